@@ -1,0 +1,1 @@
+"""Torch checkpoints into Flax pytrees, exactly, with every key accounted for."""

@@ -1,0 +1,20 @@
+"""What the commands can fail with: each error is one line for the user, exit code 2.
+
+The docstring of each class is its help page: cause, then remedy.
+"""
+
+from __future__ import annotations
+
+
+class MigrateError(Exception):
+    """The command could not do its work.
+
+    Args:
+        what: what went wrong, and where (file, line), in one line.
+        remedy: what the user can do about it, in one line.
+    """
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.what = what
+        self.remedy = remedy

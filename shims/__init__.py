@@ -1,0 +1,1 @@
+"""Run PyTorch CUDA code on CUDA, CPU and TPU from one source."""
