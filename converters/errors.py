@@ -5,6 +5,11 @@ The docstring of each class is its help page: cause, then remedy.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from converters.mapping.plan import Plan
+
 
 class ConversionError(Exception):
     """The checkpoint could not be converted.
@@ -15,6 +20,103 @@ class ConversionError(Exception):
     """
 
     def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(f"{what}; {remedy}")
-        self.what = what
-        self.remedy = remedy
+        # Messages of other libraries and file names may hold line breaks; ours is one line always.
+        self.what = " ".join(what.split())
+        self.remedy = " ".join(remedy.split())
+        super().__init__(f"{self.what}; {self.remedy}")
+
+
+class CheckpointNotFoundError(ConversionError):
+    """There is no checkpoint at the path: nothing at all, or a folder that holds none.
+
+    Remedy: name the checkpoint file itself, or a folder with `model.safetensors` or
+    `pytorch_model.bin` (or their `.index.json`) in it.
+    """
+
+
+class CheckpointDamagedError(ConversionError):
+    """The file is no complete checkpoint: empty, truncated, unreadable or of an unknown format.
+
+    Remedy: copy or download the file again and compare its size with the original's.
+    """
+
+
+class CheckpointHoldsCodeError(ConversionError):
+    """The file is a pickle that names code, so that reading it would run what its author chose.
+
+    Nothing of it was executed. A whole pickled `nn.Module`, a training checkpoint with objects of
+    one's own classes and TorchScript archives are of this kind too.
+
+    Remedy: where the file is trusted, load it with the program that wrote it and save the weights
+    alone: `safetensors.torch.save_model(model, "model.safetensors")` or
+    `torch.save(model.state_dict(), "model.pt")`.
+    """
+
+
+class NotAStateDictError(ConversionError):
+    """The file was read, but what is in it is not a mapping of names to plain dense tensors.
+
+    Remedy: for a training checkpoint, name the entry that holds the weights (`key="model"`); else
+    save `model.state_dict()`.
+    """
+
+
+class UnsupportedDtypeError(ConversionError):
+    """A tensor has an element type that the chosen format, or numpy, cannot hold exactly.
+
+    Remedy: choose the other format, or cast this tensor before saving the checkpoint.
+    """
+
+
+class ModelRequiredError(ConversionError):
+    """Neither a model nor a `config.json` says what kind of layer each key belongs to.
+
+    A `weight` of two dimensions may be a Linear's (transposed in Flax) or an Embedding's (not):
+    shapes do not tell, and a guess would be silently wrong.
+
+    Remedy: pass `--model pkg.mod:factory` (or `path/file.py:factory`).
+    """
+
+
+class ModelLoadError(ConversionError):
+    """The model could not be built: module or attribute not found, or the factory raised.
+
+    Remedy: check that `python -c "from pkg.mod import factory; factory()"` gives an `nn.Module`
+    in the current directory.
+    """
+
+
+class MissingDependencyError(ConversionError):
+    """A framework that this step needs is not installed.
+
+    Remedy: install the extra that the message names, e.g. `pip install "tpu-migrate[torch]"`.
+    """
+
+
+class OutputError(ConversionError):
+    """The output could not be written: it exists, or its folder is missing, full or read-only.
+
+    Nothing that looks like a complete output was left. Remedy: choose another output path, or
+    allow overwriting.
+    """
+
+
+class RefusedKeysError(ConversionError):
+    """Some keys have no place in the model, or the model needs keys that are not there.
+
+    All refusals are in `plan.refused`; the message shows the first few. Nothing was written.
+
+    Remedy: pass the model that the checkpoint was saved from, with the same configuration.
+    """
+
+    SHOWN = 5
+
+    def __init__(self, plan: Plan, remedy: str) -> None:
+        refused = plan.refused
+        shown = ", ".join(f"{row.key} ({row.note})" for row in refused[: self.SHOWN])
+        more = f" and {len(refused) - self.SHOWN} more" if len(refused) > self.SHOWN else ""
+        super().__init__(
+            f"{plan.checkpoint}: {len(refused)} of {len(plan.rows)} keys refused: {shown}{more}",
+            remedy,
+        )
+        self.plan = plan

@@ -1,0 +1,78 @@
+"""What every checkpoint reader offers: names and shapes at once, each tensor on demand."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from converters.checkpoint.dtypes import numpy_dtype
+from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
+
+COPY_AGAIN = "copy or download it again and compare its size with the original's"
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Shape and element type ("float32", "bfloat16", …) of a tensor that is not loaded."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes."""
+        return self.size * numpy_dtype(self.dtype, "the tensor").itemsize
+
+
+class Checkpoint(ABC):
+    """A torch state dict on disk (or in memory).
+
+    Attributes:
+        source: what to call it in messages: the path as the user gave it.
+        infos: shape and dtype of every tensor, in the checkpoint's order; nothing is loaded.
+    """
+
+    source: str
+    infos: Mapping[str, TensorInfo]
+
+    @abstractmethod
+    def read(self, key: str) -> np.ndarray[Any, Any]:
+        """The tensor of this key, bit for bit; read-only where it is a view of the file."""
+
+
+def read_start(path: Path, size: int) -> bytes:
+    """The first `size` bytes of a regular, non-empty, readable file.
+
+    Raises:
+        CheckpointNotFoundError: nothing is there.
+        CheckpointDamagedError: a pipe or device, empty, not readable, or a Git LFS pointer.
+    """
+    if not path.exists():
+        raise CheckpointNotFoundError(f"{path} does not exist", "check the path")
+    if not path.is_file():
+        raise CheckpointDamagedError(f"{path} is not a regular file", "name a checkpoint file")
+    try:
+        with path.open("rb") as file:
+            start = file.read(max(size, 64))
+    except OSError as error:
+        raise CheckpointDamagedError(
+            f"{path} cannot be read ({error.strerror})", "check its permissions"
+        ) from None
+    if not start:
+        raise CheckpointDamagedError(f"{path} is empty", COPY_AGAIN)
+    if start.startswith(b"version https://git-lfs.github.com/spec/"):
+        raise CheckpointDamagedError(
+            f"{path} is a Git LFS pointer, not the weights", "run `git lfs pull` in its repository"
+        )
+    return start[:size]

@@ -1,0 +1,180 @@
+"""What each tensor of a torch model is: its layer kind, its place in Flax, or why it has none.
+
+Only the tree of modules is read, never a value: a model on the meta device will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from converters.layers import UNCHANGED, LayerEntry, Layout, entries
+from converters.layers.entry import PARAMS
+from converters.mapping.paths import Place, is_container
+
+BUFFERS = "buffers"
+PARAMETER_KIND = "Parameter"
+BUFFER_KIND = "buffer"
+
+
+class Outcome(StrEnum):
+    """What becomes of a key. Every key of a checkpoint has exactly one."""
+
+    MAPPED = "mapped"
+    TIED = "tied"
+    DROPPED = "dropped"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor that the model holds, whether or not a checkpoint has it.
+
+    Attributes:
+        key: its torch name ("encoder.layer.0.output.dense.weight").
+        shape: its torch shape.
+        kind: layer kind ("Linear"), "Parameter" or "buffer" for a tensor of a user's own module,
+            or the name of the torch class that no entry knows.
+        outcome: mapped, dropped or refused.
+        path: `/`-joined path in the pytree, collection first; "" unless mapped.
+        layout: from torch's arrangement to Flax's.
+        note: the reason, if dropped or refused; else what to know about the mapping, or "".
+        tied: the key that comes first among those that are the same tensor; "" if it is alone or
+            the first itself.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    kind: str
+    outcome: Outcome
+    path: str = ""
+    layout: Layout = UNCHANGED
+    note: str = ""
+    tied: str = ""
+
+
+def read_slots(model: Any) -> dict[str, Slot]:
+    """Key → slot for every parameter and buffer of an `nn.Module`, in the order of `state_dict`.
+
+    Names that share one tensor (tied weights) each have a slot; the later ones name the first.
+    """
+    first: dict[int, str] = {}
+    slots: dict[str, Slot] = {}
+    for tensor, slot in _visit(model, "", Place(), blocked=""):
+        if slot.outcome is Outcome.DROPPED:  # never the owner of a tensor that must be kept
+            slots[slot.key] = slot
+            continue
+        owner = first.setdefault(id(tensor), slot.key)
+        slots[slot.key] = slot if owner == slot.key else _tie(slot, owner)
+    return slots
+
+
+def _tie(slot: Slot, owner: str) -> Slot:
+    return Slot(slot.key, slot.shape, slot.kind, slot.outcome, tied=owner)
+
+
+def _visit(module: Any, prefix: str, place: Place, blocked: str) -> Iterator[tuple[Any, Slot]]:
+    """The tensors of a module and of those below it.
+
+    `blocked` is the reason for which all of this subtree is refused, if there is one: the parts of
+    a layer that is not understood are not converted apart from it.
+    """
+    tensors = list(_own_tensors(module))
+    entry, unknown = find_entry(module)
+    if unknown and not blocked and any(persistent for _, _, persistent in tensors):
+        blocked = f"the layer kind {unknown} is not known"
+    for name, tensor, persistent in tensors:
+        key = f"{prefix}{name}"
+        shape = _shape(tensor)
+        kind = unknown or (entry.kind if entry else "")
+        if not persistent:
+            reason = "non-persistent buffer: the model computes it itself"
+            slot = Slot(key, shape or (), kind or BUFFER_KIND, Outcome.DROPPED, note=reason)
+        elif blocked:
+            slot = Slot(key, shape or (), kind, Outcome.REFUSED, note=blocked)
+        elif shape is None:
+            slot = Slot(key, (), kind, Outcome.REFUSED, note="a lazy layer that was never run")
+        elif "/" in key:
+            slot = Slot(key, shape, kind, Outcome.REFUSED, note="a name with a / in it")
+        elif entry:
+            slot = _layer_slot(module, entry, name, key, shape, place)
+        else:
+            slot = _plain_slot(module, name, key, shape, place)
+        yield tensor, slot
+    # `named_children` would skip a second name of the same child, and so a tied key.
+    for index, (name, child) in enumerate(module._modules.items()):
+        if child is not None:
+            child_place = place.child(module, name, index)
+            yield from _visit(child, f"{prefix}{name}.", child_place, blocked)
+
+
+def find_entry(module: Any) -> tuple[LayerEntry | None, str]:
+    """The entry of a module's layer kind, and the name of its torch class if no entry knows that.
+
+    The nearest class of torch itself decides, so that a user's subclass of `nn.Linear` is a Linear.
+    Neither is given for a user's own module or a plain container.
+    """
+    from torch import nn
+
+    for cls in type(module).__mro__:
+        if cls in (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict):
+            return None, ""
+        if cls in (nn.ParameterList, nn.ParameterDict):
+            return None, ""
+        entry = entries().get(cls.__name__)
+        if entry is not None and getattr(nn, entry.kind) is cls:
+            return entry, ""
+        if cls.__module__.startswith("torch."):
+            return None, cls.__name__
+    raise TypeError(f"{type(module)} is not an nn.Module")
+
+
+def _own_tensors(module: Any) -> Iterator[tuple[str, Any, bool]]:
+    """Name, tensor and whether it belongs to the state dict, of what the module itself holds."""
+    for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+        yield name, parameter, True
+    for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
+        yield name, buffer, name not in module._non_persistent_buffers_set
+
+
+def _shape(tensor: Any) -> tuple[int, ...] | None:
+    """None for a tensor of a lazy layer, which has no shape yet."""
+    from torch.nn.parameter import is_lazy
+
+    return None if is_lazy(tensor) else tuple(tensor.shape)
+
+
+def _layer_slot(
+    module: Any, entry: LayerEntry, name: str, key: str, shape: tuple[int, ...], place: Place
+) -> Slot:
+    for dropped, reason in entry.dropped:
+        if name == dropped:
+            return Slot(key, shape, entry.kind, Outcome.DROPPED, note=reason)
+    weight = entry.weight(name)
+    if weight is None:
+        reason = f"{entry.kind} has no {name}: a parametrised or extended layer is not known"
+        return Slot(key, shape, entry.kind, Outcome.REFUSED, note=reason)
+    path = f"{weight.collection}/{place.weight(module, weight.linen)}"
+    try:
+        weight.layout.shape(shape)
+    except ValueError as error:
+        return Slot(key, shape, entry.kind, Outcome.REFUSED, note=str(error))
+    note = entry.note(module)
+    if type(module).__name__ != entry.kind:
+        subclass = f"{type(module).__name__}, a subclass: its own forward is yours to write"
+        note = f"{subclass}; {note}" if note else subclass
+    return Slot(key, shape, entry.kind, Outcome.MAPPED, path, weight.layout, note)
+
+
+def _plain_slot(module: Any, name: str, key: str, shape: tuple[int, ...], place: Place) -> Slot:
+    owner = "the model" if is_container(module) else type(module).__name__
+    if name in module._parameters:
+        kind, collection = PARAMETER_KIND, PARAMS
+        note = f"a parameter of {owner} itself: unchanged, under its own name"
+    else:
+        kind, collection = BUFFER_KIND, BUFFERS
+        note = f"a buffer of {owner} itself: unchanged, in the collection {BUFFERS}"
+    path = f"{collection}/{place.weight(module, name)}"
+    return Slot(key, shape, kind, Outcome.MAPPED, path, UNCHANGED, note)

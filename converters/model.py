@@ -1,0 +1,165 @@
+"""Building the torch model whose tree of modules says what each key of a checkpoint is.
+
+It is built on the meta device where possible: shapes, kinds and ties without memory for weights.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from converters.errors import MissingDependencyError, ModelLoadError
+
+_FORMS = "write it as pkg.mod:factory or path/file.py:factory"
+
+
+def load_model(spec: str) -> Any:
+    """The `nn.Module` that a user names; its weights may be on the meta device.
+
+    The module or file is imported, which runs its top-level code, with the current directory (or
+    the file's folder) importable as for a script.
+
+    Args:
+        spec: `pkg.mod:factory` or `path/file.py:factory`; the factory is an `nn.Module` class or a
+            function, called without arguments.
+
+    Raises:
+        ModelLoadError: the module or attribute is not found, the factory raised, or what it gave is
+            not an `nn.Module`.
+        MissingDependencyError: torch is not installed.
+    """
+    location, _, name = spec.rpartition(":")
+    if not location or not name:
+        raise ModelLoadError(f"{spec!r} does not name a model", _FORMS)
+    is_file = location.endswith(".py")
+    with _importable(Path(location).resolve().parent if is_file else Path.cwd()):
+        module = _run(spec, "importing", lambda: _import(location, is_file))
+        try:
+            factory = attrgetter(name)(module)
+        except AttributeError:
+            raise ModelLoadError(f"{location} has no {name}", _FORMS) from None
+        return _require_module(spec, factory if _is_module(factory) else build(spec, factory))
+
+
+def load_config_model(folder: Path) -> Any:
+    """The transformers model that a Hugging Face folder's `config.json` describes.
+
+    Its class is the first of `architectures`, else AutoModel's choice. Nothing is downloaded and no
+    code of the folder is run (`trust_remote_code=False`).
+
+    Raises:
+        ModelLoadError: the configuration is damaged, or transformers does not know the model.
+        MissingDependencyError: torch or transformers is not installed.
+    """
+    _torch()
+    try:
+        import transformers
+    except ImportError:
+        raise MissingDependencyError(
+            f"{folder}/config.json describes a transformers model, and transformers is not "
+            "installed",
+            'pip install "tpu-migrate[torch]"',
+        ) from None
+    where = f"{folder}/config.json"
+    config = _run(
+        where,
+        "reading",
+        lambda: transformers.AutoConfig.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        ),
+    )
+    names = config.architectures or []
+    if not names:
+        return build(where, lambda: transformers.AutoModel.from_config(config))
+    cls = getattr(transformers, names[0], None)
+    if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
+        raise ModelLoadError(
+            f"{where} names the architecture {names[0]}, which transformers "
+            f"{transformers.__version__} does not have",
+            "pass --model with the class that the checkpoint was saved from",
+        )
+    return build(where, lambda: cls(config))
+
+
+def build(where: str, factory: Callable[[], Any]) -> Any:
+    """Call a factory on the meta device; on the CPU if that is not possible.
+
+    A constructor that reads values (`.item()`, `.tolist()`, loading weights) cannot run on meta.
+
+    Raises:
+        ModelLoadError: it raised on the CPU too.
+        MissingDependencyError: torch is not installed.
+    """
+    torch = _torch()
+    try:
+        # Loading weights onto meta tensors does nothing and warns; only the tree is wanted here.
+        with warnings.catch_warnings(), torch.device("meta"):
+            warnings.simplefilter("ignore")
+            return factory()
+    except Exception:
+        return _run(where, "building", factory)
+
+
+def _require_module(spec: str, model: Any) -> Any:
+    if not _is_module(model):
+        raise ModelLoadError(f"{spec} gave a {type(model).__name__}, not an nn.Module", _FORMS)
+    return model
+
+
+def _is_module(value: Any) -> bool:
+    return isinstance(value, _torch().nn.Module)
+
+
+def _torch() -> ModuleType:
+    try:
+        return importlib.import_module("torch")
+    except ImportError:
+        raise MissingDependencyError(
+            "reading the tree of a torch model needs torch, which is not installed",
+            'pip install "tpu-migrate[torch]"',
+        ) from None
+
+
+def _import(location: str, is_file: bool) -> ModuleType:
+    if not is_file:
+        return importlib.import_module(location)
+    path = Path(location)
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {location}")
+    # A name of its own: the file must not replace an installed module of the same name.
+    name = f"_converters_model_{path.stem}"
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module  # dataclasses look their module up while it is being run
+    module_spec.loader.exec_module(module)
+    return module
+
+
+def _run(where: str, doing: str, action: Callable[[], Any]) -> Any:
+    """Run what belongs to the user; whatever it raises (`sys.exit` too) is one line."""
+    try:
+        return action()
+    except (Exception, SystemExit) as error:
+        raise ModelLoadError(
+            f"{where}: {doing} the model failed ({type(error).__name__}: {str(error)[:200]})",
+            "check that it can be built without arguments in the current directory",
+        ) from error
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
