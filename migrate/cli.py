@@ -1,0 +1,319 @@
+"""The commands: arguments in, text and exit codes out.
+
+The only code that prints or exits, one function a command. What a command needs is imported inside its
+function, so that `migrate --help` answers at once.
+
+Exit codes: 0 done and fine, 1 findings or a mismatch, 2 could not (one line says what, where, what to do).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+FINE, FINDINGS, COULD_NOT = 0, 1, 2
+
+as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON for machines.")
+
+
+def main() -> None:
+    """Run the command line; the console script `migrate`."""
+    commands(prog_name="migrate")
+
+
+def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        from migrate.versions import versions
+
+        for name, version in versions().items():
+            click.echo(f"{name} {version or '(not installed)'}")
+        context.exit()
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: migrate rewrite train.py && migrate prove train.py --replicas 2",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version of this program and of the frameworks.",
+)
+@click.option("--debug", is_flag=True, help="Show a traceback for an error.")
+@click.pass_context
+def commands(context: click.Context, debug: bool) -> None:
+    """Move PyTorch DDP training and models from CUDA to TPUs, and prove that they compute the same."""
+    context.obj = debug
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Turn this program's errors into one line on stderr and exit code 2."""
+    from converters.errors import ConversionError
+    from migrate.errors import MigrateError
+    from shims.errors import ShimError
+
+    try:
+        yield
+    except (MigrateError, ConversionError, ShimError) as error:
+        if click.get_current_context().find_root().obj:
+            raise
+        click.echo(f"migrate: {error}", err=True)
+        output = getattr(error, "output", "")
+        if output:
+            click.echo(output, err=True)
+        sys.exit(COULD_NOT)
+
+
+def _console(*, err: bool = False) -> Console:
+    from rich.console import Console
+
+    # A pipe or a log has no width of its own: wrapping at 80 columns would only break lines.
+    stream = sys.stderr if err else sys.stdout
+    return Console(stderr=err, width=None if stream.isatty() else 140, highlight=False)
+
+
+def _show(*renderables: RenderableType, err: bool = False) -> None:
+    console = _console(err=err)
+    for renderable in renderables:
+        console.print(renderable)
+
+
+def _show_json(value: Any) -> None:
+    import json
+
+    click.echo(json.dumps(value, indent=2))
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows what is being done: a spinner on a terminal, lines in a log."""
+    if quiet:
+        yield lambda _: None
+        return
+    console = _console(err=True)
+    if not console.is_terminal:
+        yield lambda message: click.echo(f"… {message}", err=True)
+        return
+    with console.status("starting") as status:
+        yield status.update
+
+
+@commands.command(
+    epilog="Example: migrate rewrite train.py --diff",
+    short_help="Rewrite DDP scripts for torch_xla.",
+)
+@click.argument(
+    "paths", metavar="SCRIPT...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file.")
+@click.option("--diff", is_flag=True, help="Print the change, write nothing.")
+@click.option("--in-place", is_flag=True, help="Overwrite the script itself.")
+@click.option("--check", is_flag=True, help="Write nothing; exit code 1 if something would change.")
+@click.option("--force", is_flag=True, help="Overwrite an existing rewritten file.")
+@as_json
+def rewrite(
+    paths: tuple[Path, ...],
+    output: Path | None,
+    diff: bool,
+    in_place: bool,
+    check: bool,
+    force: bool,
+    json_output: bool,
+) -> None:
+    """Rewrite DDP scripts into torch_xla launch/step form.
+
+    Writes SCRIPT_xla.py beside each untouched SCRIPT.py and says what it did. What no rule handles is
+    listed with file and line; exit code 1 then.
+    """
+    if output is not None and (in_place or len(paths) > 1):
+        raise click.UsageError("-o names one file: give one script, and not --in-place")
+    if sum((diff, in_place, check)) > 1:
+        raise click.UsageError("--diff, --in-place and --check exclude one another")
+    with _errors():
+        from migrate.rewrite.engine import rewrite as rewrite_script
+        from migrate.rewrite.write import beside, check_target, write
+        from migrate.views import rewrite_as_json, rewrite_summary
+
+        rewrites = [rewrite_script(path) for path in paths]
+        targets = [path if in_place else output or beside(path) for path in paths]
+        writes = not (diff or check)
+        jobs = [job for job in zip(rewrites, targets, strict=True) if job[0].changed]
+        if writes:
+            for done, target in jobs:  # all of them before the first is written
+                check_target(done, target, force=force or in_place)
+            for done, target in jobs:
+                write(done, target, force=force or in_place)
+        if json_output:
+            pairs = zip(rewrites, targets, strict=True)
+            _show_json([rewrite_as_json(done, to if writes else None) for done, to in pairs])
+        else:
+            for done, target in zip(rewrites, targets, strict=True):
+                if diff:
+                    click.echo(done.diff(target), nl=False)
+                # With --diff, stdout is a patch and nothing else.
+                _show(*rewrite_summary(done, target if writes else None), err=diff)
+    open_ends = any(done.findings for done in rewrites)
+    would_change = check and any(done.changed for done in rewrites)
+    sys.exit(FINDINGS if open_ends or would_change else FINE)
+
+
+@commands.command(
+    epilog="Example: migrate run train_xla.py --replicas 2 -- --epochs 1",
+    short_help="Run a script on a TPU, or on simulated replicas.",
+)
+@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--replicas",
+    default=2,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Simulated replicas.",
+)
+@click.option(
+    "--timeout", type=click.FloatRange(min=1), help="Seconds after which the run is ended."
+)
+def run(script: Path, args: tuple[str, ...], replicas: int, timeout: float | None) -> None:
+    """Run a torch_xla script on a TPU where there is one, else on N replicas simulated on the CPU.
+
+    Each replica is a process with real torch_xla on XLA:CPU; collectives run over gloo. What follows
+    `--` goes to the script. Exit code 1 if the script fails.
+    """
+    with _errors():
+        from migrate.prove.run import run_script
+
+        result = run_script(script, args, side="xla", replicas=replicas, timeout=timeout)
+    if result.returncode != 0:
+        click.echo(f"migrate: {script} ended with exit code {result.returncode}", err=True)
+        sys.exit(FINDINGS)
+
+
+@commands.command(
+    epilog="Example: migrate prove train.py --replicas 2 -- --epochs 1",
+    short_help="Prove that the rewritten script trains the same.",
+)
+@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--replicas",
+    default=2,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Ranks on each side.",
+)
+@click.option(
+    "--rewritten",
+    type=click.Path(path_type=Path),
+    help="The rewritten script, where you have edited it; by default it is made on the fly.",
+)
+@click.option("--timeout", type=click.FloatRange(min=1), help="Seconds for each side.")
+@as_json
+def prove(
+    script: Path,
+    args: tuple[str, ...],
+    replicas: int,
+    rewritten: Path | None,
+    timeout: float | None,
+    json_output: bool,
+) -> None:
+    """Run the original and its rewrite, and compare losses and weights step by step.
+
+    The original runs unedited on the CPU (N ranks over gloo), the rewrite on N XLA replicas. The loss
+    of every step of every rank and the final weights are compared; exit code 1 if they differ, with the
+    first place where they part and what differs there.
+    """
+    with _errors(), _progress(quiet=json_output) as progress:
+        from migrate.prove.proof import prove as prove_scripts
+        from migrate.rewrite.temporary import rewritten_beside
+        from migrate.views import proof_as_json, proof_summary
+
+        with rewritten_beside(script, rewritten) as against:
+            proof = prove_scripts(
+                script, against, args, replicas=replicas, timeout=timeout, progress=progress
+            )
+    if json_output:
+        _show_json(proof_as_json(proof))
+    else:
+        _show(*proof_summary(proof))
+    sys.exit(FINE if proof.equal else FINDINGS)
+
+
+@commands.command(
+    epilog="Example: migrate weights ./bert-folder -o bert.flax.safetensors",
+    short_help="Convert a torch checkpoint to a Flax pytree.",
+)
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option(
+    "--model",
+    help="The module whose weights these are: pkg.module:factory or file.py:factory. Not needed for a "
+    "Hugging Face folder.",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file.")
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["safetensors", "msgpack"]),
+    default="safetensors",
+    show_default=True,
+)
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@as_json
+def weights(
+    checkpoint: Path,
+    model: str | None,
+    output: Path | None,
+    file_format: str,
+    force: bool,
+    json_output: bool,
+) -> None:
+    """Convert a torch checkpoint to a Flax pytree, every key accounted for.
+
+    The module tree decides the layout of each weight. Each key of the checkpoint is mapped, tied,
+    dropped with its reason, or refused; where one is refused nothing is written.
+    """
+    with _errors():
+        from converters import convert
+        from migrate.views import conversion_as_json, conversion_summary
+
+        with _progress(quiet=json_output) as progress:
+            progress(f"converting {checkpoint}")
+            done = convert(
+                checkpoint, model=model, output=output, format=file_format, overwrite=force
+            )
+        if json_output:
+            _show_json(conversion_as_json(done))
+        else:
+            _show(*conversion_summary(done))
+
+
+@commands.command(
+    epilog="Example: migrate doctor", short_help="Check versions, devices, environment."
+)
+@as_json
+def doctor(json_output: bool) -> None:
+    """Check this environment: versions, devices, wrong environment variables, what is missing.
+
+    Exit code 1 if something would go wrong; each line says what to do.
+    """
+    from migrate.doctor import diagnose
+    from migrate.views import diagnosis_as_json, diagnosis_summary
+
+    with _progress(quiet=json_output) as progress:
+        diagnosis = diagnose(progress=progress)
+    if json_output:
+        _show_json(diagnosis_as_json(diagnosis))
+    else:
+        _show(*diagnosis_summary(diagnosis))
+    sys.exit(FINE if diagnosis.fit else FINDINGS)

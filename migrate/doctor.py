@@ -1,0 +1,223 @@
+"""Is this environment fit for the job? Versions, devices, environment variables, what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from migrate.versions import installed, versions
+
+PROBE_SECONDS = 120  # starting a TPU runtime takes up to a minute on a fresh VM
+
+
+class Status(StrEnum):
+    """How a check came out."""
+
+    OK = "ok"
+    MISSING = "missing"  # an optional part is not installed
+    WARNING = "warning"  # works, perhaps not as meant
+    FAIL = "fail"  # something will go wrong
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the diagnosis.
+
+    Args:
+        subject: what was looked at.
+        status: how it came out.
+        detail: what was found.
+        remedy: what to do, often a command; empty where nothing is to be done.
+    """
+
+    subject: str
+    status: Status
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All checks, in the order in which they are shown."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def fit(self) -> bool:
+        """Whether nothing failed."""
+        return all(check.status is not Status.FAIL for check in self.checks)
+
+
+def diagnose(
+    environment: Mapping[str, str] = os.environ,
+    devices_in: Path = Path("/dev"),
+    progress: Callable[[str], None] = lambda _: None,
+) -> Diagnosis:
+    """Return what fits and what does not in this environment.
+
+    Args:
+        environment: the environment variables.
+        devices_in: the folder of the device files.
+        progress: is told what is being looked at.
+    """
+    tpu = tpu_device_files(devices_in)
+    checks = [
+        *check_versions(versions()),
+        *check_variables(environment, has_tpu=bool(tpu)),
+        _check_device_files(tpu, devices_in),
+    ]
+    for framework, code in PROBES.items():
+        if installed(framework) is not None:
+            progress(f"asking {framework} for its devices")
+            checks.append(_probe(framework, code, has_tpu=bool(tpu)))
+    return Diagnosis(tuple(checks))
+
+
+def tpu_device_files(devices_in: Path = Path("/dev")) -> list[Path]:
+    """Return the device files of TPU chips: /dev/accel* up to v4, /dev/vfio/N from v5 on."""
+    accel = devices_in.glob("accel[0-9]*")
+    vfio = (path for path in (devices_in / "vfio").glob("*") if path.name.isdigit())
+    return sorted([*accel, *vfio])
+
+
+# How each part is installed. Two roads on a TPU VM: they need different versions of libtpu.
+INSTALL = {
+    "torch": "pip install 'tpu-migrate[torch]'",
+    "torch_xla": "pip install 'tpu-migrate[xla]'",
+    "jax": "pip install 'tpu-migrate[jax]'",
+    "flax": "pip install 'tpu-migrate[jax]'",
+    "libtpu": "pip install 'tpu-migrate[tpu]' (Flax) or pip install 'torch_xla[tpu]==2.9.0' (torch)",
+}
+NEEDED_FOR = {
+    "torch": "run, prove, weights",
+    "torch_xla": "run, prove",
+    "jax": "the Flax models",
+    "flax": "the Flax models, msgpack output",
+    "libtpu": "a TPU",
+}
+
+
+def check_versions(found: Mapping[str, str | None]) -> Iterator[Check]:
+    """Yield a check for each package: there, missing, or at odds with another one."""
+    for package, version in found.items():
+        if version is None:
+            command = INSTALL.get(package, "pip install tpu-migrate")
+            detail = f"not installed; needed for {NEEDED_FOR.get(package, 'everything')}"
+            yield Check(package, Status.MISSING, detail, command)
+        else:
+            yield Check(package, Status.OK, version)
+    torch, xla = found.get("torch"), found.get("torch_xla")
+    if torch and xla and _minor(torch) != _minor(xla):
+        detail = f"torch_xla {xla} is built against torch {_minor(xla)}, torch is {torch}"
+        yield Check(
+            "torch / torch_xla", Status.FAIL, detail, f"pip install 'torch=={_minor(xla)}.*'"
+        )
+    libtpu, jax = found.get("libtpu"), found.get("jax")
+    if libtpu and xla and jax:
+        yield Check(
+            "libtpu",
+            Status.WARNING,
+            f"{libtpu} is the one of jax; torch_xla {xla} on a TPU wants 0.0.21",
+            "on a TPU VM use two environments, see README (Installing on a TPU VM)",
+        )
+
+
+def _minor(version: str) -> str:
+    return ".".join(re.split(r"[.+]", version)[:2])
+
+
+def check_variables(environment: Mapping[str, str], *, has_tpu: bool) -> Iterator[Check]:
+    """Yield a check for each environment variable that changes results or keeps the runtime from starting."""
+    for name in ("XLA_USE_BF16", "XLA_DOWNCAST_BF16"):
+        if environment.get(name, "0") not in ("", "0"):
+            detail = "float32 matrix products are silently computed in bfloat16"
+            yield Check(name, Status.FAIL, detail, f"unset {name}; use torch.autocast('xla')")
+    for name in ("XLA_USE_F16", "XLA_DOWNCAST_FP16", "XLA_USE_32BIT_LONG"):
+        if environment.get(name, "0") not in ("", "0"):
+            yield Check(name, Status.FAIL, "changes dtypes without a word", f"unset {name}")
+    if "XRT_TPU_CONFIG" in environment:
+        detail = "belongs to the XRT runtime, gone since torch_xla 2.1"
+        yield Check("XRT_TPU_CONFIG", Status.WARNING, detail, "unset XRT_TPU_CONFIG")
+    if environment.get("CPU_NUM_DEVICES", "1") != "1":
+        detail = "replicas as threads of one process abort at the first collective"
+        remedy = "unset CPU_NUM_DEVICES; migrate run --replicas N"
+        yield Check("CPU_NUM_DEVICES", Status.FAIL, detail, remedy)
+    pjrt = environment.get("PJRT_DEVICE", "")
+    if pjrt in ("CUDA", "GPU"):
+        detail = f"PJRT_DEVICE={pjrt}: torch_xla 2.9 has no CUDA runtime"
+        yield Check("PJRT_DEVICE", Status.FAIL, detail, "export PJRT_DEVICE=TPU")
+    elif pjrt == "TPU" and not has_tpu:
+        yield Check(
+            "PJRT_DEVICE", Status.FAIL, "PJRT_DEVICE=TPU, but there is no TPU", "unset PJRT_DEVICE"
+        )
+    elif pjrt == "CPU" and has_tpu:
+        detail = "PJRT_DEVICE=CPU keeps torch_xla off the TPU of this machine"
+        yield Check("PJRT_DEVICE", Status.WARNING, detail, "export PJRT_DEVICE=TPU")
+    platforms = environment.get("JAX_PLATFORMS", "")
+    if "tpu" in platforms.split(",") and not has_tpu:
+        detail = f"JAX_PLATFORMS={platforms}, but there is no TPU"
+        yield Check("JAX_PLATFORMS", Status.FAIL, detail, "unset JAX_PLATFORMS")
+    elif platforms == "cpu" and has_tpu:
+        detail = "JAX_PLATFORMS=cpu keeps jax off the TPU of this machine"
+        yield Check("JAX_PLATFORMS", Status.WARNING, detail, "unset JAX_PLATFORMS")
+    if environment.get("XLA_FLAGS", "").find("xla_force_host_platform_device_count") >= 0:
+        detail = "XLA_FLAGS splits the CPU into several devices, for torch_xla as well"
+        yield Check(
+            "XLA_FLAGS", Status.WARNING, detail, "unset XLA_FLAGS for migrate run and prove"
+        )
+
+
+def _check_device_files(tpu: list[Path], devices_in: Path) -> Check:
+    if tpu:
+        return Check("TPU", Status.OK, f"{len(tpu)} chips ({', '.join(str(path) for path in tpu)})")
+    detail = f"no TPU in {devices_in}: migrate run and prove simulate replicas on the CPU"
+    return Check("TPU", Status.OK, detail)
+
+
+# Each prints one JSON line. A process of its own: a runtime holds its TPU until the process ends.
+PROBES = {
+    "torch_xla": (
+        "import torch_xla, torch_xla.runtime as xr, json;"
+        "print(json.dumps([xr.device_type(), xr.addressable_device_count()]))"
+    ),
+    "jax": "import jax, json; d = jax.devices(); print(json.dumps([d[0].device_kind, len(d)]))",
+}
+
+
+def _probe(framework: str, code: str, *, has_tpu: bool) -> Check:
+    """Start the framework's runtime in a process of its own and ask for its devices."""
+    subject = f"{framework} devices"
+    environment = dict(os.environ)
+    if not has_tpu:
+        # An installed libtpu would look for a TPU and its metadata server for a long time.
+        environment.setdefault("JAX_PLATFORMS", "cpu")
+        environment.setdefault("PJRT_DEVICE", "CPU")
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        detail = f"the runtime did not start within {PROBE_SECONDS} s"
+        return Check(subject, Status.FAIL, detail, "see that no other process holds the TPU")
+    if ran.returncode != 0:
+        lines = ran.stderr.strip().splitlines() or ["no message"]
+        return Check(
+            subject, Status.FAIL, lines[-1], f'python -c "import {framework}" shows the rest'
+        )
+    kind, count = json.loads(ran.stdout.strip().splitlines()[-1])
+    if has_tpu and "TPU" not in kind.upper():
+        detail = f"{count} × {kind}, though this machine has a TPU"
+        return Check(subject, Status.FAIL, detail, INSTALL["libtpu"])
+    return Check(subject, Status.OK, f"{count} × {kind}")

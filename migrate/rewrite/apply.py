@@ -1,0 +1,74 @@
+"""Apply the edits of a plan to the tree, then mend the imports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+from migrate.errors import MigrateError
+from migrate.rewrite.imports import Imports, add_imports, no_longer_used, remove_imports
+from migrate.rewrite.rule import Edit, Wrap
+from migrate.rewrite.statements import Statements
+from migrate.rewrite.tree import nodes
+
+
+class RuleConflictError(MigrateError):
+    """Two rules want to edit the same code.
+
+    Cause: a defect of this program, not of the script.
+
+    Remedy: report it with the script; nothing was written.
+    """
+
+
+def apply(module: cst.Module, edits: Sequence[Edit | Wrap], imports: Imports) -> cst.Module:
+    """Return `module` with `edits` made, the imports of `imports` added and those now unused removed.
+
+    Raises:
+        RuleConflictError: two edits of one node, or an edit inside a subtree that another consumes.
+    """
+    _check_conflicts(edits)
+    edited = cst.ensure_type(module.visit(_Applying(edits)), cst.Module)
+    edited = remove_imports(edited, no_longer_used(module, edited))
+    return add_imports(edited, imports.added())
+
+
+def _check_conflicts(edits: Sequence[Edit | Wrap]) -> None:
+    """Raise RuleConflictError, naming both rules, where two edits claim the same code."""
+    claimed: dict[int, Edit | Wrap] = {}
+    for edit in edits:
+        _claim(claimed, edit.node if isinstance(edit, Edit) else edit.block, edit)
+    for edit in edits:
+        for subtree in edit.consumes if isinstance(edit, Edit) else ():
+            for node in nodes(subtree):
+                other = claimed.get(id(node), edit)
+                if other is not edit:
+                    raise _conflict(edit, other)
+
+
+def _claim(claimed: dict[int, Edit | Wrap], node: cst.CSTNode, edit: Edit | Wrap) -> None:
+    other = claimed.setdefault(id(node), edit)
+    if other is not edit:
+        raise _conflict(edit, other)
+
+
+def _conflict(one: Edit | Wrap, other: Edit | Wrap) -> RuleConflictError:
+    return RuleConflictError(
+        f"the rules {one.rule} and {other.rule} both edit the same code "
+        f"({one.message}; {other.message})",
+        "please report this with the script",
+    )
+
+
+class _Applying(Statements):
+    """Makes the edits of a plan."""
+
+    def __init__(self, edits: Sequence[Edit | Wrap]) -> None:
+        super().__init__([edit for edit in edits if isinstance(edit, Wrap)])
+        self._edits = {id(edit.node): edit for edit in edits if isinstance(edit, Edit)}
+
+    def replace(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:
+        """Return the edited node."""
+        edit = self._edits.get(id(original))
+        return updated if edit is None else edit.replace(updated)

@@ -1,0 +1,134 @@
+"""What the rules may ask about a script: names, positions, parents, scopes, what is a worker's rank."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cached_property
+
+import libcst as cst
+from libcst._metadata_dependent import LazyValue
+from libcst.metadata import (
+    CodePosition,
+    MetadataWrapper,
+    ParentNodeProvider,
+    PositionProvider,
+    QualifiedNameProvider,
+    QualifiedNameSource,
+)
+
+from migrate.rewrite.devices import moves
+from migrate.rewrite.effects import Effects
+from migrate.rewrite.imports import Imports
+from migrate.rewrite.ranks import Ranks
+from migrate.rewrite.source import Source
+from migrate.rewrite.tree import nodes, nodes_of
+
+
+class Context:
+    """A script with everything that is known about it before a rule looks.
+
+    Args:
+        source: the script as read.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        wrapper = MetadataWrapper(source.module)
+        self.module = wrapper.module
+        self._parents = wrapper.resolve(ParentNodeProvider)
+        self._positions = wrapper.resolve(PositionProvider)
+        self._names = wrapper.resolve(QualifiedNameProvider)
+        self.imports = Imports(self.module)
+
+    def qualified_name(self, node: cst.CSTNode | None) -> str | None:
+        """Return the imported dotted name that `node` stands for, aliases resolved.
+
+        `dist.barrier` is `torch.distributed.barrier` after `import torch.distributed as dist`, and None
+        where `dist` is a local variable or module of the user's.
+        """
+        if node is None:
+            return None
+        found = self._names.get(node, ())
+        if isinstance(found, LazyValue):
+            found = found()
+        imported = {name.name for name in found if name.source is QualifiedNameSource.IMPORT}
+        return imported.pop() if len(imported) == 1 else None
+
+    def position(self, node: cst.CSTNode) -> CodePosition:
+        """Return the line (from 1) and column (from 0) where `node` starts, comments above left out."""
+        return self._positions[node].start
+
+    def parent(self, node: cst.CSTNode | None) -> cst.CSTNode | None:
+        """Return the node directly above `node`; None above the module, and for None."""
+        return None if node is None else self._parents.get(node)
+
+    def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Yield the nodes above `node`, the nearest first."""
+        above = self.parent(node)
+        while above is not None:
+            yield above
+            above = self.parent(above)
+
+    def function_around(self, node: cst.CSTNode) -> cst.FunctionDef | None:
+        """Return the innermost function whose body holds `node`, or None at module level."""
+        return next((a for a in self.ancestors(node) if isinstance(a, cst.FunctionDef)), None)
+
+    def class_around(self, node: cst.CSTNode) -> cst.ClassDef | None:
+        """Return the innermost class whose body holds `node`, or None."""
+        return next((a for a in self.ancestors(node) if isinstance(a, cst.ClassDef)), None)
+
+    def statement_around(self, node: cst.CSTNode) -> cst.CSTNode:
+        """Return the statement line or compound statement that `node` is a part of."""
+        for above in (node, *self.ancestors(node)):
+            if isinstance(above, cst.BaseStatement):
+                return above
+        return node
+
+    @cached_property
+    def nodes(self) -> tuple[cst.CSTNode, ...]:
+        """Every node of the script, in the order of the source."""
+        return tuple(nodes(self.module))
+
+    @cached_property
+    def functions(self) -> dict[str, cst.FunctionDef]:
+        """The functions defined at module level, by name; a name defined twice is left out."""
+        defined = [s for s in self.module.body if isinstance(s, cst.FunctionDef)]
+        times = Counter(function.name.value for function in defined)
+        return {f.name.value: f for f in defined if times[f.name.value] == 1}
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """Which names hold the index of the replica: the device of the CUDA script."""
+        return Ranks(self)
+
+    @cached_property
+    def effects(self) -> Effects:
+        """Which statements run a backward pass or an optimizer step."""
+        return Effects(self)
+
+    def references(self, name: str) -> list[cst.Name]:
+        """Return every mention of `name` as a name, wherever it is bound."""
+        return [node for node in self.nodes if isinstance(node, cst.Name) and node.value == name]
+
+    @cached_property
+    def moves_to_accelerator(self) -> bool:
+        """Whether the script moves anything to an accelerator: else it trains on the CPU by intent."""
+        return next(moves(self.module, self), None) is not None
+
+    @cached_property
+    def quote(self) -> str:
+        """The quotation mark that most string literals of the script use."""
+        marks = Counter(
+            string.quote
+            for string in nodes_of(self.module, cst.SimpleString)
+            if len(string.quote) == 1
+        )
+        return "'" if marks["'"] > marks['"'] else '"'
+
+    def string(self, value: str, like: cst.CSTNode | None = None) -> cst.SimpleString:
+        """Return a string literal in the script's own quotation marks, or those of the literal `like`."""
+        quote = self.quote
+        if isinstance(like, cst.SimpleString) and len(like.quote) == 1:
+            quote = like.quote
+        return cst.SimpleString(f"{quote}{value}{quote}")

@@ -1,0 +1,123 @@
+"""Rewrite one script: read, plan, apply, and check that the result stands."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from migrate.errors import MigrateError
+from migrate.rewrite.apply import apply
+from migrate.rewrite.context import Context
+from migrate.rewrite.plan import Plan, plan
+from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
+from migrate.rewrite.rules import all_rules
+from migrate.rewrite.source import NotPythonError, Source, parse, read
+
+
+class NotStableError(MigrateError):
+    """The rewritten script would change once more, or does not parse.
+
+    Cause: a defect of this program, not of the script.
+
+    Remedy: report it with the script; nothing was written.
+    """
+
+
+@dataclass(frozen=True)
+class Note:
+    """One edit or finding, for the user.
+
+    Args:
+        line, column: where in the original, both from 1.
+        rule: name of the rule.
+        message: what was done, or what is left to do by hand.
+    """
+
+    line: int
+    column: int
+    rule: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A script and what became of it."""
+
+    source: Source
+    data: bytes
+    edits: tuple[Note, ...]
+    findings: tuple[Note, ...]
+
+    @property
+    def path(self) -> Path:
+        """Where the original lies."""
+        return self.source.path
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to write."""
+        return self.data != self.source.data
+
+    def diff(self, to: Path) -> str:
+        """Return the change as a unified diff, `to` being the name of the rewritten script."""
+        before, after = self.source.text, parse(self.data, to).text
+        lines = difflib.unified_diff(
+            before.splitlines(keepends=True),
+            after.splitlines(keepends=True),
+            str(self.path),
+            str(to),
+        )
+        return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+def rewrite(path: Path, rules: Sequence[Rule] | None = None) -> Rewrite:
+    """Return the rewritten form of the script at `path`; nothing is written.
+
+    Raises:
+        UnreadableScriptError, NotUtf8Error, NotPythonError: the script cannot be read.
+        RuleConflictError, NotStableError: a defect of the rules.
+    """
+    return rewrite_source(read(path), rules)
+
+
+def rewrite_source(source: Source, rules: Sequence[Rule] | None = None) -> Rewrite:
+    """Return the rewritten form of `source`."""
+    rules = all_rules() if rules is None else rules
+    found, data = _pass(source, rules)
+    if data != source.data:
+        _check_stable(source, data, rules)
+    return Rewrite(source, data, _notes(found, found.edits), _notes(found, found.findings))
+
+
+def _pass(source: Source, rules: Sequence[Rule]) -> tuple[Plan, bytes]:
+    context = Context(source)
+    found = plan(context, rules)
+    if not found.edits:
+        return found, source.data
+    return found, source.render(apply(context.module, found.edits, context.imports))
+
+
+def _check_stable(source: Source, data: bytes, rules: Sequence[Rule]) -> None:
+    try:
+        again, _ = _pass(parse(data, source.path), rules)
+    except NotPythonError as error:
+        raise NotStableError(
+            f"{source.path}: the rewritten script does not parse ({error.what})",
+            "please report this with the script",
+        ) from error
+    if again.edits:
+        raise NotStableError(
+            f"{source.path}: the rule {again.edits[0].rule} would change the rewritten script again "
+            f"({again.edits[0].message})",
+            "please report this with the script",
+        )
+
+
+def _notes(found: Plan, items: Sequence[Edit | Wrap | Finding]) -> tuple[Note, ...]:
+    notes = []
+    for item in items:
+        position = found.context.position(item.node)
+        notes.append(Note(position.line, position.column + 1, item.rule, item.message))
+    return tuple(notes)

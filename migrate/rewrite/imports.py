@@ -1,0 +1,264 @@
+"""Imports of the rewritten script: which names it may use, what is added, what is no longer needed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import libcst as cst
+from libcst.helpers import get_absolute_module_for_import, get_full_name_for_node
+
+from migrate.rewrite.statements import KeepingComments
+from migrate.rewrite.tree import is_docstring, nodes_of, split_blank
+
+Statement = TypeVar("Statement", cst.Import, cst.ImportFrom)
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One name that an import statement binds: `import torch.optim as optim` binds `optim`.
+
+    Without `as`, `import torch.optim` is reachable as `torch.optim`: `name` is then the dotted path.
+    """
+
+    target: str
+    name: str
+
+
+class Imports:
+    """The imports that the rules ask for, resolved against those that the script has."""
+
+    def __init__(self, module: cst.Module) -> None:
+        self._existing = {binding.target: binding.name for binding in bindings(module)}
+        self._taken = {name.value for name in nodes_of(module, cst.Name)}
+        self._added: dict[str, str] = {}
+
+    def require(self, module: str, alias: str | None = None) -> str:
+        """Return the name under which `module` is reachable, importing it where it is not yet.
+
+        Args:
+            module: dotted name of the module, e.g. `torch_xla.runtime`.
+            alias: the name that the field gives it (`xr`); another is made where the script uses that
+                one for something else.
+        """
+        name = self._existing.get(module) or self._added.get(module)
+        if name is None:
+            name = alias or module
+            while name in self._taken and not self._is_root_of_existing(name):
+                name += "_"
+            self._added[module] = name
+        return name
+
+    def _is_root_of_existing(self, name: str) -> bool:
+        # `torch_xla` is no foreign name where the script has `import torch_xla.core.xla_model`.
+        return any(bound.split(".")[0] == name for bound in self._existing.values())
+
+    def added(self) -> list[cst.SimpleStatementLine]:
+        """Return the import statements to add, sorted by module."""
+        lines = []
+        for module, name in sorted(self._added.items()):
+            suffix = "" if name == module else f" as {name}"
+            lines.append(
+                cst.ensure_type(_statement(f"import {module}{suffix}"), cst.SimpleStatementLine)
+            )
+        return lines
+
+
+def _statement(code: str) -> cst.BaseStatement:
+    statement = cst.parse_statement(code)
+    if isinstance(statement, cst.SimpleStatementLine):
+        return statement.with_changes(trailing_whitespace=cst.TrailingWhitespace())
+    return statement
+
+
+def bindings(module: cst.Module) -> Iterator[Binding]:
+    """Yield what the import statements at module level bind."""
+    for line in module.body:
+        if not isinstance(line, cst.SimpleStatementLine):
+            continue
+        for statement in line.body:
+            if isinstance(statement, cst.Import):
+                for alias in statement.names:
+                    target = alias.evaluated_name
+                    yield Binding(target, alias.evaluated_alias or target)
+            elif isinstance(statement, cst.ImportFrom) and not isinstance(
+                statement.names, cst.ImportStar
+            ):
+                origin = get_absolute_module_for_import(None, statement)
+                for alias in statement.names:
+                    name = alias.evaluated_name
+                    yield Binding(f"{origin}.{name}", alias.evaluated_alias or name)
+
+
+def add_imports(module: cst.Module, lines: Sequence[cst.SimpleStatementLine]) -> cst.Module:
+    """Return `module` with the import statements `lines`.
+
+    They go before the first `from torch… import` (torch_xla replaces functions of torch when it is
+    imported, so that a name bound earlier stays the old one), else after the last `import torch…`,
+    else after the first block of imports.
+    """
+    if not lines:
+        return module
+    body = list(module.body)
+    index = _insertion_index(body)
+    added = list(lines)
+    above = body[index - 1] if index > 0 else None
+    below = body[index] if index < len(body) else None
+    if _root(below) == "torch" and _root(above) != "torch":
+        # The head of a group of imports: the blank lines that set it apart stay above it.
+        assert below is not None
+        blanks, comments = split_blank(below.leading_lines)
+        added[0] = added[0].with_changes(leading_lines=blanks)
+        body[index] = below.with_changes(leading_lines=comments)
+    elif above is not None and not _imported(above):
+        added[0] = added[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+    if below is not None and not _imported(below) and not split_blank(below.leading_lines)[0]:
+        definition = isinstance(below, cst.FunctionDef | cst.ClassDef)
+        blanks = [cst.EmptyLine(indent=False)] * (2 if definition else 1)
+        body[index] = below.with_changes(leading_lines=[*blanks, *below.leading_lines])
+    return module.with_changes(body=[*body[:index], *added, *body[index:]])
+
+
+def _root(statement: cst.CSTNode | None) -> str:
+    """Return the top package that an import statement imports from; empty for other statements."""
+    imported = _imported(statement) if statement is not None else None
+    return imported[1].split(".")[0] if imported else ""
+
+
+def _insertion_index(body: Sequence[cst.BaseStatement]) -> int:
+    last_torch = last_import = None
+    for index, statement in enumerate(body):
+        imported = _imported(statement)
+        if imported:
+            kind, module = imported
+            if module.split(".")[0] == "torch":
+                if kind is cst.ImportFrom:
+                    return index
+                last_torch = index
+        if imported or (last_import is None and is_docstring(statement)):
+            last_import = index
+        elif last_torch is not None:
+            break
+    last = last_torch if last_torch is not None else last_import
+    return 0 if last is None else last + 1
+
+
+def _imported(statement: cst.CSTNode) -> tuple[type[cst.CSTNode], str] | None:
+    """Return the kind of import and the first module of an import statement, else None."""
+    if isinstance(statement, cst.SimpleStatementLine) and statement.body:
+        first = statement.body[0]
+        if isinstance(first, cst.Import):
+            return cst.Import, first.names[0].evaluated_name
+        if isinstance(first, cst.ImportFrom):
+            module = get_full_name_for_node(first.module) if first.module else ""
+            return cst.ImportFrom, "." * len(first.relative) + (module or "")
+    return None
+
+
+def no_longer_used(before: cst.Module, after: cst.Module) -> frozenset[str]:
+    """Return the names that imports of `before` bind, that `before` used and `after` does not.
+
+    An import that was unused from the start is the user's affair, and so is one that `__all__` names.
+    """
+    used_before, used_after = _uses(before), _uses(after)
+    kept = {
+        string.raw_value
+        for string in nodes_of(before, cst.SimpleString)
+        if string.raw_value.isidentifier()
+    }
+    return frozenset(
+        binding.name
+        for binding in bindings(before)
+        if used_before[binding.name] and not used_after[binding.name] and binding.name not in kept
+    )
+
+
+def _uses(module: cst.Module) -> Counter[str]:
+    """Count uses of names and of dotted names, each dotted prefix too, import statements left out."""
+    uses: Counter[str] = Counter()
+
+    class Counting(cst.CSTVisitor):
+        def visit_Import(self, node: cst.Import) -> bool:
+            return False
+
+        def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+            return False
+
+        def visit_Arg(self, node: cst.Arg) -> bool:
+            node.value.visit(self)
+            return False
+
+        def visit_Attribute(self, node: cst.Attribute) -> bool:
+            if (name := get_full_name_for_node(node)) and "." in name:
+                uses[name] += 1
+            node.value.visit(self)
+            return False
+
+        def visit_Name(self, node: cst.Name) -> None:
+            uses[node.value] += 1
+
+    module.visit(Counting())
+    return uses
+
+
+def remove_imports(module: cst.Module, names: frozenset[str]) -> cst.Module:
+    """Return `module` without the module-level imports of `names`; comments above them are kept."""
+    if not names:
+        return module
+    visited = module.visit(KeepingComments(_RemoveImports(module, names)))
+    return cst.ensure_type(visited, cst.Module)
+
+
+class _RemoveImports(cst.CSTTransformer):
+    """Takes names out of the import statements at module level."""
+
+    def __init__(self, module: cst.Module, names: frozenset[str]) -> None:
+        super().__init__()
+        self._names = names
+        # `import torch.multiprocessing` may be all that binds `torch`.
+        self._roots = Counter(binding.name.split(".")[0] for binding in bindings(module))
+        self._uses = _uses(module)
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
+        return False
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
+        return False
+
+    def leave_Import(
+        self, original_node: cst.Import, updated_node: cst.Import
+    ) -> cst.Import | cst.RemovalSentinel:
+        names = [alias for alias in updated_node.names if not self._removable(alias, dotted=True)]
+        if not names:
+            return cst.RemoveFromParent()
+        return updated_node if len(names) == len(updated_node.names) else _with(updated_node, names)
+
+    def leave_ImportFrom(
+        self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom
+    ) -> cst.ImportFrom | cst.RemovalSentinel:
+        if isinstance(updated_node.names, cst.ImportStar):
+            return updated_node
+        names = [alias for alias in updated_node.names if not self._removable(alias, dotted=False)]
+        if not names:
+            return cst.RemoveFromParent()
+        return updated_node if len(names) == len(updated_node.names) else _with(updated_node, names)
+
+    def _removable(self, alias: cst.ImportAlias, *, dotted: bool) -> bool:
+        name = alias.evaluated_alias or alias.evaluated_name
+        if name not in self._names:
+            return False
+        root = name.split(".")[0]
+        if dotted and root != name and self._uses[root] and self._roots[root] == 1:
+            return False
+        self._roots[root] -= 1
+        return True
+
+
+def _with(statement: Statement, names: list[cst.ImportAlias]) -> Statement:
+    """Return `statement` with fewer names; the last keeps the comma, if any, that the last one had."""
+    old = statement.names
+    assert not isinstance(old, cst.ImportStar)
+    names[-1] = names[-1].with_changes(comma=old[-1].comma)
+    return statement.with_changes(names=names)

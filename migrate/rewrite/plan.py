@@ -1,0 +1,64 @@
+"""Find everything that is to be edited or reported in a script, in one visit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from migrate.rewrite.context import Context
+from migrate.rewrite.remaining import remaining
+from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
+from migrate.rewrite.tree import nodes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the rules want done to a script."""
+
+    context: Context
+    edits: tuple[Edit | Wrap, ...]
+    findings: tuple[Finding, ...]
+
+
+def plan(context: Context, rules: Sequence[Rule]) -> Plan:
+    """Return the edits and the findings of `rules`, and what none of them speaks of."""
+    by_type: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
+    for rule in rules:
+        for kind in rule.nodes:
+            by_type[kind].append(rule)
+    edits: list[Edit | Wrap] = []
+    findings: list[Finding] = []
+    for node in context.nodes:
+        for rule in by_type.get(type(node), ()):
+            for found in rule.find(node, context):
+                if isinstance(found, Finding):
+                    findings.append(found)
+                else:
+                    edits.append(found)
+    findings.extend(remaining(context, _handled(edits, findings)))
+    findings.sort(key=lambda finding: _place(finding.node, context))
+    edits.sort(key=lambda edit: _place(edit.node, context))
+    return Plan(context, tuple(edits), tuple(findings))
+
+
+def _place(node: cst.CSTNode, context: Context) -> tuple[int, int]:
+    position = context.position(node)
+    return position.line, position.column
+
+
+def _handled(edits: Sequence[Edit | Wrap], findings: Sequence[Finding]) -> frozenset[int]:
+    """Return the ids of the nodes that edits consume or that a rule's finding already names.
+
+    A finding at a loop or a function speaks of the construct, not of all that is in it.
+    """
+    spoken: set[int] = set()
+    for edit in edits:
+        for subtree in edit.consumes if isinstance(edit, Edit) else ():
+            spoken.update(id(node) for node in nodes(subtree))
+    for finding in findings:
+        if isinstance(finding.node, cst.Call):
+            spoken.update(id(node) for node in nodes(finding.node.func))
+    return frozenset(spoken)

@@ -1,0 +1,138 @@
+"""Where the index of a replica flows: CUDA scripts use it as the device (`model.to(rank)`)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.rewrite.tree import bind, is_attribute_of_self, keyword, nodes_of, targets
+
+if TYPE_CHECKING:
+    from migrate.rewrite.context import Context
+
+LAUNCHERS = frozenset(
+    {
+        "torch.multiprocessing.spawn",
+        "torch.multiprocessing.spawn.spawn",
+        "torch_xla.launch",
+        "torch_xla.distributed.xla_multiprocessing.spawn",
+    }
+)
+
+
+class Ranks:
+    """Names that hold the replica's index, followed from the launched worker through direct calls.
+
+    The first parameter of a launched function is the index. It flows on where it is passed by name to a
+    function or class of the same script, and where it is assigned (`gpu = rank`, `self.gpu_id = gpu_id`).
+    A parameter to which some call passes something else, and a name that is assigned more than once,
+    are not followed: what cannot be decided is left alone.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.launches = self._find_launches()
+        self._parameters: set[tuple[int, str]] = set()  # (id of the function, name)
+        self._attributes: set[tuple[int, str]] = set()  # (id of the class, attribute)
+        self._assigned = self._count_assignments()
+        self._calls = self._calls_by_callee()
+        for _, worker in self.launches:
+            if worker is not None and worker.params.params:
+                self._parameters.add((id(worker), worker.params.params[0].name.value))
+        while self._spread():
+            pass
+
+    def is_rank(self, node: cst.CSTNode | None) -> bool:
+        """Whether the expression `node` is the replica's index, or that modulo the device count."""
+        if isinstance(node, cst.Name):
+            return self._name_is_rank(node)
+        if is_attribute_of_self(node):
+            return (id(self._context.class_around(node)), node.attr.value) in self._attributes
+        return False
+
+    def _find_launches(self) -> list[tuple[cst.Call, cst.FunctionDef | None]]:
+        """Return each launching call with the function of this script that it launches, if it is one."""
+        launches = []
+        for call in (node for node in self._context.nodes if isinstance(node, cst.Call)):
+            if self._context.qualified_name(call.func) in LAUNCHERS:
+                first = keyword(call, "fn") or (call.args[0] if call.args else None)
+                name = first.value.value if first and isinstance(first.value, cst.Name) else ""
+                launches.append((call, self._context.functions.get(str(name))))
+        return launches
+
+    def _count_assignments(self) -> Counter[tuple[int, str]]:
+        """Count how often each function (or the module) binds each name, parameters left out."""
+        counts: Counter[tuple[int, str]] = Counter()
+        for target in targets(self._context.module):
+            if isinstance(target, cst.Name):
+                counts[id(self._context.function_around(target)), target.value] += 1
+        return counts
+
+    def _calls_by_callee(self) -> dict[int, list[tuple[cst.Call, cst.FunctionDef]]]:
+        """Return the calls of each function of the script; a class stands for its `__init__`."""
+        callees = dict(self._context.functions)
+        for statement in self._context.module.body:
+            if isinstance(statement, cst.ClassDef):
+                for method in nodes_of(statement.body, cst.FunctionDef):
+                    if method.name.value == "__init__":
+                        callees[statement.name.value] = method
+        calls: dict[int, list[tuple[cst.Call, cst.FunctionDef]]] = defaultdict(list)
+        for node in self._context.nodes:
+            if isinstance(node, cst.Call) and isinstance(node.func, cst.Name):
+                callee = callees.get(node.func.value)
+                if callee is not None:
+                    calls[id(callee)].append((node, callee))
+        return calls
+
+    def _spread(self) -> bool:
+        """Follow the index one step further; return whether something new was found."""
+        before = len(self._parameters) + len(self._attributes)
+        launched = {id(worker) for _, worker in self.launches}
+        for key, calls in self._calls.items():
+            names = [parameter.name.value for parameter in calls[0][1].params.params]
+            is_method = names[:1] == ["self"]
+            bound = [bind(call, names[is_method:]) for call, _ in calls]
+            for name in names[is_method:]:
+                args = [b.get(name) if b is not None else None for b in bound]
+                everywhere = all(arg is not None and self.is_rank(arg.value) for arg in args)
+                if everywhere and key not in launched:
+                    self._parameters.add((key, name))
+        self._spread_to_attributes()
+        return len(self._parameters) + len(self._attributes) > before
+
+    def _spread_to_attributes(self) -> None:
+        """Follow `self.gpu_id = gpu_id` where it is the attribute's only assignment in its class."""
+        values: dict[tuple[int, str], list[cst.BaseExpression]] = defaultdict(list)
+        times: Counter[tuple[int, str]] = Counter()
+        for target in filter(is_attribute_of_self, targets(self._context.module)):
+            key = (id(self._context.class_around(target)), target.attr.value)
+            times[key] += 1
+            assign = self._context.parent(self._context.parent(target))
+            if isinstance(assign, cst.Assign):
+                values[key].append(assign.value)
+        for key, assigned in values.items():
+            if times[key] == 1 and self.is_rank(assigned[0]):
+                self._attributes.add(key)
+
+    def _name_is_rank(self, name: cst.Name) -> bool:
+        for function in (
+            a for a in self._context.ancestors(name) if isinstance(a, cst.FunctionDef)
+        ):
+            times = self._assigned[id(function), name.value]
+            parameters = {p.name.value for p in nodes_of(function.params, cst.Param)}
+            if name.value in parameters:
+                return times == 0 and (id(function), name.value) in self._parameters
+            if times:
+                value = self._only_value(function, name.value) if times == 1 else None
+                return value is not None and self.is_rank(value)
+        return False
+
+    def _only_value(self, function: cst.FunctionDef, name: str) -> cst.BaseExpression | None:
+        """Return what the one assignment of `name` in `function` assigns, if it is a plain one."""
+        for assign in nodes_of(function.body, cst.Assign):
+            target = assign.targets[0].target
+            if len(assign.targets) == 1 and isinstance(target, cst.Name) and target.value == name:
+                return assign.value
+        return None

@@ -1,0 +1,153 @@
+"""What of CUDA and of torch.distributed is left when the rules have had their say.
+
+Nothing passes unaccounted: a construct that no rule handles, and that is not known to work on XLA as it
+stands, is a finding with what to do by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migrate.rewrite.context import Context
+from migrate.rewrite.devices import names_cuda
+from migrate.rewrite.rule import Finding
+from migrate.rewrite.rules.ddp import DDP
+from migrate.rewrite.rules.init_process_group import INIT
+from migrate.rewrite.rules.mp_spawn import SPAWN
+from migrate.rewrite.tree import code, string_value
+
+NAME = "unhandled"
+
+# Work on the XLA backend as they stand (torch_xla 2.9, measured on simulated replicas).
+WORKS = frozenset(
+    f"torch.distributed.{name}"
+    for name in (
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_reduce",
+        "broadcast",
+        "destroy_process_group",
+        "get_rank",
+        "get_world_size",
+        "is_available",
+        "is_initialized",
+        "reduce_scatter_tensor",
+        "ReduceOp.MAX",
+        "ReduceOp.MIN",
+        "ReduceOp.PRODUCT",
+        "ReduceOp.SUM",
+    )
+)
+
+# Their rules speak of every call; what is left are other uses, as in `wrap = DDP`.
+SPOKEN_FOR = DDP | INIT | SPAWN
+
+# The longest prefix that fits a name says what to do by hand.
+ADVICE = {
+    "apex": "apex needs CUDA: use torch.autocast('xla', dtype=torch.bfloat16) and plain DDP",
+    "torch.cuda": "has no meaning on XLA: remove it, or use its counterpart in torch_xla",
+    "torch.cuda.amp": "silently runs fp32 on XLA: torch.autocast('xla', dtype=torch.bfloat16)",
+    "torch.cuda.amp.GradScaler": "bf16 on a TPU needs no scaler: remove it",
+    "torch.amp.GradScaler": "bf16 on a TPU needs no scaler: remove it",
+    "torch.cuda.device_count": "torch_xla.runtime.world_size(), and only inside the worker",
+    "torch.cuda.is_available": "is False on a TPU: the script would silently train on the CPU",
+    "torch.cuda.manual_seed": "torch_xla.manual_seed(seed)",
+    "torch.cuda.manual_seed_all": "torch_xla.manual_seed(seed)",
+    "torch.cuda.set_device": "remove it: a replica sees one device",
+    "torch.cuda.synchronize": "torch_xla.sync(wait=True)",
+    "torch.compile": "its default backend raises on XLA: drop it, or backend='openxla'",
+    "torch.distributed": "not known to work on the XLA backend: see torch_xla's documentation",
+    "torch.distributed.ReduceOp.AVG": "raises on XLA: SUM, then divide by the world size",
+    "torch.distributed.all_gather_object": "raises on XLA: use a gloo group",
+    "torch.distributed.barrier": "does nothing on XLA: torch_xla.core.xla_model.rendezvous(tag)",
+    "torch.distributed.init_process_group": "the backend on XLA is 'xla', the address 'xla://'",
+    "torch.distributed.broadcast_object_list": "raises on XLA: use a gloo group",
+    "torch.load": "load with map_location='cpu', then move to 'xla'",
+    "torch.multiprocessing.Process": "replicas are started by torch_xla.launch",
+    "torch.multiprocessing.spawn": "replicas are started by torch_xla.launch",
+    "torch.nn.DataParallel": "does not parallelise on XLA: use DistributedDataParallel",
+    "torch.nn.SyncBatchNorm": "torch_xla.core.functions.SyncBatchNorm",
+    "torch.nn.parallel.DataParallel": "does not parallelise on XLA: use DistributedDataParallel",
+    "torch.nn.parallel.DistributedDataParallel": "see that it gets no device_ids",
+    "torch.save": "torch_xla.core.xla_model.save(obj, path) on all ranks, outside of a rank guard",
+    "torch.utils.checkpoint": "torch_xla.utils.checkpoint",
+}
+
+ENVIRONMENT = {
+    "RANK": "torch_xla.runtime.global_ordinal()",
+    "LOCAL_RANK": "torch_xla.runtime.local_ordinal()",
+    "WORLD_SIZE": "torch_xla.runtime.world_size()",
+    "CUDA_VISIBLE_DEVICES": "it has no effect on a TPU",
+}
+
+
+def remaining(context: Context, handled: frozenset[int]) -> Iterator[Finding]:
+    """Yield a finding for each construct of CUDA or torch.distributed that is left.
+
+    Args:
+        context: the script.
+        handled: ids of the nodes that an edit or a rule's finding speaks of.
+    """
+    for node in context.nodes:
+        if id(node) in handled:
+            continue
+        message = _advice(node, context)
+        if message is not None:
+            yield Finding(NAME, node, message)
+
+
+def _advice(node: cst.CSTNode, context: Context) -> str | None:
+    if isinstance(node, cst.Name | cst.Attribute):
+        return _advice_on_name(node, context)
+    if isinstance(node, cst.SimpleString):
+        value = string_value(node)
+        if value == "nccl":
+            return "'nccl': the backend on XLA is 'xla'"
+        if value in ENVIRONMENT and _is_environment_key(node, context):
+            return f"{value} is not set by torch_xla.launch: {ENVIRONMENT[value]}"
+    if names_cuda(node):
+        return f"{code(node)}: the device on XLA is 'xla'"
+    return None
+
+
+def _advice_on_name(node: cst.Name | cst.Attribute, context: Context) -> str | None:
+    above = context.parent(node)
+    if isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName):
+        return None  # a part of a longer name, or the import itself
+    name = context.qualified_name(node)
+    if name is None:
+        is_cuda_flag = isinstance(node, cst.Attribute) and node.attr.value == "is_cuda"
+        return "`.is_cuda` is False on XLA" if is_cuda_flag else None
+    if name in WORKS or (name in SPOKEN_FOR and _is_called_or_asked(node, context)):
+        return None
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        advice = ADVICE.get(".".join(parts[:length]))
+        if advice is not None:
+            return f"{name}: {advice}"
+    return None
+
+
+def _is_called_or_asked(node: cst.CSTNode, context: Context) -> bool:
+    """Whether `node` is what a call calls, or an argument of isinstance."""
+    above = context.parent(node)
+    if isinstance(above, cst.Call):
+        return above.func is node
+    if isinstance(above, cst.Arg):
+        call = context.parent(above)
+        return isinstance(call, cst.Call) and code(call.func) == "isinstance"
+    return False
+
+
+def _is_environment_key(node: cst.SimpleString, context: Context) -> bool:
+    for above in context.ancestors(node):
+        if isinstance(above, cst.Subscript):
+            return context.qualified_name(above.value) == "os.environ"
+        if isinstance(above, cst.Call):
+            name = context.qualified_name(above.func) or ""
+            return name == "os.getenv" or name.startswith("os.environ.")
+        if isinstance(above, cst.BaseStatement):
+            return False
+    return False

@@ -1,0 +1,134 @@
+"""DistributedDataParallel without CUDA device ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.rewrite.context import Context
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.tree import bind, code, keyword_arg, with_args
+
+DDP = frozenset(
+    {
+        "torch.nn.parallel.DistributedDataParallel",
+        "torch.nn.parallel.distributed.DistributedDataParallel",
+    }
+)
+PARAMETERS = (
+    "module",
+    "device_ids",
+    "output_device",
+    "dim",
+    "broadcast_buffers",
+    "init_sync",
+    "process_group",
+    "bucket_cap_mb",
+    "find_unused_parameters",
+    "check_reduction",
+    "gradient_as_bucket_view",
+    "static_graph",
+    "delay_all_reduce_named_params",
+    "param_to_hook_all_reduce",
+    "mixed_precision",
+    "device_mesh",
+    "skip_all_reduce_unused_params",
+)
+DEVICES = frozenset({"device_ids", "output_device"})
+
+
+class Ddp(Rule):
+    """Wrap the model in DistributedDataParallel without CUDA device ids.
+
+    **What it does.** `DDP(model, device_ids=[rank])` becomes `DDP(model, gradient_as_bucket_view=True)`.
+    `device_ids` and `output_device` name CUDA devices; on XLA `[0]` constructs and `[3]` fails in the
+    forward. `gradient_as_bucket_view` spares one copy of the gradients.
+
+    **Reported.** A call with `*` or `**` arguments, or with an explicit `gradient_as_bucket_view=False`
+    (then the rest of the call is rewritten all the same).
+
+    Source: torch_xla 2.9 (measured); pytorch/xla's own DDP example.
+    """
+
+    name = "ddp"
+    nodes = (cst.Call,)
+    examples = (
+        rewritten(
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def wrap(model, rank):
+                # one process per device
+                return DDP(model, device_ids=[rank], find_unused_parameters=True)
+            """,
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def wrap(model, rank):
+                # one process per device
+                return DDP(model, find_unused_parameters=True, gradient_as_bucket_view=True)
+            """,
+        ),
+        left_alone(
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def wrap(model):
+                return DDP(model, gradient_as_bucket_view=True)
+            """
+        ),
+        reported(
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def wrap(model, options):
+                return DDP(model, **options)
+            """,
+            "arguments that cannot be read",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+        """Yield the edit of one construction of DistributedDataParallel."""
+        assert isinstance(node, cst.Call)
+        if context.qualified_name(node.func) not in DDP:
+            return
+        bound = bind(node, PARAMETERS)
+        if bound is None:
+            message = (
+                "DistributedDataParallel with arguments that cannot be read off the call: "
+                "see that device_ids and output_device are not among them"
+            )
+            yield from self.report(node, message)
+            return
+        view = bound.get("gradient_as_bucket_view")
+        if view is not None and code(view.value) == "False":
+            yield Finding(self.name, node, "gradient_as_bucket_view=False costs a copy on XLA")
+        gone = [arg for name, arg in bound.items() if name in DEVICES]
+        if view is not None and not gone:
+            return
+        # An argument after a removed positional one would change its meaning: it gets its name.
+        names = {id(arg): name for name, arg in bound.items()}
+        kept = [
+            (index, names[id(arg)])
+            for index, arg in enumerate(node.args)
+            if names[id(arg)] not in DEVICES
+        ]
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = []
+            for index, name in kept:
+                arg = updated.args[index]
+                named = arg.keyword is not None or name == "module"
+                args.append(arg if named else keyword_arg(name, arg.value))
+            if view is None:
+                args.append(keyword_arg("gradient_as_bucket_view", cst.Name("True")))
+            return with_args(updated, args)
+
+        message = "DistributedDataParallel without device ids, gradients as views of the buckets"
+        yield self.edit(node, replace, message, consumes=gone)

@@ -1,0 +1,165 @@
+"""Small questions to a concrete syntax tree that several rules ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeGuard, TypeVar
+
+import libcst as cst
+
+Node = TypeVar("Node", bound=cst.CSTNode)
+
+
+def nodes(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield `root` and every node below it, in the order of the source."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(node.children))
+
+
+def nodes_of(root: cst.CSTNode, kind: type[Node]) -> Iterator[Node]:
+    """Yield the nodes of type `kind` at and below `root`, in the order of the source."""
+    return (node for node in nodes(root) if isinstance(node, kind))
+
+
+def targets(root: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """Yield what is assigned to at and below `root`, tuples taken apart: names, attributes, subscripts."""
+    for node in nodes(root):
+        if isinstance(
+            node,
+            cst.AssignTarget
+            | cst.AugAssign
+            | cst.AnnAssign
+            | cst.NamedExpr
+            | cst.For
+            | cst.CompFor,
+        ):
+            yield from _flat(node.target)
+        elif isinstance(node, cst.AsName):
+            yield from _flat(node.name)
+
+
+def _flat(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    if isinstance(target, cst.Tuple | cst.List):
+        for element in target.elements:
+            yield from _flat(element.value)
+    else:
+        yield target
+
+
+def keyword(call: cst.Call, name: str) -> cst.Arg | None:
+    """Return the argument that `call` passes by the keyword `name`."""
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value == name:
+            return arg
+    return None
+
+
+def bind(call: cst.Call, parameters: Sequence[str]) -> dict[str, cst.Arg] | None:
+    """Return which argument goes to which of `parameters`, names in the order of the signature.
+
+    None where that cannot be read off the call: `*args`, `**kwargs`, too many arguments, or a keyword
+    that is no parameter.
+    """
+    bound: dict[str, cst.Arg] = {}
+    for index, arg in enumerate(call.args):
+        if arg.star:
+            return None
+        if arg.keyword is not None:
+            name = arg.keyword.value
+            if name not in parameters:
+                return None
+        elif index < len(parameters):
+            name = parameters[index]
+        else:
+            return None
+        bound[name] = arg
+    return bound
+
+
+def is_attribute_of_self(node: cst.CSTNode | None) -> TypeGuard[cst.Attribute]:
+    """Whether `node` is `self.NAME`."""
+    return (
+        isinstance(node, cst.Attribute)
+        and isinstance(node.value, cst.Name)
+        and node.value.value == "self"
+    )
+
+
+def with_args(call: cst.Call, args: Sequence[cst.Arg]) -> cst.Call:
+    """Return `call` with the arguments `args`, commas between them as the author set them.
+
+    A trailing comma, and with it one argument a line, stays where it was.
+    """
+    trailing = call.args[-1].comma if call.args else cst.MaybeSentinel.DEFAULT
+    between = next(
+        (arg.comma for arg in call.args[:-1] if isinstance(arg.comma, cst.Comma)),
+        cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")),
+    )
+    last = len(args) - 1
+    separated = []
+    for index, arg in enumerate(args):
+        if index == last:
+            comma: cst.Comma | cst.MaybeSentinel = trailing
+        else:
+            own = arg.comma if isinstance(arg.comma, cst.Comma) else None
+            is_trailing = own is trailing
+            comma = own if own is not None and not is_trailing else between
+        separated.append(arg.with_changes(comma=comma))
+    return call.with_changes(args=separated)
+
+
+def keyword_arg(name: str, value: cst.BaseExpression) -> cst.Arg:
+    """Return the argument `name=value`, with no spaces around the sign."""
+    no_space = cst.SimpleWhitespace("")
+    return cst.Arg(
+        keyword=cst.Name(name),
+        value=value,
+        equal=cst.AssignEqual(whitespace_before=no_space, whitespace_after=no_space),
+    )
+
+
+def string_value(node: cst.CSTNode | None) -> str | None:
+    """Return the value of a plain string literal, else None."""
+    if isinstance(node, cst.SimpleString | cst.ConcatenatedString):
+        value = node.evaluated_value
+        return value if isinstance(value, str) else None
+    return None
+
+
+def code(node: cst.CSTNode) -> str:
+    """Return the source text of `node` on one line."""
+    return " ".join(cst.Module(body=[]).code_for_node(node).split())
+
+
+def is_docstring(statement: cst.CSTNode) -> bool:
+    """Whether `statement` is a string and nothing else."""
+    return (
+        isinstance(statement, cst.SimpleStatementLine)
+        and isinstance(statement.body[0], cst.Expr)
+        and isinstance(statement.body[0].value, cst.SimpleString | cst.ConcatenatedString)
+    )
+
+
+def insert_first(function: cst.FunctionDef, statement: cst.BaseStatement) -> cst.FunctionDef:
+    """Return `function` with `statement` before the others of its body, after the docstring."""
+    body = function.body
+    if not isinstance(body, cst.IndentedBlock):  # def f(): pass
+        line = cst.SimpleStatementLine(
+            body=list(cst.ensure_type(body, cst.SimpleStatementSuite).body)
+        )
+        return function.with_changes(body=cst.IndentedBlock(body=[statement, line]))
+    at = 1 if is_docstring(body.body[0]) else 0
+    return function.with_changes(
+        body=body.with_changes(body=[*body.body[:at], statement, *body.body[at:]])
+    )
+
+
+def split_blank(
+    lines: Sequence[cst.EmptyLine],
+) -> tuple[Sequence[cst.EmptyLine], Sequence[cst.EmptyLine]]:
+    """Split the lines above a statement into the blank ones at the top and the rest."""
+    at = next((i for i, line in enumerate(lines) if line.comment is not None), len(lines))
+    return lines[:at], lines[at:]

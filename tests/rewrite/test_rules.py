@@ -1,0 +1,65 @@
+"""Every rule's examples, as the rule carries them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.engine import Rewrite, rewrite_source
+from migrate.rewrite.rule import Example, Kind, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules import all_rules
+from migrate.rewrite.source import parse
+
+EXAMPLES = [
+    pytest.param(rule, example, id=f"{rule.name}-{number}-{example.kind.value}")
+    for rule in all_rules()
+    for number, example in enumerate(rule.examples)
+]
+
+
+def run(script: str) -> Rewrite:
+    return rewrite_source(parse(script.encode(), Path("script.py")))
+
+
+@pytest.mark.parametrize(("rule", "example"), EXAMPLES)
+def test_example(rule: Rule, example: Example) -> None:
+    done = run(example.before)
+    own = [note for note in done.edits if note.rule == rule.name]
+    reports = [note.message for note in done.findings if note.rule == rule.name]
+    match example.kind:
+        case Kind.REWRITTEN:
+            assert done.data.decode() == example.after
+            assert own
+        case Kind.LEFT_ALONE:
+            assert done.data.decode() == example.before
+            assert not own
+            assert not reports
+        case Kind.REPORTED:
+            assert any(example.reports in message for message in reports), reports
+
+
+@pytest.mark.parametrize(("rule", "example"), EXAMPLES)
+def test_a_second_run_changes_nothing(rule: Rule, example: Example) -> None:
+    once = run(example.before).data
+    again = rewrite_source(parse(once, Path("script.py")))
+    assert not again.changed
+    assert not again.edits
+
+
+def test_a_rule_without_its_examples_does_not_register() -> None:
+    with pytest.raises(TypeError, match="left alone"):
+
+        class _NoLeftAlone(Rule):
+            """A rule."""
+
+            name = "no-left-alone"
+            nodes = ()
+            examples = (rewritten("a", "b"), reported("c", "d"))
+
+    with pytest.raises(TypeError, match="docstring"):
+
+        class _NoDocstring(Rule):
+            name = "no-docstring"
+            nodes = ()
+            examples = (rewritten("a", "b"), left_alone("b"), reported("c", "d"))
