@@ -18,3 +18,62 @@ class ShimError(Exception):
         super().__init__(f"{what}; {remedy}")
         self.what = what
         self.remedy = remedy
+
+    def __reduce__(self) -> tuple[type[ShimError], tuple[str, str]]:
+        # Exceptions are pickled by `args`, which holds the one joined line: errors cross process
+        # borders here (a replica's error reaches the process that launched it).
+        return type(self), (self.what, self.remedy)
+
+
+class NotSimulatedError(ShimError):
+    """The program uses something of a TPU that the simulated replicas do not have.
+
+    Remedy: use the form named in the message, or run the program on a TPU. The simulation refuses
+    what it cannot compute rightly instead of giving a wrong value.
+    """
+
+
+class RefusedOnTpuError(ShimError):
+    """The program does something that torch_xla refuses on a TPU, so the simulation refuses it too.
+
+    Remedy: the message names the form that works on a TPU.
+    """
+
+
+class ReplicasDisagreeError(ShimError):
+    """Two replicas entered different collectives, or the same one with other shapes or dtypes.
+
+    On a TPU every replica must run the same sequence of collectives: this would hang there.
+    Remedy: look for a collective, a save or an optimizer step under a condition that differs
+    between ranks (`if rank == 0:`), or for batches of unequal shape.
+    """
+
+
+class PeerLostError(ShimError):
+    """A replica waits in a collective that another replica will never enter, as that one has ended.
+
+    Remedy: make every replica run the same number of steps (equal loader lengths), and look for a
+    collective under `if rank == 0:`.
+    """
+
+
+class ReplicaFailedError(ShimError):
+    """A simulated replica raised an exception, or its process died; the others were stopped.
+
+    Remedy: the replica's own traceback is printed above this message; mend what it names.
+    """
+
+
+class DeviceNotAnsweredError(ShimError):
+    """The program asks a CUDA device for something that the CPU backend has no true answer to.
+
+    Remedy: guard the call with `torch.cuda.is_available()` and a device check, or leave it out of
+    the run; the CPU backend refuses instead of inventing a value.
+    """
+
+
+class BackendError(ShimError):
+    """The shims' environment variables name no backend that exists, or no number of replicas.
+
+    Remedy: set the variables through `shims.activate.environment`.
+    """

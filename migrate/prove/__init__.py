@@ -1,0 +1,1 @@
+"""Run the original and the rewritten script, and compare what they compute step by step."""

@@ -1,0 +1,57 @@
+"""What a run or a proof can fail with, apart from a difference, which is a result."""
+
+from __future__ import annotations
+
+from migrate.errors import MigrateError
+
+
+class ScriptFailedError(MigrateError):
+    """A script ended with an error of its own.
+
+    Remedy: run it alone and mend what its traceback names.
+
+    Args:
+        what: what went wrong, and where, in one line.
+        remedy: what the user can do about it, in one line.
+        output: the last lines that the script wrote.
+    """
+
+    def __init__(self, what: str, remedy: str, output: str) -> None:
+        super().__init__(what, remedy)
+        self.output = output
+
+
+class OriginalFailedError(ScriptFailedError):
+    """The original script does not run on the CPU, so there is nothing to compare the rewrite with.
+
+    Remedy: it was broken before it was rewritten, or it needs something that this machine or the
+    CPU backend lacks (data, a package, a CUDA extension). Its traceback says what.
+    """
+
+
+class RewriteFailedError(ScriptFailedError):
+    """The original runs, the rewritten script does not.
+
+    Remedy: its traceback says what torch_xla refuses; mend the script, or report a missing rule.
+    """
+
+
+class RunTimeoutError(ScriptFailedError):
+    """The script ran longer than the time that it was given, and was stopped with all its children.
+
+    Remedy: give it more time, or fewer steps. Replicas that wait for each other also end here.
+    """
+
+
+class RecordingError(MigrateError):
+    """A run left recordings that cannot be read: a rank is missing, doubled or cut short.
+
+    Remedy: let every process of the script end by returning, not by `os._exit` or a signal.
+    """
+
+
+class NoScriptError(MigrateError):
+    """The script to run is not a file.
+
+    Remedy: check the path.
+    """

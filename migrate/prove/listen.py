@@ -1,0 +1,135 @@
+"""Hear of the modules, losses, dropouts and clipped gradients of a running torch program.
+
+Each function replaces torch's own by one that calls it and then tells what it saw.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from shims import activate
+
+_DROPOUTS = (
+    "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+    "alpha_dropout",
+    "feature_alpha_dropout",
+)
+
+
+def to_modules(tell: Callable[[torch.nn.Module], None]) -> None:
+    """Tell of every module that is made."""
+    # Copied and unpickled modules are made by `__setstate__`.
+    for method in ("__init__", "__setstate__"):
+        made = getattr(torch.nn.Module, method)
+
+        def told(
+            module: torch.nn.Module,
+            *args: Any,
+            _made: Callable[..., None] = made,
+            **kwargs: Any,
+        ) -> None:
+            _made(module, *args, **kwargs)
+            tell(module)
+
+        setattr(torch.nn.Module, method, functools.wraps(made)(told))
+
+
+def to_losses(tell: Callable[[list[torch.Tensor]], None]) -> None:
+    """Tell of the values that each backward pass starts from: detached, summed and unscaled."""
+    run_backward = torch.autograd.backward
+    scale = torch.amp.GradScaler.scale
+    depth = 0
+    loss_scale = 1.0
+
+    @functools.wraps(run_backward)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        nonlocal depth, loss_scale
+        # Checkpointing runs a backward inside the backward, in a thread of the autograd engine.
+        depth += 1
+        try:
+            if depth == 1:
+                starts = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+                losses = [tensor.detach().sum() for tensor in starts]
+                tell([loss if loss_scale == 1.0 else loss / loss_scale for loss in losses])
+                loss_scale = 1.0
+            run_backward(tensors, *args, **kwargs)
+        finally:
+            depth -= 1
+
+    @functools.wraps(scale)
+    def scale_and_remember(scaler: Any, outputs: Any) -> Any:
+        nonlocal loss_scale
+        scaled = scale(scaler, outputs)
+        loss_scale = scaler.get_scale() if scaler.is_enabled() else 1.0
+        return scaled
+
+    torch.autograd.backward = backward
+    torch.amp.GradScaler.scale = scale_and_remember
+
+
+def to_dropout(tell: Callable[[float], None]) -> None:
+    """Tell of the probability of every dropout in training mode, zero included."""
+    functional = torch.nn.functional
+    for name in _DROPOUTS:
+        drop = getattr(functional, name)
+
+        def dropped(
+            input: Any,  # noqa: A002 - torch's name for it
+            p: float = 0.5,
+            training: bool = True,
+            inplace: bool = False,
+            _drop: Callable[..., Any] = drop,
+        ) -> Any:
+            if training:
+                tell(p)
+            return _drop(input, p, training, inplace)
+
+        setattr(functional, name, functools.wraps(drop)(dropped))
+
+    attend = functional.scaled_dot_product_attention
+
+    @functools.wraps(attend)
+    def attention(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        tell(dropout_p)
+        return attend(query, key, value, attn_mask, dropout_p, *args, **kwargs)
+
+    functional.scaled_dot_product_attention = attention
+
+
+def to_clipping(tell: Callable[[Any], None]) -> None:
+    """Tell of the gradient norm before each clipping, as `clip_grad_norm_` returns it."""
+    _to_clipping(tell)
+    # torch_xla brings a clip_grad_norm_ of its own.
+    activate.after_import("torch_xla", lambda: _to_clipping(tell))
+
+
+def _to_clipping(tell: Callable[[Any], None]) -> None:
+    # torch_xla replaces the name in `nn.utils`; torch's own stays in `nn.utils.clip_grad`.
+    for module in (torch.nn.utils, torch.nn.utils.clip_grad):
+        clip = module.clip_grad_norm_
+        if getattr(clip, "_tells", False):
+            continue
+
+        def clipped(*args: Any, _clip: Callable[..., Any] = clip, **kwargs: Any) -> Any:
+            norm = _clip(*args, **kwargs)
+            tell(norm)
+            return norm
+
+        told: Any = functools.wraps(clip)(clipped)
+        told._tells = True
+        module.clip_grad_norm_ = told

@@ -1,0 +1,276 @@
+"""Record the losses, gradients and weights of a training script from the inside, without editing it.
+
+`install` is loaded into every process of a run, through `shims.activate`. It listens to
+`torch.autograd.backward`, to the optimizers' global hooks and to `nn.Module.__init__`, and writes
+the files of `migrate.prove.records`.
+
+On XLA nothing is read inside a step, as that would cut its graph in two: the values are kept lazy,
+computed in the step's own graph, and read once it has been synchronised. Not seen:
+`torch.autograd.grad` and `torch.func.grad`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing.util
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from migrate.prove import listen, records, seeds
+from migrate.prove.names import parameter_names, roots
+from migrate.prove.weights import save
+
+
+def install() -> None:
+    """Record every optimizer step of this process, and seed its random generators."""
+    recorder = Recorder(Path(os.environ[records.RECORD_DIRECTORY]))
+    os.register_at_fork(after_in_child=recorder.forget)
+    seeds.install()
+    listen.to_modules(recorder.saw_module)
+    listen.to_losses(recorder.saw_losses)
+    listen.to_dropout(recorder.saw_dropout)
+    listen.to_clipping(recorder.saw_clipping)
+    register_optimizer_step_pre_hook(recorder.before_step)
+    register_optimizer_step_post_hook(recorder.after_step)
+
+
+class Recorder:
+    """What one process has seen since its start.
+
+    Args:
+        folder: where it writes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._module_count = 0
+        self._modules: weakref.WeakValueDictionary[int, torch.nn.Module] = (
+            weakref.WeakValueDictionary()
+        )
+        self._dropout = 0.0
+        self._losses: list[torch.Tensor] = []
+        self._clipped_from: list[Any] = []
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew in a forked child; what the parent recorded stays the parent's."""
+        self._step_depth = 0
+        self._gradients: tuple[torch.Tensor | None, int] = (None, 0)
+        self._optimizers: dict[int, tuple[int, int]] = {}
+        self._names: dict[int, str] = {}
+        # Held from the first step on: the model is a local variable of the script's function, and
+        # its last weights are read after that has returned.
+        self._roots: dict[str, torch.nn.Module] = {}
+        self._header: records.Header | None = None
+        self._unread: list[Callable[[], None]] = []
+
+    def saw_module(self, module: torch.nn.Module) -> None:
+        """Keep a weak reference to a module, by the order in which modules are made."""
+        self._modules[self._module_count] = module
+        self._module_count += 1
+
+    def saw_losses(self, losses: list[torch.Tensor]) -> None:
+        """Keep the values that a backward pass starts from."""
+        self._losses += losses
+
+    def saw_dropout(self, probability: float) -> None:
+        """Keep the largest probability of an active dropout."""
+        self._dropout = max(self._dropout, probability)
+
+    def saw_clipping(self, norm: Any) -> None:
+        """Keep the gradient norm before it was clipped."""
+        self._clipped_from.append(_kept(norm))
+
+    def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Global optimizer hook: look at the gradients that the step will use."""
+        self._step_depth += 1
+        if self._step_depth == 1:
+            self._gradients = _gradient_norm(optimizer)
+
+    def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Global optimizer hook: put the step together; its values are read after the sync."""
+        self._step_depth -= 1
+        if self._step_depth:
+            # The inner optimizer of a wrapper, such as ZeroRedundancyOptimizer.
+            return
+        if args or kwargs.get("closure") is not None:
+            # The gradients were computed inside the step.
+            self._gradients = _gradient_norm(optimizer)
+        number, count = self._optimizers.get(id(optimizer), (len(self._optimizers), 0))
+        if not count:
+            self._first_step_of(optimizer)
+        self._optimizers[id(optimizer)] = (number, count + 1)
+        self._keep(optimizer, number, count + 1)
+
+    def _first_step_of(self, optimizer: torch.optim.Optimizer) -> None:
+        self._roots = roots(self._modules)
+        self._names = parameter_names(self._roots)
+        if self._header is None:
+            self._header = records.Header(
+                *_place(),
+                parameters={
+                    name: tuple(parameter.shape)
+                    for name, parameter in _parameters(self._roots).items()
+                },
+            )
+            self._append(self._header)
+            # Registered here, after torch_xla has registered its own: the last comes first, so the
+            # weights are read while the runtime is still there. Children of multiprocessing skip
+            # atexit.
+            self._finished = False
+            atexit.register(self.finish)
+            multiprocessing.util.Finalize(None, self.finish, exitpriority=100)
+
+    def _keep(self, optimizer: torch.optim.Optimizer, number: int, step: int) -> None:
+        held = _held(optimizer)
+        norm, with_gradient = self._gradients
+        record = records.StepRecord(
+            step=step,
+            optimizer=number,
+            losses=(),
+            gradient_norm=None,
+            clipped_from=(),
+            parameters=len(held),
+            with_gradient=with_gradient,
+            in_modules=sum(id(parameter) in self._names for parameter in held),
+            learning_rates=(),
+            checksum=(),
+            dropout=self._dropout,
+        )
+        rates = [_kept(group.get("lr", float("nan"))) for group in optimizer.param_groups]
+        losses, self._losses = self._losses, []
+        clipped, self._clipped_from = self._clipped_from, []
+        with torch.no_grad():
+            sums = [torch.stack([_float(p).sum(), _float(p).square().sum()]) for p in held]
+            checksum = _total(sums)
+            snapshot = (
+                {
+                    self._names.get(id(p), f"optimizer{number}.parameter{i}"): p.detach().clone()
+                    for i, p in enumerate(held)
+                }
+                if step in records.SNAPSHOT_STEPS
+                else {}
+            )
+        path = self._path(records.snapshot_path, number, step)
+
+        def read() -> None:
+            self._append(
+                replace(
+                    record,
+                    losses=tuple(float(loss) for loss in losses),
+                    gradient_norm=None if norm is None else float(norm),
+                    clipped_from=tuple(float(value) for value in clipped),
+                    learning_rates=tuple(float(rate) for rate in rates),
+                    checksum=tuple(checksum.tolist()),
+                )
+            )
+            if snapshot:
+                save(snapshot, path)
+
+        if any(tensor.device.type == "xla" for tensor in [*held, *losses]):
+            self._read_after_sync(read)
+        else:
+            read()
+
+    def _read_after_sync(self, read: Callable[[], None]) -> None:
+        from torch_xla.core import xla_model
+
+        self._unread.append(read)
+        xla_model.add_step_closure(self._read_all)
+
+    def _read_all(self) -> None:
+        unread, self._unread = self._unread, []
+        for read in unread:
+            read()
+
+    def finish(self) -> None:
+        """Read what no sync came for, and keep the last parameters and buffers."""
+        if self._finished or self._header is None:
+            return
+        self._finished = True
+        self._read_all()
+        tensors = _parameters(self._roots) | {
+            name: buffer
+            for prefix, root in self._roots.items()
+            for name, buffer in _named(prefix, root.named_buffers())
+        }
+        save(tensors, records.final_path(self._folder, self._header.rank))
+
+    def _append(self, record: records.Header | records.StepRecord) -> None:
+        header = self._header
+        assert header is not None
+        path = self._folder / f"rank{header.rank}.pid{os.getpid()}.jsonl"
+        with path.open("a") as file:
+            file.write(records.line(record))
+
+    def _path(self, path_of: Callable[..., Path], *numbers: int) -> Path:
+        header = self._header
+        assert header is not None
+        return path_of(self._folder, header.rank, *numbers)
+
+
+def _place() -> tuple[int, int]:
+    """The rank of this process, and the number of ranks."""
+    if torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    if "torch_xla" in sys.modules:
+        from torch_xla import runtime
+
+        return runtime.global_ordinal(), runtime.world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _gradient_norm(optimizer: torch.optim.Optimizer) -> tuple[torch.Tensor | None, int]:
+    """Global L2 norm of the optimizer's gradients, lazy, and the number of gradients."""
+    with torch.no_grad():
+        gradients = [parameter.grad for parameter in _held(optimizer)]
+        values = [
+            gradient.coalesce().values() if gradient.is_sparse else gradient
+            for gradient in gradients
+            if gradient is not None
+        ]
+        squares = [_float(value).square().sum() for value in values]
+        return (_total(squares).sqrt() if squares else None), len(values)
+
+
+def _kept(value: Any) -> Any:
+    # A tensor of the script's may change in place before it is read.
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _float(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    return tensor.detach().to(torch.float32)
+
+
+def _total(tensors: list[torch.Tensor]) -> torch.Tensor:
+    # On one device: an optimizer may hold parameters of several.
+    return torch.stack([tensor.to(tensors[-1].device) for tensor in tensors]).sum(0)
+
+
+def _parameters(named_roots: dict[str, torch.nn.Module]) -> dict[str, torch.Tensor]:
+    return {
+        name: parameter
+        for prefix, root in named_roots.items()
+        for name, parameter in _named(prefix, root.named_parameters())
+    }
+
+
+def _named(prefix: str, tensors: Iterator[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    return ((prefix + name, tensor) for name, tensor in tensors)

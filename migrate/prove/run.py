@@ -1,0 +1,162 @@
+"""Run a script in a process group of its own: the original on the CPU, or the rewrite on XLA."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+from migrate.prove.errors import NoScriptError, RunTimeoutError
+from migrate.prove.records import RECORD_DIRECTORY
+from shims import activate
+
+Side = Literal["original", "xla"]
+
+# Enough for the traceback of one process; what a script logs before it is not wanted here.
+_TAIL_LINES = 80
+# Time between asking the processes of a run to end and killing them.
+_GRACE_SECONDS = 2.0
+_GOOGLE_PCI_VENDOR = "0x1ae0"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended.
+
+    Attributes:
+        returncode: of the script's main process; negative: the signal that ended it.
+        seconds: wall time from its start to its end.
+        output: the last lines that it wrote, if they were captured, otherwise "".
+    """
+
+    returncode: int
+    seconds: float
+    output: str
+
+
+def tpu_present() -> bool:
+    """Whether this machine has a TPU and the library to drive it.
+
+    A TPU VM has /dev/accel* (v2 to v4) or /dev/vfio/* (v5 and later), and a PCI device of Google's;
+    other machines have vfio devices too.
+    """
+    nodes = [*Path("/dev").glob("accel*"), *Path("/dev/vfio").glob("[0-9]*")]
+    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
+    return (
+        bool(nodes)
+        and any(vendor.read_text().strip() == _GOOGLE_PCI_VENDOR for vendor in vendors)
+        and ("TPU_LIBRARY_PATH" in os.environ or importlib.util.find_spec("libtpu") is not None)
+    )
+
+
+def run_script(
+    script: Path,
+    args: Sequence[str] = (),
+    *,
+    side: Side,
+    replicas: int,
+    record_dir: Path | None = None,
+    timeout: float | None = None,
+    capture: bool = False,
+) -> RunResult:
+    """Run `python SCRIPT ARGS` and wait for it and for all the processes that it started.
+
+    Args:
+        script: the script, in any folder.
+        args: its arguments.
+        side: "original" runs CUDA code on the CPU, with `replicas` devices and gloo; "xla" runs
+            torch_xla code on this machine's TPU, or on `replicas` simulated replicas without one.
+        replicas: number of ranks, at least 1. On a TPU the number of its chips counts instead.
+        record_dir: where every process records its steps; None records nothing.
+        timeout: seconds after which the run is stopped; None waits for ever.
+        capture: keep the output for the result instead of passing it through.
+
+    Raises:
+        NoScriptError: the script is not a file.
+        RunTimeoutError: it ran longer than `timeout`.
+        KeyboardInterrupt: Ctrl-C, after all its processes were stopped.
+    """
+    if not script.is_file():
+        raise NoScriptError(f"{script} is not a file", "give the path of a Python script")
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, str(script), *args],
+        env=_environment(side, replicas, record_dir),
+        stdin=subprocess.DEVNULL if capture else None,
+        stdout=subprocess.PIPE if capture else None,
+        stderr=subprocess.STDOUT if capture else None,
+        # A group of its own: one signal reaches the replicas and their loader workers too.
+        start_new_session=True,
+    )
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    reader = None
+    if process.stdout is not None:
+        reader = threading.Thread(target=_read, args=(process.stdout, tail), daemon=True)
+        reader.start()
+    try:
+        returncode = process.wait(timeout)
+    except subprocess.TimeoutExpired as error:
+        _end_group(process)
+        raise RunTimeoutError(
+            f"{script} was still running after {timeout:.0f} s",
+            "give it more time, or fewer steps",
+            "".join(tail),
+        ) from error
+    finally:
+        # Also after a normal end: children that it left behind hold its pipes and the cores.
+        _end_group(process)
+        if reader is not None:
+            reader.join(_GRACE_SECONDS)
+    return RunResult(returncode, time.monotonic() - started, "".join(tail))
+
+
+def _environment(side: Side, replicas: int, record_dir: Path | None) -> dict[str, str]:
+    plugins = ["migrate.prove.record:install"] if record_dir is not None else []
+    if side == "original":
+        variables = activate.environment("cpu", replicas, plugins)
+    elif tpu_present():
+        variables = activate.environment(activate.NO_BACKEND, replicas, plugins)
+        variables["PJRT_DEVICE"] = "TPU"
+    else:
+        variables = activate.environment("simulate", replicas, plugins)
+    if record_dir is not None:
+        variables[RECORD_DIRECTORY] = str(record_dir.resolve())
+    # As torchrun does: N ranks with a thread for each core each would hinder one another.
+    return {"OMP_NUM_THREADS": "1", **os.environ, **variables}
+
+
+def _read(stream: IO[bytes], tail: deque[str]) -> None:
+    for line in stream:
+        tail.append(line.decode(errors="replace"))
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End what is left of the process group: a request first, then a kill."""
+    if not _signal_group(process.pid, signal.SIGTERM):
+        process.wait()
+        return
+    deadline = time.monotonic() + _GRACE_SECONDS
+    while time.monotonic() < deadline:
+        process.poll()
+        if not _signal_group(process.pid, 0):
+            return
+        time.sleep(0.02)
+    _signal_group(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _signal_group(group: int, number: int) -> bool:
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

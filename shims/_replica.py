@@ -1,0 +1,351 @@
+"""Make this process one replica: torch_xla's C functions answer for its place among the others.
+
+Only the C layer is replaced. torch_xla's Python above it runs as it does on a TPU, with what it
+refuses there (`ReduceOp.AVG`) and what it does not do there (`dist.barrier` waits for nobody).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch_xla
+from torch.distributed import distributed_c10d
+
+from shims._collectives import Collectives, caller
+from shims.errors import NotSimulatedError, RefusedOnTpuError
+
+
+def join(rank: int, size: int, port: int) -> None:
+    """Become replica `rank` of `size`; blocks until all have joined.
+
+    Args:
+        rank: this replica's global ordinal.
+        size: the number of replicas.
+        port: where the launching process serves the store that the replicas meet in.
+    """
+    os.environ["PJRT_LOCAL_PROCESS_RANK"] = str(rank)
+    os.environ["PJRT_LOCAL_PROCESS_COUNT"] = str(size)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    collectives = Collectives(dist.PrefixStore("shims", store), rank, size)
+    _patch_topology(rank, size)
+    _patch_collectives(_CLayer(collectives))
+    _refuse_object_collectives()
+
+
+def _patch_topology(rank: int, size: int) -> None:
+    c_layer = torch_xla._XLAC
+    real_devices = c_layer._xla_get_all_devices
+
+    def all_devices() -> list[str]:
+        kind = real_devices()[0].partition(":")[0]
+        return [f"{kind}:{ordinal}" for ordinal in range(size)]
+
+    c_layer._xla_get_all_devices = all_devices
+    c_layer._xla_get_all_runtime_devices = all_devices
+    c_layer._xla_num_global_devices = lambda: size
+    c_layer._xla_get_default_device_ordinal = lambda: rank
+    c_layer._xla_get_device_ordinal = lambda device: rank
+    c_layer._xla_get_process_index = lambda: rank
+    c_layer._xla_get_num_processes = lambda: size
+    # The runtime itself has one device: told of more, it would compile for them and wait.
+    replication: list[str] = []
+    c_layer._xla_set_replication_devices = lambda devices: replication.__setitem__(
+        slice(None), devices
+    )
+    c_layer._xla_get_replication_devices = lambda: list(replication)
+    c_layer._xla_get_replication_devices_count = lambda: len(replication)
+
+
+class _CLayer:
+    """The collectives of `torch_xla._XLAC` and `torch.ops._c10d_functional`, argument for argument.
+
+    Tokens order collectives within a graph. Here each runs when it is called, so they pass through.
+    """
+
+    def __init__(self, collectives: Collectives) -> None:
+        self._on_host = collectives
+
+    def all_reduce(
+        self, kind: str, value: torch.Tensor, scale: float, groups: Any, pin: bool
+    ) -> torch.Tensor:
+        return _back(
+            self._on_host.all_reduce(kind, _fetch([value]), scale, _lists(groups)), value.device
+        )[0]
+
+    def all_reduce_inplace(
+        self, kind: str, values: Sequence[torch.Tensor], scale: float, groups: Any, pin: bool
+    ) -> None:
+        _write(values, self._on_host.all_reduce(kind, _fetch(values), scale, _lists(groups)))
+
+    def all_gather(
+        self,
+        value: torch.Tensor,
+        dim: int,
+        shards: int,
+        groups: Any,
+        pin: bool,
+        channel: int | None = None,
+        use_global_ids: bool | None = None,
+    ) -> torch.Tensor:
+        gathered = self._on_host.all_gather(_fetch([value]), dim, _lists(groups))
+        return _back(gathered, value.device)[0]
+
+    def all_gather_out(
+        self,
+        output: torch.Tensor,
+        value: torch.Tensor,
+        token: Any,
+        dim: int,
+        shards: int,
+        groups: Any,
+        pin: bool,
+    ) -> Any:
+        _write([output], self._on_host.all_gather(_fetch([value]), dim, _lists(groups)))
+        return token
+
+    def all_gather_coalesced(
+        self,
+        values: Sequence[torch.Tensor],
+        token: Any,
+        dim: int,
+        shards: int,
+        groups: Any,
+        pin: bool,
+    ) -> list[Any]:
+        gathered = self._on_host.all_gather(_fetch(values), dim, _lists(groups))
+        return [*_back(gathered, values[0].device), token]
+
+    def all_gather_coalesced_out(
+        self,
+        outputs: Sequence[torch.Tensor],
+        values: Sequence[torch.Tensor],
+        token: Any,
+        dim: int,
+        shards: int,
+        groups: Any,
+        pin: bool,
+    ) -> Any:
+        _write(outputs, self._on_host.all_gather(_fetch(values), dim, _lists(groups)))
+        return token
+
+    def reduce_scatter(
+        self,
+        kind: str,
+        value: torch.Tensor,
+        token: Any,
+        scale: float,
+        dim: int,
+        shards: int,
+        groups: Any,
+        pin: bool,
+        channel: int | None = None,
+        use_global_ids: bool | None = None,
+    ) -> tuple[torch.Tensor, Any]:
+        scattered = self._on_host.reduce_scatter(
+            kind, _fetch([value]), scale, dim, shards, _lists(groups)
+        )
+        return _back(scattered, value.device)[0], token
+
+    def reduce_scatter_out(
+        self,
+        kind: str,
+        output: torch.Tensor,
+        value: torch.Tensor,
+        token: Any,
+        scale: float,
+        dim: int,
+        shards: int,
+        groups: Any,
+        pin: bool,
+    ) -> Any:
+        values = _fetch([value])
+        _write(
+            [output],
+            self._on_host.reduce_scatter(kind, values, scale, dim, shards, _lists(groups)),
+        )
+        return token
+
+    def reduce_scatter_coalesced(
+        self,
+        kind: str,
+        values: Sequence[torch.Tensor],
+        token: Any,
+        scale: float,
+        dim: int,
+        shards: int,
+        groups: Any,
+        pin: bool,
+    ) -> list[Any]:
+        scattered = self._on_host.reduce_scatter(
+            kind, _fetch(values), scale, dim, shards, _lists(groups)
+        )
+        return [*_back(scattered, values[0].device), token]
+
+    def reduce_scatter_coalesced_out(
+        self,
+        kind: str,
+        outputs: Sequence[torch.Tensor],
+        values: Sequence[torch.Tensor],
+        token: Any,
+        scale: float,
+        dim: int,
+        shards: int,
+        groups: Any,
+        pin: bool,
+    ) -> Any:
+        scattered = self._on_host.reduce_scatter(
+            kind, _fetch(values), scale, dim, shards, _lists(groups)
+        )
+        _write(outputs, scattered)
+        return token
+
+    def all_to_all(
+        self,
+        value: torch.Tensor,
+        token: Any,
+        split_dim: int,
+        concat_dim: int,
+        count: int,
+        groups: Any,
+        pin: bool,
+    ) -> tuple[torch.Tensor, Any]:
+        exchanged = self._on_host.all_to_all(
+            _fetch([value])[0], split_dim, concat_dim, count, _lists(groups)
+        )
+        return exchanged.to(value.device), token
+
+    def collective_permute(
+        self, value: torch.Tensor, token: Any, pairs: Sequence[Sequence[int]]
+    ) -> tuple[torch.Tensor, Any]:
+        return self._on_host.permute(_fetch([value])[0], pairs).to(value.device), token
+
+    def functional_all_reduce(
+        self, value: torch.Tensor, kind: str, group_name: str
+    ) -> torch.Tensor:
+        _whole_world(group_name, self._on_host.size)
+        return self.all_reduce(kind, value, 1.0, [], True)
+
+    def functional_all_gather(
+        self, value: torch.Tensor, group_size: int, group_name: str
+    ) -> torch.Tensor:
+        _whole_world(group_name, self._on_host.size)
+        return self.all_gather(value, 0, group_size, [], True)
+
+    def functional_reduce_scatter(
+        self, value: torch.Tensor, kind: str, group_size: int, group_name: str
+    ) -> torch.Tensor:
+        _whole_world(group_name, self._on_host.size)
+        return self.reduce_scatter(kind, value, None, 1.0, 0, group_size, [], True)[0]
+
+    def functional_all_to_all(
+        self,
+        value: torch.Tensor,
+        output_splits: Sequence[int] | None,
+        input_splits: Sequence[int] | None,
+        group_name: str,
+    ) -> torch.Tensor:
+        _whole_world(group_name, self._on_host.size)
+        if len({*(output_splits or ()), *(input_splits or ())}) > 1:
+            raise RefusedOnTpuError(
+                f"all_to_all_single with unequal splits at {caller()}",
+                "XLA splits evenly: pad the parts to one size",
+            )
+        return self.all_to_all(value, None, 0, 0, self._on_host.size, [], True)[0]
+
+
+def _patch_collectives(layer: _CLayer) -> None:
+    c_layer = torch_xla._XLAC
+    for name in (
+        "all_reduce",
+        "all_reduce_inplace",
+        "all_gather",
+        "all_gather_out",
+        "all_gather_coalesced",
+        "all_gather_coalesced_out",
+        "reduce_scatter",
+        "reduce_scatter_out",
+        "reduce_scatter_coalesced",
+        "reduce_scatter_coalesced_out",
+        "all_to_all",
+        "collective_permute",
+    ):
+        setattr(c_layer, f"_xla_{name}", getattr(layer, name))
+    for name in ("_xla_send", "_xla_recv", "_xla_spmd_all_reduce", "_xla_spmd_reduce_scatter"):
+        setattr(c_layer, name, _not_simulated(name.removeprefix("_xla_")))
+
+    functional = torch.ops._c10d_functional
+    functional.all_reduce = layer.functional_all_reduce
+    functional.all_gather_into_tensor = layer.functional_all_gather
+    functional.reduce_scatter_tensor = layer.functional_reduce_scatter
+    functional.all_to_all_single = layer.functional_all_to_all
+
+
+def _not_simulated(name: str) -> Any:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise NotSimulatedError(
+            f"xm.{name} at {caller()} is not simulated", "use xm.collective_permute, or a TPU"
+        )
+
+    return refuse
+
+
+def _refuse_object_collectives() -> None:
+    """Objects travel as tensors of a length that differs by rank, which XLA cannot compile.
+
+    https://github.com/pytorch/xla/issues/5492
+    """
+    for name in ("_object_to_tensor", "_get_object_coll_device"):
+        setattr(distributed_c10d, name, _refusing_xla(getattr(distributed_c10d, name)))
+
+
+def _refusing_xla(function: Any) -> Any:
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        # `group` is the last argument of both functions.
+        group = kwargs.get("group", args[-1] if args else None)
+        if not isinstance(group, dist.ProcessGroup):
+            group = distributed_c10d._get_default_group()
+        if dist.get_backend(group) == "xla":
+            raise RefusedOnTpuError(
+                f"an object collective on the xla group at {caller()}",
+                "use a group made by dist.new_group(backend='gloo')",
+            )
+        return function(*args, **kwargs)
+
+    return guarded
+
+
+def _whole_world(group_name: str, size: int) -> None:
+    # xm passes "" for all replicas. torch_xla's kernel ignores the name: other groups would
+    # silently be reduced over all replicas.
+    if not group_name:
+        return
+    group = distributed_c10d._resolve_process_group(group_name)
+    if group.size() != size:
+        raise NotSimulatedError(
+            f"a functional collective in a group of {group.size()} of {size} replicas at {caller()}",
+            "torch_xla reduces it over all replicas: pass groups= to the xm function",
+        )
+
+
+def _fetch(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    # All pending graphs at once: fetching one tensor would run its part of the forward again later.
+    torch_xla._XLAC._xla_sync_live_tensors("", [], True)
+    return [value.detach().cpu() for value in values]
+
+
+def _back(values: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    return [value.to(device) for value in values]
+
+
+def _write(outputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for output, value in zip(outputs, values, strict=True):
+            output.copy_(value.to(output.device))
+
+
+def _lists(groups: Any) -> list[list[int]]:
+    return [list(group) for group in groups or []]

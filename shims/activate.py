@@ -1,0 +1,160 @@
+"""Switch a backend on in a program without editing it, and in every Python process that it starts.
+
+`environment` returns the variables to start the program with. They put a `sitecustomize` on
+PYTHONPATH, which calls `switch_on` at the start of each process. Nothing is imported then: the
+backend is installed when, and only if, the program imports torch (or torch_xla).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from shims.errors import BackendError
+
+BACKEND = "SHIMS_BACKEND"
+REPLICAS = "SHIMS_REPLICAS"
+PLUGINS = "SHIMS_PLUGINS"
+
+# Backend -> (the import that it waits for, the function that installs it).
+_BACKENDS = {
+    "cpu": ("torch", "shims.backends.cpu:install"),
+    "simulate": ("torch_xla", "shims.simulate:install"),
+}
+# A plugin may run without a backend, for example on a real TPU.
+NO_BACKEND = "none"
+
+_SITE = Path(__file__).parent / "_site"
+
+
+def environment(backend: str, replicas: int = 1, plugins: Sequence[str] = ()) -> dict[str, str]:
+    """The environment variables that switch a backend on in a subprocess and all its children.
+
+    Args:
+        backend: "cpu" (CUDA code on the CPU), "simulate" (N torch_xla replicas on the CPU) or
+            "none" (plugins only).
+        replicas: number of devices that the program sees, at least 1.
+        plugins: functions of no arguments, as "package.module:function", called in each process
+            right after it has imported torch.
+
+    Returns:
+        The variables to add to a copy of `os.environ`.
+
+    Raises:
+        BackendError: unknown backend, or fewer than one replica.
+    """
+    if backend not in _BACKENDS and backend != NO_BACKEND:
+        raise BackendError(f"unknown backend {backend!r}", f"one of {', '.join(_BACKENDS)}")
+    if replicas < 1:
+        raise BackendError(f"{replicas} replicas asked for", "at least 1")
+    path = os.environ.get("PYTHONPATH")
+    variables = {
+        "PYTHONPATH": os.pathsep.join([str(_SITE), path] if path else [str(_SITE)]),
+        BACKEND: backend,
+        REPLICAS: str(replicas),
+        PLUGINS: ",".join(plugins),
+    }
+    if backend == "simulate":
+        # One device in each process: several wait for each other and abort.
+        variables |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
+    if backend == "cpu":
+        # A real GPU would run what the backend has not mapped: without one, that is an error.
+        variables["CUDA_VISIBLE_DEVICES"] = ""
+    return variables
+
+
+def replicas() -> int:
+    """The number of devices that this process was started with.
+
+    Raises:
+        BackendError: the variable is missing or is not a positive number.
+    """
+    text = os.environ.get(REPLICAS, "")
+    if not text.isdecimal() or int(text) < 1:
+        raise BackendError(
+            f"{REPLICAS}={text!r} is not a number of replicas", "use shims.activate.environment"
+        )
+    return int(text)
+
+
+def switch_on() -> None:
+    """Arrange that the backend and the plugins named by the environment follow the imports.
+
+    Raises:
+        BackendError: the environment names an unknown backend or plugin form.
+    """
+    backend = os.environ.get(BACKEND)
+    if backend is None:
+        return
+    if backend != NO_BACKEND:
+        if backend not in _BACKENDS:
+            raise BackendError(
+                f"{BACKEND}={backend!r} is unknown", f"one of {', '.join(_BACKENDS)}"
+            )
+        awaited, function = _BACKENDS[backend]
+        after_import(awaited, functools.partial(_call, function))
+    for plugin in filter(None, os.environ.get(PLUGINS, "").split(",")):
+        after_import("torch", functools.partial(_call, plugin))
+
+
+def after_import(name: str, callback: Callable[[], object]) -> None:
+    """Call `callback` once the module `name` has been imported; at once if it has been already."""
+    module = sys.modules.get(name)
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        callback()
+        return
+    _WAITING.setdefault(name, []).append(callback)
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+
+
+def _call(dotted: str) -> None:
+    module, _, function = dotted.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BackendError(
+            f"cannot load {dotted!r} ({error})", "give it as package.module:function"
+        ) from error
+    found()
+
+
+class _PostImportFinder(importlib.abc.MetaPathFinder):
+    """Finds as the finders behind it do, and lets the waiting callbacks follow the import."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in _WAITING:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None and spec.loader is not None:
+                _follow(spec.loader, fullname)
+                return spec
+        return None
+
+
+def _follow(loader: importlib.abc.Loader, name: str) -> None:
+    # The loader itself is kept, as its other methods (sources, resources) are asked for later.
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        for callback in _WAITING.pop(name, []):
+            callback()
+
+    loader.exec_module = exec_module  # type: ignore[method-assign]
+
+
+_WAITING: dict[str, list[Callable[[], object]]] = {}
+_FINDER = _PostImportFinder()
