@@ -8,7 +8,7 @@
 Importing this package imports neither torch nor JAX; the functions do, as they need them.
 """
 
-from converters.checkpoint import load_pytree
+from converters.checkpoint import Pytree, load_pytree
 from converters.convert import Conversion, convert, convert_to_pytree, plan
 from converters.errors import ConversionError
 from converters.mapping import Outcome, Plan, Row
@@ -18,6 +18,7 @@ __all__ = [
     "ConversionError",
     "Outcome",
     "Plan",
+    "Pytree",
     "Row",
     "convert",
     "convert_to_pytree",

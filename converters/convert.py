@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -109,7 +110,7 @@ def convert(
         format = "msgpack" if named_msgpack else "safetensors"  # noqa: A001
     target = default_output(source, format) if output is None else Path(output)
     require_writable(target, overwrite=overwrite)
-    if target.exists() and source.exists() and target.samefile(source):
+    if os.path.exists(target) and os.path.exists(source) and target.samefile(source):
         raise OutputError(f"{target} is the checkpoint itself", "choose another output")
     opened = _open(source, key)
     done = _require_complete(_plan(opened, _model(source, model)), opened)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,7 +39,8 @@ def atomic_write(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
                 f"{path} cannot be written ({error.strerror or error})", "choose another output"
             ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # it has the target's name by now, or never came to be
+            temporary.unlink()
 
 
 def require_writable(path: Path, *, overwrite: bool) -> None:
@@ -48,11 +49,12 @@ def require_writable(path: Path, *, overwrite: bool) -> None:
     Raises:
         OutputError: its folder is missing, it is a folder, or it exists and may not be overwritten.
     """
-    if not path.parent.is_dir():
+    # os.path answers no where pathlib raises (a name too long); opening then says why.
+    if not os.path.isdir(path.parent):
         raise OutputError(f"the folder {path.parent} does not exist", "make it first")
-    if path.is_dir():
+    if os.path.isdir(path):
         raise OutputError(f"{path} is a folder", "name a file")
-    if path.exists() and not overwrite:
+    if os.path.exists(path) and not overwrite:
         raise OutputError(f"{path} exists already", "choose another output or allow overwriting")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from converters.checkpoint.reader import Checkpoint, read_start
@@ -33,7 +34,7 @@ def open_checkpoint(path: Path, key: str | None = None) -> Checkpoint:
         CheckpointHoldsCodeError: a pickle that names code; nothing of it was executed.
         NotAStateDictError: it holds something else than a state dict.
     """
-    if path.is_dir():
+    if os.path.isdir(path):  # pathlib's form raises for a name that is too long
         return open_checkpoint(_file_in_folder(path), key)
     if path.name.endswith(INDEX_SUFFIX):
         read_start(path, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,7 +59,8 @@ def read_start(path: Path, size: int) -> bytes:
         CheckpointNotFoundError: nothing is there.
         CheckpointDamagedError: a pipe or device, empty, not readable, or a Git LFS pointer.
     """
-    if not path.exists():
+    # os.path answers no where pathlib raises: a name too long, a folder that may not be entered.
+    if not os.path.exists(path):
         raise CheckpointNotFoundError(f"{path} does not exist", "check the path")
     if not path.is_file():
         raise CheckpointDamagedError(f"{path} is not a regular file", "name a checkpoint file")

@@ -33,7 +33,7 @@ class ShardedCheckpoint(Checkpoint):
         self.source = str(index)
         self._file_of = _read_weight_map(index)
         names = sorted(set(self._file_of.values()))
-        outside = [name for name in names if Path(name).name != name]
+        outside = [name for name in names if not name or Path(name).name != name]
         if outside:
             raise CheckpointDamagedError(
                 f"{index} names files outside its folder: {', '.join(outside)}", COPY_AGAIN

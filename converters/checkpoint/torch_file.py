@@ -6,6 +6,7 @@ stops at the first name of anything else. The zip form is mapped, so a tensor is
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import warnings
@@ -105,16 +106,23 @@ def _load(path: Path, *, mapped: bool) -> Any:
 
 def _code_refusal(path: Path, message: str) -> CheckpointHoldsCodeError | CheckpointDamagedError:
     offender = _OFFENDER.search(message)
-    if offender:
+    if offender and not _ends_with(path, offender["name"].rpartition(".")[2]):
         return CheckpointHoldsCodeError(
             f"{path} is a pickle that names {offender['name']}, which is not tensor data: "
             "nothing was executed",
             _SAVE_AGAIN,
         )
     return CheckpointDamagedError(
-        f"{path} is a pickle that torch.save did not write, or is damaged: nothing was executed",
+        f"{path} is truncated, or a pickle that torch.save did not write: nothing was executed",
         _SAVE_AGAIN,
     )
+
+
+def _ends_with(path: Path, name: str) -> bool:
+    """Whether the file ends within this name: then it was cut off there, not made with it."""
+    with path.open("rb") as file:
+        file.seek(-min(256, path.stat().st_size), os.SEEK_END)
+        return file.read().rpartition(b"\n")[2].startswith(name.encode())
 
 
 def _find_state_dict(path: Path, loaded: Any, key: str | None) -> Mapping[str, Any]:

@@ -1,0 +1,98 @@
+"""What a path holds is told by its content; what holds nothing is refused by name."""
+
+import os
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from converters.checkpoint import open_checkpoint
+from converters.errors import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    NotAStateDictError,
+    UnsupportedDtypeError,
+)
+
+
+def test_the_name_does_not_matter(tmp_path):
+    torch.save({"a": torch.ones(2)}, tmp_path / "x.safetensors")
+    save_file({"b": torch.ones(3)}, tmp_path / "y.pt")
+    assert list(open_checkpoint(tmp_path / "x.safetensors").infos) == ["a"]
+    assert list(open_checkpoint(tmp_path / "y.pt").infos) == ["b"]
+
+
+@pytest.mark.parametrize("form", ["safetensors", "torch"])
+def test_a_folder_with_a_hugging_face_name(tmp_path, form):
+    if form == "torch":
+        torch.save({"a": torch.ones(2)}, tmp_path / "pytorch_model.bin")
+    else:
+        save_file({"a": torch.ones(2)}, tmp_path / "model.safetensors")
+    checkpoint = open_checkpoint(tmp_path)
+    assert list(checkpoint.infos) == ["a"]
+    assert checkpoint.read("a").tolist() == [1.0, 1.0]
+
+
+def test_every_truncation_of_safetensors_is_refused(tmp_path, refused):
+    save_file({"a": torch.ones(3, 5), "b": torch.ones(2)}, tmp_path / "whole.safetensors")
+    whole = (tmp_path / "whole.safetensors").read_bytes()
+    path = tmp_path / "cut.safetensors"
+    for length in range(1, len(whole)):
+        path.write_bytes(whole[:length])
+        with refused(CheckpointDamagedError, "cut.safetensors", "copy or download it again"):
+            open_checkpoint(path)
+
+
+def test_nothing_there(tmp_path, refused):
+    with refused(CheckpointNotFoundError, "gone.pt does not exist"):
+        open_checkpoint(tmp_path / "gone.pt")
+
+
+def test_a_folder_without_a_checkpoint(tmp_path, refused):
+    (tmp_path / "config.json").write_text("{}")
+    with refused(CheckpointNotFoundError, "holds no checkpoint", "model.safetensors"):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (b"", "is empty"),
+        (b"hello, this is no checkpoint at all", "not safetensors"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "Git LFS pointer"),
+    ],
+    ids=["empty", "text", "lfs"],
+)
+def test_what_is_no_checkpoint(tmp_path, content, part, refused):
+    path = tmp_path / "x.bin"
+    path.write_bytes(content)
+    with refused(CheckpointDamagedError, "x.bin", part):
+        open_checkpoint(path)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, refused):
+    os.mkfifo(tmp_path / "pipe")
+    with refused(CheckpointDamagedError, "not a regular file"):
+        open_checkpoint(tmp_path / "pipe")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file(tmp_path, refused):
+    path = tmp_path / "x.pt"
+    torch.save({"a": torch.ones(2)}, path)
+    path.chmod(0)
+    with refused(CheckpointDamagedError, "cannot be read"):
+        open_checkpoint(path)
+
+
+def test_a_key_of_safetensors_is_refused(tmp_path, refused):
+    save_file({"a": torch.ones(2)}, tmp_path / "x.safetensors")
+    with refused(NotAStateDictError, '"model"', "leave the key out"):
+        open_checkpoint(tmp_path / "x.safetensors", key="model")
+
+
+def test_an_element_type_without_numpy_form(tmp_path, refused):
+    torch.save({"a": torch.zeros(2, dtype=torch.float8_e4m3fnuz)}, tmp_path / "x.pt")
+    checkpoint = open_checkpoint(tmp_path / "x.pt")
+    with refused(UnsupportedDtypeError, "a has the element type float8_e4m3fnuz"):
+        checkpoint.read("a")

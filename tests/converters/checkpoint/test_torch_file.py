@@ -1,0 +1,156 @@
+"""Files of torch.save: read without running code, refused by name where they are not weights."""
+
+import collections
+import os
+import pickle
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from converters.checkpoint import open_checkpoint
+from converters.errors import (
+    CheckpointDamagedError,
+    CheckpointHoldsCodeError,
+    NotAStateDictError,
+)
+
+FORMS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+
+
+class MakesMarker:
+    """Unpickling this runs `touch MARKER`."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return (os.system, (f"touch {self.marker}",))
+
+
+def state_dict():
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "weight": torch.randn(3, 5, generator=generator),
+        "transposed": torch.randn(3, 5, generator=generator).T,
+        "count": torch.tensor(7),
+        "empty": torch.zeros(0, 4),
+        "half": torch.randn(6, generator=generator).to(torch.bfloat16),
+    }
+
+
+def save(value, path, zipped=True):
+    torch.save(value, path, _use_new_zipfile_serialization=zipped)
+    return path
+
+
+@FORMS
+def test_reads_names_shapes_dtypes_and_values(tmp_path, zipped):
+    tensors = state_dict()
+    checkpoint = open_checkpoint(save(tensors, tmp_path / "a.pt", zipped))
+    assert {key: (info.shape, info.dtype) for key, info in checkpoint.infos.items()} == {
+        "weight": ((3, 5), "float32"),
+        "transposed": ((5, 3), "float32"),
+        "count": ((), "int64"),
+        "empty": ((0, 4), "float32"),
+        "half": ((6,), "bfloat16"),
+    }
+    for key, tensor in tensors.items():
+        np.testing.assert_array_equal(
+            checkpoint.read(key).astype(np.float64), tensor.double().numpy()
+        )
+
+
+@FORMS
+def test_code_is_refused_and_not_run(tmp_path, zipped, refused):
+    marker = tmp_path / "executed"
+    path = save({"weight": torch.ones(2), "x": MakesMarker(marker)}, tmp_path / "evil.pt", zipped)
+    with refused(CheckpointHoldsCodeError, "evil.pt", "system", "nothing was executed", "save"):
+        open_checkpoint(path)
+    assert not marker.exists()
+    # The file is indeed loaded: a reader that unpickles it runs the command.
+    torch.load(path, weights_only=False)
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_a_plain_pickle_with_code_is_refused_and_not_run(tmp_path, protocol, refused):
+    marker = tmp_path / "executed"
+    path = tmp_path / "evil.bin"
+    path.write_bytes(pickle.dumps({"x": MakesMarker(marker)}, protocol=protocol))
+    error = CheckpointHoldsCodeError if protocol < 4 else CheckpointDamagedError
+    with refused(error, "evil.bin", "nothing was executed"):
+        open_checkpoint(path)
+    assert not marker.exists()
+
+
+def test_a_whole_pickled_module_is_refused_with_how_to_save_it(tmp_path, refused):
+    path = save(torch.nn.Linear(2, 3), tmp_path / "module.pt")
+    with refused(CheckpointHoldsCodeError, "torch.nn.modules.linear.Linear", "save_model"):
+        open_checkpoint(path)
+
+
+def test_torchscript_is_refused(tmp_path, refused):
+    path = tmp_path / "script.pt"
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer torch deprecates making it
+        torch.jit.script(torch.nn.Linear(2, 3)).save(path)
+    with refused(CheckpointHoldsCodeError, "TorchScript", "save_model"):
+        open_checkpoint(path)
+
+
+@FORMS
+def test_every_truncation_is_refused(tmp_path, zipped, refused):
+    whole = save(state_dict(), tmp_path / "whole.pt", zipped).read_bytes()
+    path = tmp_path / "cut.pt"
+    for length in [*range(1, 40), *range(40, len(whole), 37), len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        with refused(CheckpointDamagedError, "cut.pt"):
+            open_checkpoint(path)
+
+
+def test_a_training_checkpoint_is_refused_with_its_keys_named(tmp_path, refused):
+    model = torch.nn.Linear(5, 3)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 5)).sum().backward()
+    optimizer.step()
+    saved = {
+        "epoch": 3,
+        "model": model.state_dict(),
+        "ema": collections.OrderedDict(weight=torch.ones(2)),
+        "optimizer": optimizer.state_dict(),
+    }
+    path = save(saved, tmp_path / "training.pt")
+    with refused(NotAStateDictError, 'key="model", key="ema"'):
+        open_checkpoint(path)
+    with refused(NotAStateDictError, 'under "optimizer"', 'key="model"'):
+        open_checkpoint(path, key="optimizer")
+    assert list(open_checkpoint(path, key="model").infos) == ["weight", "bias"]
+
+
+@pytest.mark.parametrize(
+    ("value", "parts"),
+    [
+        ([torch.ones(2)], ["a list"]),
+        (torch.ones(2), ["a Tensor"]),
+        ({}, ["without tensors"]),
+        ({"lr": 0.1}, ["without tensors"]),
+        ({1: torch.ones(2)}, ["without tensors"]),
+        ({"w": torch.ones(2, 2).to_sparse()}, ["w is a sparse"]),
+        ({"w": torch.ones(2, device="meta")}, ["w is a tensor without data"]),
+    ],
+    ids=["list", "tensor", "empty", "numbers", "numbered", "sparse", "meta"],
+)
+def test_what_is_no_state_dict_is_refused(tmp_path, value, parts, refused):
+    path = save(value, tmp_path / "x.pt")
+    with refused(NotAStateDictError, "x.pt", *parts):
+        open_checkpoint(path)
+
+
+def test_a_key_in_a_plain_state_dict_is_refused(tmp_path, refused):
+    path = save(state_dict(), tmp_path / "x.pt")
+    with refused(NotAStateDictError, '"model"', "leave the key out"):
+        open_checkpoint(path, key="model")
