@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -22,7 +22,7 @@ from migrate.rewrite.effects import Effects
 from migrate.rewrite.imports import Imports
 from migrate.rewrite.ranks import Ranks
 from migrate.rewrite.source import Source
-from migrate.rewrite.tree import nodes, nodes_of
+from migrate.rewrite.tree import is_dotted_name, nodes, nodes_of, targets
 
 
 class Context:
@@ -45,9 +45,9 @@ class Context:
         """Return the imported dotted name that `node` stands for, aliases resolved.
 
         `dist.barrier` is `torch.distributed.barrier` after `import torch.distributed as dist`, and None
-        where `dist` is a local variable or module of the user's.
+        where `dist` is a local variable or module of the user's, and for a method of a result.
         """
-        if node is None:
+        if node is None or not is_dotted_name(node):
             return None
         found = self._names.get(node, ())
         if isinstance(found, LazyValue):
@@ -73,6 +73,45 @@ class Context:
     def function_around(self, node: cst.CSTNode) -> cst.FunctionDef | None:
         """Return the innermost function whose body holds `node`, or None at module level."""
         return next((a for a in self.ancestors(node) if isinstance(a, cst.FunctionDef)), None)
+
+    def bound_to(
+        self, name: cst.Name
+    ) -> tuple[cst.FunctionDef | cst.Module | None, cst.Param | cst.BaseExpression | None]:
+        """Return where `name` is bound and to what, where that is plain to see.
+
+        Returns:
+            The function whose local or parameter it is, or the module, and its one value: a parameter
+            that is never assigned, or what the only assignment `name = value` assigns. The value is None
+            where the name is bound otherwise or more than once.
+        """
+        owners: list[cst.FunctionDef | cst.Module] = [
+            above
+            for above in self.ancestors(name)
+            if isinstance(above, cst.FunctionDef | cst.Module)
+        ]
+        for owner in owners:
+            values = self._bindings.get((id(owner), name.value))
+            if values:
+                return owner, values[0] if len(values) == 1 else None
+        return None, None
+
+    @cached_property
+    def _bindings(self) -> dict[tuple[int, str], list[cst.Param | cst.BaseExpression | None]]:
+        """What each function, or the module, binds each name to, in the order of the source."""
+        found: dict[tuple[int, str], list[cst.Param | cst.BaseExpression | None]] = defaultdict(
+            list
+        )
+        for function in nodes_of(self.module, cst.FunctionDef):
+            for parameter in nodes_of(function.params, cst.Param):
+                found[id(function), parameter.name.value].append(parameter)
+        for target in targets(self.module):
+            if isinstance(target, cst.Name):
+                owner = self.function_around(target) or self.module
+                assign = self.parent(self.parent(target))
+                plain = isinstance(assign, cst.Assign) and len(assign.targets) == 1
+                value = assign.value if isinstance(assign, cst.Assign) and plain else None
+                found[id(owner), target.value].append(value)
+        return found
 
     def class_around(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """Return the innermost class whose body holds `node`, or None."""

@@ -30,6 +30,25 @@ def is_cuda_device(node: cst.CSTNode | None, context: Context) -> bool:
     return names_cuda(node) or context.ranks.is_rank(node)
 
 
+def is_accelerator(node: cst.CSTNode | None, context: Context) -> bool:
+    """Whether the expression `node` is an accelerator, CUDA or XLA, also by way of a name.
+
+    `"cuda" if torch.cuda.is_available() else "cpu"` is one: the script means to train on it.
+    """
+    if string_value(node) == "xla" or is_cuda_device(node, context):
+        return True
+    if isinstance(node, cst.IfExp):
+        return is_accelerator(node.body, context)
+    if isinstance(node, cst.Call):
+        is_device = context.qualified_name(node.func) == "torch.device" and bool(node.args)
+        return is_device and is_accelerator(node.args[0].value, context)
+    if isinstance(node, cst.Name):
+        _, value = context.bound_to(node)
+        itself = value is None or isinstance(value, cst.Param | cst.Name)
+        return not itself and is_accelerator(value, context)
+    return False
+
+
 def device_argument(call: cst.Call) -> cst.Arg | None:
     """Return the argument of `x.to(…)` that may be a device."""
     named = keyword(call, "device")
@@ -48,9 +67,7 @@ def is_move(call: cst.Call, context: Context) -> bool:
     if call.func.attr.value != "to":
         return False
     arg = device_argument(call)
-    if arg is None:
-        return False
-    return string_value(arg.value) == "xla" or is_cuda_device(arg.value, context)
+    return arg is not None and is_accelerator(arg.value, context)
 
 
 def moves(root: cst.CSTNode, context: Context) -> Iterator[cst.Call]:

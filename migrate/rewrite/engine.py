@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import libcst as cst
 
 from migrate.errors import MigrateError
 from migrate.rewrite.apply import apply
@@ -14,6 +17,7 @@ from migrate.rewrite.plan import Plan, plan
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.source import NotPythonError, Source, parse, read
+from migrate.rewrite.tree import nodes_of
 
 
 class NotStableError(MigrateError):
@@ -88,7 +92,9 @@ def rewrite_source(source: Source, rules: Sequence[Rule] | None = None) -> Rewri
     found, data = _pass(source, rules)
     if data != source.data:
         _check_stable(source, data, rules)
-    return Rewrite(source, data, _notes(found, found.edits), _notes(found, found.findings))
+    edits = [*_notes(found, found.edits), *_lost_comments(found, data)]
+    edits.sort(key=lambda note: (note.line, note.column))
+    return Rewrite(source, data, tuple(edits), _notes(found, found.findings))
 
 
 def _pass(source: Source, rules: Sequence[Rule]) -> tuple[Plan, bytes]:
@@ -113,6 +119,19 @@ def _check_stable(source: Source, data: bytes, rules: Sequence[Rule]) -> None:
             f"({again.edits[0].message})",
             "please report this with the script",
         )
+
+
+def _lost_comments(found: Plan, data: bytes) -> Iterator[Note]:
+    """Yield a note for each comment of the script that its rewritten form does not have."""
+    context = found.context
+    kept = Counter(comment.value for comment in nodes_of(cst.parse_module(data), cst.Comment))
+    for comment in nodes_of(context.module, cst.Comment):
+        if kept[comment.value]:
+            kept[comment.value] -= 1
+            continue
+        position = context.position(comment)
+        message = f"goes with the code that it stands on: {comment.value}"
+        yield Note(position.line, position.column + 1, "comments", message)
 
 
 def _notes(found: Plan, items: Sequence[Edit | Wrap | Finding]) -> tuple[Note, ...]:

@@ -21,12 +21,16 @@ LAUNCHERS = frozenset(
     }
 )
 
+# What a script may ask for the index instead of receiving it.
+ASKED = frozenset({"torch.distributed.get_rank", "torch.distributed.get_node_local_rank"})
+
 
 class Ranks:
     """Names that hold the replica's index, followed from the launched worker through direct calls.
 
-    The first parameter of a launched function is the index. It flows on where it is passed by name to a
-    function or class of the same script, and where it is assigned (`gpu = rank`, `self.gpu_id = gpu_id`).
+    The first parameter of a launched function is the index, and so is `dist.get_rank()`. It flows on
+    where it is passed by name to a function or class of the same script, and where it is assigned
+    (`gpu = rank`, `self.gpu_id = gpu_id`).
     A parameter to which some call passes something else, and a name that is assigned more than once,
     are not followed: what cannot be decided is left alone.
     """
@@ -36,7 +40,6 @@ class Ranks:
         self.launches = self._find_launches()
         self._parameters: set[tuple[int, str]] = set()  # (id of the function, name)
         self._attributes: set[tuple[int, str]] = set()  # (id of the class, attribute)
-        self._assigned = self._count_assignments()
         self._calls = self._calls_by_callee()
         for _, worker in self.launches:
             if worker is not None and worker.params.params:
@@ -48,6 +51,10 @@ class Ranks:
         """Whether the expression `node` is the replica's index, or that modulo the device count."""
         if isinstance(node, cst.Name):
             return self._name_is_rank(node)
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Modulo):
+            return self.is_rank(node.left)  # rank % torch.cuda.device_count()
+        if isinstance(node, cst.Call):
+            return self._context.qualified_name(node.func) in ASKED
         if is_attribute_of_self(node):
             return (id(self._context.class_around(node)), node.attr.value) in self._attributes
         return False
@@ -61,14 +68,6 @@ class Ranks:
                 name = first.value.value if first and isinstance(first.value, cst.Name) else ""
                 launches.append((call, self._context.functions.get(str(name))))
         return launches
-
-    def _count_assignments(self) -> Counter[tuple[int, str]]:
-        """Count how often each function (or the module) binds each name, parameters left out."""
-        counts: Counter[tuple[int, str]] = Counter()
-        for target in targets(self._context.module):
-            if isinstance(target, cst.Name):
-                counts[id(self._context.function_around(target)), target.value] += 1
-        return counts
 
     def _calls_by_callee(self) -> dict[int, list[tuple[cst.Call, cst.FunctionDef]]]:
         """Return the calls of each function of the script; a class stands for its `__init__`."""
@@ -117,22 +116,7 @@ class Ranks:
                 self._attributes.add(key)
 
     def _name_is_rank(self, name: cst.Name) -> bool:
-        for function in (
-            a for a in self._context.ancestors(name) if isinstance(a, cst.FunctionDef)
-        ):
-            times = self._assigned[id(function), name.value]
-            parameters = {p.name.value for p in nodes_of(function.params, cst.Param)}
-            if name.value in parameters:
-                return times == 0 and (id(function), name.value) in self._parameters
-            if times:
-                value = self._only_value(function, name.value) if times == 1 else None
-                return value is not None and self.is_rank(value)
-        return False
-
-    def _only_value(self, function: cst.FunctionDef, name: str) -> cst.BaseExpression | None:
-        """Return what the one assignment of `name` in `function` assigns, if it is a plain one."""
-        for assign in nodes_of(function.body, cst.Assign):
-            target = assign.targets[0].target
-            if len(assign.targets) == 1 and isinstance(target, cst.Name) and target.value == name:
-                return assign.value
-        return None
+        owner, value = self._context.bound_to(name)
+        if isinstance(value, cst.Param):
+            return (id(owner), name.value) in self._parameters
+        return value is not None and owner is not self._context.module and self.is_rank(value)

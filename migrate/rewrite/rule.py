@@ -18,10 +18,11 @@ Replacement = cst.CSTNode | cst.RemovalSentinel | cst.FlattenSentinel[cst.BaseSt
 
 
 class Safety(StrEnum):
-    """How sure a rule is that its edits keep the meaning of the script."""
+    """Whether the edits of a rule keep the meaning of the script."""
 
     SAFE = "safe"  # the rewritten script computes the same
     UNSAFE = "unsafe"  # the same where what the rule's page names holds
+    REPORT_ONLY = "report only"  # the rule edits nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +124,7 @@ class Rule(ABC):
     """One construct of DDP scripts and what becomes of it.
 
     The docstring is the rule's page (first line: its title). A subclass without a docstring, or without
-    an example of each kind, does not come into being.
+    an example of each kind, does not come into being; one that only reports needs none that is rewritten.
     """
 
     name: ClassVar[str]
@@ -135,6 +136,8 @@ class Rule(ABC):
         if not cls.__doc__:
             raise TypeError(f"rule {cls.__name__} has no docstring: it is the rule's page")
         shown = {example.kind for example in getattr(cls, "examples", ())}
+        if cls.safety is Safety.REPORT_ONLY:
+            shown.add(Kind.REWRITTEN)
         if missing := [kind.value for kind in Kind if kind not in shown]:
             raise TypeError(f"rule {cls.__name__} has no example: {', '.join(missing)}")
 

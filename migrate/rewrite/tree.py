@@ -79,6 +79,13 @@ def bind(call: cst.Call, parameters: Sequence[str]) -> dict[str, cst.Arg] | None
     return bound
 
 
+def is_dotted_name(node: cst.CSTNode) -> bool:
+    """Whether `node` is a name, or attributes of a name: `a.b.c`, not `a().c`."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return isinstance(node, cst.Name)
+
+
 def is_attribute_of_self(node: cst.CSTNode | None) -> TypeGuard[cst.Attribute]:
     """Whether `node` is `self.NAME`."""
     return (
@@ -95,7 +102,7 @@ def with_args(call: cst.Call, args: Sequence[cst.Arg]) -> cst.Call:
     """
     trailing = call.args[-1].comma if call.args else cst.MaybeSentinel.DEFAULT
     between = next(
-        (arg.comma for arg in call.args[:-1] if isinstance(arg.comma, cst.Comma)),
+        (_without_comment(arg.comma) for arg in call.args[:-1] if isinstance(arg.comma, cst.Comma)),
         cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")),
     )
     last = len(args) - 1
@@ -109,6 +116,15 @@ def with_args(call: cst.Call, args: Sequence[cst.Arg]) -> cst.Call:
             comma = own if own is not None and not is_trailing else between
         separated.append(arg.with_changes(comma=comma))
     return call.with_changes(args=separated)
+
+
+def _without_comment(comma: cst.Comma) -> cst.Comma:
+    """Return `comma` with the line break after it, but not with the comment that stands there."""
+    after = comma.whitespace_after
+    if isinstance(after, cst.ParenthesizedWhitespace):
+        first = after.first_line.with_changes(comment=None, whitespace=cst.SimpleWhitespace(""))
+        after = after.with_changes(first_line=first, empty_lines=())
+    return comma.with_changes(whitespace_after=after)
 
 
 def keyword_arg(name: str, value: cst.BaseExpression) -> cst.Arg:

@@ -45,8 +45,8 @@ class Ddp(Rule):
     `device_ids` and `output_device` name CUDA devices; on XLA `[0]` constructs and `[3]` fails in the
     forward. `gradient_as_bucket_view` spares one copy of the gradients.
 
-    **Reported.** A call with `*` or `**` arguments, or with an explicit `gradient_as_bucket_view=False`
-    (then the rest of the call is rewritten all the same).
+    **Reported.** A call with `*` or `**` arguments. An explicit `gradient_as_bucket_view=False`, and a
+    script that trains on the CPU by intent, are reported too, the call being rewritten all the same.
 
     Source: torch_xla 2.9 (measured); pytorch/xla's own DDP example.
     """
@@ -61,7 +61,7 @@ class Ddp(Rule):
 
             def wrap(model, rank):
                 # one process per device
-                return DDP(model, device_ids=[rank], find_unused_parameters=True)
+                return DDP(model.cuda(), device_ids=[rank], find_unused_parameters=True)
             """,
             """
             from torch.nn.parallel import DistributedDataParallel as DDP
@@ -69,7 +69,7 @@ class Ddp(Rule):
 
             def wrap(model, rank):
                 # one process per device
-                return DDP(model, find_unused_parameters=True, gradient_as_bucket_view=True)
+                return DDP(model.to("xla"), find_unused_parameters=True, gradient_as_bucket_view=True)
             """,
         ),
         left_alone(
@@ -78,7 +78,7 @@ class Ddp(Rule):
 
 
             def wrap(model):
-                return DDP(model, gradient_as_bucket_view=True)
+                return DDP(model.to('xla'), gradient_as_bucket_view=True)
             """
         ),
         reported(
@@ -106,6 +106,11 @@ class Ddp(Rule):
             )
             yield from self.report(node, message)
             return
+        if not context.moves_to_accelerator:
+            message = (
+                "the script moves no model to a device: `model.to('xla')` must come before DDP"
+            )
+            yield from self.report(node, message)
         view = bound.get("gradient_as_bucket_view")
         if view is not None and code(view.value) == "False":
             yield Finding(self.name, node, "gradient_as_bucket_view=False costs a copy on XLA")

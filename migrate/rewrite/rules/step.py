@@ -191,23 +191,35 @@ class Step(Rule):
     ) -> list[str] | str:
         """Return the names of the loop's inputs to move to the device, or why that is not known."""
         names = _batch_names(loop)
-        moved = {
-            name.value
-            for move in moves(loop.body, context)
-            for name in nodes_of(move.func, cst.Name)
-        }
         used = {name.value for statement in block for name in nodes_of(statement, cst.Name)}
-        unmoved = [name for name in names if name in used and name not in moved]
-        if not unmoved or moved & set(names):
-            # Where the script moves some of them it knows why it leaves the others.
+        moved = _receivers(moves(loop.body, context))
+        if moved & set(names):
+            return []  # where the script moves some of them it knows why it leaves the others
+        unmoved = [name for name in names if name in used]
+        if not unmoved:
             return []
+        listed = ", ".join(unmoved)
+        if _receivers(_conversions(loop.body)) & set(names):
+            return f"{listed}: see that the device to which they are moved is 'xla'"
         if callees := context.effects.callees(block):
             if any(next(moves(callee.body, context), None) for callee in callees):
                 return []
-            return f"the step does not show where {', '.join(unmoved)} move to the device"
+            return f"the script does not show where {listed} move to the device"
         if not isinstance(loop, cst.For) or len(names) < 2:
-            return f"is `{', '.join(unmoved)}` on the device? It is not moved in the loop"
+            return f"is `{listed}` on the device? It is not moved in the loop"
         return unmoved
+
+
+def _receivers(calls: Iterable[cst.Call]) -> set[str]:
+    """Return the names in what the methods `calls` are called on."""
+    return {name.value for call in calls for name in nodes_of(call.func, cst.Name)}
+
+
+def _conversions(root: cst.CSTNode) -> Iterator[cst.Call]:
+    """Yield the calls of a method `to`: to a device or a dtype."""
+    for call in nodes_of(root, cst.Call):
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "to":
+            yield call
 
 
 def _count(block: cst.IndentedBlock, first: cst.BaseStatement, last: cst.BaseStatement) -> int:
