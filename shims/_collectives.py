@@ -14,7 +14,7 @@ from functools import reduce
 import torch
 import torch.distributed as dist
 
-from shims.errors import NotSimulatedError, PeerLostError, ReplicasDisagreeError
+from shims.errors import NotSimulatedError, PeerLostError, RefusedOnTpuError, ReplicasDisagreeError
 
 # As long as torch's own default for gloo: a replica may compile for minutes before it arrives.
 # A replica that ended is noticed at once, by its closed connection.
@@ -125,18 +125,20 @@ class Collectives:
         """Each value reduced over the group, times `scale`.
 
         Raises:
-            NotSimulatedError: an unknown reduction, or groups that do not hold every replica.
+            RefusedOnTpuError: an unknown reduction.
+            NotSimulatedError: groups that do not hold every replica.
         """
-        self.agree(f"all_reduce({kind})", values, groups)
+        _known(kind)
         members = self._members(groups)
+        self.agree(f"all_reduce({kind})", values, groups)
         return [_scaled(self._reduced(kind, value, members), scale) for value in values]
 
     def all_gather(
         self, values: Sequence[torch.Tensor], dim: int, groups: list[list[int]]
     ) -> list[torch.Tensor]:
         """Each value of all replicas of the group, one behind the other along `dim`."""
-        self.agree(f"all_gather(dim={dim})", values, groups)
         members = self._members(groups)
+        self.agree(f"all_gather(dim={dim})", values, groups)
         return [torch.cat([self._gather(value)[rank] for rank in members], dim) for value in values]
 
     def reduce_scatter(
@@ -149,9 +151,10 @@ class Collectives:
         groups: list[list[int]],
     ) -> list[torch.Tensor]:
         """This replica's shard, along `dim`, of each value reduced over the group, times `scale`."""
-        self.agree(f"reduce_scatter({kind}, dim={dim})", values, groups)
+        _known(kind)
         members = self._members(groups)
         _same_count("reduce_scatter", shards, members)
+        self.agree(f"reduce_scatter({kind}, dim={dim})", values, groups)
         return [
             _scaled(
                 _shard(self._reduced(kind, value, members), dim, members.index(self.rank), shards),
@@ -169,9 +172,9 @@ class Collectives:
         groups: list[list[int]],
     ) -> torch.Tensor:
         """Shard i of each replica's value, for this replica i of the group, concatenated."""
-        self.agree(f"all_to_all(split={split_dim}, concat={concat_dim})", [value], groups)
         members = self._members(groups)
         _same_count("all_to_all", count, members)
+        self.agree(f"all_to_all(split={split_dim}, concat={concat_dim})", [value], groups)
         index = members.index(self.rank)
         gathered = self._gather(value)
         return torch.cat(
@@ -212,8 +215,6 @@ class Collectives:
         return next(group for group in groups if self.rank in group)
 
     def _reduced(self, kind: str, value: torch.Tensor, members: list[int]) -> torch.Tensor:
-        if kind not in _FOLDS:
-            raise NotSimulatedError(f"unknown reduction {kind!r}", f"one of {', '.join(_FOLDS)}")
         if len(members) == self.size and kind in _GLOO_OPS and value.dtype in _GLOO_DTYPES:
             options = dist.AllreduceOptions()
             options.reduceOp = _GLOO_OPS[kind]
@@ -241,6 +242,13 @@ class Collectives:
                 f"replica {self.rank} waits in {call}, but another replica has ended",
                 "every replica must run the same collectives; on a TPU this hangs",
             ) from error
+
+
+def _known(kind: str) -> None:
+    if kind not in _FOLDS:
+        raise RefusedOnTpuError(
+            f"XLA has no reduction {kind!r} ({caller()})", f"one of {', '.join(_FOLDS)}"
+        )
 
 
 def _bytes_of(value: torch.Tensor) -> torch.Tensor:

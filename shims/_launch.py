@@ -160,26 +160,19 @@ def _end(processes: list[Any]) -> None:
 
 
 def _results(outcomes: dict[int, _Outcome], size: int) -> dict[int, Any]:
-    failed = [outcome for _, outcome in sorted(outcomes.items()) if outcome.error is not None]
-    # A replica that lost its peer is a consequence; its message is the cause only if there is no
-    # other failure.
-    causes = [outcome for outcome in failed if not outcome.peer_lost] or failed
-    if causes:
-        kind, text, trace = causes[0].error or ("", "", "")
-        ended = [rank for rank, outcome in sorted(outcomes.items()) if outcome.error is None]
-        note = ""
-        if causes[0].peer_lost and ended:
-            note = f" (replica {', '.join(map(str, ended))} had returned)"
-        raise ReplicaFailedError(
-            f"replica {causes[0].rank} of {size} failed: {kind}{': ' if kind else ''}{text}{note}",
-            "all replicas were stopped",
-        ) from (_ReplicaTracebackError(trace) if trace else None)
-    for rank, outcome in sorted(outcomes.items()):
-        if outcome.exit_status not in (None, 0):
+    failed = [outcome for _, outcome in sorted(outcomes.items()) if outcome.failed]
+    # A replica that lost its peer is a consequence, and the cause only if nothing else failed.
+    causes = [outcome for outcome in failed if outcome.exit_status != 0 and not outcome.peer_lost]
+    for outcome in causes or [outcome for outcome in failed if outcome.peer_lost]:
+        replica = f"replica {outcome.rank} of {size}"
+        if outcome.error is None:
             raise ReplicaFailedError(
-                f"replica {rank} of {size} exited with status {outcome.exit_status!r}",
-                "all replicas were stopped",
+                f"{replica} exited with status {outcome.exit_status!r}", "all replicas were stopped"
             )
+        kind, text, trace = outcome.error
+        raise ReplicaFailedError(
+            f"{replica} failed: {kind}{': ' if kind else ''}{text}", "all replicas were stopped"
+        ) from (_ReplicaTracebackError(trace) if trace else None)
     if any(outcome.exit_status == 0 for outcome in outcomes.values()):
         raise SystemExit(0)
     return {rank: outcome.result for rank, outcome in outcomes.items()}

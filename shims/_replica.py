@@ -6,6 +6,8 @@ refuses there (`ReduceOp.AVG`) and what it does not do there (`dist.barrier` wai
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -298,16 +300,22 @@ def _refuse_object_collectives() -> None:
 
     https://github.com/pytorch/xla/issues/5492
     """
+    # What every object collective calls, so that names imported earlier are refused too.
     for name in ("_object_to_tensor", "_get_object_coll_device"):
         setattr(distributed_c10d, name, _refusing_xla(getattr(distributed_c10d, name)))
+    # With a device given, those that receive would first wait for those that send.
+    for name in ("broadcast_object_list", "send_object_list", "recv_object_list"):
+        refusing = _refusing_xla(getattr(distributed_c10d, name))
+        setattr(distributed_c10d, name, refusing)
+        setattr(dist, name, refusing)
 
 
 def _refusing_xla(function: Any) -> Any:
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        # `group` is the last argument of both functions.
-        group = kwargs.get("group", args[-1] if args else None)
-        if not isinstance(group, dist.ProcessGroup):
-            group = distributed_c10d._get_default_group()
+        group = signature.bind(*args, **kwargs).arguments.get("group")
         if dist.get_backend(group) == "xla":
             raise RefusedOnTpuError(
                 f"an object collective on the xla group at {caller()}",

@@ -59,9 +59,11 @@ class StepComparison:
 
     @property
     def finite(self) -> bool:
-        """Whether the original's loss and gradient norm are numbers."""
-        values = [*self.original.losses, self.original.gradient_norm or 0.0]
-        return all(math.isfinite(value) for value in values)
+        """Whether the losses and the gradient norm are numbers, on one side at least."""
+        return any(
+            all(math.isfinite(value) for value in (*side.losses, side.gradient_norm or 0.0))
+            for side in (self.original, self.rewritten)
+        )
 
 
 @dataclass(frozen=True)

@@ -6,25 +6,13 @@ import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
-from migrate.prove import compare, records
+from migrate.prove import records
 from migrate.prove.compare import Difference, StepComparison, WeightComparison
 from migrate.prove.errors import OriginalFailedError, RewriteFailedError, ScriptFailedError
 from migrate.prove.run import Side, run_script
-
-
-class Verdict(StrEnum):
-    """What a proof found. Only EQUAL says that both sides compute the same."""
-
-    EQUAL = "equal"
-    DIFFERS = "differs"
-    VACUOUS = "vacuous"
-    NOT_FINITE = "not finite"
-    NO_STEPS = "no steps"
-    STEP_COUNT = "step count differs"
-    RANK_COUNT = "rank count differs"
+from migrate.prove.verdict import Verdict, judge, notes
 
 
 @dataclass(frozen=True)
@@ -106,15 +94,15 @@ def prove(
             runs.append(_run(path, args, side, replicas, directory, timeout))
         (original, original_seconds), (ours, rewritten_seconds) = runs
         progress("comparing")
-        verdict, message, difference, steps, weights = _judge(original, ours)
+        judgement = judge(original, ours)
         return Proof(
-            verdict=verdict,
-            message=message,
+            verdict=judgement.verdict,
+            message=judgement.message,
             replicas=replicas,
-            steps=steps,
-            weights=weights,
-            difference=difference,
-            notes=_notes(original, ours, replicas),
+            steps=judgement.steps,
+            weights=judgement.weights,
+            difference=judgement.difference,
+            notes=notes(original, ours, replicas),
             original_seconds=original_seconds,
             rewritten_seconds=rewritten_seconds,
         )
@@ -165,76 +153,3 @@ def _last_error(output: str) -> str | None:
     """The last line of the output that names an exception."""
     lines = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)\b.*", output, re.M)
     return lines[-1].strip() if lines else None
-
-
-def _judge(
-    original: _Ranks, ours: _Ranks
-) -> tuple[
-    Verdict,
-    str,
-    Difference | None,
-    tuple[StepComparison, ...],
-    tuple[WeightComparison, ...],
-]:
-    if not original or not ours:
-        sides = [name for name, ranks in (("original", original), ("rewrite", ours)) if not ranks]
-        message = (
-            f"no optimizer step was recorded in the {' nor in the '.join(sides)}: "
-            "nothing was compared"
-        )
-        return Verdict.NO_STEPS, message, None, (), ()
-    if original.keys() != ours.keys():
-        message = (
-            f"the original trained on ranks {compare.ranges(original)}, "
-            f"the rewrite on ranks {compare.ranges(ours)}"
-        )
-        return Verdict.RANK_COUNT, message, None, (), ()
-    steps = compare.steps(original, ours)
-    difference = compare.first_difference(original, ours, steps)
-    not_finite = next((step for step in steps if not step.finite), None)
-    if not_finite and (difference is None or difference.step >= not_finite.step):
-        message = (
-            f"step {not_finite.step}, rank {not_finite.rank}: loss {not_finite.original.loss} and "
-            f"gradient norm {not_finite.original.gradient_norm} in the original: nothing after a "
-            "NaN or an infinity can be compared"
-        )
-        return Verdict.NOT_FINITE, message, None, steps, ()
-    if difference is not None:
-        return Verdict.DIFFERS, difference.message, difference, steps, ()
-    for rank, record in original.items():
-        if len(record.steps) != len(ours[rank].steps):
-            message = (
-                f"the original made {len(record.steps)} steps on rank {rank}, the rewrite "
-                f"{len(ours[rank].steps)}; the steps of both agree (drop_last=True leaves out the "
-                "last short batch of each epoch)"
-            )
-            return Verdict.STEP_COUNT, message, None, steps, ()
-    weights, difference = compare.final_weights(original, ours)
-    if difference is not None:
-        return Verdict.DIFFERS, difference.message, difference, steps, weights
-    if all(not step.original.gradient_norm for step in steps):
-        message = (
-            "every gradient is zero on both sides, so the losses and weights say nothing about the "
-            "rewrite (a loss that is constant, such as cross_entropy over one class?)"
-        )
-        return Verdict.VACUOUS, message, None, steps, weights
-    message = f"{len(steps)} steps on {len(original)} ranks and {len(weights)} final weights agree"
-    return Verdict.EQUAL, message, None, steps, weights
-
-
-def _notes(original: _Ranks, ours: _Ranks, replicas: int) -> tuple[str, ...]:
-    notes = []
-    if original.keys() == ours.keys() and original and len(original) != replicas:
-        notes.append(
-            f"the script trained on {len(original)} ranks of its own choice, not on {replicas}"
-        )
-    every = [step for ranks in (original, ours) for rank in ranks.values() for step in rank.steps]
-    dropout = max((step.dropout for step in every), default=0.0)
-    if dropout:
-        notes.append(
-            f"dropout with p={dropout:g} was active: the two sides draw different masks, so their "
-            "losses differ; set it to 0 for a proof"
-        )
-    if every and not any(step.losses for step in every):
-        notes.append("no backward pass was seen (torch.autograd.grad is not): no loss was compared")
-    return tuple(notes)

@@ -1,0 +1,98 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shims import activate
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def run(
+    program: Path, *args: str, replicas: int = 2, **more: str
+) -> subprocess.CompletedProcess[str]:
+    variables = activate.environment("simulate", replicas)
+    return subprocess.run(
+        [sys.executable, str(program), *args],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables, **more},
+        capture_output=True,
+        text=True,
+        # Far beyond what these take: a run that hangs fails.
+        timeout=200,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_collectives_and_what_a_tpu_refuses(replicas: int) -> None:
+    done = run(PROGRAMS / "collectives.py", str(replicas), replicas=replicas)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"all collectives are right on {replicas} replicas" in done.stdout
+    refused = {line.partition(":")[0] for line in done.stdout.splitlines()}
+    assert {
+        "refused nprocs",
+        "refused ReduceOp.AVG",
+        "refused functional avg",
+        "refused all_gather_object",
+        "refused broadcast_object_list",
+        "refused gather_object",
+        "refused scatter_object_list",
+        "refused splits",
+        "refused xm.send",
+        "refused incomplete groups",
+    } <= refused
+    assert "new_group(backend='gloo')" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("raises", "replica 1 of 2 failed: ValueError: the second replica gives up"),
+        ("killed", "replica 1 of 2 failed: killed by SIGKILL"),
+        ("exits", "replica 1 of 2 exited with status 3"),
+        ("returns", "replica 0 waits in all_reduce(sum) of float32[3] at"),
+        ("other shape", "replica 1 in all_reduce(sum) of float32[4] at"),
+    ],
+)
+def test_a_failing_replica_ends_the_run(how: str, message: str) -> None:
+    done = run(PROGRAMS / "failing.py", how)
+    assert done.returncode == 1
+    assert message in done.stderr.splitlines()[-1]
+    if how == "raises":
+        assert 'raise ValueError("the second replica gives up")' in done.stderr
+        assert "failing.py" in done.stderr
+
+
+def test_a_runtime_used_before_launch_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "early.py"
+    script.write_text(
+        "import torch, torch_xla\n"
+        "def main(rank):\n    pass\n"
+        "if __name__ == '__main__':\n"
+        "    torch.ones(1, device='xla')\n"
+        "    torch_xla.launch(main)\n"
+    )
+    done = run(script)
+    assert done.returncode == 1
+    assert "Runtime is already initialized" in done.stderr.splitlines()[-1]
+
+
+def test_a_start_by_torchrun_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch_xla\n")
+    done = run(script, TORCHELASTIC_RUN_ID="1")
+    assert done.returncode == 1
+    assert "cannot be started by torchrun" in done.stderr.splitlines()[-1]
+
+
+def test_without_a_launch_there_is_one_replica(tmp_path: Path) -> None:
+    script = tmp_path / "alone.py"
+    script.write_text(
+        "import torch, torch_xla, torch_xla.runtime as xr\n"
+        "print(xr.world_size(), xr.global_ordinal(), torch.ones(2, device='xla').sum().item())\n"
+    )
+    done = run(script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1", "0", "2.0"]
