@@ -21,9 +21,10 @@ from converters.checkpoint import (
     write_pytree,
 )
 from converters.checkpoint.atomic import require_writable
-from converters.errors import ModelRequiredError, OutputError, RefusedKeysError
+from converters.checkpoint.sharded import INDEX_SUFFIX
+from converters.errors import ModelRequiredError, NotAStateDictError, OutputError, RefusedKeysError
 from converters.mapping import Outcome, Plan, Row, make_plan, read_slots
-from converters.model import load_config_model, load_model
+from converters.model import load_config_model, load_model, require_module
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -58,7 +59,7 @@ class Conversion:
 
 
 def plan(checkpoint: CheckpointLike, *, model: ModelLike = None, key: str | None = None) -> Plan:
-    """What a conversion would do; reads headers only and writes nothing.
+    """What a conversion would do; writes nothing and, but for legacy `torch.save`, reads headers.
 
     Refused keys are rows of the plan here, not an error.
 
@@ -144,13 +145,17 @@ def convert_to_pytree(
 def default_output(checkpoint: Path, format: Format) -> Path:  # noqa: A002 (as in convert)
     """`NAME.flax.safetensors` or `NAME.flax.msgpack` in the current directory."""
     resolved = checkpoint.resolve()  # "." has no name of its own
-    name = resolved.name if resolved.is_dir() else resolved.name.split(".")[0]
+    # model.safetensors.index.json is called model, net.v2.pt is called net.v2.
+    stem = Path(resolved.name.removesuffix(INDEX_SUFFIX)).stem
+    name = resolved.name if resolved.is_dir() else stem
     return Path(f"{name or 'checkpoint'}.flax.{format}")
 
 
 def _open(checkpoint: CheckpointLike, key: str | None) -> Checkpoint:
     if isinstance(checkpoint, Mapping):
-        return StateDict("the state dict", checkpoint if key is None else checkpoint[key])
+        if key is not None:
+            raise NotAStateDictError("a key is for files, not for a state dict", "pass its entry")
+        return StateDict("the state dict", checkpoint)
     return open_checkpoint(Path(checkpoint), key)
 
 
@@ -158,7 +163,7 @@ def _model(checkpoint: CheckpointLike, model: ModelLike) -> Any:
     if isinstance(model, str):
         return load_model(model)
     if model is not None:
-        return model
+        return require_module("the model", model)
     if not isinstance(checkpoint, Mapping):
         path = Path(checkpoint)
         folder = path if path.is_dir() else path.parent

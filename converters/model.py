@@ -10,7 +10,7 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -46,7 +46,7 @@ def load_model(spec: str) -> Any:
             factory = attrgetter(name)(module)
         except AttributeError:
             raise ModelLoadError(f"{location} has no {name}", _FORMS) from None
-        return _require_module(spec, factory if _is_module(factory) else build(spec, factory))
+        return require_module(spec, factory if _is_module(factory) else build(spec, factory))
 
 
 def load_config_model(folder: Path) -> Any:
@@ -104,13 +104,19 @@ def build(where: str, factory: Callable[[], Any]) -> Any:
         with warnings.catch_warnings(), torch.device("meta"):
             warnings.simplefilter("ignore")
             return factory()
-    except Exception:
+    except (Exception, SystemExit):
         return _run(where, "building", factory)
 
 
-def _require_module(spec: str, model: Any) -> Any:
+def require_module(where: str, model: Any) -> Any:
+    """The model itself; `where` names it if it is none.
+
+    Raises:
+        ModelLoadError: it is not an `nn.Module`.
+        MissingDependencyError: torch is not installed.
+    """
     if not _is_module(model):
-        raise ModelLoadError(f"{spec} gave a {type(model).__name__}, not an nn.Module", _FORMS)
+        raise ModelLoadError(f"{where} is a {type(model).__name__}, not an nn.Module", _FORMS)
     return model
 
 
@@ -162,4 +168,5 @@ def _importable(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.path.remove(str(folder))
+        with suppress(ValueError):  # the user's code may have changed the path itself
+            sys.path.remove(str(folder))

@@ -69,7 +69,7 @@ def torch_dtype_name(tensor: Any) -> str:
 
 
 def torch_to_numpy(tensor: Any, where: str) -> np.ndarray[Any, Any]:
-    """A dense CPU tensor as a numpy array of the same shape and bits, sharing memory if it can.
+    """A dense tensor as a numpy array of the same shape and bits, sharing memory if it can.
 
     Raises:
         UnsupportedDtypeError: its element type has no numpy form; `where` names the tensor.
@@ -79,7 +79,7 @@ def torch_to_numpy(tensor: Any, where: str) -> np.ndarray[Any, Any]:
 
     name = torch_dtype_name(tensor)
     dtype = numpy_dtype(name, where)
-    dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if name in _EXTENDED:
         bits = torch.uint8 if dtype.itemsize == 1 else torch.uint16
         return dense.view(bits).numpy().view(dtype)

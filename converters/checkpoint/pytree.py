@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, get_args
 
 import numpy as np
 
@@ -41,7 +41,10 @@ def write_pytree(
         OutputError: the output exists and may not be overwritten, or the disk refuses.
         UnsupportedDtypeError: the format cannot hold an array's element type.
         MissingDependencyError: msgpack is asked for and flax is not installed.
+        ValueError: no such format.
     """
+    if form not in get_args(Format):
+        raise ValueError(f"{form!r} is not one of {get_args(Format)}")
     if form == "safetensors":
         header, ordered = _safetensors_header(leaves)
         with atomic_write(output, overwrite=overwrite) as file:

@@ -32,7 +32,7 @@ _SAVE_AGAIN = (
     "if you trust it, load it with the program that wrote it and save the weights alone: "
     'safetensors.torch.save_model(model, "model.safetensors")'
 )
-# torch's refusal names the offender as "GLOBAL posix.system" or "Unsupported class …".
+# torch's refusal names the offender so: "GLOBAL posix.system".
 _OFFENDER = re.compile(r"GLOBAL (?P<name>[\w.]+)")
 
 
@@ -72,7 +72,9 @@ def open_torch_file(path: Path, start: bytes, key: str | None) -> StateDict:
         NotAStateDictError: no state dict, or a training checkpoint and no (or a wrong) `key`.
         MissingDependencyError: torch is not installed.
     """
-    loaded = _load(path, mapped=start.startswith(ZIP_MAGIC))
+    # Newer torch (2.13) goes by this name, not by the content, unless it is given an open file.
+    misnamed = path.suffix == ".safetensors"
+    loaded = _load(path, mapped=start.startswith(ZIP_MAGIC) and not misnamed)
     return StateDict(str(path), _find_state_dict(path, loaded, key))
 
 
@@ -88,7 +90,10 @@ def _load(path: Path, *, mapped: bool) -> Any:
         # torch warns of what is refused below in our own words (foreign pickles, TorchScript).
         warnings.simplefilter("ignore")
         try:
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+            if mapped:
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            with path.open("rb") as file:
+                return torch.load(file, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
             raise _code_refusal(path, str(error)) from None
         except Exception as error:
@@ -147,26 +152,34 @@ def _find_state_dict(path: Path, loaded: Any, key: str | None) -> Mapping[str, A
         raise NotAStateDictError(
             f"{path} is a training checkpoint, with state dicts inside", f"choose {choice}"
         )
+    if any(isinstance(name, str) and _is_tensor(value) for name, value in loaded.items()):
+        return loaded  # StateDict names the entry that does not belong there
     raise NotAStateDictError(
         f"{path} holds a dict without tensors by name, not a state dict", "save model.state_dict()"
     )
 
 
 def _is_state_dict(value: Any) -> bool:
-    import torch
-
     return (
         isinstance(value, Mapping)
         and bool(value)
         and all(isinstance(name, str) for name in value)
-        and all(isinstance(tensor, torch.Tensor) for tensor in value.values())
+        and all(_is_tensor(tensor) for tensor in value.values())
     )
 
 
-def _require_plain_tensor(source: str, key: str, tensor: Any) -> None:
+def _is_tensor(value: Any) -> bool:
     import torch
 
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+    return isinstance(value, torch.Tensor)
+
+
+def _require_plain_tensor(source: str, key: Any, tensor: Any) -> None:
+    import torch
+
+    if not isinstance(key, str):
+        form = "not named by a string"
+    elif type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         form = f"a {type(tensor).__name__}"
     elif tensor.layout != torch.strided or tensor.is_nested:
         form = "a sparse or nested tensor"

@@ -139,10 +139,12 @@ def test_a_training_checkpoint_is_refused_with_its_keys_named(tmp_path, refused)
         ({}, ["without tensors"]),
         ({"lr": 0.1}, ["without tensors"]),
         ({1: torch.ones(2)}, ["without tensors"]),
+        ({"w": torch.ones(2), "version": 3}, ["version is a int"]),
+        ({"w": torch.ones(2), 1: torch.ones(2)}, ["1 is not named by a string"]),
         ({"w": torch.ones(2, 2).to_sparse()}, ["w is a sparse"]),
         ({"w": torch.ones(2, device="meta")}, ["w is a tensor without data"]),
     ],
-    ids=["list", "tensor", "empty", "numbers", "numbered", "sparse", "meta"],
+    ids=["list", "tensor", "empty", "numbers", "numbered", "mixed", "half named", "sparse", "meta"],
 )
 def test_what_is_no_state_dict_is_refused(tmp_path, value, parts, refused):
     path = save(value, tmp_path / "x.pt")

@@ -1,0 +1,33 @@
+"""What importing the package brings in."""
+
+import subprocess
+import sys
+
+HEAVY = ["torch", "jax", "flax", "transformers", "migrate", "shims"]
+
+
+def imported_after(statement):
+    script = f"{statement}\nimport sys\nprint(*(m for m in {HEAVY} if m in sys.modules))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return run.stdout.split()
+
+
+def test_importing_converters_is_light():
+    assert imported_after("import converters") == []
+
+
+def test_the_check_above_can_fail():
+    assert imported_after("import torch") == ["torch"]
+
+
+def test_a_safetensors_pytree_is_read_without_torch_or_jax(tmp_path):
+    statement = (
+        "import pathlib, numpy as np\n"
+        "from converters import load_pytree\n"
+        "from converters.checkpoint import Leaf, TensorInfo, write_pytree\n"
+        f"path = pathlib.Path({str(tmp_path / 'x')!r})\n"
+        "leaf = Leaf('params/a', TensorInfo((2,), 'float32'), lambda: np.ones(2, np.float32))\n"
+        "write_pytree(path, [leaf], 'safetensors')\n"
+        "assert load_pytree(path)['params']['a'].tolist() == [1, 1]"
+    )
+    assert imported_after(statement) == []

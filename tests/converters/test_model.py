@@ -1,0 +1,164 @@
+"""Building the model that a user names, or that a config.json describes."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from converters.errors import ModelLoadError
+from converters.model import load_config_model, load_model
+
+NETS = """
+import dataclasses
+from sibling import WIDTH
+from torch import nn
+import torch
+
+@dataclasses.dataclass
+class Config:
+    width: int = WIDTH
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, Config().width)
+        self.head = nn.Linear(Config().width, 7)
+        self.head.weight = self.embed.weight
+        self.register_buffer("ids", torch.arange(3), persistent=False)
+
+def reads_values():
+    rates = [rate.item() for rate in torch.linspace(0, 1, 3)]
+    return nn.Sequential(*(nn.Dropout(rate) for rate in rates), nn.Linear(2, 3))
+
+class Made:
+    @staticmethod
+    def small():
+        return nn.Linear(2, 3)
+
+ready = nn.Linear(4, 5)
+number = 7
+
+def raises():
+    raise RuntimeError("no such\\nsize")
+
+def leaves():
+    raise SystemExit("usage: nets.py")
+
+def not_a_module():
+    return [1]
+"""
+
+
+@pytest.fixture
+def nets(tmp_path, monkeypatch):
+    (tmp_path / "nets_of_test.py").write_text(NETS)
+    (tmp_path / "sibling.py").write_text("WIDTH = 5\n")
+    monkeypatch.chdir(tmp_path)
+    for name in ("nets_of_test", "sibling"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("location", ["nets_of_test", "nets_of_test.py"])
+def test_a_module_or_a_file(nets, location):
+    path = list(sys.path)
+    model = load_model(f"{location}:Net")
+    assert sys.path == path
+    assert model.embed.weight.shape == (7, 5)
+    assert model.embed.weight.is_meta  # nothing is allocated
+    assert model.head.weight is model.embed.weight  # ties survive
+    assert model._non_persistent_buffers_set == {"ids"}
+
+
+def test_a_file_elsewhere(nets, monkeypatch):
+    (nets / "sub").mkdir()
+    monkeypatch.chdir(nets / "sub")
+    assert load_model("../nets_of_test.py:Net").embed.num_embeddings == 7
+
+
+def test_other_factories(nets):
+    assert isinstance(load_model("nets_of_test.py:Made.small"), nn.Linear)
+    assert load_model("nets_of_test.py:ready").out_features == 5
+    assert len(load_model("nets_of_test.py:reads_values")) == 4  # not possible on meta
+
+
+def test_a_file_does_not_replace_an_installed_module(nets):
+    Path("json.py").write_text("from torch import nn\nNet = nn.Identity\n")
+    assert isinstance(load_model("json.py:Net"), nn.Identity)
+    assert sys.modules["json"] is json
+
+
+@pytest.mark.parametrize(
+    ("spec", "part"),
+    [
+        ("Net", "pkg.mod:factory"),
+        ("nets_of_test.py:", "pkg.mod:factory"),
+        ("gone.py:Net", "no file gone.py"),
+        ("no_such_package.mod:Net", "no_such_package"),
+        ("nets_of_test.py:Gone", "has no Gone"),
+        ("nets_of_test.py:raises", "RuntimeError: no such size"),
+        ("nets_of_test.py:leaves", "SystemExit: usage"),
+        ("nets_of_test.py:not_a_module", "is a list, not an nn.Module"),
+        ("nets_of_test.py:number", "int"),
+        ("broken.py:Net", "SyntaxError"),
+    ],
+)
+def test_what_cannot_be_built(nets, spec, part, refused):
+    (nets / "broken.py").write_text("class Net(:\n")
+    with refused(ModelLoadError, part):
+        load_model(spec)
+
+
+def write_config(folder, **values):
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+SMALL = {"vocab_size": 31, "hidden_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+def test_the_architecture_of_a_config(tmp_path):
+    folder = write_config(tmp_path, model_type="bert", architectures=["BertForMaskedLM"], **SMALL)
+    model = load_config_model(folder)
+    assert type(model).__name__ == "BertForMaskedLM"
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert torch.get_default_device() == torch.device("cpu")
+
+
+def test_a_config_without_architecture(tmp_path):
+    folder = write_config(tmp_path, model_type="bert", **SMALL)
+    assert type(load_config_model(folder)).__name__ == "BertModel"
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({"model_type": "bert", "architectures": ["MyOwnBert"]}, "MyOwnBert"),
+        ({"model_type": "bert", "architectures": ["AutoConfig"]}, "AutoConfig"),
+        ({"model_type": "no-such-type"}, "no-such-type"),
+        ({}, "reading the model failed"),
+        ({"model_type": "bert", "num_attention_heads": 5, "hidden_size": 6}, "building"),
+    ],
+)
+def test_a_config_that_describes_no_model(tmp_path, values, part, refused):
+    with refused(ModelLoadError, "config.json", part):
+        load_config_model(write_config(tmp_path, **values))
+
+
+def test_a_damaged_config(tmp_path, refused):
+    (tmp_path / "config.json").write_text('{"model_type": ')
+    with refused(ModelLoadError, "config.json"):
+        load_config_model(tmp_path)
+
+
+def test_code_in_the_folder_is_not_run(tmp_path, refused):
+    (tmp_path / "own.py").write_text("import pathlib\npathlib.Path('executed').touch()\n")
+    folder = write_config(
+        tmp_path, model_type="own", auto_map={"AutoConfig": "own.C", "AutoModel": "own.M"}
+    )
+    with refused(ModelLoadError, "config.json"):
+        load_config_model(folder)
+    assert not Path("executed").exists()
