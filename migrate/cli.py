@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -70,10 +70,20 @@ def _errors() -> Iterator[None]:
         if click.get_current_context().find_root().obj:
             raise
         click.echo(f"migrate: {error}", err=True)
-        output = getattr(error, "output", "")
-        if output:
-            click.echo(output, err=True)
+        _show_details(error)
         sys.exit(COULD_NOT)
+
+
+def _show_details(error: Exception) -> None:
+    """Show on stderr what an error carries beside its line: refused keys, a script's last output."""
+    from converters.errors import RefusedKeysError
+
+    if isinstance(error, RefusedKeysError):
+        from migrate.views.weights import plan_table
+
+        _show(plan_table(error.plan.refused), err=True)
+    elif output := getattr(error, "output", ""):
+        click.echo(output, err=True)
 
 
 def _console(*, err: bool = False) -> Console:
@@ -81,7 +91,7 @@ def _console(*, err: bool = False) -> Console:
 
     # A pipe or a log has no width of its own: wrapping at 80 columns would only break lines.
     stream = sys.stderr if err else sys.stdout
-    return Console(stderr=err, width=None if stream.isatty() else 140, highlight=False)
+    return Console(stderr=err, width=None if stream.isatty() else 180, highlight=False)
 
 
 def _show(*renderables: RenderableType, err: bool = False) -> None:
@@ -144,7 +154,7 @@ def rewrite(
     with _errors():
         from migrate.rewrite.engine import rewrite as rewrite_script
         from migrate.rewrite.write import beside, check_target, write
-        from migrate.views import rewrite_as_json, rewrite_summary
+        from migrate.views.rewrite import rewrite_as_json, rewrite_summary
 
         rewrites = [rewrite_script(path) for path in paths]
         targets = [path if in_place else output or beside(path) for path in paths]
@@ -237,7 +247,7 @@ def prove(
     with _errors(), _progress(quiet=json_output) as progress:
         from migrate.prove.proof import prove as prove_scripts
         from migrate.rewrite.temporary import rewritten_beside
-        from migrate.views import proof_as_json, proof_summary
+        from migrate.views.prove import proof_as_json, proof_summary
 
         with rewritten_beside(script, rewritten) as against:
             proof = prove_scripts(
@@ -265,16 +275,17 @@ def prove(
     "--format",
     "file_format",
     type=click.Choice(["safetensors", "msgpack"]),
-    default="safetensors",
-    show_default=True,
+    help="By default as the name of the output says, else safetensors.",
 )
+@click.option("--key", help="The entry of a training checkpoint that holds the weights.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @as_json
 def weights(
     checkpoint: Path,
     model: str | None,
     output: Path | None,
-    file_format: str,
+    file_format: Literal["safetensors", "msgpack"] | None,
+    key: str | None,
     force: bool,
     json_output: bool,
 ) -> None:
@@ -285,12 +296,12 @@ def weights(
     """
     with _errors():
         from converters import convert
-        from migrate.views import conversion_as_json, conversion_summary
+        from migrate.views.weights import conversion_as_json, conversion_summary
 
         with _progress(quiet=json_output) as progress:
             progress(f"converting {checkpoint}")
             done = convert(
-                checkpoint, model=model, output=output, format=file_format, overwrite=force
+                checkpoint, model=model, output=output, format=file_format, key=key, overwrite=force
             )
         if json_output:
             _show_json(conversion_as_json(done))
@@ -308,7 +319,7 @@ def doctor(json_output: bool) -> None:
     Exit code 1 if something would go wrong; each line says what to do.
     """
     from migrate.doctor import diagnose
-    from migrate.views import diagnosis_as_json, diagnosis_summary
+    from migrate.views.doctor import diagnosis_as_json, diagnosis_summary
 
     with _progress(quiet=json_output) as progress:
         diagnosis = diagnose(progress=progress)

@@ -2,6 +2,7 @@
 
     python before.py
 """
+
 import torch
 import torch.distributed as dist
 import torch.nn as nn
@@ -28,7 +29,7 @@ class ToyModel(nn.Module):
 def make_dataset(size=512):
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(size, 10, generator=generator)
-    labels = torch.sin(inputs @ torch.randn(10, 5, generator=generator))
+    labels = torch.relu(inputs) @ torch.randn(10, 5, generator=generator)
     return TensorDataset(inputs, labels)
 
 

@@ -1,0 +1,54 @@
+# Everything that a newcomer or CI runs; each target makes the environment first.
+#   make demo   the main job on real input, step by step, with the proof
+#   make test   format, lint, types, tests
+PYTHON ?= python3.11
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# No TPU is looked for, and none of the checks below needs one.
+export JAX_PLATFORMS ?= cpu
+export PJRT_DEVICE ?= CPU
+
+.PHONY: install demo test test-long lint docs bench constraints clean
+
+install: $(INSTALLED)
+
+# Quick the second time: made again only when what it is made from changes.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip check
+	touch $@
+
+demo: install
+	$(BIN)/python examples/demo.py
+
+test: lint
+	$(BIN)/python -m pytest -m 'not long'
+
+# Minutes to hours: run before a release, figures go to docs/results.md.
+test-long: install
+	$(BIN)/python -m pytest -m long
+
+lint: install
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python docs/rule_pages.py --check
+
+# The pages of the rules, from the rules themselves.
+docs: install
+	$(BIN)/python docs/rule_pages.py
+
+bench: install
+	$(BIN)/python benchmarks/startup.py
+
+constraints: install
+	head -n 2 constraints.txt > constraints.new
+	$(BIN)/python -m pip freeze --exclude-editable >> constraints.new
+	mv constraints.new constraints.txt
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,114 @@
+"""What `migrate weights` shows."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from migrate.views.tables import plain_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from converters import Conversion, Row
+
+
+def plan_table(rows: Sequence[Row]) -> RenderableType:
+    """Return what became of every key; the keys of repeated layers share a line: `layer.{0..5}.bias`."""
+    table = plain_table("key", "shape", "became", "in the pytree", "shape", "kind", "note")
+    for group in repeated(rows):
+        row = group[0]
+        table.add_row(
+            escape(_braced([row.key for row in group], KEY_INDEX)),
+            _shape(row.shape, row.dtype),
+            row.outcome.value + (f" ({len(group)})" if len(group) > 1 else ""),
+            escape(_braced([row.path for row in group], PATH_INDEX)),
+            _shape(row.target_shape),
+            row.kind,
+            escape(row.note),
+        )
+    return table
+
+
+# Where the number of a repeated layer stands: `layer.3.bias`, `layer_3/bias`.
+KEY_INDEX = re.compile(r"(?<![^.])\d+(?=\.)")
+PATH_INDEX = re.compile(r"(?<=[/_])\d+(?=/)")
+
+
+def repeated(rows: Sequence[Row]) -> list[list[Row]]:
+    """Group the rows that differ in nothing but the numbers of repeated layers.
+
+    A group holds every combination of its numbers, so that its one line stands for exactly its keys.
+    """
+    groups: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        same = (row.shape, row.dtype, row.outcome, row.target_shape, row.kind, row.note)
+        groups[KEY_INDEX.sub("*", row.key), PATH_INDEX.sub("*", row.path), *same].append(row)
+    result = []
+    for group in groups.values():
+        numbers = [KEY_INDEX.findall(row.key) for row in group]
+        combinations = math.prod(len(set(column)) for column in zip(*numbers, strict=True))
+        result.extend([group] if combinations == len(group) else [[row] for row in group])
+    return result
+
+
+def _braced(names: Sequence[str], index: re.Pattern[str]) -> str:
+    """Return one name for all: `layer.{0..5}.bias`, `layer.{0,2}.bias`."""
+    columns = [
+        sorted({int(number) for number in column})
+        for column in zip(*(index.findall(name) for name in names), strict=True)
+    ]
+    braces = iter([_range(column) for column in columns])
+    return index.sub(lambda _: next(braces), names[0])
+
+
+def _range(numbers: Sequence[int]) -> str:
+    first, last = numbers[0], numbers[-1]
+    if first == last:
+        return str(first)
+    if len(numbers) == last - first + 1:
+        return f"{{{first}..{last}}}"
+    return f"{{{','.join(map(str, numbers))}}}"
+
+
+def _shape(shape: tuple[int, ...] | None, dtype: str | None = None) -> str:
+    sides = "" if shape is None else "×".join(map(str, shape)) or "scalar"
+    return f"{dtype} {sides}" if dtype else sides
+
+
+def conversion_summary(done: Conversion) -> Iterator[RenderableType]:
+    """Yield the table of keys, their count by outcome, and what was written."""
+    yield plan_table(done.plan.rows)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in done.plan.counts.items())
+    yield f"[bold]{len(done.plan.rows)} keys[/bold]: {counts}"
+    megabytes = done.size / 1e6
+    yield f"{escape(str(done.output))}: {done.parameters:,} parameters, {megabytes:.1f} MB, {done.format}"
+
+
+def conversion_as_json(done: Conversion) -> dict[str, Any]:
+    """Return the same as plain values."""
+    return {
+        "output": str(done.output),
+        "format": done.format,
+        "parameters": done.parameters,
+        "bytes": done.size,
+        "counts": done.plan.counts,
+        "keys": [
+            {
+                "key": row.key,
+                "shape": row.shape,
+                "dtype": row.dtype,
+                "kind": row.kind,
+                "outcome": row.outcome.value,
+                "path": row.path,
+                "target_shape": row.target_shape,
+                "note": row.note,
+            }
+            for row in done.plan.rows
+        ],
+    }

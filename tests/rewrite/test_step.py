@@ -1,0 +1,210 @@
+"""Which loop gets the step, which part of its body, and what is said about the rest."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.engine import Rewrite, rewrite_source
+from migrate.rewrite.source import parse
+
+
+def run(script: str) -> Rewrite:
+    data = (textwrap.dedent(script).strip() + "\n").encode()
+    return rewrite_source(parse(data, Path("script.py")))
+
+
+def step_lines(script: str) -> list[str]:
+    """Return the lines inside the step block of the rewritten script, without their indentation."""
+    lines = run(script).data.decode().splitlines()
+    (start,) = [i for i, line in enumerate(lines) if line.strip() == "with torch_xla.step():"]
+    indent = len(lines[start]) - len(lines[start].lstrip())
+    inside = []
+    for line in lines[start + 1 :]:
+        if line.strip() and len(line) - len(line.lstrip()) <= indent:
+            break
+        inside.append(line.strip())
+    return [line for line in inside if line]
+
+
+def reports(script: str) -> list[str]:
+    return [note.message for note in run(script).findings if note.rule == "step"]
+
+
+def test_timers_and_logging_stay_outside() -> None:
+    script = """
+        def train(loader, model, criterion, optimizer, timer):
+            model.cuda()
+            for i, (images, target) in enumerate(loader):
+                timer.update(time.time() - end)
+                images = images.cuda(non_blocking=True)
+                target = target.cuda()
+                loss = criterion(model(images), target)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.update(loss.item(), images.size(0))
+                end = time.time()
+    """
+    assert step_lines(script) == [
+        'images = images.to("xla", non_blocking=True)',
+        'target = target.to("xla")',
+        "loss = criterion(model(images), target)",
+        "optimizer.zero_grad()",
+        "loss.backward()",
+        "optimizer.step()",
+    ]
+    assert reports(script) == []
+
+
+def test_the_innermost_loop_with_both_effects_is_the_step() -> None:
+    script = """
+        def main(model, loader, optimizer):
+            model.cuda()
+            for epoch in range(3):
+                for x, y in loader:
+                    (model(x.cuda()) - y.cuda()).sum().backward()
+                    optimizer.step()
+                scheduler.step()
+    """
+    assert step_lines(script) == [
+        '(model(x.to("xla")) - y.to("xla")).sum().backward()',
+        "optimizer.step()",
+    ]
+
+
+def test_effects_are_followed_into_methods() -> None:
+    script = """
+        class Trainer:
+            def __init__(self, model):
+                self.model = model.cuda()
+
+            def _run_batch(self, x, y):
+                self.optimizer.zero_grad()
+                (self.model(x) - y).sum().backward()
+                self.optimizer.step()
+
+            def fit(self):
+                for epoch in range(3):
+                    self._run_epoch(epoch)
+
+            def _run_epoch(self, epoch):
+                for x, y in self.loader:
+                    x = x.cuda()
+                    y = y.cuda()
+                    self._run_batch(x, y)
+                    self.seen += 1
+    """
+    assert step_lines(script) == ['x = x.to("xla")', 'y = y.to("xla")', "self._run_batch(x, y)"]
+
+
+def test_accumulation_by_modulo_is_one_step_a_batch() -> None:
+    script = """
+        def train(model, loader, optimizer):
+            model.cuda()
+            for i, (x, y) in enumerate(loader):
+                x, y = x.cuda(), y.cuda()
+                loss = (model(x) - y).sum() / 4
+                loss.backward()
+                if (i + 1) % 4 == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                log(i)
+    """
+    assert step_lines(script)[-1] == "optimizer.zero_grad()"
+    assert "log(i)" not in step_lines(script)
+
+
+def test_a_while_loop_over_steps() -> None:
+    script = """
+        def train(model, batches, optimizer):
+            model.cuda()
+            while step < 10:
+                x = next(batches).cuda()
+                model(x).sum().backward()
+                optimizer.step()
+                step += 1
+    """
+    assert step_lines(script) == [
+        'x = next(batches).to("xla")',
+        "model(x).sum().backward()",
+        "optimizer.step()",
+    ]
+
+
+@pytest.mark.parametrize("name", ["scheduler", "lr_sched", "profiler", "self.env"])
+def test_other_things_that_step_are_no_optimizers(name: str) -> None:
+    script = f"""
+        def train(self, model, loader, {name.split(".")[0].replace("self", "_")}):
+            model.cuda()
+            for x, y in loader:
+                (model(x) - y).sum().backward()
+                {name}.step()
+    """
+    assert "torch_xla.step" not in run(script).data.decode()
+
+
+class TestInputs:
+    LOOP = """
+        def train(model, loader, optimizer, device):
+            model.cuda()
+            for {target} in {loader}:
+                {first}
+                loss = model(x).sum()
+                loss.backward()
+                optimizer.step()
+    """
+
+    def script(self, target: str, first: str = "pass", loader: str = "loader") -> str:
+        return self.LOOP.format(target=target, first=first, loader=loader)
+
+    def test_moved_where_the_script_does_not(self) -> None:
+        after = run(self.script("x, y")).data.decode()
+        assert 'x = x.to("xla")\n' in after  # y is not used in the step
+
+    def test_not_moved_twice(self) -> None:
+        assert run(self.script("x, y", "x = x.cuda()")).data.decode().count('x.to("xla")') == 1
+
+    @pytest.mark.parametrize(
+        ("target", "first", "loader"),
+        [
+            ("x", "pass", "loader"),  # a batch may be a list or a dictionary
+            ("x, y", "x = x.to(device)", "loader"),  # to which device?
+        ],
+    )
+    def test_reported_where_it_is_not_known(self, target: str, first: str, loader: str) -> None:
+        script = self.script(target, first, loader)
+        assert len(reports(script)) == 1
+        assert "x" in reports(script)[0]
+
+    def test_counters_are_no_inputs(self) -> None:
+        assert reports(self.script("i", "x = batch(i).cuda()", "range(3)")) == []
+
+
+@pytest.mark.parametrize("read", ["print(loss)", "total += loss.item()", "seen = loss.cpu()"])
+def test_reads_inside_the_step_are_reported(read: str) -> None:
+    script = f"""
+        def train(model, loader, optimizer):
+            model.cuda()
+            for x, y in loader:
+                loss = (model(x.cuda()) - y.cuda()).sum()
+                {read}
+                loss.backward()
+                optimizer.step()
+    """
+    assert ["reads a value inside the step" in message for message in reports(script)] == [True]
+
+
+def test_an_inner_accumulation_loop_is_reported_and_not_wrapped() -> None:
+    script = """
+        def train(model, loader, optimizer):
+            model.cuda()
+            for batches in loader:
+                for x, y in batches:
+                    (model(x.cuda()) - y.cuda()).sum().backward()
+                optimizer.step()
+    """
+    assert "torch_xla.step" not in run(script).data.decode()
+    assert "gradient accumulation" in reports(script)[0]

@@ -1,0 +1,226 @@
+"""The commands as a user meets them: what they print, where, and how they end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from migrate.cli import commands
+
+ROOT = Path(__file__).parents[1]
+TOY = ROOT / "examples" / "ddp_toy"
+CUDA = "import torch\nx = torch.zeros(3).cuda()\n"
+PLAIN = "import torch\nx = torch.zeros(3)\n"
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(commands, [str(arg) for arg in args])
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(CUDA)
+    return path
+
+
+class TestFrame:
+    def test_help_imports_no_framework(self) -> None:
+        code = (
+            "import sys; from migrate.cli import commands\n"
+            "try: commands(['--help'])\n"
+            "except SystemExit: pass\n"
+            "print(sorted({'torch', 'jax', 'libcst', 'numpy', 'rich'} & set(sys.modules)))"
+        )
+        ran = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        assert ran.stdout.splitlines()[-1] == "[]"
+
+    @pytest.mark.parametrize("command", ["", *sorted(commands.commands)])
+    def test_every_help_has_an_example(self, command: str) -> None:
+        shown = run(*command.split(), "--help")
+        assert shown.exit_code == 0
+        assert "Example: migrate" in shown.stdout
+
+    def test_version_names_the_frameworks(self) -> None:
+        lines = run("--version").stdout.splitlines()
+        names = [line.split()[0] for line in lines]
+        assert names == ["tpu-migrate", "torch", "torch_xla", "jax", "flax", "libtpu"]
+        assert all(len(line.split()) == 2 for line in lines)
+
+    def test_debug_shows_the_traceback(self) -> None:
+        quiet = run("rewrite", "missing.py")
+        assert (quiet.exit_code, type(quiet.exception)) == (2, SystemExit)
+        assert (
+            type(run("--debug", "rewrite", "missing.py").exception).__name__
+            == "UnreadableScriptError"
+        )
+
+
+class TestRewrite:
+    def test_writes_beside_and_says_what_it_did(self, script: Path) -> None:
+        done = run("rewrite", script)
+        assert done.exit_code == 0
+        assert script.read_text() == CUDA
+        assert (script.parent / "train_xla.py").read_text() == CUDA.replace(".cuda()", '.to("xla")')
+        assert "train_xla.py" in done.stdout
+        assert ".cuda() → .to('xla')" in done.stdout
+
+    def test_diff_prints_a_patch_and_writes_nothing(self, script: Path) -> None:
+        done = run("rewrite", script, "--diff")
+        assert done.exit_code == 0
+        assert done.stdout.startswith(f"--- {script}\n+++ ")
+        assert "edits" not in done.stdout
+        assert [path.name for path in script.parent.iterdir()] == ["train.py"]
+        patched = subprocess.run(
+            ["patch", "-o", "-", str(script)],
+            input=done.stdout,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert patched.stdout == CUDA.replace(".cuda()", '.to("xla")')
+
+    def test_check(self, script: Path) -> None:
+        assert run("rewrite", script, "--check").exit_code == 1
+        assert [path.name for path in script.parent.iterdir()] == ["train.py"]
+        script.write_text(PLAIN)
+        assert run("rewrite", script, "--check").exit_code == 0
+
+    def test_nothing_to_migrate(self, script: Path) -> None:
+        script.write_text(PLAIN)
+        done = run("rewrite", script)
+        assert (done.exit_code, done.stdout) == (0, f"{script}: nothing to migrate\n")
+        assert script.read_text() == PLAIN
+        assert [path.name for path in script.parent.iterdir()] == ["train.py"]
+
+    def test_twice_in_place_gives_the_same(self, script: Path) -> None:
+        assert run("rewrite", script, "--in-place").exit_code == 0
+        once = script.read_bytes()
+        again = run("rewrite", script, "--in-place")
+        assert again.exit_code == 0
+        assert "nothing to migrate" in again.stdout
+        assert script.read_bytes() == once
+
+    def test_what_is_left_by_hand_is_exit_code_1(self, script: Path) -> None:
+        script.write_text("import torch\ntorch.cuda.synchronize()\n")
+        done = run("rewrite", script)
+        assert done.exit_code == 1
+        assert f"{script}:2:1" in done.stdout
+
+    def test_json(self, script: Path) -> None:
+        done = run("rewrite", script, "--json")
+        (result,) = json.loads(done.stdout)
+        assert result["changed"]
+        assert result["edits"][0]["rule"] == "device"
+        assert result["edits"][0]["line"] == 2
+        assert Path(result["written"]).read_text() == CUDA.replace(".cuda()", '.to("xla")')
+
+    def test_one_bad_script_and_nothing_is_written(self, script: Path) -> None:
+        bad = script.with_name("bad.py")
+        bad.write_text("x = (\n")
+        done = run("rewrite", script, bad)
+        assert done.exit_code == 2
+        assert done.stderr == f"migrate: {bad}:1:5: '(' was never closed; mend this line first\n"
+        assert sorted(path.name for path in script.parent.iterdir()) == ["bad.py", "train.py"]
+
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [
+            ("missing.py", None),
+            (".", None),
+            ("latin.py", b'x = "\xe9"\n'),
+            ("old.py", b"print 1\n"),
+        ],
+    )
+    def test_bad_input_is_one_line_and_exit_code_2(
+        self, tmp_path: Path, name: str, content: bytes | None
+    ) -> None:
+        path = tmp_path / name
+        if content is not None:
+            path.write_bytes(content)
+        before = sorted(tmp_path.iterdir())
+        done = run("rewrite", path)
+        assert done.exit_code == 2
+        assert done.stdout == ""
+        assert len(done.stderr.splitlines()) == 1
+        assert done.stderr.startswith(f"migrate: {path}")
+        assert sorted(tmp_path.iterdir()) == before
+
+    def test_a_read_only_script_in_place(self, script: Path) -> None:
+        script.chmod(0o444)
+        done = run("rewrite", script, "--in-place")
+        assert done.exit_code == 2
+        assert "is read-only" in done.stderr
+        assert script.read_text() == CUDA
+
+    @pytest.mark.parametrize("flags", [("--diff", "--in-place"), ("-o", "x.py", "--in-place")])
+    def test_flags_that_exclude_one_another(self, script: Path, flags: tuple[str, ...]) -> None:
+        assert run("rewrite", script, *flags).exit_code == 2
+
+
+class TestToy:
+    def test_the_example_is_what_the_tool_writes(self, tmp_path: Path) -> None:
+        written = tmp_path / "after.py"
+        done = run("rewrite", TOY / "before.py", "-o", written)
+        assert done.exit_code == 0
+        assert written.read_text() == (TOY / "after.py").read_text()
+
+    def test_twice_gives_the_same_and_comments_survive(self, tmp_path: Path) -> None:
+        shutil.copy(TOY / "after.py", tmp_path / "script.py")
+        assert run("rewrite", tmp_path / "script.py", "--check").exit_code == 0
+        before, after = (TOY / "before.py").read_text(), (TOY / "after.py").read_text()
+        comments = [line.partition("#")[2] for line in before.splitlines() if "#" in line]
+        assert len(comments) >= 4
+        assert [line.partition("#")[2] for line in after.splitlines() if "#" in line] == comments
+
+
+class TestWeights:
+    def test_a_checkpoint_that_is_not_there(self, tmp_path: Path) -> None:
+        done = run("weights", tmp_path / "missing.pt")
+        assert done.exit_code == 2
+        assert done.stdout == ""
+        assert len([line for line in done.stderr.splitlines() if line.startswith("migrate: ")]) == 1
+
+    def test_every_key_is_listed_once(self, tmp_path: Path) -> None:
+        import torch
+
+        net = tmp_path / "net.py"
+        net.write_text(
+            "import torch\n\n\n"
+            "def make():\n"
+            "    return torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(4)))\n"
+        )
+        torch.manual_seed(0)
+        layers = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(4)))
+        torch.save(layers.state_dict(), tmp_path / "net.pt")
+        out = tmp_path / "net.flax.safetensors"
+        arguments = ("weights", tmp_path / "net.pt", "--model", f"{net}:make", "-o", out)
+        done = run(*arguments)
+        assert done.exit_code == 0, done.stderr
+        assert "{0..3}.weight" in done.stdout
+        assert "mapped (4)" in done.stdout
+        assert "8 keys: 8 mapped" in done.stdout
+        assert run(*arguments).exit_code == 2  # never overwritten unless asked
+        listed = json.loads(run(*arguments, "--force", "--json").stdout)
+        assert [row["key"] for row in listed["keys"]] == list(layers.state_dict())
+
+    def test_refused_keys_are_all_shown(self, tmp_path: Path) -> None:
+        import torch
+
+        net = tmp_path / "net.py"
+        net.write_text("import torch\n\n\ndef make():\n    return torch.nn.Linear(3, 4)\n")
+        extra = {f"other_{n}": torch.zeros(2) for n in range(7)}
+        torch.save({**torch.nn.Linear(3, 4).state_dict(), **extra}, tmp_path / "net.pt")
+        out = tmp_path / "net.flax.safetensors"
+        done = run("weights", tmp_path / "net.pt", "--model", f"{net}:make", "-o", out)
+        assert done.exit_code == 2
+        assert all(f"other_{n}" in done.stderr for n in range(7))
+        assert not out.exists()
