@@ -55,8 +55,8 @@ class Proof:
 
     @property
     def max_weight_difference(self) -> float | None:
-        """The largest relative L2 distance of a final weight; None if none was compared."""
-        return max((weight.difference for weight in self.weights), default=None)
+        """The largest relative L2 distance of a final weight that is held to a gate, None if none is."""
+        return max((weight.difference for weight in self.weights if not weight.noise), default=None)
 
 
 def prove(
@@ -91,7 +91,11 @@ def prove(
             directory = Path(folder) / side
             directory.mkdir()
             progress(f"running {path.name} on {replicas} {_RANKS[side]}")
-            runs.append(_run(path, args, side, replicas, directory, timeout))
+            runs.append(
+                record_run(
+                    path, args, side=side, replicas=replicas, folder=directory, timeout=timeout
+                )
+            )
         (original, original_seconds), (ours, rewritten_seconds) = runs
         progress("comparing")
         judgement = judge(original, ours)
@@ -102,36 +106,41 @@ def prove(
             steps=judgement.steps,
             weights=judgement.weights,
             difference=judgement.difference,
-            notes=notes(original, ours, replicas),
+            notes=notes(original, ours, replicas, judgement.weights),
             original_seconds=original_seconds,
             rewritten_seconds=rewritten_seconds,
         )
 
 
-_Ranks = dict[int, records.RankRecord]
 _RANKS = {"original": "gloo ranks on the CPU", "xla": "XLA replicas"}
 
 
-def _run(
+def record_run(
     path: Path,
-    args: Sequence[str],
+    args: Sequence[str] = (),
+    *,
     side: Side,
     replicas: int,
-    directory: Path,
-    timeout: float | None,
-) -> tuple[_Ranks, float]:
+    folder: Path,
+    timeout: float | None = None,
+) -> tuple[dict[int, records.RankRecord], float]:
+    """Run one side, and read what its ranks recorded in `folder`; with the seconds that it took.
+
+    Raises:
+        OriginalFailedError, RewriteFailedError, RunTimeoutError, RecordingError: as for `prove`.
+    """
     result = run_script(
         path,
         args,
         side=side,
         replicas=replicas,
-        record_dir=directory,
+        record_dir=folder,
         timeout=timeout,
         capture=True,
     )
     if result.returncode:
         raise _failure(path, side, result.returncode, result.output)
-    return records.read(directory), result.seconds
+    return records.read(folder), result.seconds
 
 
 def _failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFailedError:

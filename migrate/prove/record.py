@@ -12,12 +12,13 @@ computed in the step's own graph, and read once it has been synchronised. Not se
 from __future__ import annotations
 
 import atexit
+import math
 import multiprocessing.util
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,9 @@ class Recorder:
     def forget(self) -> None:
         """Start anew in a forked child; what the parent recorded stays the parent's."""
         self._step_depth = 0
-        self._gradients: tuple[torch.Tensor | None, int] = (None, 0)
+        self._gradients = _Gradients.of(())
+        # Of each parameter: the largest share of its gradient in the global norm so far.
+        self._shares: dict[str, float] = {}
         self._optimizers: dict[int, tuple[int, int]] = {}
         self._names: dict[int, str] = {}
         # Held from the first step on: the model is a local variable of the script's function, and
@@ -96,7 +99,7 @@ class Recorder:
         """Global optimizer hook: look at the gradients that the step will use."""
         self._step_depth += 1
         if self._step_depth == 1:
-            self._gradients = _gradient_norm(optimizer)
+            self._gradients = _Gradients.of(_held(optimizer))
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Global optimizer hook: put the step together; its values are read after the sync."""
@@ -106,7 +109,7 @@ class Recorder:
             return
         if args or kwargs.get("closure") is not None:
             # The gradients were computed inside the step.
-            self._gradients = _gradient_norm(optimizer)
+            self._gradients = _Gradients.of(_held(optimizer))
         number, count = self._optimizers.get(id(optimizer), (len(self._optimizers), 0))
         if not count:
             self._first_step_of(optimizer)
@@ -134,7 +137,11 @@ class Recorder:
 
     def _keep(self, optimizer: torch.optim.Optimizer, number: int, step: int) -> None:
         held = _held(optimizer)
-        norm, with_gradient = self._gradients
+        gradients = self._gradients
+        names = [
+            self._names.get(id(parameter), f"optimizer{number}.parameter{index}")
+            for index, parameter in enumerate(held)
+        ]
         record = records.StepRecord(
             step=step,
             optimizer=number,
@@ -142,7 +149,7 @@ class Recorder:
             gradient_norm=None,
             clipped_from=(),
             parameters=len(held),
-            with_gradient=with_gradient,
+            with_gradient=len(gradients.held_at),
             in_modules=sum(id(parameter) in self._names for parameter in held),
             learning_rates=(),
             checksum=(),
@@ -153,30 +160,31 @@ class Recorder:
         clipped, self._clipped_from = self._clipped_from, []
         with torch.no_grad():
             sums = [torch.stack([_float(p).sum(), _float(p).square().sum()]) for p in held]
-            checksum = _total(sums)
-            snapshot = (
-                {
-                    self._names.get(id(p), f"optimizer{number}.parameter{i}"): p.detach().clone()
-                    for i, p in enumerate(held)
-                }
+            checksum = _stacked(sums).sum(0)
+            snapshot = {
+                name: parameter.detach().clone()
+                for name, parameter in zip(names, held, strict=True)
                 if step in records.SNAPSHOT_STEPS
-                else {}
-            )
+            }
         path = self._path(records.snapshot_path, number, step)
 
         def read() -> None:
+            norm, shares = gradients.read()
+            for index, share in shares.items():
+                name = names[index]
+                self._shares[name] = max(share, self._shares.get(name, 0.0))
             self._append(
                 replace(
                     record,
                     losses=tuple(float(loss) for loss in losses),
-                    gradient_norm=None if norm is None else float(norm),
+                    gradient_norm=norm,
                     clipped_from=tuple(float(value) for value in clipped),
                     learning_rates=tuple(float(rate) for rate in rates),
                     checksum=tuple(checksum.tolist()),
                 )
             )
             if snapshot:
-                save(snapshot, path)
+                save(snapshot, path, self._shares)
 
         if any(tensor.device.type == "xla" for tensor in [*held, *losses]):
             self._read_after_sync(read)
@@ -205,7 +213,7 @@ class Recorder:
             for prefix, root in self._roots.items()
             for name, buffer in _named(prefix, root.named_buffers())
         }
-        save(tensors, records.final_path(self._folder, self._header.rank))
+        save(tensors, records.final_path(self._folder, self._header.rank), self._shares)
 
     def _append(self, record: records.Header | records.StepRecord) -> None:
         header = self._header
@@ -218,6 +226,41 @@ class Recorder:
         header = self._header
         assert header is not None
         return path_of(self._folder, header.rank, *numbers)
+
+
+@dataclass(frozen=True)
+class _Gradients:
+    """The squared L2 norms of an optimizer's gradients, lazy.
+
+    Attributes:
+        squares: one number for each gradient; None without any.
+        held_at: the positions of their parameters among those that the optimizer holds.
+    """
+
+    squares: torch.Tensor | None
+    held_at: tuple[int, ...]
+
+    @classmethod
+    def of(cls, held: Sequence[torch.Tensor]) -> _Gradients:
+        with torch.no_grad():
+            values = {
+                index: parameter.grad.coalesce().values()
+                if parameter.grad.is_sparse
+                else parameter.grad
+                for index, parameter in enumerate(held)
+                if parameter.grad is not None
+            }
+            squares = [_float(value).square().sum() for value in values.values()]
+            return cls(_stacked(squares) if squares else None, tuple(values))
+
+    def read(self) -> tuple[float | None, dict[int, float]]:
+        """The global norm, None without gradients, and each gradient's share in it, by position."""
+        if self.squares is None:
+            return None, {}
+        squares = self.squares.tolist()
+        norm = math.sqrt(sum(squares))
+        shares = [math.sqrt(square) / norm if norm else 0.0 for square in squares]
+        return norm, dict(zip(self.held_at, shares, strict=True))
 
 
 def _place() -> tuple[int, int]:
@@ -235,19 +278,6 @@ def _held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _gradient_norm(optimizer: torch.optim.Optimizer) -> tuple[torch.Tensor | None, int]:
-    """Global L2 norm of the optimizer's gradients, lazy, and the number of gradients."""
-    with torch.no_grad():
-        gradients = [parameter.grad for parameter in _held(optimizer)]
-        values = [
-            gradient.coalesce().values() if gradient.is_sparse else gradient
-            for gradient in gradients
-            if gradient is not None
-        ]
-        squares = [_float(value).square().sum() for value in values]
-        return (_total(squares).sqrt() if squares else None), len(values)
-
-
 def _kept(value: Any) -> Any:
     # A tensor of the script's may change in place before it is read.
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
@@ -259,9 +289,9 @@ def _float(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to(torch.float32)
 
 
-def _total(tensors: list[torch.Tensor]) -> torch.Tensor:
+def _stacked(tensors: list[torch.Tensor]) -> torch.Tensor:
     # On one device: an optimizer may hold parameters of several.
-    return torch.stack([tensor.to(tensors[-1].device) for tensor in tensors]).sum(0)
+    return torch.stack([tensor.to(tensors[-1].device) for tensor in tensors])
 
 
 def _parameters(named_roots: dict[str, torch.nn.Module]) -> dict[str, torch.Tensor]:

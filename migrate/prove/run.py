@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -114,8 +115,9 @@ def run_script(
     finally:
         # Also after a normal end: children that it left behind hold its pipes and the cores.
         _end_group(process)
-        if reader is not None:
+        if reader is not None and process.stdout is not None:
             reader.join(_GRACE_SECONDS)
+            process.stdout.close()
     return RunResult(returncode, time.monotonic() - started, "".join(tail))
 
 
@@ -141,22 +143,27 @@ def _read(stream: IO[bytes], tail: deque[str]) -> None:
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     """End what is left of the process group: a request first, then a kill."""
-    if not _signal_group(process.pid, signal.SIGTERM):
-        process.wait()
-        return
+    _signal_group(process.pid, signal.SIGTERM)
     deadline = time.monotonic() + _GRACE_SECONDS
-    while time.monotonic() < deadline:
-        process.poll()
-        if not _signal_group(process.pid, 0):
-            return
+    while _group_lives(process) and time.monotonic() < deadline:
         time.sleep(0.02)
     _signal_group(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def _signal_group(group: int, number: int) -> bool:
-    try:
+def _signal_group(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+
+
+def _group_lives(process: subprocess.Popen[bytes]) -> bool:
+    if process.poll() is None:
+        return True
+    # From Linux's table of processes, as a signal cannot tell an ended process that nobody has
+    # waited for from a living one. After the name in parentheses: state, parent, group.
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, group, *_ = stat.read_text().rpartition(")")[2].split()
+            if int(group) == process.pid and state != "Z":
+                return True
+    return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -84,13 +84,21 @@ def judge(original: _Ranks, ours: _Ranks) -> Judgement:
             "rewrite (a loss that is constant, such as cross_entropy over one class?)"
         )
         return Judgement(Verdict.VACUOUS, message, None, steps, weights)
-    message = f"{len(steps)} steps on {len(original)} ranks and {len(weights)} final weights agree"
+    compared = sum(not weight.noise for weight in weights)
+    message = f"{len(steps)} steps on {len(original)} ranks and {compared} final weights agree"
     return Judgement(Verdict.EQUAL, message, None, steps, weights)
 
 
-def notes(original: _Ranks, ours: _Ranks, replicas: int) -> tuple[str, ...]:
+def notes(
+    original: _Ranks, ours: _Ranks, replicas: int, weights: Sequence[WeightComparison] = ()
+) -> tuple[str, ...]:
     """What may explain a difference, or limits what the verdict says."""
     found = []
+    if walking := [weight.name for weight in weights if weight.noise]:
+        found.append(
+            f"{', '.join(walking)}: gradients are zero but for rounding (a bias before a "
+            "normalisation?), so the values walk at random on any device and were not compared"
+        )
     if original.keys() == ours.keys() and original and len(original) != replicas:
         found.append(
             f"the script trained on {len(original)} ranks of its own choice, not on {replicas}"

@@ -181,6 +181,8 @@ def _answer_torch_cuda(devices: _Devices) -> None:
     cuda.device = device
     cuda.synchronize = lambda device=None: None
     cuda.empty_cache = lambda: None
+    # Asked by Adam and others at each step, once there is CUDA.
+    cuda.is_current_stream_capturing = lambda: False
     cuda.is_bf16_supported = lambda including_emulation=True: True
     # Without a device these silently give 0.
     for name in (

@@ -51,7 +51,7 @@ def test_collectives_and_what_a_tpu_refuses(replicas: int) -> None:
     [
         ("raises", "replica 1 of 2 failed: ValueError: the second replica gives up"),
         ("killed", "replica 1 of 2 failed: killed by SIGKILL"),
-        ("exits", "replica 1 of 2 exited with status 3"),
+        pytest.param("exits", "replica 1 of 2 exited with status 3", marks=pytest.mark.long),
         ("returns", "replica 0 waits in all_reduce(sum) of float32[3] at"),
         ("other shape", "replica 1 in all_reduce(sum) of float32[4] at"),
     ],

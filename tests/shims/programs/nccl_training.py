@@ -34,6 +34,8 @@ def main(rank, world_size):
     total = torch.tensor([rank + 1], device=f"cuda:{rank}")
     dist.all_reduce(total)
     assert total.item() == sum(range(world_size + 1))
+    # Adam asks the current CUDA stream whether a graph is being captured.
+    torch.optim.AdamW(model.parameters()).step()
     dist.destroy_process_group()
     sys.stdout.write(f"rank {rank} is done\n")
 

@@ -1,0 +1,240 @@
+"""The toy example against its rewrite, and against rewrites that are wrong in one way each."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from migrate.prove.compare import LOSS_GATE, PARAMETER_GATE
+from migrate.prove.errors import OriginalFailedError, RewriteFailedError
+from migrate.prove.proof import Proof, prove, record_run
+from migrate.prove.records import RankRecord
+from migrate.prove.verdict import Verdict, judge
+
+TOY = Path(__file__).parents[2] / "examples" / "ddp_toy"
+BEFORE = (TOY / "before.py").read_text()
+AFTER = (TOY / "after.py").read_text()
+
+# One epoch of three steps on two ranks: enough for every fault.
+SHORT = (("range(3)", "range(1)"), ("size=512", "size=96"))
+
+
+def edited(source: str, *edits: tuple[str, str]) -> str:
+    for old, new in edits:
+        assert old in source, f"the example has no {old!r} any more"
+        source = source.replace(old, new)
+    return source
+
+
+def prove_texts(folder: Path, before: str, after: str, replicas: int = 2) -> Proof:
+    original, rewritten = folder / "train.py", folder / "train_xla.py"
+    original.write_text(before)
+    rewritten.write_text(after)
+    return prove(original, rewritten, replicas=replicas, timeout=250)
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_the_toy_example_is_equal(replicas: int) -> None:
+    said: list[str] = []
+    proof = prove(
+        TOY / "before.py", TOY / "after.py", replicas=replicas, timeout=250, progress=said.append
+    )
+    assert proof.verdict is Verdict.EQUAL, proof.message
+    assert proof.equal
+    assert proof.difference is None
+    assert proof.notes == ()
+    # 512 examples in batches of 16, three times.
+    steps = 3 * 512 // 16 // replicas
+    assert [step.step for step in proof.steps if step.rank == replicas - 1] == [
+        *range(1, steps + 1)
+    ]
+    assert {step.rank for step in proof.steps} == set(range(replicas))
+    assert all(step.original.loss != 0.0 for step in proof.steps)
+    assert proof.max_loss_difference is not None
+    assert proof.max_loss_difference < LOSS_GATE
+    assert {weight.name for weight in proof.weights} == {
+        "net1.weight",
+        "net1.bias",
+        "net2.weight",
+        "net2.bias",
+    }
+    assert proof.max_weight_difference is not None
+    assert 0.0 < proof.max_weight_difference < PARAMETER_GATE * steps**0.5
+    assert said[0].startswith("running before.py")
+
+
+FAULTS = {
+    "no DDP": (
+        [("ddp_model = DDP(model, gradient_as_bucket_view=True)", "ddp_model = model")],
+        (1, "ranks apart"),
+        "step 1: parameters differ between ranks 0 and 1: gradients are not averaged",
+    ),
+    "optimizer before the move": (
+        [
+            ("    model = model.to('xla')\n", ""),
+            (
+                "    ddp_model = DDP(model, gradient_as_bucket_view=True)\n",
+                "    parameters = list(model.parameters())\n"
+                "    ddp_model = DDP(model.to('xla'), gradient_as_bucket_view=True)\n",
+            ),
+            ("optim.SGD(ddp_model.parameters()", "optim.SGD(parameters"),
+        ],
+        (1, "gradient count"),
+        "step 1, rank 0: 0 of 4 parameters have gradients: the optimizer was made before the "
+        "model was moved to the XLA device",
+    ),
+    "learning rate doubled": (
+        [("lr=0.05", "lr=0.1")],
+        (1, "learning rate"),
+        "step 1, rank 0: the learning rate is 0.1, in the original 0.05",
+    ),
+    "no zero_grad": (
+        [("                optimizer.zero_grad()\n", "")],
+        (2, "gradient norm"),
+        "with equal losses: gradients of earlier steps are still there (is zero_grad missing?)",
+    ),
+    "data not sharded": (
+        [("rank=rank)\n    loader", "rank=0)\n    loader")],
+        (1, "gradient norm"),
+        "all 2 ranks have the same loss, so they train on the same data",
+    ),
+    "other momentum": (
+        [("momentum=0.9", "momentum=0.8")],
+        (2, "parameters"),
+        "with equal gradients: the optimizer updates it differently",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> dict[int, RankRecord]:
+    """The short original, run once for all faults."""
+    folder = tmp_path_factory.mktemp("original")
+    (folder / "train.py").write_text(edited(BEFORE, *SHORT))
+    recorded, _ = record_run(
+        folder / "train.py", side="original", replicas=2, folder=folder, timeout=250
+    )
+    return recorded
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=pytest.mark.long if fault == "other momentum" else ())
+        for fault in FAULTS
+    ],
+)
+def test_a_fault_is_found_at_its_step_and_named(
+    fault: str, original: dict[int, RankRecord], tmp_path: Path
+) -> None:
+    edits, (step, kind), message = FAULTS[fault]
+    script = tmp_path / "train_xla.py"
+    script.write_text(edited(AFTER, *SHORT, *edits))
+    recorded, _ = record_run(script, side="xla", replicas=2, folder=tmp_path, timeout=250)
+    judgement = judge(original, recorded)
+    assert judgement.verdict is Verdict.DIFFERS, judgement.message
+    assert judgement.difference is not None
+    assert (judgement.difference.step, judgement.difference.kind) == (step, kind)
+    assert message in judgement.message
+
+
+def test_training_that_says_nothing_is_vacuous(tmp_path: Path) -> None:
+    nothing = ("loss = loss_fn(outputs, labels)", "loss = (outputs * 0).sum()")
+    proof = prove_texts(tmp_path, edited(BEFORE, *SHORT, nothing), edited(AFTER, *SHORT, nothing))
+    assert proof.verdict is Verdict.VACUOUS, proof.message
+    assert not proof.equal
+
+
+def test_an_original_that_raises_was_broken_before(tmp_path: Path) -> None:
+    broken = edited(
+        BEFORE, ("    loss_fn =", "    raise ValueError('no data here')\n    loss_fn =")
+    )
+    with pytest.raises(
+        OriginalFailedError, match="broken before rewriting: ValueError: no data"
+    ) as e:
+        prove_texts(tmp_path, broken, AFTER)
+    assert "train.py" in e.value.output
+    assert "raise ValueError('no data here')" in e.value.output
+
+
+def test_a_rewrite_that_raises_is_another_error(tmp_path: Path) -> None:
+    broken = edited(AFTER, ("    loss_fn =", "    raise ValueError('not on XLA')\n    loss_fn ="))
+    with pytest.raises(RewriteFailedError, match=r"failed on XLA .*: .*not on XLA") as e:
+        prove_texts(tmp_path, edited(BEFORE, *SHORT), broken)
+    assert "raise ValueError('not on XLA')" in e.value.output
+    assert not [name for name in os.listdir(tmp_path) if not name.startswith("train")]
+
+
+ACCUMULATION = """
+import os, sys
+import torch
+import torch.nn as nn
+from torch.utils.checkpoint import checkpoint
+
+def train(device):
+    torch.manual_seed(1)
+    normalise = nn.BatchNorm1d(8, momentum=MOMENTUM)
+    body = nn.Sequential(nn.Linear(4, 8), normalise, nn.Dropout(DROPOUT), nn.Linear(8, 8))
+    head = nn.Linear(8, 8, bias=False)
+    body.to(device), head.to(device)
+    first = torch.optim.AdamW(body.parameters(), lr=0.01)
+    second = torch.optim.SGD(head.parameters(), lr=0.1)
+    for step in range(3):
+        for micro in range(2):
+            loss = head(body(torch.randn(6, 4).to(device))).square().mean() / 2
+            loss.backward()
+        nn.utils.clip_grad_norm_(body.parameters(), 0.1)
+        for optimizer in (first, second):
+            optimizer.step()
+            optimizer.zero_grad()
+        SYNC
+"""
+
+
+def prove_accumulation(folder: Path, *edits: tuple[str, str]) -> Proof:
+    program = edited(ACCUMULATION, *edits)
+    before = edited(program, ("SYNC", "pass")) + "train('cuda')\n"
+    after = "import torch_xla\n" + edited(program, ("SYNC", "torch_xla.sync()")) + "train('xla')\n"
+    return prove_texts(folder, before, after)
+
+
+def test_accumulation_clipping_buffers_and_two_optimizers_without_a_launch(tmp_path: Path) -> None:
+    proof = prove_accumulation(tmp_path, ("DROPOUT", "0.0"), ("MOMENTUM", "0.0"))
+    assert proof.verdict is Verdict.EQUAL, proof.message
+    assert [(step.optimizer, step.step) for step in proof.steps] == [
+        (optimizer, step) for step in (1, 2, 3) for optimizer in (0, 1)
+    ]
+    first, second, *_ = proof.steps
+    assert len(first.original.losses) == 2
+    # The first optimizer's gradients are clipped: the norm before is what is compared.
+    assert len(first.rewritten.clipped_from) == 1
+    assert first.rewritten.clipped_from[0] > 0.1
+    assert first.rewritten.gradient_norm == pytest.approx(0.1, rel=1e-4)
+    assert (first.original.parameters, second.original.parameters) == (6, 1)
+    assert {"0.weight", "1.running_mean", "1.num_batches_tracked", "model1.weight"} <= {
+        weight.name for weight in proof.weights
+    }
+    assert any("trained on 1 ranks of its own choice, not on 2" in note for note in proof.notes)
+    # The gradient of a bias before a batch normalisation is zero but for rounding.
+    assert [weight.name for weight in proof.weights if weight.noise] == ["0.bias"]
+    assert any(
+        note.startswith("0.bias: gradients are zero but for rounding") for note in proof.notes
+    )
+
+
+def test_a_difference_under_dropout_is_explained(tmp_path: Path) -> None:
+    proof = prove_accumulation(tmp_path, ("DROPOUT", "0.5"), ("MOMENTUM", "0.0"))
+    assert proof.verdict is Verdict.DIFFERS
+    assert any("dropout with p=0.5 was active" in note for note in proof.notes)
+
+
+@pytest.mark.long
+def test_running_variance_differs_in_torch_xla_and_is_explained(tmp_path: Path) -> None:
+    proof = prove_accumulation(tmp_path, ("DROPOUT", "0.0"), ("MOMENTUM", "0.1"))
+    assert proof.verdict is Verdict.DIFFERS
+    assert proof.difference is not None
+    assert proof.difference.kind == "buffers"
+    assert "1.running_var" in proof.message
+    assert "biased variance" in proof.message

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from migrate.prove.errors import NoScriptError, RunTimeoutError
+from migrate.prove.run import run_script
+
+# Starts a child that outlives it, says both process ids, then waits.
+LINGERING = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
+with open(sys.argv[1] + '.partial', 'w') as file:
+    file.write(f'{os.getpid()} {child.pid}')
+os.rename(sys.argv[1] + '.partial', sys.argv[1])
+WAIT
+"""
+
+
+def gone(pid: int) -> bool:
+    """Whether the process has ended; one that nobody has waited for yet has ended too."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"
+
+
+def script(folder: Path, text: str) -> Path:
+    path = folder / "train.py"
+    path.write_text(text)
+    return path
+
+
+def test_the_script_runs_as_python_runs_it(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("value = 7\n")
+    path = script(
+        tmp_path,
+        "import sys, beside\n"
+        "print(__name__, sys.argv[1:], beside.value, sys.path[0])\n"
+        "print('and an error', file=sys.stderr)\n"
+        "raise SystemExit(3)\n",
+    )
+    result = run_script(path, ["--lr", "1"], side="original", replicas=2, capture=True)
+    assert result.returncode == 3
+    assert result.output.splitlines() == [
+        f"__main__ ['--lr', '1'] 7 {tmp_path}",
+        "and an error",
+    ]
+    assert result.seconds > 0
+
+
+def test_a_script_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(NoScriptError, match="is not a file"):
+        run_script(tmp_path / "no.py", side="xla", replicas=2)
+
+
+def test_a_timeout_ends_all_processes(tmp_path: Path) -> None:
+    path = script(tmp_path, LINGERING.replace("WAIT", "time.sleep(600)"))
+    with pytest.raises(RunTimeoutError, match="still running after 2 s"):
+        run_script(path, [str(tmp_path / "pids")], side="original", replicas=1, timeout=2)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert [gone(pid) for pid in pids] == [True, True]
+
+
+def test_children_left_behind_are_ended(tmp_path: Path) -> None:
+    path = script(tmp_path, LINGERING.replace("WAIT", ""))
+    result = run_script(path, [str(tmp_path / "pids")], side="original", replicas=1, capture=True)
+    assert result.returncode == 0
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert [gone(pid) for pid in pids] == [True, True]
+
+
+def test_ctrl_c_ends_all_processes(tmp_path: Path) -> None:
+    path = script(tmp_path, LINGERING.replace("WAIT", "time.sleep(600)"))
+    call = (
+        "from pathlib import Path; from migrate.prove.run import run_script;"
+        f"run_script(Path({str(path)!r}), [{str(tmp_path / 'pids')!r}], side='original', replicas=1)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", call], stderr=subprocess.PIPE)
+    while not (tmp_path / "pids").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert b"KeyboardInterrupt" in errors
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert [gone(pid) for pid in pids] == [True, True]
