@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from migrate.prove import records
-from migrate.prove.compare import Difference, StepComparison, WeightComparison
+from migrate.prove.compare import StepComparison, WeightComparison
+from migrate.prove.diagnose import Difference
 from migrate.prove.errors import OriginalFailedError, RewriteFailedError, ScriptFailedError
 from migrate.prove.run import Side, run_script
 from migrate.prove.verdict import Verdict, judge, notes

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from migrate.prove import compare
-from migrate.prove.compare import Difference, StepComparison, WeightComparison
+from migrate.prove import compare, diagnose
+from migrate.prove.compare import StepComparison, WeightComparison
+from migrate.prove.diagnose import Difference
 from migrate.prove.records import RankRecord
 
 _Ranks = Mapping[int, RankRecord]
@@ -56,7 +57,7 @@ def judge(original: _Ranks, ours: _Ranks) -> Judgement:
         )
         return Judgement(Verdict.RANK_COUNT, message, None, (), ())
     steps = compare.steps(original, ours)
-    difference = compare.first_difference(original, ours, steps)
+    difference = diagnose.first_difference(original, ours, steps)
     not_finite = next((step for step in steps if not step.finite), None)
     if not_finite and (difference is None or difference.step > not_finite.step):
         message = (
@@ -75,7 +76,7 @@ def judge(original: _Ranks, ours: _Ranks) -> Judgement:
                 "last short batch of each epoch)"
             )
             return Judgement(Verdict.STEP_COUNT, message, None, steps, ())
-    weights, difference = compare.final_weights(original, ours)
+    weights, difference = diagnose.final_weights(original, ours)
     if difference is not None:
         return Judgement(Verdict.DIFFERS, difference.message, difference, steps, weights)
     if all(not step.original.gradient_norm for step in steps):
