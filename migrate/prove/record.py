@@ -60,17 +60,21 @@ class Recorder:
             weakref.WeakValueDictionary()
         )
         self._dropout = 0.0
-        self._losses: list[torch.Tensor] = []
-        self._clipped_from: list[Any] = []
         self.forget()
 
     def forget(self) -> None:
         """Start anew in a forked child; what the parent recorded stays the parent's."""
+        self._losses: list[torch.Tensor] = []
+        self._clipped_from: list[Any] = []
         self._step_depth = 0
         self._gradients = _Gradients.of(())
         # Of each parameter: the largest share of its gradient in the global norm so far.
         self._shares: dict[str, float] = {}
-        self._optimizers: dict[int, tuple[int, int]] = {}
+        # Number and steps so far of each.
+        self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[int, int]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._optimizer_count = 0
         self._names: dict[int, str] = {}
         # Held from the first step on: the model is a local variable of the script's function, and
         # its last weights are read after that has returned.
@@ -110,13 +114,15 @@ class Recorder:
         if args or kwargs.get("closure") is not None:
             # The gradients were computed inside the step.
             self._gradients = _Gradients.of(_held(optimizer))
-        number, count = self._optimizers.get(id(optimizer), (len(self._optimizers), 0))
-        if not count:
-            self._first_step_of(optimizer)
-        self._optimizers[id(optimizer)] = (number, count + 1)
+        if optimizer not in self._optimizers:
+            self._find_models()
+            self._optimizers[optimizer] = (self._optimizer_count, 0)
+            self._optimizer_count += 1
+        number, count = self._optimizers[optimizer]
+        self._optimizers[optimizer] = (number, count + 1)
         self._keep(optimizer, number, count + 1)
 
-    def _first_step_of(self, optimizer: torch.optim.Optimizer) -> None:
+    def _find_models(self) -> None:
         self._roots = roots(self._modules)
         self._names = parameter_names(self._roots)
         if self._header is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from migrate.prove import records
 from migrate.prove.errors import NoScriptError, RunTimeoutError
 from migrate.prove.run import run_script
 
@@ -92,3 +93,38 @@ def test_ctrl_c_ends_all_processes(tmp_path: Path) -> None:
     assert b"KeyboardInterrupt" in errors
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert [gone(pid) for pid in pids] == [True, True]
+
+
+# `full_graph` makes torch_xla raise if anything reads a value inside the step.
+COUNTED = """
+import torch, torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as metrics
+model = torch.nn.Linear(4, 2).to('xla')
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch_xla.sync()
+xm.wait_device_ops()
+before = (metrics.metric_data('ExecuteTime') or (0,))[0]
+for _ in range(4):
+    with torch_xla.compile(full_graph=True):
+        optimizer.zero_grad()
+        for _ in range(2):
+            model(torch.ones(3, 4).to('xla')).square().sum().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+xm.wait_device_ops()
+print(metrics.metric_data('ExecuteTime')[0] - before)
+"""
+
+
+def test_recording_runs_no_graph_of_its_own(tmp_path: Path) -> None:
+    path = script(tmp_path, COUNTED)
+    counts = []
+    for folder in (None, tmp_path):
+        result = run_script(path, side="xla", replicas=1, record_dir=folder, capture=True)
+        assert result.returncode == 0, result.output
+        counts.append(int(result.output.splitlines()[-1]))
+    assert counts[0] > 0
+    assert counts[0] == counts[1]
+    (recorded,) = records.read(tmp_path).values()
+    assert [len(step.losses) for step in recorded.steps] == [2, 2, 2, 2]
