@@ -97,7 +97,7 @@ class OutputError(ConversionError):
     """The output could not be written: it exists, or its folder is missing, full or read-only.
 
     Nothing that looks like a complete output was left. Remedy: choose another output path, or
-    allow overwriting.
+    overwrite it (`--force`).
     """
 
 

@@ -8,6 +8,7 @@ Exit codes: 0 done and fine, 1 findings or a mismatch, 2 could not (one line say
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON f
 
 def main() -> None:
     """Run the command line; the console script `migrate`."""
+    # As Ctrl-C does: what was started is stopped, and temporary files are removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     commands(prog_name="migrate")
 
 

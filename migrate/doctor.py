@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from migrate.tpu import tpu_device_files
 from migrate.versions import installed, versions
 
 PROBE_SECONDS = 120  # starting a TPU runtime takes up to a minute on a fresh VM
@@ -57,34 +58,25 @@ class Diagnosis:
 
 def diagnose(
     environment: Mapping[str, str] = os.environ,
-    devices_in: Path = Path("/dev"),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
     """Return what fits and what does not in this environment.
 
     Args:
         environment: the environment variables.
-        devices_in: the folder of the device files.
         progress: is told what is being looked at.
     """
-    tpu = tpu_device_files(devices_in)
+    tpu = tpu_device_files()
     checks = [
         *check_versions(versions()),
         *check_variables(environment, has_tpu=bool(tpu)),
-        _check_device_files(tpu, devices_in),
+        _check_device_files(tpu),
     ]
     for framework, code in PROBES.items():
         if installed(framework) is not None:
             progress(f"asking {framework} for its devices")
             checks.append(_probe(framework, code, has_tpu=bool(tpu)))
     return Diagnosis(tuple(checks))
-
-
-def tpu_device_files(devices_in: Path = Path("/dev")) -> list[Path]:
-    """Return the device files of TPU chips: /dev/accel* up to v4, /dev/vfio/N from v5 on."""
-    accel = devices_in.glob("accel[0-9]*")
-    vfio = (path for path in (devices_in / "vfio").glob("*") if path.name.isdigit())
-    return sorted([*accel, *vfio])
 
 
 # How each part is installed. Two roads on a TPU VM: they need different versions of libtpu.
@@ -174,10 +166,10 @@ def check_variables(environment: Mapping[str, str], *, has_tpu: bool) -> Iterato
         )
 
 
-def _check_device_files(tpu: list[Path], devices_in: Path) -> Check:
+def _check_device_files(tpu: list[Path]) -> Check:
     if tpu:
         return Check("TPU", Status.OK, f"{len(tpu)} chips ({', '.join(str(path) for path in tpu)})")
-    detail = f"no TPU in {devices_in}: migrate run and prove simulate replicas on the CPU"
+    detail = "no TPU here: migrate run and prove simulate replicas on the CPU"
     return Check("TPU", Status.OK, detail)
 
 

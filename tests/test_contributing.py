@@ -19,7 +19,9 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture
 def rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rule:
     """Return the rule of CONTRIBUTING, from a file in a folder of rules, found as every rule is."""
-    (source,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    (source,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL
+    )
     (tmp_path / "empty_cache.py").write_text(source)
     package = sys.modules["migrate.rewrite.rules"]
     monkeypatch.setattr(package, "__path__", [str(tmp_path)])

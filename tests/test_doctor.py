@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from migrate.cli import commands
-from migrate.doctor import Status, check_variables, check_versions, tpu_device_files
+from migrate.doctor import Status, check_variables, check_versions
 
 GOOD = {
     "tpu-migrate": "0.1.0",
@@ -77,14 +76,6 @@ def test_what_is_missing_has_its_command() -> None:
     for check in check_versions(nothing):
         assert check.status is Status.MISSING
         assert "pip install" in check.remedy
-
-
-def test_device_files_of_both_generations(tmp_path: Path) -> None:
-    for name in ("accel0", "accel1", "vfio/0", "vfio/vfio", "accelerator-notes"):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
-    assert [path.name for path in tpu_device_files(tmp_path)] == ["accel0", "accel1", "0"]
 
 
 def test_this_environment_is_fit(monkeypatch: pytest.MonkeyPatch) -> None:

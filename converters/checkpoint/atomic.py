@@ -55,7 +55,9 @@ def require_writable(path: Path, *, overwrite: bool) -> None:
     if os.path.isdir(path):
         raise OutputError(f"{path} is a folder", "name a file")
     if os.path.exists(path) and not overwrite:
-        raise OutputError(f"{path} exists already", "choose another output or allow overwriting")
+        raise OutputError(
+            f"{path} exists already", "name another output, or overwrite it (--force)"
+        )
 
 
 def _sync_folder(folder: Path) -> None:

@@ -55,3 +55,10 @@ class NoScriptError(MigrateError):
 
     Remedy: check the path.
     """
+
+
+class FrameworkMissingError(MigrateError):
+    """torch or torch_xla is not installed in this environment.
+
+    Remedy: install the extra that the message names; `migrate doctor` shows all that is missing.
+    """

@@ -91,7 +91,7 @@ def prove(
         for side, path in sides:
             directory = Path(folder) / side
             directory.mkdir()
-            progress(f"running {path.name} on {replicas} {_RANKS[side]}")
+            progress(f"running the {_SIDES[side].format(replicas)}")
             runs.append(
                 record_run(
                     path, args, side=side, replicas=replicas, folder=directory, timeout=timeout
@@ -113,7 +113,10 @@ def prove(
         )
 
 
-_RANKS = {"original": "gloo ranks on the CPU", "xla": "XLA replicas"}
+_SIDES: dict[Side, str] = {
+    "original": "original on {} gloo ranks on the CPU",
+    "xla": "rewrite on {} XLA replicas",
+}
 
 
 def record_run(

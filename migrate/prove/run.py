@@ -16,17 +16,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from migrate.prove.errors import NoScriptError, RunTimeoutError
+from migrate.prove.errors import FrameworkMissingError, NoScriptError, RunTimeoutError
 from migrate.prove.records import RECORD_DIRECTORY
+from migrate.tpu import tpu_present
 from shims import activate
 
 Side = Literal["original", "xla"]
+# What each side runs on, and the extra of this package that brings it.
+_NEEDED: dict[Side, dict[str, str]] = {
+    "original": {"torch": "torch"},
+    "xla": {"torch_xla": "xla"},
+}
 
 # Enough for the traceback of one process; what a script logs before it is not wanted here.
 _TAIL_LINES = 80
 # Time between asking the processes of a run to end and killing them.
 _GRACE_SECONDS = 2.0
-_GOOGLE_PCI_VENDOR = "0x1ae0"
 
 
 @dataclass(frozen=True)
@@ -42,21 +47,6 @@ class RunResult:
     returncode: int
     seconds: float
     output: str
-
-
-def tpu_present() -> bool:
-    """Whether this machine has a TPU and the library to drive it.
-
-    A TPU VM has /dev/accel* (v2 to v4) or /dev/vfio/* (v5 and later), and a PCI device of Google's;
-    other machines have vfio devices too.
-    """
-    nodes = [*Path("/dev").glob("accel*"), *Path("/dev/vfio").glob("[0-9]*")]
-    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
-    return (
-        bool(nodes)
-        and any(vendor.read_text().strip() == _GOOGLE_PCI_VENDOR for vendor in vendors)
-        and ("TPU_LIBRARY_PATH" in os.environ or importlib.util.find_spec("libtpu") is not None)
-    )
 
 
 def run_script(
@@ -83,11 +73,17 @@ def run_script(
 
     Raises:
         NoScriptError: the script is not a file.
+        FrameworkMissingError: torch, or torch_xla for the side "xla", is not installed.
         RunTimeoutError: it ran longer than `timeout`.
         KeyboardInterrupt: Ctrl-C, after all its processes were stopped.
     """
     if not script.is_file():
         raise NoScriptError(f"{script} is not a file", "give the path of a Python script")
+    for framework, extra in _NEEDED[side].items():
+        if importlib.util.find_spec(framework) is None:
+            raise FrameworkMissingError(
+                f"{framework} is not installed", f"pip install 'tpu-migrate[{extra}]'"
+            )
     started = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, str(script), *args],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 
+from converters.checkpoint.atomic import atomic_write
 from migrate.errors import MigrateError
 from migrate.rewrite.engine import Rewrite
 
@@ -40,28 +40,15 @@ def write(rewrite: Rewrite, to: Path, *, force: bool = False) -> bool:
     Raises:
         NotWritableError: the file or its folder is read-only or missing.
         WouldOverwriteError: another file is there, and `force` is not given.
+        OutputError: the disk refuses.
     """
     check_target(rewrite, to, force=force)
     if to.exists() and to.read_bytes() == rewrite.data:
         return False
     mode = stat.S_IMODE(rewrite.path.stat().st_mode)
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(
-            dir=to.parent, prefix=f".{to.name}.", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            file.write(rewrite.data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(mode | stat.S_IWUSR)
-        temporary.replace(to)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise NotWritableError(f"{to}: {reason}", "name another file with -o") from None
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+    with atomic_write(to, overwrite=True) as file:
+        file.write(rewrite.data)
+        os.fchmod(file.fileno(), mode | stat.S_IWUSR)
     return True
 
 

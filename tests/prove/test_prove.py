@@ -62,7 +62,7 @@ def test_the_toy_example_is_equal(replicas: int) -> None:
     }
     assert proof.max_weight_difference is not None
     assert 0.0 < proof.max_weight_difference < PARAMETER_GATE * steps**0.5
-    assert said[0].startswith("running before.py")
+    assert said[0].startswith("running the original")
 
 
 FAULTS = {

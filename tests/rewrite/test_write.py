@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from converters.errors import OutputError
 from migrate.rewrite.engine import rewrite
 from migrate.rewrite.temporary import rewritten_beside
 from migrate.rewrite.write import NotWritableError, WouldOverwriteError, beside, write
@@ -65,7 +66,7 @@ def test_an_interrupted_write_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(NotWritableError, match="no space left"):
+    with pytest.raises(OutputError, match="No space left"):
         write(rewrite(script), beside(script))
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 

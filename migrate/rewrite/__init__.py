@@ -1,0 +1,1 @@
+"""The codemod: read → plan → apply → write."""

@@ -1,0 +1,31 @@
+"""Is there a TPU in this machine? Asked of the device files: starting a runtime takes seconds."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+_GOOGLE_PCI_VENDOR = "0x1ae0"
+
+
+def tpu_device_files(root: Path = Path("/")) -> list[Path]:
+    """Return the device files of the TPU chips: /dev/accelN up to v4, /dev/vfio/N from v5 on.
+
+    Other machines have vfio devices too: they count only beside a PCI device of Google's.
+
+    Args:
+        root: the root of the file system.
+    """
+    accel = list(root.glob("dev/accel[0-9]*"))
+    vfio = [path for path in root.glob("dev/vfio/*") if path.name.isdigit()]
+    vendors = root.glob("sys/bus/pci/devices/*/vendor")
+    if not any(vendor.read_text().strip() == _GOOGLE_PCI_VENDOR for vendor in vendors):
+        return []
+    return sorted([*accel, *vfio])
+
+
+def tpu_present() -> bool:
+    """Whether this machine has a TPU and the library to drive it."""
+    has_library = "TPU_LIBRARY_PATH" in os.environ or importlib.util.find_spec("libtpu") is not None
+    return has_library and bool(tpu_device_files())

@@ -1,0 +1,1 @@
+"""The backends: what answers a program that asks for an accelerator."""
