@@ -62,7 +62,7 @@ def commands(context: click.Context, debug: bool) -> None:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Turn this program's errors into one line on stderr and exit code 2."""
+    """Turn errors, this program's own and defects of it, into one line on stderr and exit code 2."""
     from converters.errors import ConversionError
     from migrate.errors import MigrateError
     from shims.errors import ShimError
@@ -74,6 +74,12 @@ def _errors() -> Iterator[None]:
             raise
         click.echo(f"migrate: {error}", err=True)
         _show_details(error)
+        sys.exit(COULD_NOT)
+    except Exception as error:
+        if click.get_current_context().find_root().obj:
+            raise
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        click.echo(f"migrate: internal error ({what}); please report what --debug shows", err=True)
         sys.exit(COULD_NOT)
 
 
@@ -198,16 +204,31 @@ def rewrite(
 @click.option(
     "--timeout", type=click.FloatRange(min=1), help="Seconds after which the run is ended."
 )
-def run(script: Path, args: tuple[str, ...], replicas: int, timeout: float | None) -> None:
+@as_json
+def run(
+    script: Path, args: tuple[str, ...], replicas: int, timeout: float | None, json_output: bool
+) -> None:
     """Run a torch_xla script on a TPU where there is one, else on N replicas simulated on the CPU.
 
     Each replica is a process with real torch_xla on XLA:CPU; collectives run over gloo. What follows
-    `--` goes to the script. Exit code 1 if the script fails.
+    `--` goes to the script. Exit code 1 if the script fails. With --json, what the script prints goes to
+    stderr.
     """
     with _errors():
         from migrate.prove.run import run_script
 
-        result = run_script(script, args, side="xla", replicas=replicas, timeout=timeout)
+        result = run_script(
+            script,
+            args,
+            side="xla",
+            replicas=replicas,
+            timeout=timeout,
+            output="stderr" if json_output else "inherit",
+        )
+    if json_output:
+        _show_json(
+            {"script": str(script), "returncode": result.returncode, "seconds": result.seconds}
+        )
     if result.returncode != 0:
         click.echo(f"migrate: {script} ended with exit code {result.returncode}", err=True)
         sys.exit(FINDINGS)

@@ -224,3 +224,63 @@ class TestWeights:
         assert done.exit_code == 2
         assert all(f"other_{n}" in done.stderr for n in range(7))
         assert not out.exists()
+
+
+class TestRun:
+    def test_the_exit_code_and_what_goes_where(self, tmp_path: Path) -> None:
+        path = tmp_path / "script.py"
+        path.write_text("import sys\nprint('from the script', sys.argv[1:])\nsys.exit(3)\n")
+        migrate = Path(sys.executable).with_name("migrate")
+        command = [migrate, "run", path, "--json", "--", "--lr", "1"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "from the script ['--lr', '1']" in done.stderr
+        assert json.loads(done.stdout)["returncode"] == 3
+
+    def test_a_script_that_is_missing(self, tmp_path: Path) -> None:
+        done = run("run", tmp_path / "missing.py")
+        assert done.exit_code == 2
+        assert len(done.stderr.splitlines()) == 1
+
+
+class TestProve:
+    def test_equal_and_different_with_the_rewrite_made_on_the_fly(self, tmp_path: Path) -> None:
+        shutil.copy(TOY / "before.py", tmp_path / "train.py")
+        done = run("prove", tmp_path / "train.py", "--replicas", "2")
+        assert done.exit_code == 0, done.stderr
+        assert done.stdout.splitlines()[-1].startswith("equal: 96 steps on 2 ranks")
+        assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+        broken = tmp_path / "broken.py"
+        after = (TOY / "after.py").read_text()
+        broken.write_text(after.replace("DDP(model, gradient_as_bucket_view=True)", "model"))
+        arguments = ("prove", tmp_path / "train.py", "--rewritten", broken, "--json")
+        done = run(*arguments)
+        assert done.exit_code == 1
+        proof = json.loads(done.stdout)
+        assert not proof["equal"]
+        assert (proof["verdict"], proof["difference"]["step"]) == ("differs", 1)
+        assert "is DDP missing?" in proof["message"]
+
+    def test_an_original_that_does_not_run(self, tmp_path: Path) -> None:
+        path = tmp_path / "train.py"
+        path.write_text("import torch\n\nraise ValueError('no data here')\n")
+        done = run("prove", path)
+        assert done.exit_code == 2
+        lines = done.stderr.splitlines()
+        (line,) = [line for line in lines if line.startswith("migrate: ")]
+        assert "broken before rewriting: ValueError: no data here" in line
+        assert any("Traceback" in line for line in lines)
+
+
+def test_a_defect_of_the_program_is_one_line_too(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("migrate.rewrite.engine.rewrite", fail)
+    done = run("rewrite", script)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("migrate: internal error (ZeroDivisionError: division by zero)")
+    assert isinstance(run("--debug", "rewrite", script).exception, ZeroDivisionError)

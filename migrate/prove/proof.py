@@ -140,7 +140,7 @@ def record_run(
         replicas=replicas,
         record_dir=folder,
         timeout=timeout,
-        capture=True,
+        output="capture",
     )
     if result.returncode:
         raise _failure(path, side, result.returncode, result.output)

@@ -22,6 +22,7 @@ from migrate.tpu import tpu_present
 from shims import activate
 
 Side = Literal["original", "xla"]
+Output = Literal["inherit", "stderr", "capture"]
 # What each side runs on, and the extra of this package that brings it.
 _NEEDED: dict[Side, dict[str, str]] = {
     "original": {"torch": "torch"},
@@ -57,7 +58,7 @@ def run_script(
     replicas: int,
     record_dir: Path | None = None,
     timeout: float | None = None,
-    capture: bool = False,
+    output: Output = "inherit",
 ) -> RunResult:
     """Run `python SCRIPT ARGS` and wait for it and for all the processes that it started.
 
@@ -69,7 +70,8 @@ def run_script(
         replicas: number of ranks, at least 1. On a TPU the number of its chips counts instead.
         record_dir: where every process records its steps; None records nothing.
         timeout: seconds after which the run is stopped; None waits for ever.
-        capture: keep the output for the result instead of passing it through.
+        output: of the script: "inherit" passes it through, "stderr" passes all of it to stderr,
+            "capture" keeps its last lines for the result.
 
     Raises:
         NoScriptError: the script is not a file.
@@ -88,9 +90,9 @@ def run_script(
     process = subprocess.Popen(
         [sys.executable, str(script), *args],
         env=_environment(side, replicas, record_dir),
-        stdin=subprocess.DEVNULL if capture else None,
-        stdout=subprocess.PIPE if capture else None,
-        stderr=subprocess.STDOUT if capture else None,
+        stdin=None if output == "inherit" else subprocess.DEVNULL,
+        stdout={"inherit": None, "stderr": sys.stderr, "capture": subprocess.PIPE}[output],
+        stderr=subprocess.STDOUT if output == "capture" else None,
         # A group of its own: one signal reaches the replicas and their loader workers too.
         start_new_session=True,
     )

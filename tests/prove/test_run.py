@@ -48,7 +48,7 @@ def test_the_script_runs_as_python_runs_it(tmp_path: Path) -> None:
         "print('and an error', file=sys.stderr)\n"
         "raise SystemExit(3)\n",
     )
-    result = run_script(path, ["--lr", "1"], side="original", replicas=2, capture=True)
+    result = run_script(path, ["--lr", "1"], side="original", replicas=2, output="capture")
     assert result.returncode == 3
     assert result.output.splitlines() == [
         f"__main__ ['--lr', '1'] 7 {tmp_path}",
@@ -72,7 +72,7 @@ def test_a_timeout_ends_all_processes(tmp_path: Path) -> None:
 
 def test_children_left_behind_are_ended(tmp_path: Path) -> None:
     path = script(tmp_path, LINGERING.replace("WAIT", ""))
-    result = run_script(path, [str(tmp_path / "pids")], side="original", replicas=1, capture=True)
+    result = run_script(path, [str(tmp_path / "pids")], side="original", replicas=1, output="capture")
     assert result.returncode == 0
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert [gone(pid) for pid in pids] == [True, True]
@@ -121,7 +121,7 @@ def test_recording_runs_no_graph_of_its_own(tmp_path: Path) -> None:
     path = script(tmp_path, COUNTED)
     counts = []
     for folder in (None, tmp_path):
-        result = run_script(path, side="xla", replicas=1, record_dir=folder, capture=True)
+        result = run_script(path, side="xla", replicas=1, record_dir=folder, output="capture")
         assert result.returncode == 0, result.output
         counts.append(int(result.output.splitlines()[-1]))
     assert counts[0] > 0
