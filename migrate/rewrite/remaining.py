@@ -16,7 +16,7 @@ from migrate.rewrite.rule import Finding
 from migrate.rewrite.rules.ddp import DDP
 from migrate.rewrite.rules.init_process_group import INIT
 from migrate.rewrite.rules.mp_spawn import SPAWN
-from migrate.rewrite.tree import code, string_value
+from migrate.rewrite.tree import code, keyword, string_value
 
 NAME = "unhandled"
 
@@ -107,6 +107,8 @@ def _advice(node: cst.CSTNode, context: Context) -> str | None:
             return "'nccl': the backend on XLA is 'xla'"
         if value in ENVIRONMENT and _is_environment_key(node, context):
             return f"{value} is not set by torch_xla.launch: {ENVIRONMENT[value]}"
+    if isinstance(node, cst.Call):
+        return _advice_on_call(node, context)
     if names_cuda(node):
         return f"{code(node)}: the device on XLA is 'xla'"
     return None
@@ -127,6 +129,19 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Context) -> str | N
         advice = ADVICE.get(".".join(parts[:length]))
         if advice is not None:
             return f"{name}: {advice}"
+    return None
+
+
+def _advice_on_call(call: cst.Call, context: Context) -> str | None:
+    name = context.qualified_name(call.func) or ""
+    if name.startswith("torch.distributed."):
+        handle = keyword(call, "async_op")
+        if handle is not None and code(handle.value) != "False":
+            return f"{name}(async_op=True): handles are not known to work on the XLA backend"
+    if name.endswith(".DistributedSampler") and name.startswith("torch.utils.data"):
+        count = keyword(call, "num_replicas")
+        if count is not None and isinstance(count.value, cst.Integer):
+            return f"num_replicas={code(count.value)}: there are as many as the TPU has devices"
     return None
 
 

@@ -321,6 +321,11 @@ class TestNothingUnaccounted:
             ),
             ("import torch\ntorch.save({}, 'x')", "on all ranks"),
             ("def f(x):\n    return x.is_cuda", "is False on XLA"),
+            ("import torch.distributed as d\nd.all_reduce(x, async_op=True)", "async_op"),
+            (
+                "from torch.utils.data import DistributedSampler\nDistributedSampler(x, num_replicas=2)",
+                "num_replicas=2",
+            ),
             ("from apex import amp\namp.initialize()", "needs CUDA"),
         ],
     )

@@ -27,7 +27,8 @@ class MpSpawn(Rule):
     argument and the count go. Where the worker does not use it, no statement is added.
 
     **Reported.** A spawn that does not wait (`join=False`), a call with `*args` or `**kwargs`; a world
-    size that is passed to a worker whose definition is not in the script.
+    size that is passed to a worker whose definition is not in the script; other uses of the script's
+    own number of processes, such as `DistributedSampler(num_replicas=WORLD_SIZE)`.
 
     Source: torch_xla 2.9, `torch_xla.launch`; the worker's index is the global ordinal.
     """
@@ -86,6 +87,23 @@ class MpSpawn(Rule):
             """,
             "join=False",
         ),
+        reported(
+            """
+            import torch.multiprocessing as mp
+            from torch.utils.data import DistributedSampler
+
+            WORLD_SIZE = 2
+
+
+            def worker(rank, dataset):
+                return DistributedSampler(dataset, num_replicas=WORLD_SIZE, rank=rank)
+
+
+            def main(dataset):
+                mp.spawn(worker, args=(dataset,), nprocs=WORLD_SIZE)
+            """,
+            "as many replicas as the TPU has devices",
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
@@ -118,6 +136,7 @@ class MpSpawn(Rule):
                     f"the worker receives `{code(count)}`, which is not known before the launch: "
                     "let it call torch_xla.runtime.world_size() instead",
                 )
+        yield from self._fixed_counts(node, context, bound, count)
         yield self._launch(node, context, bound, dropped)
 
     def _launch(
@@ -145,6 +164,45 @@ class MpSpawn(Rule):
         if dropped is not None:
             consumed.append(dropped)
         return self.edit(node, replace, f"{code(node.func)} → torch_xla.launch", consumes=consumed)
+
+    def _fixed_counts(
+        self,
+        node: cst.Call,
+        context: Context,
+        bound: dict[str, cst.Arg],
+        count: cst.BaseExpression | None,
+    ) -> Iterable[Finding]:
+        """Report where the script goes on using its own number of processes.
+
+        A sampler that is told 2 of 8 replicas gives the same data to several of them, without an error.
+        """
+        if isinstance(count, cst.Integer):
+            same = (
+                element.value
+                for element in (_elements(bound["args"]) if "args" in bound else [])
+                if isinstance(element, cst.Element) and element.value.deep_equals(count)
+            )
+            for value in same:
+                message = (
+                    f"`{code(value)}` equals nprocs: if the worker takes it for the world size, let it "
+                    "call torch_xla.runtime.world_size() instead"
+                )
+                yield Finding(self.name, value, message)
+            return
+        if not isinstance(count, cst.Name):
+            return
+        owner, _ = context.bound_to(count)
+        inside = {id(name) for name in nodes_of(node, cst.Name)}
+        for mention in context.references(count.value):
+            if id(mention) in inside or context.bound_to(mention)[0] is not owner:
+                continue
+            bound_here = isinstance(context.parent(mention), cst.AssignTarget | cst.Param)
+            if not bound_here and not in_rendezvous_argument(mention, context):
+                message = (
+                    f"`{count.value}` is the script's own number of processes; there are as many "
+                    "replicas as the TPU has devices: torch_xla.runtime.world_size(), in the worker"
+                )
+                yield Finding(self.name, mention, message)
 
     def _position_of_count(
         self, args: cst.Arg | None, count: cst.BaseExpression | None
