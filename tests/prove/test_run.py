@@ -80,7 +80,9 @@ def test_children_left_behind_are_ended(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_all_processes(tmp_path: Path) -> None:
     path = script(tmp_path, LINGERING.replace("WAIT", "time.sleep(600)"))
+    # A shell starts background jobs, and so perhaps this test, with Ctrl-C switched off.
     call = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "from pathlib import Path; from migrate.prove.run import run_script;"
         f"run_script(Path({str(path)!r}), [{str(tmp_path / 'pids')!r}], side='original', replicas=1)"
     )
