@@ -22,6 +22,25 @@ if TYPE_CHECKING:
 
 FINE, FINDINGS, COULD_NOT = 0, 1, 2
 
+Command = Callable[..., None]
+
+
+def takes_a_script(command: Command) -> Command:
+    """Add what the commands that run a script share: the script, its arguments, replicas, time limit."""
+    a_path = click.Path(path_type=Path)
+    up_to_64 = click.IntRange(1, 64)
+    for decorate in (
+        click.option("--timeout", type=click.FloatRange(min=1), help="Seconds for each run."),
+        click.option(
+            "--replicas", default=2, show_default=True, type=up_to_64, help="Ranks of a run."
+        ),
+        click.argument("args", nargs=-1, type=click.UNPROCESSED),
+        click.argument("script", type=a_path),
+    ):
+        command = decorate(command)
+    return command
+
+
 as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON for machines.")
 
 
@@ -192,18 +211,7 @@ def rewrite(
     epilog="Example: migrate run train_xla.py --replicas 2 -- --epochs 1",
     short_help="Run a script on a TPU, or on simulated replicas.",
 )
-@click.argument("script", type=click.Path(path_type=Path))
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--replicas",
-    default=2,
-    show_default=True,
-    type=click.IntRange(1, 64),
-    help="Simulated replicas.",
-)
-@click.option(
-    "--timeout", type=click.FloatRange(min=1), help="Seconds after which the run is ended."
-)
+@takes_a_script
 @as_json
 def run(
     script: Path, args: tuple[str, ...], replicas: int, timeout: float | None, json_output: bool
@@ -238,21 +246,12 @@ def run(
     epilog="Example: migrate prove train.py --replicas 2 -- --epochs 1",
     short_help="Prove that the rewritten script trains the same.",
 )
-@click.argument("script", type=click.Path(path_type=Path))
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--replicas",
-    default=2,
-    show_default=True,
-    type=click.IntRange(1, 64),
-    help="Ranks on each side.",
-)
+@takes_a_script
 @click.option(
     "--rewritten",
     type=click.Path(path_type=Path),
     help="The rewritten script, where you have edited it; by default it is made on the fly.",
 )
-@click.option("--timeout", type=click.FloatRange(min=1), help="Seconds for each side.")
 @as_json
 def prove(
     script: Path,

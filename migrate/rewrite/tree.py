@@ -137,6 +137,25 @@ def keyword_arg(name: str, value: cst.BaseExpression) -> cst.Arg:
     )
 
 
+def elements(arg: cst.Arg) -> list[cst.BaseElement]:
+    """Return the elements of the tuple or list that `arg` passes; none for anything else."""
+    value = arg.value
+    return list(value.elements) if isinstance(value, cst.Tuple | cst.List) else []
+
+
+def without(value: cst.BaseExpression, index: int) -> cst.BaseExpression:
+    """Return the tuple or list `value` without one element; a tuple of one keeps its comma."""
+    assert isinstance(value, cst.Tuple | cst.List)
+    kept = list(value.elements)
+    last_comma = kept[-1].comma
+    del kept[index]
+    if kept and index == len(kept):
+        kept[-1] = kept[-1].with_changes(comma=last_comma)
+    if isinstance(value, cst.Tuple) and len(kept) == 1:
+        kept[0] = kept[0].with_changes(comma=cst.Comma())
+    return value.with_changes(elements=kept)
+
+
 def string_value(node: cst.CSTNode | None) -> str | None:
     """Return the value of a plain string literal, else None."""
     if isinstance(node, cst.SimpleString | cst.ConcatenatedString):
