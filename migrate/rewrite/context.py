@@ -156,6 +156,15 @@ class Context:
         return next(moves(self.module, self), None) is not None
 
     @cached_property
+    def uses_rpc(self) -> bool:
+        """Whether the script is built on torch.distributed.rpc, whose processes have different roles."""
+        return any(
+            (self.qualified_name(node) or "").startswith("torch.distributed.rpc.")
+            for node in self.nodes
+            if isinstance(node, cst.Attribute | cst.Name)
+        )
+
+    @cached_property
     def quote(self) -> str:
         """The quotation mark that most string literals of the script use."""
         marks = Counter(

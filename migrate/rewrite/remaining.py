@@ -64,6 +64,7 @@ ADVICE = {
     "torch.distributed.barrier": "does nothing on XLA: torch_xla.core.xla_model.rendezvous(tag)",
     "torch.distributed.init_process_group": "the backend on XLA is 'xla', the address 'xla://'",
     "torch.distributed.broadcast_object_list": "raises on XLA: use a gloo group",
+    "torch.distributed.rpc": "RPC has no equivalent on XLA",
     "torch.load": "load with map_location='cpu', then move to 'xla'",
     "torch.multiprocessing.Process": "replicas are started by torch_xla.launch",
     "torch.multiprocessing.spawn": "replicas are started by torch_xla.launch",
@@ -140,8 +141,11 @@ def _advice_on_call(call: cst.Call, context: Context) -> str | None:
             return f"{name}(async_op=True): handles are not known to work on the XLA backend"
     if name.endswith(".DistributedSampler") and name.startswith("torch.utils.data"):
         count = keyword(call, "num_replicas")
-        if count is not None and isinstance(count.value, cst.Integer):
-            return f"num_replicas={code(count.value)}: there are as many as the TPU has devices"
+        if count is not None and isinstance(count.value, cst.Integer | cst.Attribute):
+            return (
+                f"num_replicas={code(count.value)}: there are as many as the TPU has devices, "
+                "torch_xla.runtime.world_size()"
+            )
     return None
 
 

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.rules.init_process_group import in_rendezvous_argument
-from migrate.rewrite.tree import code, elements, insert_first, nodes_of
+from migrate.rewrite.tree import code, elements, insert_first, nodes
 
 ASK = "torch_xla.runtime.world_size()"
 
@@ -113,12 +113,20 @@ class WorldSize:
                 assign, lambda _: cst.RemoveFromParent(), message, consumes=[assign]
             )
 
-    def _other_mentions(self) -> list[cst.Name]:
-        """Return the mentions, outside of the spawn, of the variable that holds the count."""
+    def _other_mentions(self) -> list[cst.Name | cst.Attribute]:
+        """Return the mentions, outside of the spawn, of the variable or attribute that holds the count."""
+        inside = {id(node) for node in nodes(self._call)}
+        if isinstance(self._count, cst.Attribute):
+            return [
+                node
+                for node in self._context.nodes
+                if isinstance(node, cst.Attribute)
+                and id(node) not in inside
+                and node.deep_equals(self._count)
+            ]
         if not isinstance(self._count, cst.Name):
             return []
         owner, _ = self._context.bound_to(self._count)
-        inside = {id(name) for name in nodes_of(self._call, cst.Name)}
         return [
             name
             for name in self._context.references(self._count.value)
@@ -143,6 +151,6 @@ class WorldSize:
             if not binds and not in_rendezvous_argument(mention, self._context):
                 yield (
                     mention,
-                    f"`{mention.value}` is the script's own number of processes; there are as many "
+                    f"`{code(mention)}` is the script's own number of processes; there are as many "
                     f"replicas as the TPU has devices: {ASK}, in the worker",
                 )

@@ -110,9 +110,18 @@ def test_a_worker_that_is_also_called_keeps_its_signature() -> None:
     [
         ("rank", "sample(N)", "mp.spawn(worker, nprocs=N)", "N = 2"),
         ("rank, n", "sample(n)", "mp.spawn(worker, args=(2,), nprocs=2)", ""),
+        ("rank, args", "sample(args.n)", "mp.spawn(worker, args=(args,), nprocs=args.n)", ""),
         ("rank", "pass", COUNTED + 'mp.spawn(worker, nprocs=n)\nprint(f"{n} GPUs")', ""),
     ],
 )
 def test_other_uses_are_reported(parameters: str, body: str, main: str, before: str) -> None:
     done = run(parameters, body, main, before)
     assert any("torch_xla.runtime.world_size()" in note.message for note in done.findings)
+
+
+def test_rpc_is_left_alone() -> None:
+    body = "torch.distributed.rpc.init_rpc('worker', rank=rank)"
+    before = "import os\nos.environ['MASTER_ADDR'] = 'localhost'"
+    done = run("rank", body, "mp.spawn(worker, nprocs=2)", before)
+    assert not done.changed
+    assert {note.rule for note in done.findings} == {"mp-spawn", "rendezvous-address", "unhandled"}

@@ -26,9 +26,10 @@ class MpSpawn(Rule):
     `world_size = torch_xla.runtime.world_size()` becomes its first statement, and the parameter, the
     argument and the count go. Where the worker does not use it, no statement is added.
 
-    **Reported.** A spawn that does not wait (`join=False`), a call with `*args` or `**kwargs`; a world
-    size that is passed to a worker whose definition is not in the script; other uses of the script's
-    own number of processes, such as `DistributedSampler(num_replicas=WORLD_SIZE)`.
+    **Reported.** A spawn that does not wait (`join=False`), a call with `*args` or `**kwargs`, a script
+    built on `torch.distributed.rpc`; a world size that is passed to a worker whose definition is not in
+    the script; other uses of the script's own number of processes, such as
+    `DistributedSampler(num_replicas=WORLD_SIZE)`.
 
     Source: torch_xla 2.9, `torch_xla.launch`; the worker's index is the global ordinal.
     """
@@ -115,6 +116,11 @@ class MpSpawn(Rule):
         if bound is None or "fn" not in bound:
             yield from self.report(
                 node, "mp.spawn with * or ** arguments: write torch_xla.launch by hand"
+            )
+            return
+        if context.uses_rpc:
+            yield from self.report(
+                node, "RPC has no equivalent on XLA: its processes stay as they are"
             )
             return
         if "join" in bound and code(bound["join"].value) != "True":

@@ -115,7 +115,12 @@ class RendezvousAddress(Rule):
         return all(name is not None and not self._is_read(name, context) for name in names)
 
     def _is_read(self, name: str, context: Context) -> bool:
-        """Whether the script mentions the variable other than to set it or to ask whether it is set."""
+        """Whether the script mentions the variable other than to set it or to ask whether it is set.
+
+        RPC reads it too, inside torch.
+        """
+        if context.uses_rpc:
+            return True
         for string in context.nodes:
             if string_value(string) != name or isinstance(
                 context.parent(string), cst.ConcatenatedString
