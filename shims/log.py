@@ -1,0 +1,135 @@
+"""Logging of device values without waiting for the device inside the step.
+
+    shims.log(lambda loss: print(f"loss {loss:.3f}"), loss)
+
+On XLA, `.item()` or `print` of a tensor cuts the step's graph in two and runs the first half on the
+spot. Values handed over here are kept on the device and read together when the step has run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing import util
+from typing import Any
+
+import torch
+
+from shims import _tree
+
+
+@dataclass(frozen=True)
+class _Entry:
+    function: Callable[..., object]
+    values: tuple[Any, ...]
+
+
+class _Log:
+    """The callable `shims.log`, and what it has not read yet: by thread, as each may be a replica."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, list[_Entry]] = {}
+        self._flushes_at_exit_of: int | None = None
+
+    def __call__(self, fn: Callable[..., object], *values: Any) -> None:
+        """Call `fn(*values)` with the tensors on the CPU, after the step where that saves a sync.
+
+        With an XLA tensor among the values (also in nested dicts, lists and tuples), `fn` is
+        called at the end of the step (`shims.step()`, `torch_xla.sync()`), at `shims.log.flush()`,
+        or at the end of the program. All tensors logged in a step are read in one transfer, and
+        the step has as many executions as without. Each is copied on the device at the place of
+        the call, so that a later in-place change does not alter it. Without XLA tensors `fn` is
+        called at once, unless something is waiting: the order of the calls is kept.
+
+        An exception of `fn` is raised where `fn` is called, at the end of the step; what was
+        logged behind it stays for the next step's end, `flush` or the end of the program.
+
+        Args:
+            fn: called with as many arguments as there are values; what it returns is ignored.
+            values: tensors of any shape and device, which `fn` gets detached and on the CPU, and
+                anything else, which it gets as it is. Containers are copied, mappings as dicts.
+        """
+        entry = _Entry(fn, tuple(_tree.mapped(value, _kept) for value in values))
+        thread = threading.get_ident()
+        if not self._waiting.get(thread) and not any(_lazy(leaf) for leaf in _leaves([entry])):
+            _run(_read([entry]))
+            return
+        self._waiting.setdefault(thread, []).append(entry)
+        self._flush_at_exit()
+        # The first of a step's closures reads everything; the others find nothing left.
+        sys.modules["torch_xla.core.xla_model"].add_step_closure(self._end_step)
+
+    def flush(self) -> None:
+        """Read and hand over everything that is waiting, of all threads, now.
+
+        In the middle of a step this runs the step's graph up to here, as `.item()` does.
+        """
+        for thread in list(self._waiting):
+            self._hand_over(thread)
+
+    def _end_step(self) -> None:
+        self._hand_over(threading.get_ident())
+
+    def _hand_over(self, thread: int) -> None:
+        entries = _read(self._waiting.pop(thread, []))
+        try:
+            _run(entries)
+        finally:
+            if entries:  # one has raised
+                self._waiting[thread] = entries + self._waiting.get(thread, [])
+
+    def _flush_at_exit(self) -> None:
+        if self._flushes_at_exit_of == os.getpid():
+            return
+        self._flushes_at_exit_of = os.getpid()
+        # Registered now, so that it runs before torch_xla's own hook, which ends the runtime. The
+        # children of multiprocessing run no atexit hooks, but finalizers of their own.
+        atexit.register(self.flush)
+        util.Finalize(None, self.flush, exitpriority=1000)
+
+
+def _kept(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    # On XLA a clone is one more output of the step's graph, not an execution of its own.
+    return leaf.detach().clone() if _lazy(leaf) else leaf.detach()
+
+
+def _lazy(leaf: object) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.device.type == "xla"
+
+
+def _leaves(entries: list[_Entry]) -> Iterator[object]:
+    for entry in entries:
+        for _, leaf in _tree.leaves(entry.values):
+            yield leaf
+
+
+def _read(entries: list[_Entry]) -> list[_Entry]:
+    """The entries with their tensors on the CPU, those of XLA in one transfer."""
+    lazy = [leaf for leaf in _leaves(entries) if _lazy(leaf)]
+    fetched = {}
+    if lazy:
+        on_cpu = sys.modules["torch_xla"]._XLAC._xla_get_cpu_tensors(lazy)
+        fetched = {id(leaf): value for leaf, value in zip(lazy, on_cpu, strict=True)}
+
+    def to_cpu(leaf: Any) -> Any:
+        if id(leaf) in fetched:
+            return fetched[id(leaf)]
+        return leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf
+
+    return [_Entry(entry.function, _tree.mapped(entry.values, to_cpu)) for entry in entries]
+
+
+def _run(entries: list[_Entry]) -> None:
+    """Call the entries in order, taking each out of the list before it is called."""
+    while entries:
+        entry = entries.pop(0)
+        entry.function(*entry.values)
+
+
+log = _Log()
