@@ -8,10 +8,10 @@ Exit codes: 0 done and fine, 1 findings or a mismatch, 2 could not (one line say
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -79,7 +79,7 @@ def commands(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-@contextmanager
+@contextlib.contextmanager
 def _errors() -> Iterator[None]:
     """Turn errors, this program's own and defects of it, into one line on stderr and exit code 2."""
     from converters.errors import ConversionError
@@ -134,7 +134,7 @@ def _show_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-@contextmanager
+@contextlib.contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows what is being done: a spinner on a terminal, lines in a log."""
     if quiet:
@@ -267,14 +267,21 @@ def prove(
     of every step of every rank and the final weights are compared; exit code 1 if they differ, with the
     first place where they part and what differs there.
     """
-    with _errors(), _progress(quiet=json_output) as progress:
+    with _errors(), contextlib.ExitStack() as stack:
         from migrate.prove.proof import prove as prove_scripts
-        from migrate.rewrite.temporary import rewritten_beside
+        from migrate.rewrite.engine import rewrite as rewrite_script
+        from migrate.rewrite.temporary import written_beside
         from migrate.views.prove import proof_as_json, proof_summary
+        from migrate.views.rewrite import findings_summary
 
-        with rewritten_beside(script, rewritten) as against:
+        if rewritten is None:
+            done = rewrite_script(script)
+            # What is left to do by hand is the first suspect, should the two sides part.
+            _show(*findings_summary(done), err=True)
+            rewritten = stack.enter_context(written_beside(done))
+        with _progress(quiet=json_output) as progress:
             proof = prove_scripts(
-                script, against, args, replicas=replicas, timeout=timeout, progress=progress
+                script, rewritten, args, replicas=replicas, timeout=timeout, progress=progress
             )
     if json_output:
         _show_json(proof_as_json(proof))

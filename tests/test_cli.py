@@ -262,6 +262,14 @@ class TestProve:
         assert (proof["verdict"], proof["difference"]["step"]) == ("differs", 1)
         assert "is DDP missing?" in proof["message"]
 
+    def test_what_is_left_by_hand_is_said_first(self, tmp_path: Path) -> None:
+        path = tmp_path / "train.py"
+        path.write_text("import torch\n\ntorch.cuda.synchronize()\nraise ValueError('no data')\n")
+        done = run("prove", path)
+        assert done.exit_code == 2
+        assert "train.py: 1 left to do by hand" in done.stderr
+        assert f"{path}:3:1" in done.stderr.replace("\n", "")
+
     def test_an_original_that_does_not_run(self, tmp_path: Path) -> None:
         path = tmp_path / "train.py"
         path.write_text("import torch\n\nraise ValueError('no data here')\n")

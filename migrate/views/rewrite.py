@@ -32,6 +32,12 @@ def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableT
         target = f" → {escape(str(written))}" if written else ""
         yield f"[bold]{name}{target}[/bold]: {len(done.edits)} edits"
         yield _notes(done.edits)
+    yield from findings_summary(done)
+
+
+def findings_summary(done: Rewrite) -> Iterator[RenderableType]:
+    """Yield what is left to do by hand in one script; nothing where nothing is."""
+    name = escape(str(done.path))
     if done.findings:
         yield f"[yellow]{name}: {len(done.findings)} left to do by hand[/yellow]"
         yield _notes(done.findings, name)

@@ -72,7 +72,9 @@ def test_a_timeout_ends_all_processes(tmp_path: Path) -> None:
 
 def test_children_left_behind_are_ended(tmp_path: Path) -> None:
     path = script(tmp_path, LINGERING.replace("WAIT", ""))
-    result = run_script(path, [str(tmp_path / "pids")], side="original", replicas=1, output="capture")
+    result = run_script(
+        path, [str(tmp_path / "pids")], side="original", replicas=1, output="capture"
+    )
     assert result.returncode == 0
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert [gone(pid) for pid in pids] == [True, True]

@@ -9,7 +9,7 @@ import pytest
 
 from converters.errors import OutputError
 from migrate.rewrite.engine import rewrite
-from migrate.rewrite.temporary import rewritten_beside
+from migrate.rewrite.temporary import written_beside
 from migrate.rewrite.write import NotWritableError, WouldOverwriteError, beside, write
 
 BEFORE = "import torch\nx = torch.zeros(3).cuda()\n"
@@ -73,7 +73,7 @@ def test_an_interrupted_write_leaves_nothing(
 
 def test_the_temporary_rewrite_is_removed_whatever_happens(script: Path, tmp_path: Path) -> None:
     def interrupted() -> None:
-        with rewritten_beside(script) as path:
+        with written_beside(rewrite(script)) as path:
             assert path.parent == script.parent
             assert path.read_text() == AFTER
             raise KeyboardInterrupt
