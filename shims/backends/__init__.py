@@ -1,1 +1,120 @@
-"""The backends: what answers a program that asks for an accelerator."""
+"""The backends: what answers a program that asks for an accelerator.
+
+The order is TPU, CUDA, CPU; `MIGRATE_BACKEND` forces one. To choose asks the environment and the
+device files, never the XLA runtime: it must not run before the ranks are launched.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shims import activate
+from shims.api_errors import BackendMissingError
+
+if TYPE_CHECKING:
+    from shims.backends.base import Backend
+
+FORCE = "MIGRATE_BACKEND"
+_CLASSES = {
+    "xla": "shims.backends.xla:XlaBackend",
+    "tpu": "shims.backends.tpu:TpuBackend",
+    "cuda": "shims.backends.cuda:CudaBackend",
+    "cpu": "shims.backends.host:HostBackend",
+}
+_NEEDED = {"xla": "torch_xla", "tpu": "torch_tpu"}
+_GOOGLE_PCI_VENDOR = "0x1ae0"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A backend's name, and what made the shims take it."""
+
+    name: str
+    why: str
+
+
+@functools.cache
+def current() -> Backend:
+    """This process's backend, chosen at the first call.
+
+    Raises:
+        BackendMissingError: the one that is forced cannot run here.
+    """
+    chosen = choose()
+    module, _, name = _CLASSES[chosen.name].partition(":")
+    backend: Backend = getattr(importlib.import_module(module), name)(chosen.why)
+    return backend
+
+
+class Machine:
+    """What there is to choose from here. Asked piece by piece: to ask for CUDA imports torch."""
+
+    def has_tpu(self, root: Path = Path("/")) -> bool:
+        """Whether there are device files of a TPU, without starting a runtime."""
+        # /dev/accelN up to v4, /dev/vfio/N from v5 on; other machines have vfio devices too.
+        vendors = root.glob("sys/bus/pci/devices/*/vendor")
+        if not any(vendor.read_text().strip() == _GOOGLE_PCI_VENDOR for vendor in vendors):
+            return False
+        vfio = (path for path in root.glob("dev/vfio/*") if path.name.isdigit())
+        return any(root.glob("dev/accel[0-9]*")) or any(vfio)
+
+    def has_cuda(self) -> bool:
+        """Whether torch sees a GPU."""
+        import torch
+
+        return bool(torch.cuda.is_available())
+
+    def has_package(self, name: str) -> bool:
+        """Whether a package can be imported."""
+        return importlib.util.find_spec(name) is not None
+
+
+def choose(environment: Mapping[str, str] | None = None, machine: Machine | None = None) -> Choice:
+    """Which backend there is to take, and why.
+
+    Args:
+        environment: None for that of this process.
+        machine: None for this one.
+
+    Raises:
+        BackendMissingError: `MIGRATE_BACKEND` names none, or one that cannot run here.
+    """
+    environment = os.environ if environment is None else environment
+    machine = machine or Machine()
+    forced = environment.get(FORCE)
+    if forced:
+        return _forced(forced, machine)
+    switched = environment.get(activate.BACKEND)
+    if switched == "simulate":
+        return Choice("xla", "replicas are simulated (shims.activate)")
+    if switched == "cpu":
+        return Choice("cpu", "the CPU answers for CUDA (shims.activate)")
+    if machine.has_tpu():
+        for name, package in _NEEDED.items():
+            if machine.has_package(package):
+                return Choice(name, f"there is a TPU, and {package}")
+    if machine.has_cuda():
+        return Choice("cuda", "there is CUDA and no TPU that a package here can drive")
+    return Choice("cpu", "there is neither a TPU with torch_xla or torch_tpu, nor CUDA")
+
+
+def _forced(name: str, machine: Machine) -> Choice:
+    if name not in _CLASSES:
+        raise BackendMissingError(
+            f"{FORCE}={name!r} is no backend", f"one of {', '.join(_CLASSES)}"
+        )
+    package = _NEEDED.get(name)
+    if package is not None and not machine.has_package(package):
+        raise BackendMissingError(f"{FORCE}={name} needs {package}", f"pip install {package}")
+    if name == "cuda" and not machine.has_cuda():
+        raise BackendMissingError(
+            f"{FORCE}=cuda, but torch sees no CUDA device", "check nvidia-smi and torch's build"
+        )
+    return Choice(name, f"{FORCE}={name}")

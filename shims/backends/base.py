@@ -1,0 +1,227 @@
+"""What a backend answers, and the answers that every ordinary torch.distributed process shares."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.utils.checkpoint
+from torch.nn.parallel import DistributedDataParallel
+
+from shims.api_errors import NotOnDeviceError
+from shims.backends import processes
+
+_NOTHING = contextlib.nullcontext()
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """The memory of this rank's device, in bytes.
+
+    Attributes:
+        used: held by tensors now.
+        peak: the most that was held since the program started.
+        limit: what the device has.
+    """
+
+    used: int
+    peak: int
+    limit: int
+
+
+class Backend(ABC):
+    """One kind of device, for one process.
+
+    What is not overridden holds wherever each rank is a process with a torch.distributed group.
+
+    Args:
+        why: what made the shims take this backend, in words.
+    """
+
+    name: str
+    # Of torch.distributed.
+    group_backend: str
+    # Whether the group averages itself. NCCL does; gloo and XLA sum, and the shims divide.
+    averages = False
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.why}>"
+
+    # --- ranks
+
+    @abstractmethod
+    def launch(self, fn: Callable[..., object], args: tuple[Any, ...], ranks: int | None) -> None:
+        """Call `fn(rank, *args)` in every rank; see `shims.launch`."""
+
+    def init_distributed(self, timeout: timedelta | None) -> None:
+        """Join the default process group; see `shims.init_distributed`."""
+        options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+        if not processes.in_environment():
+            # Nobody started other ranks: a group of one, for which no port is opened.
+            options |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        dist.init_process_group(self.group_backend, **options)
+
+    def rank(self) -> int:
+        """The global rank."""
+        return dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
+
+    def local_rank(self) -> int:
+        """The rank among those of this machine."""
+        return int(os.environ.get("LOCAL_RANK", "0"))
+
+    def world_size(self) -> int:
+        """The number of ranks on all machines."""
+        if dist.is_initialized():
+            return int(dist.get_world_size())
+        return int(os.environ.get("WORLD_SIZE", "1"))
+
+    # --- models
+
+    @abstractmethod
+    def device(self) -> torch.device:
+        """This rank's device."""
+
+    def to_device(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Move a model, shared weights staying shared; see `shims.to_device`."""
+        return model.to(self.device())
+
+    def ddp(self, model: torch.nn.Module, options: dict[str, Any]) -> DistributedDataParallel:
+        """Wrap a model that is on the device; see `shims.ddp`."""
+        self.require_on_device(model)
+        return DistributedDataParallel(model, **options)
+
+    def require_on_device(self, model: torch.nn.Module) -> None:
+        """Refuse a model with a parameter or buffer elsewhere than on this rank's device.
+
+        Raises:
+            NotOnDeviceError: names the first such tensor and the usual mistake.
+        """
+        device = self.device()
+        for kind, tensors in (
+            ("parameter", model.named_parameters()),
+            ("buffer", model.named_buffers()),
+        ):
+            for name, tensor in tensors:
+                if tensor.device != device:
+                    raise NotOnDeviceError(
+                        f"{kind} {name!r} is on {tensor.device}, this rank's device is {device}",
+                        "call shims.to_device(model) before shims.ddp(model), and make the "
+                        "optimizer after both",
+                    )
+
+    def sync_batch_norm(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Let batch norms see all ranks' batches; see `shims.sync_batch_norm`."""
+        from shims.batch_norm import convert
+
+        return convert(model)
+
+    def checkpoint_activations(
+        self, function: Callable[..., Any], args: tuple[Any, ...], preserve_rng_state: bool
+    ) -> Any:
+        """Run `function`, recomputing it in the backward; see `shims.checkpoint_activations`."""
+        return torch.utils.checkpoint.checkpoint(
+            function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state
+        )
+
+    # --- steps
+
+    def step(self) -> contextlib.AbstractContextManager[None]:
+        """What the body of a training step runs in."""
+        return _NOTHING
+
+    def autocast(self, dtype: torch.dtype, enabled: bool) -> Any:
+        """Mixed precision on this device; see `shims.autocast`."""
+        return torch.autocast(self.device().type, dtype=dtype, enabled=enabled)
+
+    def grad_scaler(self, options: dict[str, Any]) -> Any:
+        """A gradient scaler; see `shims.grad_scaler`."""
+        return torch.amp.GradScaler(self.device().type, **options)
+
+    def clip_grad_norm(
+        self,
+        parameters: Iterable[torch.Tensor],
+        max_norm: float,
+        norm_type: float,
+        error_if_nonfinite: bool,
+    ) -> torch.Tensor:
+        """Scale the gradients down to a norm; see `shims.clip_grad_norm`."""
+        # Looked up at each call: torch_xla puts its own in this place.
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until the device has done all that it was given."""
+
+    @abstractmethod
+    def memory(self) -> MemoryUse:
+        """The memory of this rank's device.
+
+        Raises:
+            MemoryUnknownError: the backend cannot tell.
+        """
+
+    # --- random numbers
+
+    def manual_seed(self, seed: int) -> None:
+        """Seed torch on the host and on the device."""
+        torch.manual_seed(seed)
+
+    @abstractmethod
+    def device_rng_state(self) -> torch.Tensor | int | None:
+        """The state of the device's generator; None where the host's is the only one."""
+
+    @abstractmethod
+    def set_device_rng_state(self, state: Any) -> None:
+        """Put back what `device_rng_state` gave on the same kind of device."""
+
+    # --- collectives
+
+    def check(  # noqa: B027 - nothing to refuse is the rule
+        self, call: str, tensors: Sequence[torch.Tensor], group: Any, whole_world: bool = False
+    ) -> None:
+        """Refuse tensors and groups that the collective `call` would treat wrongly.
+
+        Args:
+            call: the name, for the message.
+            tensors: those of this rank.
+            group: None for all ranks.
+            whole_world: whether the backend computes this call over all ranks whatever the group.
+        """
+
+    def object_group(self, call: str, group: Any) -> Any:
+        """The group that carries the objects of the ranks of `group`."""
+        return group
+
+    def barrier(self, group: Any) -> None:
+        """Wait until all ranks of the group are here."""
+        dist.barrier(group)
+
+    def broadcast(self, tensor: torch.Tensor, src: int, group: Any, async_op: bool) -> Any:
+        """Give every rank the tensor of rank `src`."""
+        return dist.broadcast(tensor, src, group, async_op)
+
+    def all_to_all(
+        self,
+        outputs: list[torch.Tensor],
+        inputs: list[torch.Tensor],
+        group: Any,
+        async_op: bool,
+    ) -> Any:
+        """Exchange tensor i with rank i."""
+        return dist.all_to_all(outputs, inputs, group, async_op)
+
+    def new_group(
+        self, ranks: list[int] | None, timeout: timedelta | None, group_backend: str | None
+    ) -> Any:
+        """A group of some of the ranks; see `shims.new_group`."""
+        return dist.new_group(ranks, timeout, group_backend)

@@ -1,0 +1,86 @@
+"""CUDA: one rank for each GPU, collectives over NCCL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from shims.api_errors import LaunchError
+from shims.backends import processes
+from shims.backends.base import Backend, MemoryUse
+
+
+class CudaBackend(Backend):
+    """The GPUs of this machine, or of all machines under torchrun."""
+
+    name = "cuda"
+    group_backend = "nccl"
+    averages = True
+
+    def launch(self, fn: Callable[..., object], args: tuple[Any, ...], ranks: int | None) -> None:
+        """Start a rank for each GPU here, unless a launcher has."""
+        if processes.in_environment():
+            processes.require_same(ranks, self.world_size())
+            processes.run(fn, int(os.environ["RANK"]), args)
+            return
+        gpus = torch.cuda.device_count()
+        count = processes.wanted(ranks) or gpus
+        if count > gpus:
+            raise LaunchError(f"{count} ranks asked for with {gpus} GPUs", "one rank for each GPU")
+        if count == 1:
+            processes.run(fn, 0, args)
+        else:
+            processes.spawn(fn, args, count)
+
+    def init_distributed(self, timeout: timedelta | None) -> None:
+        """Make this rank's GPU the current one, then join."""
+        # NCCL takes the current device; without this all ranks meet on GPU 0.
+        torch.cuda.set_device(self.device())
+        super().init_distributed(timeout)
+
+    def device(self) -> torch.device:
+        """The GPU whose number is the local rank."""
+        return torch.device("cuda", self.local_rank())
+
+    def ddp(self, model: torch.nn.Module, options: dict[str, Any]) -> DistributedDataParallel:
+        """DDP on this rank's GPU."""
+        self.require_on_device(model)
+        return DistributedDataParallel(model, device_ids=[self.local_rank()], **options)
+
+    def sync_batch_norm(self, model: torch.nn.Module) -> torch.nn.Module:
+        """torch's own, which has CUDA kernels."""
+        return torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+
+    def synchronize(self) -> None:
+        """Wait for this rank's GPU."""
+        torch.cuda.synchronize(self.device())
+
+    def memory(self) -> MemoryUse:
+        """What torch's allocator holds, and what the GPU has."""
+        device = self.device()
+        return MemoryUse(
+            used=torch.cuda.memory_allocated(device),
+            peak=torch.cuda.max_memory_allocated(device),
+            limit=torch.cuda.mem_get_info(device)[1],
+        )
+
+    def device_rng_state(self) -> torch.Tensor:
+        """Of this rank's GPU."""
+        return torch.cuda.get_rng_state(self.device())
+
+    def set_device_rng_state(self, state: Any) -> None:
+        """Of this rank's GPU."""
+        torch.cuda.set_rng_state(state, self.device())
+
+    def barrier(self, group: Any) -> None:
+        """NCCL must be told the device, or it guesses one from the rank."""
+        if dist.get_backend(group) == "nccl":
+            dist.barrier(group, device_ids=[self.local_rank()])
+        else:
+            dist.barrier(group)

@@ -1,0 +1,252 @@
+"""XLA through torch_xla: a TPU, or replicas simulated on the CPU. One rank for each device."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.xla_backend
+import torch_xla.runtime as xr
+import torch_xla.utils.checkpoint
+from torch.nn.parallel import DistributedDataParallel
+from torch_xla._internal import pjrt
+
+from shims import activate, placement
+from shims.api_errors import LaunchError, MemoryUnknownError, NotOnDeviceError, UnsupportedError
+from shims.backends import processes
+from shims.backends.base import Backend, MemoryUse
+from shims.backends.unneeded_scaler import UnneededScaler
+
+
+class XlaBackend(Backend):
+    """The devices of torch_xla's runtime."""
+
+    name = "xla"
+    group_backend = "xla"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        # A seed given before the runtime runs: to set it would start the runtime, too early.
+        self._seed: int | None = None
+        self._host_groups: dict[Any, Any] = {}
+
+    def launch(self, fn: Callable[..., object], args: tuple[Any, ...], ranks: int | None) -> None:
+        """Start a rank for each device: torch_xla.launch."""
+        if torch_xla._XLAC._xla_runtime_is_initialized():
+            raise LaunchError(
+                "the XLA runtime was in use before shims.launch",
+                "move shims.device(), .to(...), shims.rank() and the like into the function that "
+                "shims.launch starts",
+            )
+        simulated = os.environ.get(activate.BACKEND) == "simulate"
+        on_cpu = os.environ.get("PJRT_DEVICE", "CPU") == "CPU"
+        count = ranks if simulated else processes.wanted(ranks)
+        context: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if on_cpu and not simulated and count is not None and not dist.is_torchelastic_launched():
+            context = _simulated(count)
+        with context:
+            torch_xla.launch(_worker, args=(fn, args, count))
+
+    def init_distributed(self, timeout: timedelta | None) -> None:
+        """Join the group of all devices."""
+        self.device()
+        options = {} if timeout is None else {"timeout": timeout}
+        dist.init_process_group("xla", init_method="xla://", **options)
+
+    def rank(self) -> int:
+        """The global ordinal."""
+        return xr.global_ordinal()
+
+    def local_rank(self) -> int:
+        """The ordinal on this machine."""
+        return xr.local_ordinal()
+
+    def world_size(self) -> int:
+        """The number of replicas."""
+        return xr.world_size()
+
+    def device(self) -> torch.device:
+        """This rank's only one."""
+        device = torch_xla.device()
+        if self._seed is not None:
+            torch_xla.manual_seed(self._seed)
+            self._seed = None
+        return device
+
+    def to_device(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Move and tie again: on XLA a move makes new parameters, one for each name."""
+        return placement.move_and_tie(model, self.device())
+
+    def ddp(self, model: torch.nn.Module, options: dict[str, Any]) -> DistributedDataParallel:
+        """DDP without device_ids; gradients that are views save a copy of them in each graph."""
+        self.require_on_device(model)
+        return DistributedDataParallel(model, **{"gradient_as_bucket_view": True, **options})
+
+    def checkpoint_activations(
+        self, function: Callable[..., Any], args: tuple[Any, ...], preserve_rng_state: bool
+    ) -> Any:
+        """torch_xla's form keeps XLA from merging the recomputation with the first computation."""
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        if torch.is_grad_enabled() and not any(tensor.requires_grad for tensor in tensors):
+            raise UnsupportedError(
+                "shims.checkpoint_activations on XLA needs an input that requires a gradient",
+                "call .requires_grad_() on an input; without it the weights inside get none",
+            )
+        return torch_xla.utils.checkpoint.checkpoint(
+            function, *args, preserve_rng_state=preserve_rng_state
+        )
+
+    def step(self) -> contextlib.AbstractContextManager[None]:
+        """One graph for each step."""
+        return torch_xla.step()
+
+    def autocast(self, dtype: torch.dtype, enabled: bool) -> Any:
+        """bfloat16: torch_xla would silently compute any other type in float32."""
+        if enabled and dtype != torch.bfloat16:
+            raise UnsupportedError(
+                f"shims.autocast(dtype={dtype}) on XLA", "a TPU has torch.bfloat16 only"
+            )
+        return torch.autocast("xla", dtype=torch.bfloat16, enabled=enabled)
+
+    def grad_scaler(self, options: dict[str, Any]) -> Any:
+        """bfloat16 has the exponents of float32: nothing is to be scaled."""
+        return UnneededScaler(options)
+
+    def synchronize(self) -> None:
+        """Run what is pending, and wait for it."""
+        torch_xla.sync(wait=True)
+
+    def memory(self) -> MemoryUse:
+        """What the runtime says of its device."""
+        try:
+            info = xm.get_memory_info()
+            return MemoryUse(
+                used=int(info["bytes_used"]),
+                peak=int(info["peak_bytes_used"]),
+                limit=int(info["bytes_limit"]),
+            )
+        except (RuntimeError, KeyError) as error:
+            raise MemoryUnknownError(
+                "shims.memory() has no answer: XLA on this device does not count its memory",
+                "ask on a CUDA device or a TPU, or catch MemoryUnknownError",
+            ) from error
+
+    def manual_seed(self, seed: int) -> None:
+        """torch.manual_seed does not reach XLA's generator."""
+        torch.manual_seed(seed)
+        if torch_xla._XLAC._xla_runtime_is_initialized():
+            torch_xla.manual_seed(seed)
+        else:
+            self._seed = seed
+
+    def device_rng_state(self) -> int:
+        """XLA's is one number."""
+        self.device()
+        return int(xm.get_rng_state())
+
+    def set_device_rng_state(self, state: Any) -> None:
+        """XLA's is one number."""
+        self._seed = None
+        xm.set_rng_state(state)
+
+    def check(
+        self, call: str, tensors: Sequence[torch.Tensor], group: Any, whole_world: bool = False
+    ) -> None:
+        """torch_xla leaves host tensors as they are, and ignores the group in some calls."""
+        if dist.get_backend(group) != "xla":
+            return
+        for tensor in tensors:
+            if tensor.device.type != "xla":
+                raise NotOnDeviceError(
+                    f"shims.{call} of a tensor on {tensor.device}",
+                    "move it to shims.device(), or use a group made by "
+                    "shims.new_group(backend='gloo')",
+                )
+        if whole_world and group is not None and group.size() != xr.world_size():
+            raise UnsupportedError(
+                f"shims.{call} in a group of {group.size()} of {xr.world_size()} ranks on XLA",
+                "torch_xla computes it over all ranks: use shims.all_reduce or shims.all_gather",
+            )
+
+    def object_group(self, call: str, group: Any) -> Any:
+        """Objects have lengths that differ by rank, which XLA cannot compile: gloo carries them."""
+        if dist.get_backend(group) != "xla":
+            return group
+        if group is not None and group.size() != xr.world_size():
+            raise UnsupportedError(
+                f"shims.{call} in an XLA group of {group.size()} of {xr.world_size()} ranks",
+                "make the group with shims.new_group(ranks, backend='gloo')",
+            )
+        world = dist.group.WORLD
+        if world not in self._host_groups:
+            # Of the present process group only: an earlier one's is gone with it.
+            self._host_groups = {world: dist.new_group(backend="gloo")}
+        return self._host_groups[world]
+
+    def barrier(self, group: Any) -> None:
+        """dist.barrier on XLA waits for nobody."""
+        if dist.get_backend(group) != "xla":
+            dist.barrier(group)
+            return
+        self.check("barrier", (), group, whole_world=True)
+        xm.rendezvous("shims.barrier")
+
+    def broadcast(self, tensor: torch.Tensor, src: int, group: Any, async_op: bool) -> Any:
+        """Clear what the receivers hold first.
+
+        torch_xla multiplies it by 0 and sums: a NaN or an infinity in a receiver's memory would
+        reach every rank.
+        """
+        if dist.get_backend(group) == "xla":
+            # A value of the device, not a constant: the graphs of all ranks must be the same.
+            here = torch.tensor([self.rank() == src]).to(tensor.device)
+            with torch.no_grad():
+                kept = torch.where(here, tensor, torch.zeros_like(tensor))
+                tensor.copy_(kept.reshape(tensor.shape))
+        return dist.broadcast(tensor, src, group, async_op)
+
+    def new_group(
+        self, ranks: list[int] | None, timeout: timedelta | None, group_backend: str | None
+    ) -> Any:
+        """Groups of XLA hold every rank once: those beside this one are worked out from it."""
+        options: Any = None
+        if group_backend is None and ranks is not None and 1 < len(ranks) < xr.world_size():
+            options = {"xla_pg_options": {"spmd": True}}
+        try:
+            return dist.new_group(ranks, timeout=timeout, backend=group_backend, pg_options=options)
+        except (ValueError, AssertionError) as error:
+            raise UnsupportedError(
+                f"shims.new_group({ranks}) on XLA: not a row or a column of a grid of all ranks",
+                "use shims.new_group(ranks, backend='gloo') with tensors on the host",
+            ) from error
+
+
+def _worker(
+    index: int, fn: Callable[..., object], args: tuple[Any, ...], expected: int | None
+) -> None:
+    # Under torchrun the index is the local one.
+    rank = xr.global_ordinal()
+    processes.require_same(expected, xr.world_size())
+    processes.run(fn, rank, args)
+
+
+@contextlib.contextmanager
+def _simulated(count: int) -> Iterator[None]:
+    """Let torch_xla.launch start `count` replicas on the CPU."""
+    from shims import _launch
+
+    os.environ |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
+    before = pjrt.run_multiprocess
+    pjrt.run_multiprocess = functools.partial(_launch.run_multiprocess, count)
+    try:
+        yield
+    finally:
+        pjrt.run_multiprocess = before

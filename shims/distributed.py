@@ -1,0 +1,325 @@
+"""The collectives of torch.distributed, with the same names and arguments, right on every backend.
+
+`op` may also be given by name: "sum", "mean", "product", "min", "max". What differs from torch:
+
+- "mean" works everywhere, not only on NCCL;
+- `barrier` waits for all ranks on XLA too, where `dist.barrier` waits for nobody;
+- object collectives go over gloo where the backend cannot carry them;
+- on XLA, tensors on the host and calls that ignore their group are refused, as torch_xla would leave
+  them as they are or compute over all ranks.
+
+All ranks of the group call the same function in the same order with the same shapes and dtypes.
+Tensors are on `shims.device()`, results are written in place. With `async_op=True` the result is
+there after `.wait()` of what is returned; else None is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from shims.api_errors import UnsupportedError
+from shims.backends import current
+from shims.backends.processes import Then
+
+Op: TypeAlias = Literal["sum", "mean", "product", "min", "max"]
+
+_OPS = {
+    "sum": dist.ReduceOp.SUM,
+    "mean": dist.ReduceOp.AVG,
+    "product": dist.ReduceOp.PRODUCT,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+}
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    op: Op | dist.ReduceOp = "sum",
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    """Reduce a tensor over the ranks, in place in each.
+
+    Args:
+        tensor: any shape, the same in all ranks.
+        op: the reduction; "mean" for floating-point and complex tensors only.
+        group: None for all ranks.
+        async_op: return at once, with something to `.wait()` for.
+    """
+    current().check("all_reduce", [tensor], group)
+    reduction, divisor = _reduction(op, tensor, group)
+    return _divided(dist.all_reduce(tensor, reduction, group, async_op), tensor, divisor)
+
+
+def reduce(
+    tensor: torch.Tensor,
+    dst: int = 0,
+    op: Op | dist.ReduceOp = "sum",
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    """Reduce a tensor into the one of rank `dst`; what the others then hold is undefined.
+
+    Args:
+        tensor: any shape, the same in all ranks.
+        dst: a global rank.
+        op: the reduction; "mean" for floating-point and complex tensors only.
+        group: None for all ranks.
+        async_op: return at once, with something to `.wait()` for.
+    """
+    current().check("reduce", [tensor], group, whole_world=True)
+    reduction, divisor = _reduction(op, tensor, group)
+    if dist.get_rank() != dst:
+        divisor = None
+    return _divided(dist.reduce(tensor, dst, reduction, group, async_op), tensor, divisor)
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    src: int = 0,
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    """Overwrite the tensor of every rank with that of rank `src` (a global rank)."""
+    current().check("broadcast", [tensor], group)
+    return current().broadcast(tensor, src, group, async_op)
+
+
+def all_gather(
+    tensor_list: list[torch.Tensor],
+    tensor: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    """Write the tensor of rank i into `tensor_list[i]`, in every rank; all of one shape."""
+    current().check("all_gather", [tensor, *tensor_list], group)
+    return dist.all_gather(tensor_list, tensor, group, async_op)
+
+
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    """Write all ranks' tensors one behind the other: (n, …) of each into (ranks * n, …)."""
+    current().check("all_gather_into_tensor", [output_tensor, input_tensor], group)
+    return dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
+
+
+def reduce_scatter(
+    output: torch.Tensor,
+    input_list: list[torch.Tensor],
+    op: Op | dist.ReduceOp = "sum",
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    """Reduce `input_list[i]` over the ranks into the output of rank i; all of one shape."""
+    current().check("reduce_scatter", [output, *input_list], group)
+    reduction, divisor = _reduction(op, output, group)
+    work = dist.reduce_scatter(output, input_list, reduction, group, async_op)
+    return _divided(work, output, divisor)
+
+
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002 - torch's name for it
+    op: Op | dist.ReduceOp = "sum",
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    """Reduce (ranks * n, …) over the ranks, and give rank i its part i of (n, …)."""
+    current().check("reduce_scatter_tensor", [output, input], group)
+    reduction, divisor = _reduction(op, output, group)
+    work = dist.reduce_scatter_tensor(output, input, reduction, group, async_op)
+    return _divided(work, output, divisor)
+
+
+def all_to_all(
+    output_tensor_list: list[torch.Tensor],
+    input_tensor_list: list[torch.Tensor],
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    """Send `input_tensor_list[i]` to rank i, and receive rank i's into `output_tensor_list[i]`."""
+    tensors = [*output_tensor_list, *input_tensor_list]
+    current().check("all_to_all", tensors, group, whole_world=True)
+    return current().all_to_all(output_tensor_list, input_tensor_list, group, async_op)
+
+
+def all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002 - torch's name for it
+    output_split_sizes: list[int] | None = None,
+    input_split_sizes: list[int] | None = None,
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    """Send part i of the first dimension to rank i, and receive likewise.
+
+    Args:
+        output: (n, …), n divisible by the number of ranks if there are no split sizes.
+        input: as `output`.
+        output_split_sizes: rows from each rank. Refused on XLA, which splits evenly.
+        input_split_sizes: rows for each rank. Refused on XLA.
+        group: None for all ranks.
+        async_op: return at once, with something to `.wait()` for.
+    """
+    current().check("all_to_all_single", [output, input], group, whole_world=True)
+    return dist.all_to_all_single(
+        output, input, output_split_sizes, input_split_sizes, group, async_op
+    )
+
+
+def gather(
+    tensor: torch.Tensor,
+    gather_list: list[torch.Tensor] | None = None,
+    dst: int = 0,
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    """Write the tensor of rank i into `gather_list[i]` of rank `dst`; None elsewhere."""
+    current().check("gather", [tensor, *(gather_list or ())], group, whole_world=True)
+    return dist.gather(tensor, gather_list, dst, group, async_op)
+
+
+def scatter(
+    tensor: torch.Tensor,
+    scatter_list: list[torch.Tensor] | None = None,
+    src: int = 0,
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    """Write `scatter_list[i]` of rank `src` into the tensor of rank i; the list is None elsewhere."""
+    current().check("scatter", [tensor, *(scatter_list or ())], group, whole_world=True)
+    return dist.scatter(tensor, scatter_list, src, group, async_op)
+
+
+def send(
+    tensor: torch.Tensor, dst: int, group: dist.ProcessGroup | None = None, tag: int = 0
+) -> None:
+    """Send a tensor to rank `dst` (a global rank), which calls `recv`. Slow on XLA."""
+    current().check("send", [tensor], group, whole_world=True)
+    dist.send(tensor, dst, group, tag)
+
+
+def recv(
+    tensor: torch.Tensor, src: int, group: dist.ProcessGroup | None = None, tag: int = 0
+) -> int:
+    """Receive a tensor from rank `src` (a global rank), in place. Slow on XLA.
+
+    Returns:
+        `src`.
+    """
+    current().check("recv", [tensor], group, whole_world=True)
+    return int(dist.recv(tensor, src, group, tag))
+
+
+def all_gather_object(
+    object_list: list[Any], obj: Any, group: dist.ProcessGroup | None = None
+) -> None:
+    """Write the object of rank i into `object_list[i]`, in every rank. Objects are pickled."""
+    dist.all_gather_object(object_list, obj, current().object_group("all_gather_object", group))
+
+
+def broadcast_object_list(
+    object_list: list[Any], src: int = 0, group: dist.ProcessGroup | None = None
+) -> None:
+    """Overwrite the list of every rank with that of rank `src`; all of one length."""
+    dist.broadcast_object_list(
+        object_list, src, current().object_group("broadcast_object_list", group)
+    )
+
+
+def broadcast_object(obj: Any, src: int = 0, group: dist.ProcessGroup | None = None) -> Any:
+    """The object of rank `src`, in every rank; what the others pass is ignored."""
+    objects = [obj]
+    broadcast_object_list(objects, src, group)
+    return objects[0]
+
+
+def gather_object(
+    obj: Any,
+    object_gather_list: list[Any] | None = None,
+    dst: int = 0,
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Write the object of rank i into `object_gather_list[i]` of rank `dst`; None elsewhere."""
+    dist.gather_object(obj, object_gather_list, dst, current().object_group("gather_object", group))
+
+
+def scatter_object_list(
+    scatter_object_output_list: list[Any],
+    scatter_object_input_list: list[Any] | None = None,
+    src: int = 0,
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Put object i of rank `src` first in the output list of rank i."""
+    dist.scatter_object_list(
+        scatter_object_output_list,
+        scatter_object_input_list,
+        src,
+        current().object_group("scatter_object_list", group),
+    )
+
+
+def barrier(group: dist.ProcessGroup | None = None) -> None:
+    """Wait until all ranks of the group are here. On XLA this runs what is pending first."""
+    current().barrier(group)
+
+
+def new_group(
+    ranks: Sequence[int] | None = None,
+    timeout: timedelta | None = None,
+    backend: str | None = None,
+) -> Any:
+    """A group of some ranks, to give to a collective; every rank makes every group, in one order.
+
+    Args:
+        ranks: global ranks; None for all. On XLA a row or a column of a grid of all ranks.
+        timeout: None for torch's default.
+        backend: "gloo" for a group that carries tensors on the host and objects; None for the
+            device's.
+
+    Raises:
+        UnsupportedError: ranks that XLA cannot group.
+    """
+    return current().new_group(None if ranks is None else list(ranks), timeout, backend)
+
+
+def _reduction(op: Any, tensor: torch.Tensor, group: Any) -> tuple[Any, int | None]:
+    """torch's operation, and what its result is to be divided by afterwards."""
+    if isinstance(op, str):
+        if op not in _OPS:
+            raise ValueError(f"op={op!r} is no reduction; one of {', '.join(_OPS)}")
+        op = _OPS[op]
+    if op != dist.ReduceOp.AVG:
+        return op, None
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise UnsupportedError(
+            f"op='mean' of {tensor.dtype}", "convert the tensor to a floating-point type first"
+        )
+    # A group made for another backend is not the device's: gloo beside NCCL does not average.
+    if current().averages and dist.get_backend(group) == current().group_backend:
+        return op, None
+    return dist.ReduceOp.SUM, dist.get_world_size(group)
+
+
+def _divided(work: Any, tensor: torch.Tensor, divisor: int | None) -> Any:
+    # -1: this rank is not in the group, and its tensor is left alone.
+    if divisor is None or divisor < 1:
+        return work
+
+    def divide() -> None:
+        with torch.no_grad():
+            tensor.div_(divisor)
+
+    if work is not None:
+        return Then(work, divide)
+    divide()
+    return None

@@ -1,0 +1,73 @@
+"""The ranks of a program: start them, join them, tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from shims.backends import current
+from shims.backends.base import Backend
+
+
+def backend() -> Backend:
+    """The backend of this process: `.name` is "xla", "tpu", "cuda" or "cpu", `.why` says why.
+
+    Raises:
+        BackendMissingError: `MIGRATE_BACKEND` forces one that cannot run here.
+    """
+    return current()
+
+
+def launch(fn: Callable[..., object], args: tuple[Any, ...] = (), ranks: int | None = None) -> None:
+    """Call `fn(rank, *args)` in every rank, and wait for all of them.
+
+    | backend | ranks |
+    |---|---|
+    | XLA | torch_xla.launch: one for each device; on the CPU `ranks` simulated replicas |
+    | CUDA | one for each GPU, or `ranks` |
+    | CPU | `ranks`, else `MIGRATE_RANKS`, else 1 |
+    | under torchrun | those that torchrun started |
+
+    One rank alone runs in this process, so that a debugger works (on XLA: where torch_xla does so).
+
+    Args:
+        fn: a function of a module, which spawned processes can import: no lambda. The call of
+            `shims.launch` stands under `if __name__ == "__main__":`.
+        args: what `fn` gets after the global rank; picklable.
+        ranks: how many. Best left out: whoever starts the program decides.
+
+    Raises:
+        LaunchError: more ranks than devices, or the accelerator was used before.
+        BackendMissingError: `MIGRATE_BACKEND` forces a backend that cannot run here.
+    """
+    current().launch(fn, args, ranks)
+
+
+def init_distributed(timeout: timedelta | None = None) -> None:
+    """Join the default process group: gloo, NCCL or XLA; a group of one where nothing was launched.
+
+    Args:
+        timeout: how long a collective may wait; None for torch's default. XLA ignores it.
+    """
+    current().init_distributed(timeout)
+
+
+def rank() -> int:
+    """The global rank, from 0."""
+    return current().rank()
+
+
+def local_rank() -> int:
+    """The rank among those of this machine, from 0."""
+    return current().local_rank()
+
+
+def world_size() -> int:
+    """The number of ranks on all machines."""
+    return current().world_size()
+
+
+def is_main() -> bool:
+    """Whether this is rank 0. Never call a collective or `shims.save` under it: all ranks must."""
+    return current().rank() == 0

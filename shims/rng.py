@@ -1,0 +1,60 @@
+"""Random numbers: the host's generator and the device's, seeded and saved together."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, TypedDict
+
+import torch
+
+from shims.backends import current
+
+
+class RngState(TypedDict):
+    """The state of this rank's generators, for a checkpoint.
+
+    Keys:
+        host: of torch's CPU generator, a tensor of bytes.
+        backend: the name of the backend that `device` is of.
+        device: of the device's generator: bytes on CUDA, a number on XLA, None on the CPU.
+    """
+
+    host: torch.Tensor
+    backend: str
+    device: Any
+
+
+def manual_seed(seed: int) -> None:
+    """Seed torch on the host and on the device: on XLA, `torch.manual_seed` seeds the host only.
+
+    The same seed gives other numbers on another kind of device: draw initial weights and masks that
+    must be equal on the host. Python's `random` and numpy have seeds of their own.
+    """
+    current().manual_seed(seed)
+
+
+def rng_state() -> RngState:
+    """The state of torch's generators in this rank."""
+    backend = current()
+    return {
+        "host": torch.get_rng_state(),
+        "backend": backend.name,
+        "device": backend.device_rng_state(),
+    }
+
+
+def set_rng_state(state: RngState) -> None:
+    """Put back what `rng_state` gave.
+
+    A state from another backend sets the host's generator only, and warns: the numbers of the device
+    cannot be continued on another kind of device.
+    """
+    backend = current()
+    torch.set_rng_state(state["host"].cpu())
+    if state["backend"] == backend.name:
+        backend.set_device_rng_state(state["device"])
+    elif backend.name != "cpu":
+        warnings.warn(
+            f"the random state is of {state['backend']}: {backend.name}'s generator keeps its own",
+            stacklevel=2,
+        )

@@ -1,0 +1,178 @@
+"""The training step: its extent, mixed precision, clipping, recomputation, batches."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from shims.backends import current
+from shims.backends.base import MemoryUse
+
+_T = TypeVar("_T")
+
+
+def step() -> contextlib.AbstractContextManager[None]:
+    """What the body of one training step stands in: `with shims.step():`.
+
+    On XLA it is `torch_xla.step()`: what is inside is compiled and run as one graph. Elsewhere it
+    does nothing. Read values (`loss.item()`) after it, not inside.
+    """
+    return current().step()
+
+
+def autocast(dtype: torch.dtype | None = None, enabled: bool = True) -> Any:
+    """Mixed precision: `torch.autocast` for this rank's device.
+
+    Args:
+        dtype: None for torch.bfloat16, on every backend, so that all compute alike.
+        enabled: False for a context that does nothing.
+
+    Raises:
+        UnsupportedError: another type than bfloat16 on XLA, which would compute in float32.
+    """
+    return current().autocast(dtype or torch.bfloat16, enabled)
+
+
+def grad_scaler(**options: Any) -> Any:
+    """A `torch.amp.GradScaler` for this rank's device.
+
+    bfloat16 needs none: on XLA it scales nothing, and hands the state in a checkpoint through.
+
+    Args:
+        **options: of torch.amp.GradScaler, such as `enabled` and `init_scale`.
+    """
+    return current().grad_scaler(options)
+
+
+def clip_grad_norm(
+    parameters: torch.nn.Module | torch.Tensor | Iterable[torch.Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> torch.Tensor:
+    """Scale gradients down to a total norm, in place: `torch.nn.utils.clip_grad_norm_`.
+
+    Call it after the backward, and after `scaler.unscale_(optimizer)` where there is a scaler.
+
+    Args:
+        parameters: a module, or parameters.
+        max_norm: the largest norm to leave.
+        norm_type: of the norm; may be inf.
+        error_if_nonfinite: raise if the norm is NaN or infinite. On XLA this waits for the device.
+
+    Returns:
+        The norm before, a tensor of no dimensions on the device.
+    """
+    if isinstance(parameters, torch.nn.Module):
+        parameters = parameters.parameters()
+    return current().clip_grad_norm(parameters, max_norm, norm_type, error_if_nonfinite)
+
+
+def checkpoint_activations(
+    function: Callable[..., Any], *args: Any, preserve_rng_state: bool = True
+) -> Any:
+    """Run `function(*args)`, keeping none of its activations: the backward computes them again.
+
+    Args:
+        function: a module, or a function of tensors.
+        *args: its arguments. On XLA at least one must require a gradient.
+        preserve_rng_state: whether dropout drops the same values the second time.
+
+    Raises:
+        UnsupportedError: on XLA, where the weights in `function` would get no gradient.
+    """
+    return current().checkpoint_activations(function, args, preserve_rng_state)
+
+
+def synchronize() -> None:
+    """Wait until the device has done all that it was given: before reading a clock."""
+    current().synchronize()
+
+
+def memory() -> MemoryUse:
+    """The memory of this rank's device: `.used`, `.peak` and `.limit`, in bytes.
+
+    Raises:
+        MemoryUnknownError: on the CPU, and on XLA's CPU device: nobody counts there.
+    """
+    return current().memory()
+
+
+class DeviceLoader(Generic[_T]):
+    """A loader whose batches are on this rank's device; all else is that of the loader.
+
+    Args:
+        loader: a DataLoader, or any iterable of batches. Tensors in tuples, lists and dicts are
+            moved, and objects with a `to` method; the rest stays.
+    """
+
+    def __init__(self, loader: Iterable[_T]) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[_T]:
+        device = current().device()
+        for batch in self._loader:
+            # Asynchronous from pinned memory (`DataLoader(pin_memory=True)` on CUDA).
+            yield _moved(batch, device)
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_loader":
+            # While it is being unpickled it has none yet.
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let a DistributedSampler draw another order; without one this does nothing."""
+        for name in ("sampler", "batch_sampler"):
+            set_epoch = getattr(getattr(self._loader, name, None), "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
+
+
+def loader(loader: Iterable[_T]) -> DeviceLoader[_T]:
+    """Give the batches of a loader on this rank's device.
+
+    It does not divide the data among the ranks: that is the DistributedSampler's part. On XLA it
+    warns where the last batch is shorter than the others, which compiles the step a second time.
+    """
+    if current().name == "xla":
+        _hint_at_short_batch(loader)
+    return DeviceLoader(loader)
+
+
+def _hint_at_short_batch(loader: Any) -> None:
+    size = getattr(loader, "batch_size", None)
+    if size is None or getattr(loader, "drop_last", True):
+        return
+    try:
+        rest = len(loader.sampler) % size
+    except (TypeError, AttributeError):
+        # An iterable dataset does not know its length.
+        return
+    if rest:
+        warnings.warn(
+            f"the last batch has {rest} of {size} rows: XLA compiles the step once more for it; "
+            "pass drop_last=True, or pad it",
+            stacklevel=3,
+        )
+
+
+def _moved(batch: Any, device: torch.device) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_moved(item, device) for item in batch))
+    if type(batch) in (tuple, list):
+        return type(batch)(_moved(item, device) for item in batch)
+    if type(batch) is dict:
+        return {key: _moved(value, device) for key, value in batch.items()}
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    return batch
