@@ -28,3 +28,14 @@ def xla_runs() -> bool:
     # While torch_xla is being imported it has no C layer yet.
     c_layer = getattr(torch_xla, "_XLAC", None)
     return c_layer is not None and c_layer._xla_runtime_is_initialized()
+
+
+def run_pending() -> None:
+    """Run what is pending on XLA, with the collectives in it; every replica calls it, or none.
+
+    It is not a step's end: that would run the closures of a step that has not ended, and move the
+    random state, so that a run that writes checkpoints would draw other numbers than one without.
+    """
+    if xla_runs():
+        c_layer = sys.modules["torch_xla"]._XLAC
+        c_layer._xla_sync_live_tensors("", [], wait=False)

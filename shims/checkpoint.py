@@ -56,9 +56,7 @@ def save(obj: object, path: str | os.PathLike[str]) -> None:
         CheckpointError: an entry is something that only running code from the file could restore.
         FileError: the folder is missing, or the disk or the store refuses.
     """
-    if _world.xla_runs():
-        # Every rank that calls runs the same pending graph, with the collectives in it.
-        sys.modules["torch_xla"].sync()
+    _world.run_pending()
     if _world.rank_and_size()[0] != 0:
         return
     on_cpu = _ToCpu(obj).converted

@@ -202,8 +202,14 @@ def test_written_on_xla_loaded_on_the_cpu_and_back(tmp_path: Path) -> None:
             # Pending, not yet run: save has to run it.
             encoder.weight.copy_(torch.arange(16.0).reshape(4, 4))
         weight = encoder.weight.detach()
+        import torch_xla.core.xla_model as xm
+        before = xm.get_rng_state()
+        ended = []
+        xm.add_step_closure(ended.append, (1,))
         save({"model": model.state_dict(), "top": weight[:2], "bottom": weight[2:],
               "turned": weight.t()}, sys.argv[1])
+        # Neither a step's end nor a draw.
+        assert xm.get_rng_state() == before and not ended
         """,
         tmp_path / "x.pt",
     )
