@@ -82,7 +82,7 @@ _HOMES = {
         "all_to_all_single barrier broadcast broadcast_object broadcast_object_list gather "
         "gather_object new_group recv reduce reduce_scatter reduce_scatter_tensor scatter "
         "scatter_object_list send",
-        "data": "BucketSampler pad_collate report shapes_of",
+        "data": "BucketSampler pad_collate shapes_of",
         "guard": "guard",
         "checkpoint": "load save",
         "resume": "resume",

@@ -21,7 +21,7 @@ from torch_xla._internal import pjrt
 
 from shims import activate, placement
 from shims.api_errors import LaunchError, MemoryUnknownError, NotOnDeviceError, UnsupportedError
-from shims.backends import processes
+from shims.backends import FORCE, processes
 from shims.backends.base import Backend, MemoryUse
 from shims.backends.unneeded_scaler import UnneededScaler
 
@@ -47,10 +47,15 @@ class XlaBackend(Backend):
                 "shims.launch starts",
             )
         simulated = os.environ.get(activate.BACKEND) == "simulate"
-        on_cpu = os.environ.get("PJRT_DEVICE", "CPU") == "CPU"
         count = ranks if simulated else processes.wanted(ranks)
         context: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if on_cpu and not simulated and count is not None and not dist.is_torchelastic_launched():
+        if simulated:
+            context = _environment({})
+        elif (
+            count is not None
+            and os.environ.get("PJRT_DEVICE", "CPU") == "CPU"
+            and not dist.is_torchelastic_launched()
+        ):
             context = _simulated(count)
         with context:
             torch_xla.launch(_worker, args=(fn, args, count))
@@ -243,10 +248,32 @@ def _simulated(count: int) -> Iterator[None]:
     """Let torch_xla.launch start `count` replicas on the CPU."""
     from shims import _launch
 
-    os.environ |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
     before = pjrt.run_multiprocess
     pjrt.run_multiprocess = functools.partial(_launch.run_multiprocess, count)
     try:
-        yield
+        with _environment({"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}):
+            yield
     finally:
         pjrt.run_multiprocess = before
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """What simulated replicas inherit.
+
+    Each is told its place when it starts: it takes XLA without a switch that would let it launch
+    replicas of its own. Plugins stay switched on.
+    """
+    variables = {**variables, FORCE: "xla"}
+    if activate.BACKEND in os.environ:
+        variables[activate.BACKEND] = activate.NO_BACKEND
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
