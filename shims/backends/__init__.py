@@ -93,6 +93,7 @@ def choose(environment: Mapping[str, str] | None = None, machine: Machine | None
         return _forced(forced, machine)
     switched = environment.get(activate.BACKEND)
     if switched == "simulate":
+        _require("xla", f"{activate.BACKEND}=simulate", machine)
         return Choice("xla", "replicas are simulated (shims.activate)")
     if switched == "cpu":
         return Choice("cpu", "the CPU answers for CUDA (shims.activate)")
@@ -110,11 +111,15 @@ def _forced(name: str, machine: Machine) -> Choice:
         raise BackendMissingError(
             f"{FORCE}={name!r} is no backend", f"one of {', '.join(_CLASSES)}"
         )
-    package = _NEEDED.get(name)
-    if package is not None and not machine.has_package(package):
-        raise BackendMissingError(f"{FORCE}={name} needs {package}", f"pip install {package}")
+    _require(name, f"{FORCE}={name}", machine)
     if name == "cuda" and not machine.has_cuda():
         raise BackendMissingError(
             f"{FORCE}=cuda, but torch sees no CUDA device", "check nvidia-smi and torch's build"
         )
     return Choice(name, f"{FORCE}={name}")
+
+
+def _require(name: str, asked: str, machine: Machine) -> None:
+    package = _NEEDED.get(name)
+    if package is not None and not machine.has_package(package):
+        raise BackendMissingError(f"{asked} needs {package}", f"pip install {package}")

@@ -81,4 +81,3 @@ class TpuBackend(Backend):
     def set_device_rng_state(self, state: Any) -> None:
         """Of this rank's TPU."""
         torch.tpu.default_generators[self.local_rank()].set_state(state)
-

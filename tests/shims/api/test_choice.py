@@ -59,7 +59,7 @@ def test_the_order_is_tpu_cuda_cpu(what: list[str], name: str) -> None:
 
 
 def test_the_environment_decides_first() -> None:
-    gpu = Described(("CUDA",))
+    gpu = Described(("CUDA", "torch_xla"))
     assert choose({"MIGRATE_BACKEND": "cpu"}, gpu) == Choice("cpu", "MIGRATE_BACKEND=cpu")
     assert choose({"SHIMS_BACKEND": "simulate"}, gpu).name == "xla"
     # There torch.cuda answers, but it is the CPU.
