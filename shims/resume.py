@@ -15,6 +15,7 @@ import contextlib
 import io
 import os
 import re
+import signal
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
@@ -200,7 +201,13 @@ class Run(contextlib.AbstractContextManager["Run"]):
                 _rng_state.set_generators(loader, self._generators)
             self._before_loader = _rng_state.get_state(loader)
         self._generators = None
-        iterator = iter(loader)
+        # The workers of a loader inherit the mask: a machine that shuts down signals every process,
+        # and a worker that dies would take the training with it before the step has ended.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            iterator = iter(loader)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number in range(self._batch):
             try:
                 next(iterator)

@@ -35,6 +35,7 @@ def start(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
         for rank in range(ranks)
     ]
@@ -91,6 +92,19 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
     _, resumed = run_of(tmp_path)
     with resumed as run:
         assert [(epoch, list(run.batches("ab"))) for epoch in run.epochs(3)] == [(2, ["a", "b"])]
+
+
+def test_a_shutdown_that_signals_loader_workers_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOADER_WORKERS", "1")
+    ((code, output),) = start(tmp_path / "a", tmp_path / "a.pt")
+    assert code == 0, output
+    ((code, output),) = start(tmp_path / "b", tmp_path / "b.pt", kill=(0, 11))
+    assert code == PREEMPTED, output
+    ((code, output),) = start(tmp_path / "b", tmp_path / "b.pt")
+    assert (code, output.splitlines()[0]) == (0, "start at 12 36"), output
+    assert same(tmp_path / "a.pt", tmp_path / "b.pt")
 
 
 def test_two_ranks_stop_at_one_step_though_one_was_signalled(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 Arguments: device (cpu, xla), folder of checkpoints, file for the final weights, the rank and step
 at which the process sends itself SIGTERM (-1: never), and on the CPU: rank, size, rendezvous file.
+With LOADER_WORKERS=N the loader has N workers, and SIGTERM goes to them as well.
 """
 
 # ruff: noqa: T201
@@ -9,7 +10,9 @@ at which the process sends itself SIGTERM (-1: never), and on the CPU: rank, siz
 import os
 import random
 import signal
+import subprocess
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -34,6 +37,7 @@ class Noisy(Dataset):
 
 
 def train(device, folder, weights, kill_rank, kill_step):
+    workers = int(os.environ.get("LOADER_WORKERS", "0"))
     rank, size = dist.get_rank() if dist.is_initialized() else 0, 1
     if dist.is_initialized():
         size = dist.get_world_size()
@@ -46,7 +50,9 @@ def train(device, folder, weights, kill_rank, kill_step):
     else:
         sampler = None
         own = torch.Generator().manual_seed(5) if device == "cpu" else None
-        loader = DataLoader(data, 3, shuffle=True, generator=own, drop_last=True)
+        loader = DataLoader(
+            data, 3, shuffle=True, generator=own, drop_last=True, num_workers=workers
+        )
     torch.manual_seed(7)
     model = torch.nn.Sequential(
         torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(),
@@ -66,7 +72,12 @@ def train(device, folder, weights, kill_rank, kill_step):
                 sampler.set_epoch(epoch)
             for x, y in run.batches(loader):
                 if (rank, run.step) == (kill_rank, kill_step):
-                    os.kill(os.getpid(), signal.SIGTERM)
+                    if workers:
+                        # From another process: to a worker its parent's signal is an order.
+                        subprocess.run(["kill", "-TERM", "--", f"-{os.getpgrp()}"], check=False)
+                        time.sleep(0.2)  # time for a worker to die, if it does
+                    else:
+                        os.kill(os.getpid(), signal.SIGTERM)
                 loss = (wrapped(x.to(device)).squeeze(1) - y.to(device)).square().mean()
                 optimizer.zero_grad()
                 loss.backward()
