@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,14 @@ def test_mixed_precision_computes_in_bfloat16(folder: Path, on_cpu: dict[str, An
     # Not float32 in silence, and not far from it.
     assert not torch.allclose(first, exact, rtol=1e-6, atol=0)
     assert torch.allclose(first, exact, rtol=2**-7, atol=0)
+
+
+def test_the_guide_shows_these_scripts() -> None:
+    page = (FOLDER.parents[1] / "docs" / "shims" / "portable.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)\n```", page, flags=re.DOTALL)
+    assert len(blocks) >= 16
+    # In each row of the table the original stands left.
+    for index, block in enumerate(blocks):
+        source = (FOLDER / ("train.py" if index % 2 else "cuda_original.py")).read_text()
+        indented = [textwrap.indent(block, "    " * depth) for depth in range(4)]
+        assert any(text in source for text in indented), block
