@@ -21,17 +21,18 @@ from shims._collectives import Collectives, caller
 from shims.errors import NotSimulatedError, RefusedOnTpuError
 
 
-def join(rank: int, size: int, port: int) -> None:
+def join(rank: int, size: int, port: int, *, serve: bool = False) -> None:
     """Become replica `rank` of `size`; blocks until all have joined.
 
     Args:
         rank: this replica's global ordinal.
         size: the number of replicas.
-        port: where the launching process serves the store that the replicas meet in.
+        port: of the store that the replicas meet in; the launching process serves it.
+        serve: this replica serves it.
     """
     os.environ["PJRT_LOCAL_PROCESS_RANK"] = str(rank)
     os.environ["PJRT_LOCAL_PROCESS_COUNT"] = str(size)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    store = dist.TCPStore("127.0.0.1", port, is_master=serve, wait_for_workers=False)
     collectives = Collectives(dist.PrefixStore("shims", store), rank, size)
     _patch_topology(rank, size)
     _patch_collectives(_CLayer(collectives))

@@ -17,16 +17,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
+from shims import _where
 from shims.errors import BackendError
 
 BACKEND = "SHIMS_BACKEND"
 REPLICAS = "SHIMS_REPLICAS"
 PLUGINS = "SHIMS_PLUGINS"
+# Where the simulated replicas that `python -m shims` starts as ranks meet.
+STORE_PORT = "SHIMS_STORE_PORT"
 
 # Backend -> (the import that it waits for, the function that installs it).
 _BACKENDS = {
-    "cpu": ("torch", "shims.backends.cpu:install"),
+    "cpu": ("torch", "shims.patches:install_cpu"),
     "simulate": ("torch_xla", "shims.simulate:install"),
+    "xla": ("torch", "shims.patches.xla:install"),
 }
 # A plugin may run without a backend, for example on a real TPU.
 NO_BACKEND = "none"
@@ -38,8 +42,9 @@ def environment(backend: str, replicas: int = 1, plugins: Sequence[str] = ()) ->
     """The environment variables that switch a backend on in a subprocess and all its children.
 
     Args:
-        backend: "cpu" (CUDA code on the CPU), "simulate" (N torch_xla replicas on the CPU) or
-            "none" (plugins only).
+        backend: "cpu" (CUDA code on the CPU), "xla" (CUDA code on a TPU, or on simulated replicas
+            where `PJRT_DEVICE` names none), "simulate" (N torch_xla replicas on the CPU) or "none"
+            (plugins only).
         replicas: number of devices that the program sees, at least 1.
         plugins: functions of no arguments, as "package.module:function", called in each process
             right after it has imported torch.
@@ -61,10 +66,10 @@ def environment(backend: str, replicas: int = 1, plugins: Sequence[str] = ()) ->
         REPLICAS: str(replicas),
         PLUGINS: ",".join(plugins),
     }
-    if backend == "simulate":
+    if backend == "simulate" or (backend == "xla" and not _where.tpu_chips()):
         # One device in each process: several wait for each other and abort.
         variables |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
-    if backend == "cpu":
+    if backend in ("cpu", "xla"):
         # A real GPU would run what the backend has not mapped: without one, that is an error.
         variables["CUDA_VISIBLE_DEVICES"] = ""
     return variables

@@ -1,0 +1,70 @@
+"""Put the patches of all concerns together for one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from shims.patches import (
+    amp,
+    batchnorm,
+    calls,
+    compiling,
+    cuda,
+    distributed,
+    memory,
+    modules,
+    rng,
+    serialization,
+    streams,
+    tensors,
+)
+from shims.patches.devices import Devices, HostPlace, XlaPlace
+from shims.patches.mode import EveryThread
+from shims.patches.registry import Patch, Registry
+
+
+def install(place: str, count: int) -> tuple[Registry, EveryThread]:
+    """Install all patches; see `shims.patches.install`."""
+    registry = Registry()
+    handles = []
+    if place == "xla":
+        from shims.patches import xla
+
+        devices = Devices(count, XlaPlace())
+        generators: Any = xla.Generators(devices)
+        registry.install(xla.patches(devices))
+        finish = xla.finish
+        handles.append(xla.sync_after_steps())
+    else:
+        devices = Devices(count, HostPlace())
+        generators = rng.Generators(devices)
+        finish = _nothing_pending
+    threads = EveryThread(devices, generators, handles)
+    registry.install(_all(devices, generators, finish))
+    answered = {
+        item.attribute for item in registry.installed() if item.name.startswith("torch.cuda.")
+    }
+    registry.install(cuda.refusals(answered))
+    registry.install(threads.patches())
+    threads.enter()
+    calls.report_at_exit()
+    return registry, threads
+
+
+def _nothing_pending() -> None:
+    """The CPU has computed when a call returns."""
+
+
+def _all(devices: Devices, generators: Any, finish: Any) -> Iterator[Patch]:
+    yield from streams.patches(devices, finish)
+    yield from memory.patches(devices)
+    yield from rng.patches(devices, generators)
+    yield from cuda.patches(devices, finish)
+    yield from tensors.patches(devices)
+    yield from modules.patches(devices)
+    yield from serialization.patches(devices)
+    yield from amp.patches(devices)
+    yield from compiling.patches()
+    yield from distributed.patches(devices)
+    yield from batchnorm.patches()

@@ -1,0 +1,86 @@
+"""Modules that move, and loaders that pin memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from shims.patches import tensors
+from shims.patches.devices import Devices
+from shims.patches.registry import Patch, patch
+
+
+def patches(devices: Devices) -> Iterator[Patch]:
+    """`nn.Module.to`, `.cuda` and `.type`, `DataLoader`, the default device."""
+    module_to = torch.nn.Module.to
+    place = devices.place
+
+    @functools.wraps(module_to)
+    def to(module: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        asked = kwargs.get("device", args[0] if args else None)
+        if devices.names_cuda(asked):
+            dtype = kwargs.get("dtype", args[1] if len(args) > 1 else None)
+            return moved_to(module, devices.index(asked), dtype)
+        return module_to(module, *args, **kwargs)
+
+    def moved_to(
+        module: torch.nn.Module, ordinal: int | None, dtype: torch.dtype | None = None
+    ) -> torch.nn.Module:
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            wanted = dtype if tensor.is_floating_point() or tensor.is_complex() else None
+            moved = tensor.to(place.target, wanted)
+            if place.ordinal(tensor) != ordinal:
+                moved = place.copied(tensor, moved)
+            place.mark(moved, ordinal or 0)
+            return moved
+
+        return module._apply(move)
+
+    def cuda(module: torch.nn.Module, device: Any = None) -> torch.nn.Module:
+        return moved_to(module, devices.index(device))
+
+    @functools.wraps(torch.nn.Module.type)
+    def module_type(module: torch.nn.Module, dst_type: Any) -> torch.nn.Module:
+        dtype, to_cuda = tensors.wanted(dst_type)
+        return module._apply(
+            lambda tensor: tensor.to("cuda" if to_cuda else tensor.device, dtype or dst_type)
+        )
+
+    moves = f"copies its parameters to {place.target}"
+    yield patch(torch.nn.Module, "to", to, moves)
+    yield patch(torch.nn.Module, "cuda", cuda, moves)
+    yield patch(torch.nn.Module, "type", module_type, moves)
+
+    loader_init = DataLoader.__init__
+
+    @functools.wraps(loader_init)
+    def init(loader: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.pop("pin_memory_device", None)
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        loader_init(loader, *args, **kwargs)
+
+    yield patch(DataLoader, "__init__", init, "memory is not pinned: no copy engine reads it")
+
+    set_default_device, get_default_device = torch.set_default_device, torch.get_default_device
+
+    def set_default(device: Any) -> None:
+        devices.default = None
+        if devices.names_cuda(device):
+            devices.index(device)
+            set_default_device(None)
+            devices.default = torch.device(device)
+        else:
+            set_default_device(device)
+
+    yield patch(torch, "set_default_device", set_default, "new tensors are on the mapped device")
+    yield patch(
+        torch,
+        "get_default_device",
+        lambda: devices.default or get_default_device(),
+        "what set_default_device was given",
+    )

@@ -1,0 +1,173 @@
+"""The random generators of the CUDA devices: apart from the host's, as on a GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.nn import functional, init
+from torch.utils import checkpoint
+
+from shims.patches.devices import Devices
+from shims.patches.registry import Patch, patch
+
+_DROPOUTS = (
+    functional.dropout,
+    functional.dropout1d,
+    functional.dropout2d,
+    functional.dropout3d,
+    functional.alpha_dropout,
+    functional.feature_alpha_dropout,
+)
+# Everything that draws from a device's generator when its tensors are there.
+_RANDOM = frozenset(
+    {
+        *_DROPOUTS,
+        functional.gumbel_softmax,
+        functional.multi_head_attention_forward,
+        functional.rrelu,
+        functional.scaled_dot_product_attention,
+        init.kaiming_normal_,
+        init.kaiming_uniform_,
+        init.normal_,
+        init.uniform_,
+        init.trunc_normal_,
+        init.xavier_normal_,
+        init.xavier_uniform_,
+        torch.Tensor.bernoulli,
+        torch.Tensor.bernoulli_,
+        torch.Tensor.cauchy_,
+        torch.Tensor.exponential_,
+        torch.Tensor.geometric_,
+        torch.Tensor.log_normal_,
+        torch.Tensor.multinomial,
+        torch.Tensor.normal_,
+        torch.Tensor.random_,
+        torch.Tensor.uniform_,
+        torch.bernoulli,
+        torch.dropout,
+        torch.multinomial,
+        torch.normal,
+        torch.poisson,
+        torch.rand,
+        torch.rand_like,
+        torch.randint,
+        torch.randint_like,
+        torch.randn,
+        torch.randn_like,
+        torch.randperm,
+    }
+)
+
+
+class Generators:
+    """One generator for each CUDA device, and the draws from them.
+
+    Args:
+        devices: the CUDA devices that the program believes in.
+    """
+
+    def __init__(self, devices: Devices) -> None:
+        self._devices = devices
+        self._lock = threading.RLock()
+        # As those of a GPU, they start from torch's default seed.
+        self._generators = [
+            torch.Generator().manual_seed(torch.initial_seed()) for _ in range(devices.count)
+        ]
+
+    def __getitem__(self, device: Any) -> torch.Generator:
+        index = self._devices.index(device)
+        return self._generators[self._devices.current if index is None else index]
+
+    def drawing(self, func: Any, ordinal: int | None, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Call `func`, with the device's random numbers if it draws any on a device."""
+        if ordinal is None or func not in _RANDOM or kwargs.get("generator") is not None:
+            return func(*args, **kwargs)
+        if func in _DROPOUTS and not kwargs.get("training", args[2] if len(args) > 2 else True):
+            return func(*args, **kwargs)
+        # Not every function that draws takes a generator, but all draw from the host's default.
+        # Threads that draw on the host meanwhile would draw from the device's: torch itself has
+        # no order between those draws either.
+        with self._lock:
+            device = self._generators[ordinal]
+            host = torch.default_generator
+            before = host.get_state()
+            host.set_state(device.get_state())
+            try:
+                return func(*args, **kwargs)
+            finally:
+                device.set_state(host.get_state())
+                host.set_state(before)
+
+    def manual_seed(self, seed: int) -> None:
+        """Seed the current device."""
+        self[None].manual_seed(int(seed))
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Seed every device; `torch.manual_seed` does so too."""
+        for generator in self._generators:
+            generator.manual_seed(int(seed))
+
+    def seed(self) -> None:
+        """Seed the current device by chance."""
+        self[None].seed()
+
+    def seed_all(self) -> None:
+        """Seed every device by chance, with one number."""
+        self.manual_seed_all(torch.Generator().seed())
+
+    def initial_seed(self) -> int:
+        """What the current device was seeded with."""
+        return self[None].initial_seed()
+
+    def get_rng_state(self, device: Any = "cuda") -> torch.Tensor:
+        """The state of one device's generator."""
+        return self[device].get_state()
+
+    def get_rng_state_all(self) -> list[torch.Tensor]:
+        """The states of all."""
+        return [generator.get_state() for generator in self._generators]
+
+    def set_rng_state(self, new_state: torch.Tensor, device: Any = "cuda") -> None:
+        """Put back a state of one device."""
+        self[device].set_state(new_state.cpu())
+
+    def set_rng_state_all(self, new_states: Iterable[torch.Tensor]) -> None:
+        """Put back the states of all."""
+        for index, state in enumerate(new_states):
+            self.set_rng_state(state, index)
+
+
+_FUNCTIONS = (
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "initial_seed",
+    "get_rng_state",
+    "get_rng_state_all",
+    "set_rng_state",
+    "set_rng_state_all",
+)
+
+
+def patches(devices: Devices, generators: Any) -> Iterator[Patch]:
+    """The seeds and states of `torch.cuda`, and what checkpointing keeps of them."""
+    for name in _FUNCTIONS:
+
+        def answer(*args: Any, _name: str = name, **kwargs: Any) -> Any:
+            return getattr(generators, _name)(*args, **kwargs)
+
+        for module in (torch.cuda, torch.cuda.random):
+            yield patch(module, name, answer, "the generator of the device")
+
+    def get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
+        return [devices.current], [generators.get_rng_state()]
+
+    # It looks for the states of tensors that are not on the CPU: a recomputed dropout would draw
+    # another mask.
+    yield patch(
+        checkpoint, "get_device_states", get_device_states, "the generator of the current device"
+    )

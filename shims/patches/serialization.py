@@ -1,0 +1,74 @@
+"""Checkpoints that name CUDA devices are loaded to where the devices really are."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from shims.patches.devices import Devices
+from shims.patches.registry import Patch, patch
+
+
+def patches(devices: Devices) -> Iterator[Patch]:
+    """`torch.load` and its `map_location`, `storage.cuda()`, and `torch.save` of XLA tensors."""
+    load = torch.load
+    place = devices.place
+
+    def to_device(storage: Any, ordinal: int | None) -> Any:
+        # An XLA storage cannot be loaded: the tensor is moved when the program uses it.
+        place.mark_storage(getattr(storage, "_untyped_storage", storage), ordinal or 0)
+        return storage
+
+    @functools.wraps(load)
+    def load_mapped(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return load(f, _placing(devices, map_location, to_device), *args, **kwargs)
+
+    yield patch(torch, "load", load_mapped, "CUDA locations lead to host memory")
+    yield patch(torch.serialization, "load", load_mapped, "CUDA locations lead to host memory")
+
+    def cuda(storage: Any, device: Any = None, non_blocking: bool = False) -> Any:
+        return to_device(storage.clone(), devices.index(device))
+
+    for kind in (torch.UntypedStorage, torch.TypedStorage):
+        yield patch(kind, "cuda", cuda, "stays in host memory")
+
+    if place.target.type == "xla":
+        save = torch.save
+
+        @functools.wraps(save)
+        def save_from_host(obj: Any, *args: Any, **kwargs: Any) -> None:
+            from torch_xla.core import xla_model
+
+            save(xla_model._maybe_convert_to_cpu(obj), *args, **kwargs)
+
+        for module in (torch, torch.serialization):
+            yield patch(module, "save", save_from_host, "tensors are saved from host memory")
+
+
+def _placing(devices: Devices, asked: Any, to_device: Callable[[Any, int | None], Any]) -> Any:
+    """A `map_location` function for whatever the program gave."""
+
+    def placed(storage: Any, location: str) -> Any:
+        if callable(asked):
+            # What it gives for another location must still be a storage.
+            result = asked(storage, location)
+            return storage if result is None else result
+        target = asked
+        if isinstance(asked, dict):
+            target = asked.get(location, asked.get(location.partition(":")[0], location))
+        elif asked is None:
+            # A file of CUDA tensors goes to the devices that are here.
+            target = location
+        if devices.names_cuda(target):
+            # A file from a machine with more devices is still read without a map_location.
+            return to_device(storage, 0 if asked is None else devices.index(target))
+        return storage
+
+    if isinstance(asked, str | torch.device) and not devices.names_cuda(asked):
+        return asked
+    if devices.names_cuda(asked):
+        devices.index(asked)
+    return placed

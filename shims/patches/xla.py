@@ -1,0 +1,144 @@
+"""What differs on XLA: its random generator, its lazy graphs, how ranks start."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.multiprocessing
+import torch_xla
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils import checkpoint
+from torch_xla._internal import pjrt
+from torch_xla.core import xla_model
+from torch_xla.utils.checkpoint import checkpoint as xla_checkpoint
+
+from shims.patches.cuda import refusal
+from shims.patches.devices import Devices
+from shims.patches.registry import Patch, patch
+
+
+def finish() -> None:
+    """Run what was recorded, and wait for it."""
+    torch_xla.sync(wait=True)
+
+
+class Generators:
+    """XLA's generator behind the names of `torch.cuda`: a process has one device.
+
+    Args:
+        devices: the CUDA devices that the program believes in.
+    """
+
+    def __init__(self, devices: Devices) -> None:
+        self._devices = devices
+        self._seed = torch.initial_seed()
+        # Before the runtime is started, which seeding would do: a launch must find it unstarted.
+        self._pending: int | None = None
+
+    def drawing(self, func: Any, ordinal: int | None, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Call `func`: on XLA tensors it draws from XLA's generator by itself."""
+        if ordinal is not None and self._pending is not None:
+            self.manual_seed(self._pending)
+        return func(*args, **kwargs)
+
+    def manual_seed(self, seed: int) -> None:
+        """Seed XLA; `torch.manual_seed` does so too."""
+        self._seed = int(seed)
+        if torch_xla._XLAC._xla_runtime_is_initialized():
+            self._pending = None
+            xla_model.set_rng_state(self._seed)
+        else:
+            self._pending = self._seed
+
+    manual_seed_all = manual_seed
+
+    def seed(self) -> None:
+        """Seed XLA by chance."""
+        self.manual_seed(torch.Generator().seed() % 2**63)
+
+    seed_all = seed
+
+    def initial_seed(self) -> int:
+        """What XLA was seeded with."""
+        return self._seed
+
+    def get_rng_state(self, device: Any = "cuda") -> torch.Tensor:
+        """XLA's state as a tensor, as CUDA's is."""
+        self._devices.index(device)
+        return torch.tensor([xla_model.get_rng_state()], dtype=torch.int64)
+
+    def get_rng_state_all(self) -> list[torch.Tensor]:
+        """The state, once for each device that the program believes in."""
+        return [self.get_rng_state() for _ in range(self._devices.count)]
+
+    def set_rng_state(self, new_state: torch.Tensor, device: Any = "cuda") -> None:
+        """Put back a state of `get_rng_state`.
+
+        Raises:
+            DeviceNotAnsweredError: it is a state of a GPU's generator.
+        """
+        if new_state.dtype is not torch.int64 or new_state.numel() != 1:
+            raise refusal("a random state of a GPU", "seed with torch.manual_seed on XLA")
+        xla_model.set_rng_state(int(new_state.item()))
+
+    def set_rng_state_all(self, new_states: Iterable[torch.Tensor]) -> None:
+        """Put back the current device's state of all."""
+        self.set_rng_state(list(new_states)[self._devices.current])
+
+
+def patches(devices: Devices) -> Iterator[Patch]:
+    """The start of ranks, and checkpointing."""
+    spawn = torch.multiprocessing.spawn
+
+    @functools.wraps(spawn)
+    def launch(
+        fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, *more: Any, **kwargs: Any
+    ) -> None:
+        if nprocs != devices.count or not join:
+            raise refusal(
+                f"mp.spawn of {nprocs} processes with {devices.count} devices, join={join}",
+                f"run it with --ranks {nprocs} and join=True: XLA has a process for each device",
+            )
+        torch_xla.launch(fn, args=tuple(args))
+
+    for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+        yield patch(module, "spawn", launch, "torch_xla.launch")
+
+    def checkpointed(function: Any, *args: Any, use_reentrant: Any = None, **kwargs: Any) -> Any:
+        return xla_checkpoint(function, *args, use_reentrant=True, **kwargs)
+
+    yield patch(checkpoint, "checkpoint", checkpointed, "torch_xla.utils.checkpoint")
+
+
+def sync_after_steps() -> Any:
+    """End the graph at each optimizer step, or it would grow with every one; returns a handle."""
+    return register_optimizer_step_post_hook(lambda optimizer, args, kwargs: torch_xla.sync())
+
+
+def install() -> None:
+    """Answer for CUDA on XLA in this process; a rank of `python -m shims` becomes a replica."""
+    from shims import activate
+    from shims import patches as registry
+
+    count = activate.replicas()
+    simulated = os.environ.get("PJRT_DEVICE") == "CPU"
+    if simulated:
+        from shims import _launch
+
+        pjrt.run_multiprocess = functools.partial(_launch.run_multiprocess, count)
+    if activate.STORE_PORT in os.environ and "RANK" in os.environ:
+        rank = int(os.environ["RANK"])
+        if simulated:
+            from shims import _replica
+
+            _replica.join(rank, count, int(os.environ[activate.STORE_PORT]), serve=rank == 0)
+        # What torch_xla.launch does in each of its workers.
+        pjrt.initialize_multiprocess(int(os.environ["LOCAL_RANK"]), count)
+        torch_xla._XLAC._xla_set_default_device(xla_model.get_xla_supported_devices()[0])
+        torch_xla.runtime._init_world_size_ordinal()
+    registry.install("xla", count)
