@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import re
 import signal
@@ -201,13 +202,7 @@ class Run(contextlib.AbstractContextManager["Run"]):
                 _rng_state.set_generators(loader, self._generators)
             self._before_loader = _rng_state.get_state(loader)
         self._generators = None
-        # The workers of a loader inherit the mask: a machine that shuts down signals every process,
-        # and a worker that dies would take the training with it before the step has ended.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        try:
-            iterator = iter(loader)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        iterator = _begun(loader)
         for number in range(self._batch):
             try:
                 next(iterator)
@@ -335,6 +330,22 @@ class Run(contextlib.AbstractContextManager["Run"]):
         self._before_loader, self._restored = mine["epoch"], mine["here"]
         if self._before_loader is None:  # between two epochs: the next loader begins from here
             self._generators = mine["here"]["loader"]
+
+
+def _begun(loader: Iterable[_T]) -> Iterator[_T]:
+    """The loader's iterator, with its worker processes started so that SIGTERM does not end them.
+
+    They inherit the mask. A machine that shuts down signals every process, and a worker that dies
+    would take the training with it before the step has ended.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        iterator = iter(loader)
+        # A loader that wraps another may start the workers only with the first batch.
+        first = list(itertools.islice(iterator, 1))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return itertools.chain(first, iterator)
 
 
 def _name(place: int) -> str:

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+import shims
 from shims.checkpoint import save
 from shims.resume import resume
 
@@ -53,6 +54,8 @@ def train(device, folder, weights, kill_rank, kill_step):
         loader = DataLoader(
             data, 3, shuffle=True, generator=own, drop_last=True, num_workers=workers
         )
+    if workers:
+        loader = shims.loader(loader)  # starts the workers with the first batch only
     torch.manual_seed(7)
     model = torch.nn.Sequential(
         torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(),
