@@ -86,7 +86,9 @@ def test_logged_scalars_cost_no_execution_and_item_does() -> None:
     assert int(read) >= int(plain) + 5
     # The same values, in order, although `norm` was zeroed in place after it was logged.
     every = json.loads(values)
-    assert [value for n, value in enumerate(every) if n % 3 != 2] == pytest.approx(json.loads(items))
+    assert [value for n, value in enumerate(every) if n % 3 != 2] == pytest.approx(
+        json.loads(items)
+    )
     assert every[2::3] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert len(set(every)) > 6
 
