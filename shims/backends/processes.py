@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,7 +75,20 @@ def spawn(fn: Callable[..., object], args: tuple[Any, ...], count: int) -> None:
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
     }
-    torch.multiprocessing.spawn(_worker, (fn, args, variables), nprocs=count)
+    context = torch.multiprocessing.spawn(_worker, (fn, args, variables), nprocs=count, join=False)
+    try:
+        while not context.join():
+            pass
+    except torch.multiprocessing.ProcessExitedException as ended:
+        # A rank that lost its peer in a collective may end before the peer that raised is seen.
+        for rank, file in enumerate(context.error_files):
+            if os.access(file, os.R_OK):
+                raise torch.multiprocessing.ProcessRaisedException(
+                    f"rank {rank} failed:\n{pickle.loads(Path(file).read_bytes())}",
+                    rank,
+                    context.processes[rank].pid,
+                ) from ended
+        raise
 
 
 def _worker(

@@ -224,14 +224,16 @@ class XlaBackend(Backend):
         """Groups of XLA hold every rank once: those beside this one are worked out from it."""
         options: Any = None
         if group_backend is None and ranks is not None and 1 < len(ranks) < xr.world_size():
-            options = {"xla_pg_options": {"spmd": True}}
-        try:
-            return dist.new_group(ranks, timeout=timeout, backend=group_backend, pg_options=options)
-        except (ValueError, AssertionError) as error:
-            raise UnsupportedError(
-                f"shims.new_group({ranks}) on XLA: not a row or a column of a grid of all ranks",
-                "use shims.new_group(ranks, backend='gloo') with tensors on the host",
-            ) from error
+            try:
+                # In every rank, also in those outside: all refuse, or none.
+                mesh = torch_xla.distributed.xla_backend._infer_mesh(ranks, xr.world_size())
+            except (ValueError, AssertionError) as error:
+                raise UnsupportedError(
+                    f"shims.new_group({ranks}) on XLA: not a row or a column of a grid of all ranks",
+                    "use shims.new_group(ranks, backend='gloo') with tensors on the host",
+                ) from error
+            options = {"xla_pg_options": {"mesh": mesh}}
+        return dist.new_group(ranks, timeout=timeout, backend=group_backend, pg_options=options)
 
 
 def _worker(

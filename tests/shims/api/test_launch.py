@@ -1,0 +1,50 @@
+"""How ranks are started, and what is said when one fails."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+GROUPS = Path(__file__).parent / "programs" / "groups.py"
+TRAIN = Path(__file__).parents[3] / "examples" / "portable" / "train.py"
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("xla", marks=pytest.mark.long)])
+def test_groups_of_some_ranks(backend: str) -> None:
+    if backend == "xla":
+        pytest.importorskip("torch_xla")
+    done = run(str(GROUPS), MIGRATE_BACKEND=backend)
+    assert done.returncode == 0, done.stderr
+    assert "all groups are right" in done.stdout
+
+
+def test_the_rank_that_raised_is_named() -> None:
+    done = run(str(GROUPS), "fail", MIGRATE_BACKEND="cpu")
+    assert done.returncode == 1
+    assert "ValueError: rank one gives up" in done.stderr
+    assert 'raise ValueError("rank one gives up")' in done.stderr
+
+
+@pytest.mark.long
+def test_the_ranks_of_torchrun_are_taken(tmp_path: Path) -> None:
+    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
+    checkpoint = str(tmp_path / "last.pt")
+    done = run(
+        *torchrun, str(TRAIN), "--epochs", "1", "--checkpoint", checkpoint, MIGRATE_BACKEND="cpu"
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(torch.load(checkpoint)["history"][0]) == 2
