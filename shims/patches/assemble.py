@@ -27,7 +27,7 @@ from shims.patches.registry import Patch, Registry
 def install(place: str, count: int) -> tuple[Registry, EveryThread]:
     """Install all patches; see `shims.patches.install`."""
     registry = Registry()
-    handles = []
+    handles: list[Any] = []
     if place == "xla":
         from shims.patches import xla
 
@@ -35,7 +35,7 @@ def install(place: str, count: int) -> tuple[Registry, EveryThread]:
         generators: Any = xla.Generators(devices)
         registry.install(xla.patches(devices))
         finish = xla.finish
-        handles.append(xla.sync_after_steps())
+        handles += xla.hooks()
     else:
         devices = Devices(count, HostPlace())
         generators = rng.Generators(devices)

@@ -72,6 +72,7 @@ class Generators:
     def __init__(self, devices: Devices) -> None:
         self._devices = devices
         self._lock = threading.RLock()
+        self._inside = threading.local()
         # As those of a GPU, they start from torch's default seed.
         self._generators = [
             torch.Generator().manual_seed(torch.initial_seed()) for _ in range(devices.count)
@@ -85,6 +86,9 @@ class Generators:
         """Call `func`, with the device's random numbers if it draws any on a device."""
         if ordinal is None or func not in _RANDOM or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
+        if getattr(self._inside, "drawing", False):
+            # The mode stands twice on the stack, as where a checkpoint is computed again.
+            return func(*args, **kwargs)
         if func in _DROPOUTS and not kwargs.get("training", args[2] if len(args) > 2 else True):
             return func(*args, **kwargs)
         # Not every function that draws takes a generator, but all draw from the host's default.
@@ -95,9 +99,11 @@ class Generators:
             host = torch.default_generator
             before = host.get_state()
             host.set_state(device.get_state())
+            self._inside.drawing = True
             try:
                 return func(*args, **kwargs)
             finally:
+                self._inside.drawing = False
                 device.set_state(host.get_state())
                 host.set_state(before)
 

@@ -102,6 +102,10 @@ class Stream:
         """Whether all work is done: always."""
         return True
 
+    def is_capturing(self) -> bool:
+        """Whether a CUDA graph is being captured: there are none."""
+        return False
+
     def synchronize(self) -> None:
         """Wait for all work."""
         self._finish()

@@ -11,7 +11,10 @@ from typing import Any
 import torch
 import torch.multiprocessing
 import torch_xla
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils import checkpoint
 from torch_xla._internal import pjrt
 from torch_xla.core import xla_model
@@ -70,7 +73,9 @@ class Generators:
     def get_rng_state(self, device: Any = "cuda") -> torch.Tensor:
         """XLA's state as a tensor, as CUDA's is."""
         self._devices.index(device)
-        return torch.tensor([xla_model.get_rng_state()], dtype=torch.int64)
+        state = xla_model.get_rng_state()
+        # XLA's is an unsigned number, which no tensor of torch's default integers holds.
+        return torch.tensor([state - 2**64 if state >= 2**63 else state], dtype=torch.int64)
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
         """The state, once for each device that the program believes in."""
@@ -84,7 +89,7 @@ class Generators:
         """
         if new_state.dtype is not torch.int64 or new_state.numel() != 1:
             raise refusal("a random state of a GPU", "seed with torch.manual_seed on XLA")
-        xla_model.set_rng_state(int(new_state.item()))
+        xla_model.set_rng_state(int(new_state.item()) % 2**64)
 
     def set_rng_state_all(self, new_states: Iterable[torch.Tensor]) -> None:
         """Put back the current device's state of all."""
@@ -109,15 +114,37 @@ def patches(devices: Devices) -> Iterator[Patch]:
     for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
         yield patch(module, "spawn", launch, "torch_xla.launch")
 
+    clip = torch.nn.utils.clip_grad_norm_
+
+    @functools.wraps(clip)
+    def clipped(*args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("foreach", None)
+        return clip(*args[:4], **kwargs)
+
+    for module in (torch.nn.utils, torch.nn.utils.clip_grad):
+        yield patch(module, "clip_grad_norm_", clipped, "without foreach: XLA fuses by itself")
+
     def checkpointed(function: Any, *args: Any, use_reentrant: Any = None, **kwargs: Any) -> Any:
         return xla_checkpoint(function, *args, use_reentrant=True, **kwargs)
 
     yield patch(checkpoint, "checkpoint", checkpointed, "torch_xla.utils.checkpoint")
 
 
-def sync_after_steps() -> Any:
-    """End the graph at each optimizer step, or it would grow with every one; returns a handle."""
-    return register_optimizer_step_post_hook(lambda optimizer, args, kwargs: torch_xla.sync())
+def hooks() -> list[Any]:
+    """Torch's hooks round each optimizer step, as handles to remove them by."""
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        for group in optimizer.param_groups:
+            # XLA fuses by itself; torch's fused kernels refuse its tensors. Also where a checkpoint
+            # brought the flag.
+            if group.get("fused"):
+                group["fused"] = None
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        # Without an end of the step the graph would grow with every one.
+        torch_xla.sync()
+
+    return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
 
 
 def install() -> None:

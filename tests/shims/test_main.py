@@ -66,12 +66,12 @@ def test_spawned_ranks_and_the_call_log(tmp_path: Path) -> None:
     script = written(
         tmp_path,
         """\
-        import torch
+        import sys, torch
         import torch.multiprocessing as mp
 
         def main(rank, size):
             torch.cuda.set_device(rank)
-            print("sum", torch.ones(2).cuda().sum().item(), rank, size)
+            sys.stdout.write(f"sum {torch.ones(2).cuda().sum().item()} {rank} {size}\\n")
 
         if __name__ == "__main__":
             mp.spawn(main, args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count())
@@ -94,13 +94,13 @@ def test_the_option_of_torch_distributed_launch(tmp_path: Path) -> None:
     script = written(
         tmp_path,
         """\
-        import argparse, os
+        import argparse, os, sys
         parser = argparse.ArgumentParser()
         parser.add_argument("--local_rank", type=int)
         parser.add_argument("--lr", type=float)
         args = parser.parse_args()
         assert args.local_rank == int(os.environ["LOCAL_RANK"])
-        print("rank", args.local_rank, args.lr)
+        sys.stdout.write(f"rank {args.local_rank} {args.lr}\\n")
         """,
     )
     done = shims(tmp_path, "--ranks", "2", "--backend", "cpu", str(script), "--lr", "0.5")
