@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     # Aliases of the same name: that is how a type checker knows them as public.
     from shims.checkpoint import load as load
     from shims.checkpoint import save as save
+    from shims.data import BucketSampler as BucketSampler
+    from shims.data import pad_collate as pad_collate
+    from shims.data import shapes_of as shapes_of
     from shims.distributed import all_gather as all_gather
     from shims.distributed import all_gather_into_tensor as all_gather_into_tensor
     from shims.distributed import all_gather_object as all_gather_object
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
     from shims.distributed import scatter as scatter
     from shims.distributed import scatter_object_list as scatter_object_list
     from shims.distributed import send as send
+    from shims.guard import guard as guard
+    from shims.log import log as log
     from shims.placement import ddp as ddp
     from shims.placement import device as device
     from shims.placement import sync_batch_norm as sync_batch_norm
@@ -57,6 +62,7 @@ if TYPE_CHECKING:
     from shims.ranks import local_rank as local_rank
     from shims.ranks import rank as rank
     from shims.ranks import world_size as world_size
+    from shims.resume import resume as resume
     from shims.rng import manual_seed as manual_seed
     from shims.rng import rng_state as rng_state
     from shims.rng import set_rng_state as set_rng_state
