@@ -207,6 +207,14 @@ def internal_caller() -> bool:
     return calls.internal(frame)
 
 
+def _overridden(tensors: Any) -> bool:
+    ordinary = (torch.Tensor.__torch_function__, torch._C._disabled_torch_function_impl)
+    return any(
+        getattr(type(tensor), "__torch_function__", ordinary[0]) not in ordinary
+        for tensor in tensors
+    )
+
+
 def _name(func: Any) -> str:
     return getattr(func, "__name__", str(func))
 
@@ -227,7 +235,7 @@ class EveryThread:
         self.active = True
 
     def patches(self) -> Iterator[Patch]:
-        """The start of threads."""
+        """The start of threads, and the backward pass."""
         bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
         threads = self
 
@@ -239,6 +247,11 @@ class EveryThread:
             with threads._make():
                 bootstrap(thread)
 
+        # Otherwise the backward pass would run without the mode, and with it the hooks and the
+        # checkpoints of the program: a torch function does. Only tensors of other kinds matter.
+        yield patch(
+            torch.autograd, "has_torch_function", _overridden, "backward sees the same devices"
+        )
         yield patch(threading.Thread, "_bootstrap_inner", with_mode, "threads see the same devices")
 
     def enter(self) -> None:

@@ -19,6 +19,7 @@ SPACES = [
     torch.UntypedStorage,
     torch.TypedStorage,
     torch.accelerator,
+    torch.autograd,
     torch.amp.GradScaler,
     torch.autocast,
     torch.cuda,
