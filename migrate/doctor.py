@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from migrate.tpu import tpu_device_files
 from migrate.versions import installed, versions
+from shims.tpu import tpu_device_files
 
 PROBE_SECONDS = 120  # starting a TPU runtime takes up to a minute on a fresh VM
 

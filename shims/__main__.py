@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import get_args
 
 from shims import _ranks, _script, _where, activate
 from shims.errors import ShimError
@@ -34,6 +35,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--backend", choices=_where.BACKENDS, help="default: a TPU, then CUDA, then the CPU"
     )
+    parser.add_argument(
+        "--start",
+        choices=get_args(_script.Style),
+        help="how, for a script that can start its ranks in several ways (default: as torchrun does)",
+    )
     parser.add_argument("script", type=Path)
     parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
     options = parser.parse_args(argv)
@@ -47,6 +53,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"shims: {error}\n")
         return 2
     start = _script.find_start(options.script)
+    if options.start is not None:
+        start = _script.Start(options.start, start.option or "--local_rank")
     # As torchrun does: N ranks with a thread for each core each would hinder one another.
     env = {"OMP_NUM_THREADS": "1", **os.environ, **variables}
     # The launcher of this process, if it has one, is not the script's.

@@ -7,6 +7,7 @@ import importlib.util
 import os
 
 from shims.errors import BackendError
+from shims.tpu import tpu_device_files
 
 VARIABLE = "MIGRATE_BACKEND"
 BACKENDS = ("cpu", "cuda", "xla")
@@ -35,7 +36,7 @@ def tpu_chips() -> int:
     """The TPU chips of this machine, by their device files; 0 where PJRT_DEVICE says otherwise."""
     if os.environ.get("PJRT_DEVICE", "TPU") != "TPU":
         return 0
-    return len(glob.glob("/dev/accel[0-9]*")) or len(glob.glob("/dev/vfio/[0-9]*"))
+    return len(tpu_device_files())
 
 
 def gpus() -> int:

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import functools
 import os
+from typing import Any
 
 from torch_xla._internal import pjrt
 
-from shims import _launch, activate
+from shims import activate
 from shims.errors import NotSimulatedError
 
 
@@ -34,4 +35,12 @@ def install() -> None:
             "simulated replicas cannot be started by torchrun",
             "start the script itself: torch_xla.launch in it starts the replicas",
         )
-    pjrt.run_multiprocess = functools.partial(_launch.run_multiprocess, activate.replicas())
+    pjrt.run_multiprocess = functools.partial(_run_multiprocess, activate.replicas())
+
+
+def _run_multiprocess(size: int, *args: Any, **kwargs: Any) -> dict[int, Any]:
+    # Imported when the replicas start: a replica whose script imports torch_xla late comes here while
+    # `_launch` itself is being imported.
+    from shims import _launch
+
+    return _launch.run_multiprocess(size, *args, **kwargs)

@@ -18,8 +18,8 @@ from typing import IO, Literal
 
 from migrate.prove.errors import FrameworkMissingError, NoScriptError, RunTimeoutError
 from migrate.prove.records import RECORD_DIRECTORY
-from migrate.tpu import tpu_present
 from shims import activate
+from shims.tpu import tpu_present
 
 Side = Literal["original", "xla"]
 Output = Literal["inherit", "stderr", "capture"]

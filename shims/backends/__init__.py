@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from shims import activate
 from shims.api_errors import BackendMissingError
+from shims.tpu import tpu_device_files
 
 if TYPE_CHECKING:
     from shims.backends.base import Backend
@@ -29,7 +30,6 @@ _CLASSES = {
     "cpu": "shims.backends.host:HostBackend",
 }
 _NEEDED = {"xla": "torch_xla", "tpu": "torch_tpu"}
-_GOOGLE_PCI_VENDOR = "0x1ae0"
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,7 @@ class Machine:
 
     def has_tpu(self, root: Path = Path("/")) -> bool:
         """Whether there are device files of a TPU, without starting a runtime."""
-        # /dev/accelN up to v4, /dev/vfio/N from v5 on; other machines have vfio devices too.
-        vendors = root.glob("sys/bus/pci/devices/*/vendor")
-        if not any(vendor.read_text().strip() == _GOOGLE_PCI_VENDOR for vendor in vendors):
-            return False
-        vfio = (path for path in root.glob("dev/vfio/*") if path.name.isdigit())
-        return any(root.glob("dev/accel[0-9]*")) or any(vfio)
+        return bool(tpu_device_files(root))
 
     def has_cuda(self) -> bool:
         """Whether torch sees a GPU."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from shims.errors import DeviceNotAnsweredError
 from shims.patches import calls
 from shims.patches.devices import Devices
 from shims.patches.registry import Patch, patch
+from shims.tpu import tpu_device_files
 
 _STATUS = Path("/proc/self/status")
 _KIBIBYTE = 1024
@@ -26,6 +28,11 @@ def _of_machine(field: str) -> int:
 
 
 def _figure(file: Path, field: str) -> int:
+    if "torch_xla" in sys.modules and tpu_device_files():
+        raise DeviceNotAnsweredError(
+            f"a memory figure asked for at {calls.user_line()}: the host's is not the TPU's",
+            "torch_xla.core.xla_model.get_memory_info() tells the TPU's",
+        )
     try:
         for line in file.read_text().splitlines():
             name, _, value = line.partition(":")

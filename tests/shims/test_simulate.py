@@ -96,3 +96,29 @@ def test_without_a_launch_there_is_one_replica(tmp_path: Path) -> None:
     done = run(script)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["1", "0", "2.0"]
+
+
+def test_a_script_that_imports_torch_xla_late(tmp_path: Path) -> None:
+    path = tmp_path / "late.py"
+    path.write_text(
+        "def work(index):\n"
+        "    import torch_xla.runtime as xr\n"
+        "    print('replica', index, 'of', xr.world_size(), flush=True)\n"
+        "\n"
+        "\n"
+        "if __name__ == '__main__':\n"
+        "    import torch_xla\n"
+        "\n"
+        "    torch_xla.launch(work)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **activate.environment("simulate", 2)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "replica 0 of 2" in done.stdout
+    assert "replica 1 of 2" in done.stdout

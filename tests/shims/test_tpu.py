@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.tpu import tpu_device_files
+from shims.tpu import tpu_device_files
 
 
 def touch(root: Path, *names: str, vendor: str) -> Path:
