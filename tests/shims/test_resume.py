@@ -240,6 +240,9 @@ def test_sigterm_in_a_thread_that_is_not_the_main_one(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["step-000000005.pt"]
 
 
+# JAX, which other tests have imported into this process by now, warns of every fork in it; the child
+# here does not use it.
+@pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
 def test_a_terminated_child_is_no_preemption() -> None:
     seen: list[int] = []
     previous = signal.signal(signal.SIGTERM, lambda *_: seen.append(1))

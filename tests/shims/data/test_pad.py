@@ -103,6 +103,9 @@ def test_bad_options_are_refused_at_once(options: dict[str, Any]) -> None:
         pad_collate(**options)
 
 
+# JAX, which other tests have imported into this process by now, warns of every fork in it; the child
+# here does not use it.
+@pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
 def test_in_a_loader_with_a_worker() -> None:
     samples = [tokens(length) for length in (1, 5, 3, 2, 7)]
     loader = DataLoader(
