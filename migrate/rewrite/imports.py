@@ -61,16 +61,11 @@ class Imports:
         for module, name in sorted(self._added.items()):
             suffix = "" if name == module else f" as {name}"
             lines.append(
-                cst.ensure_type(_statement(f"import {module}{suffix}"), cst.SimpleStatementLine)
+                cst.ensure_type(
+                    cst.parse_statement(f"import {module}{suffix}"), cst.SimpleStatementLine
+                )
             )
         return lines
-
-
-def _statement(code: str) -> cst.BaseStatement:
-    statement = cst.parse_statement(code)
-    if isinstance(statement, cst.SimpleStatementLine):
-        return statement.with_changes(trailing_whitespace=cst.TrailingWhitespace())
-    return statement
 
 
 def bindings(module: cst.Module) -> Iterator[Binding]:

@@ -12,14 +12,8 @@ from migrate.rewrite.tree import bind, is_attribute_of_self, keyword, nodes_of, 
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
 
-LAUNCHERS = frozenset(
-    {
-        "torch.multiprocessing.spawn",
-        "torch.multiprocessing.spawn.spawn",
-        "torch_xla.launch",
-        "torch_xla.distributed.xla_multiprocessing.spawn",
-    }
-)
+SPAWN = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn"})
+LAUNCHERS = SPAWN | {"torch_xla.launch", "torch_xla.distributed.xla_multiprocessing.spawn"}
 
 # What a script may ask for the index instead of receiving it.
 ASKED = frozenset({"torch.distributed.get_rank", "torch.distributed.get_node_local_rank"})
@@ -37,12 +31,12 @@ class Ranks:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.launches = self._find_launches()
+        self._workers = self._launched()
         self._parameters: set[tuple[int, str]] = set()  # (id of the function, name)
         self._attributes: set[tuple[int, str]] = set()  # (id of the class, attribute)
         self._calls = self._calls_by_callee()
-        for _, worker in self.launches:
-            if worker is not None and worker.params.params:
+        for worker in self._workers:
+            if worker.params.params:
                 self._parameters.add((id(worker), worker.params.params[0].name.value))
         while self._spread():
             pass
@@ -59,15 +53,17 @@ class Ranks:
             return (id(self._context.class_around(node)), node.attr.value) in self._attributes
         return False
 
-    def _find_launches(self) -> list[tuple[cst.Call, cst.FunctionDef | None]]:
-        """Return each launching call with the function of this script that it launches, if it is one."""
-        launches = []
+    def _launched(self) -> list[cst.FunctionDef]:
+        """Return the functions of this script that it launches."""
+        workers = []
         for call in (node for node in self._context.nodes if isinstance(node, cst.Call)):
             if self._context.qualified_name(call.func) in LAUNCHERS:
                 first = keyword(call, "fn") or (call.args[0] if call.args else None)
                 name = first.value.value if first and isinstance(first.value, cst.Name) else ""
-                launches.append((call, self._context.functions.get(str(name))))
-        return launches
+                worker = self._context.functions.get(str(name))
+                if worker is not None:
+                    workers.append(worker)
+        return workers
 
     def _calls_by_callee(self) -> dict[int, list[tuple[cst.Call, cst.FunctionDef]]]:
         """Return the calls of each function of the script; a class stands for its `__init__`."""
@@ -88,7 +84,7 @@ class Ranks:
     def _spread(self) -> bool:
         """Follow the index one step further; return whether something new was found."""
         before = len(self._parameters) + len(self._attributes)
-        launched = {id(worker) for _, worker in self.launches}
+        launched = {id(worker) for worker in self._workers}
         for key, calls in self._calls.items():
             names = [parameter.name.value for parameter in calls[0][1].params.params]
             is_method = names[:1] == ["self"]

@@ -12,10 +12,10 @@ import libcst as cst
 
 from migrate.rewrite.context import Context
 from migrate.rewrite.devices import names_cuda
+from migrate.rewrite.ranks import SPAWN
 from migrate.rewrite.rule import Finding
 from migrate.rewrite.rules.ddp import DDP
 from migrate.rewrite.rules.init_process_group import INIT
-from migrate.rewrite.rules.mp_spawn import SPAWN
 from migrate.rewrite.tree import code, keyword, string_value
 
 NAME = "unhandled"

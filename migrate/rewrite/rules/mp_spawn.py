@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.ranks import SPAWN
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import bind, code, elements, with_args, without
 from migrate.rewrite.world_size import ASK, WorldSize
 
-SPAWN = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn"})
 PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 
 
