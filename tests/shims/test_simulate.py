@@ -101,9 +101,12 @@ def test_without_a_launch_there_is_one_replica(tmp_path: Path) -> None:
 def test_a_script_that_imports_torch_xla_late(tmp_path: Path) -> None:
     path = tmp_path / "late.py"
     path.write_text(
+        "import sys\n"
+        "\n"
+        "\n"
         "def work(index):\n"
         "    import torch_xla.runtime as xr\n"
-        "    print('replica', index, 'of', xr.world_size(), flush=True)\n"
+        "    sys.stdout.write(f'replica {index} of {xr.world_size()}\\n')\n"
         "\n"
         "\n"
         "if __name__ == '__main__':\n"
