@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from shims import _ranks, _script, _where, activate
+from shims import _ranks, _script, activate, choice
 from shims.errors import ShimError
 
 _EPILOG = """\
@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
         "--ranks", type=int, metavar="N", help="processes, a device each (default: the devices)"
     )
     parser.add_argument(
-        "--backend", choices=_where.BACKENDS, help="default: a TPU, then CUDA, then the CPU"
+        "--backend", choices=tuple(choice.ACTIVATED), help="default: a TPU, then CUDA, then the CPU"
     )
     parser.add_argument(
         "--start",
@@ -46,9 +46,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if not options.script.is_file():
             raise ShimError(f"{options.script} is not a file", "give the path of a Python script")
-        backend = options.backend or _where.chosen()
-        ranks = _where.devices(backend) if options.ranks is None else options.ranks
-        variables = activate.environment(_where.ACTIVATED[backend], ranks)
+        backend = choice.choose_for_cuda_code(options.backend)
+        ranks = choice.devices(backend) if options.ranks is None else options.ranks
+        variables = activate.environment(choice.ACTIVATED[backend], ranks)
     except ShimError as error:
         sys.stderr.write(f"shims: {error}\n")
         return 2

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from shims import _where
+from shims import tpu
 from shims.errors import BackendError
 
 BACKEND = "SHIMS_BACKEND"
@@ -66,7 +66,7 @@ def environment(backend: str, replicas: int = 1, plugins: Sequence[str] = ()) ->
         REPLICAS: str(replicas),
         PLUGINS: ",".join(plugins),
     }
-    if backend == "simulate" or (backend == "xla" and not _where.tpu_chips()):
+    if backend == "simulate" or (backend == "xla" and not tpu.chips()):
         # One device in each process: several wait for each other and abort.
         variables |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
     if backend in ("cpu", "xla"):

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import os
 
-from shims import _where, activate
+from shims import activate, choice
 
 
 def _switch_on() -> None:
     if activate.BACKEND in os.environ:
         # Started by `python -m shims`, or by a process that has imported this.
         return
-    backend = _where.chosen()
+    backend = choice.choose_for_cuda_code()
     if backend == "cuda":
         return
     here = os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", ""))
-    count = int(here) if here.isdecimal() else _where.devices(backend)
-    os.environ.update(activate.environment(_where.ACTIVATED[backend], count))
+    count = int(here) if here.isdecimal() else choice.devices(backend)
+    os.environ.update(activate.environment(choice.ACTIVATED[backend], count))
     activate.switch_on()
 
 

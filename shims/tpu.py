@@ -1,4 +1,4 @@
-"""Is there a TPU in this machine? Asked of the device files: starting a runtime takes seconds."""
+"""Is there a TPU in this machine, or a GPU? Asked of the device files: a runtime takes seconds."""
 
 from __future__ import annotations
 
@@ -23,6 +23,23 @@ def tpu_device_files(root: Path = Path("/")) -> list[Path]:
     if not any(vendor.read_text().strip() == _GOOGLE_PCI_VENDOR for vendor in vendors):
         return []
     return sorted([*accel, *vfio])
+
+
+def chips() -> int:
+    """The TPU chips of this machine; 0 where PJRT_DEVICE says that another device is to be used."""
+    if os.environ.get("PJRT_DEVICE", "TPU") != "TPU":
+        return 0
+    return len(tpu_device_files())
+
+
+def gpu_device_files(root: Path = Path("/")) -> list[Path]:
+    """Return the device files that a GPU of NVIDIA's or AMD's has, and a GPU under WSL.
+
+    Args:
+        root: the root of the file system.
+    """
+    kinds = ("dev/nvidia[0-9]*", "dev/kfd", "dev/dxg")
+    return sorted(path for kind in kinds for path in root.glob(kind))
 
 
 def tpu_present() -> bool:

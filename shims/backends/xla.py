@@ -21,9 +21,10 @@ from torch_xla._internal import pjrt
 
 from shims import activate, placement
 from shims.api_errors import LaunchError, MemoryUnknownError, NotOnDeviceError, UnsupportedError
-from shims.backends import FORCE, processes
+from shims.backends import processes
 from shims.backends.base import Backend, MemoryUse
 from shims.backends.unneeded_scaler import UnneededScaler
+from shims.choice import FORCE
 
 
 class XlaBackend(Backend):

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 import shims
+from shims import tpu
 from shims.api_errors import BackendMissingError, LaunchError
-from shims.backends import Choice, Machine, choose, processes
+from shims.backends import processes
+from shims.choice import Choice, Machine, choose, choose_for_cuda_code
 
 
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -31,11 +33,11 @@ class Described(Machine):
 
     what: tuple[str, ...] = ()
 
-    def has_tpu(self, root: Path = Path("/")) -> bool:
-        return "a TPU" in self.what
+    def tpu_chips(self) -> int:
+        return self.what.count("a TPU")
 
-    def has_cuda(self) -> bool:
-        return "CUDA" in self.what
+    def cuda_devices(self) -> int:
+        return self.what.count("CUDA")
 
     def has_package(self, name: str) -> bool:
         return name in self.what
@@ -62,13 +64,14 @@ def test_the_environment_decides_first() -> None:
     gpu = Described(("CUDA", "torch_xla"))
     assert choose({"MIGRATE_BACKEND": "cpu"}, gpu) == Choice("cpu", "MIGRATE_BACKEND=cpu")
     assert choose({"SHIMS_BACKEND": "simulate"}, gpu).name == "xla"
+    assert choose({"SHIMS_BACKEND": "xla"}, gpu).name == "xla"
     # There torch.cuda answers, but it is the CPU.
     assert choose({"SHIMS_BACKEND": "cpu"}, gpu).name == "cpu"
     assert choose({"SHIMS_BACKEND": "simulate", "MIGRATE_BACKEND": "cuda"}, gpu).name == "cuda"
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("gpu", "xla, tpu, cuda, cpu"), ("xla", "torch_xla"), ("cuda", "no CUDA")]
+    ("name", "word"), [("gpu", "cpu, cuda, xla, tpu"), ("xla", "torch_xla"), ("cuda", "no CUDA")]
 )
 def test_a_forced_backend_that_is_not_there_is_refused(name: str, word: str) -> None:
     with pytest.raises(BackendMissingError, match=word):
@@ -81,9 +84,23 @@ def test_a_tpu_is_found_by_its_files(tmp_path: Path) -> None:
     (tmp_path / "dev/vfio").mkdir(parents=True)
     (tmp_path / "dev/vfio/0").touch()
     vendor.write_text("0x8086\n")
-    assert not Machine().has_tpu(tmp_path)
+    assert not tpu.tpu_device_files(tmp_path)
     vendor.write_text("0x1ae0\n")
-    assert Machine().has_tpu(tmp_path)
+    assert tpu.tpu_device_files(tmp_path)
+
+
+def test_cuda_code_as_it_is_needs_torch_xla_on_a_tpu() -> None:
+    with pytest.raises(BackendMissingError, match="through torch_xla"):
+        choose_for_cuda_code(machine=Described(("a TPU", "torch_tpu")))
+    assert choose_for_cuda_code(machine=Described(("a TPU", "torch_xla"))) == "xla"
+    assert choose_for_cuda_code("cpu", Described(("a TPU", "torch_xla"))) == "cpu"
+
+
+def test_the_launcher_imports_no_torch_where_there_is_no_gpu() -> None:
+    if tpu.gpu_device_files():
+        pytest.skip("there is a GPU: torch is asked how many it sees")
+    program = "import sys, shims.choice; shims.choice.choose(); print('torch' in sys.modules)"
+    assert run(program).stdout.strip() == "False"
 
 
 def test_importing_shims_imports_no_torch() -> None:

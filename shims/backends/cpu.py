@@ -14,7 +14,7 @@ from shims.backends import processes
 from shims.backends.base import Backend, MemoryUse
 
 
-class HostBackend(Backend):
+class CpuBackend(Backend):
     """The CPU."""
 
     name = "cpu"
