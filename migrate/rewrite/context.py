@@ -19,6 +19,7 @@ from libcst.metadata import (
 
 from migrate.rewrite.devices import moves
 from migrate.rewrite.effects import Effects
+from migrate.rewrite.guards import Guards
 from migrate.rewrite.imports import Imports
 from migrate.rewrite.ranks import Ranks
 from migrate.rewrite.source import Source
@@ -145,6 +146,11 @@ class Context:
     def effects(self) -> Effects:
         """Which statements run a backward pass or an optimizer step."""
         return Effects(self)
+
+    @cached_property
+    def guards(self) -> Guards:
+        """What runs only on some of the replicas."""
+        return Guards(self)
 
     def references(self, name: str) -> list[cst.Name]:
         """Return every mention of `name` as a name, wherever it is bound."""
