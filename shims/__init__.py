@@ -99,6 +99,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "patches":
+        # A package that is called: `shims.patches()`.
+        return importlib.import_module("shims.patches")
     if name not in _HOMES:
         raise AttributeError(f"module 'shims' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"shims.{_HOMES[name]}"), name)
@@ -107,7 +110,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, "patches"})
 
 
 class _Package(ModuleType):

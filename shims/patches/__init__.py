@@ -1,11 +1,11 @@
 """Answers for CUDA where there is none: each concern in a file, every patch declared and undone.
 
-    from shims import patches
+    import shims
 
-    patches.install("cpu", devices=2)
-    for patch in patches.installed():
+    shims.patches.install("cpu", devices=2)
+    for patch in shims.patches():
         ...  # patch.name, patch.answers
-    patches.uninstall()
+    shims.patches.uninstall()
 
 `docs/shims/answers.md` says what each name of CUDA answers. Nothing here imports torch until
 `install` is called.
@@ -13,7 +13,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -63,3 +65,13 @@ def installed() -> tuple[Patch, ...]:
     """Every name of torch that is answered now, with what answers it."""
     with _LOCK:
         return () if _STATE["registry"] is None else _STATE["registry"].installed()
+
+
+class _Listing(ModuleType):
+    """Lets `shims.patches()` list what is installed, beside `shims.patches.install` and `uninstall`."""
+
+    def __call__(self) -> tuple[Patch, ...]:
+        return installed()
+
+
+sys.modules[__name__].__class__ = _Listing

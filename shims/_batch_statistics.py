@@ -1,0 +1,96 @@
+"""Batch norm over the batches of all ranks: the arithmetic of torch's SyncBatchNorm, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+# Replaces a tensor by its sum over the ranks.
+Sum = Callable[[torch.Tensor], object]
+
+
+def normalise(module: Any, value: torch.Tensor, sum_over_ranks: Sum | None) -> torch.Tensor:
+    """Return the output of a batch norm whose training batch is that of all ranks together.
+
+    The ranks may have batches of different sizes. As torch's SyncBatchNorm does, only training looks at
+    other ranks; statistics of half-precision batches are in float32.
+
+    Args:
+        module: a batch norm of torch's: its weights, buffers and switches are read and updated.
+        value: (N, C, …).
+        sum_over_ranks: None in a group of one rank: then it is plain BatchNorm.
+    """
+    if module.training and module.track_running_stats and module.num_batches_tracked is not None:
+        module.num_batches_tracked.add_(1)
+    if not module.training or sum_over_ranks is None:
+        return _plain(module, value)
+    exact = value if value.dtype in (torch.float32, torch.float64) else value.float()
+    dims = [0, *range(2, exact.dim())]
+    channels = [1, -1, *[1] * (exact.dim() - 2)]
+    rows = torch.full((1,), exact.numel() // exact.shape[1]).to(exact)
+    totals = _total(torch.cat([exact.sum(dims), rows]), sum_over_ranks)
+    count = totals[-1].detach()
+    mean = totals[:-1] / count
+    # The mean first: the difference of two sums of squares would lose the digits that matter.
+    centred = exact - mean.reshape(channels)
+    variance = _total((centred * centred).sum(dims), sum_over_ranks) / count
+    if module.track_running_stats and module.running_mean is not None:
+        _update(module, mean.detach(), variance.detach(), count)
+    result = centred * torch.rsqrt(variance + module.eps).reshape(channels)
+    if module.affine:
+        result = result * module.weight.reshape(channels) + module.bias.reshape(channels)
+    return result.to(value.dtype)
+
+
+def _plain(module: Any, value: torch.Tensor) -> torch.Tensor:
+    by_batch = module.training or module.running_mean is None
+    keeps = not module.training or module.track_running_stats
+    momentum = module.momentum
+    if momentum is None:  # the cumulative average
+        tracked = module.num_batches_tracked
+        momentum = 1.0 / float(tracked) if by_batch and tracked is not None else 0.0
+    return functional.batch_norm(
+        value,
+        module.running_mean if keeps else None,
+        module.running_var if keeps else None,
+        module.weight,
+        module.bias,
+        by_batch,
+        float(momentum),
+        module.eps,
+    )
+
+
+def _update(module: Any, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor) -> None:
+    # A tensor where it is counted: to read it would end a graph on XLA.
+    share: Any = module.momentum
+    if share is None:
+        share = 1.0 / module.num_batches_tracked.to(mean.dtype)
+    unbiased = variance * (count / (count - 1))
+    for running, now in ((module.running_mean, mean), (module.running_var, unbiased)):
+        running.mul_(1 - share).add_(share * now.to(running.dtype))
+
+
+class _Total(torch.autograd.Function):
+    """The sum over the ranks; so is its gradient, as each rank's value is in every rank's total."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, sum_over_ranks: Sum) -> torch.Tensor:
+        ctx.sum_over_ranks = sum_over_ranks
+        total = value.detach().clone()
+        sum_over_ranks(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        total = gradients[0].contiguous().clone()
+        ctx.sum_over_ranks(total)
+        return total, None
+
+
+def _total(value: torch.Tensor, sum_over_ranks: Sum) -> torch.Tensor:
+    total: torch.Tensor = _Total.apply(value, sum_over_ranks)
+    return total
