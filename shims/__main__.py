@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.start is not None:
         start = _script.Start(options.start, start.option or "--local_rank")
     # As torchrun does: N ranks with a thread for each core each would hinder one another.
-    env = {"OMP_NUM_THREADS": "1", **os.environ, **variables}
+    env = {"OMP_NUM_THREADS": "1", **os.environ, **variables, activate.ONE_MACHINE: "1"}
     # The launcher of this process, if it has one, is not the script's.
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         env.pop(name, None)

@@ -25,6 +25,8 @@ REPLICAS = "SHIMS_REPLICAS"
 PLUGINS = "SHIMS_PLUGINS"
 # Where the simulated replicas that `python -m shims` starts as ranks meet.
 STORE_PORT = "SHIMS_STORE_PORT"
+# Set where `python -m shims` starts the ranks: all of them are on this machine.
+ONE_MACHINE = "SHIMS_ONE_MACHINE"
 
 # Backend -> (the import that it waits for, the function that installs it).
 _BACKENDS = {

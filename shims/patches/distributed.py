@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from shims.patches import averages, calls
+from shims.patches import averages, calls, rendezvous
 from shims.patches.cuda import refusal
 from shims.patches.devices import Devices
 from shims.patches.registry import Patch, patch
@@ -48,7 +49,7 @@ def patches(devices: Devices) -> Iterator[Patch]:
     """Groups, barriers, averages, object collectives and DDP."""
     on_xla = devices.place.target.type == "xla"
     groups = _Groups()
-    made = _making(groups, on_xla)
+    made = _making(groups, devices)
     answers: list[tuple[str, Callable[..., Any], str]] = [
         ("init_process_group", made["init_process_group"], "xla" if on_xla else "gloo"),
         ("new_group", made["new_group"], "xla" if on_xla else "gloo"),
@@ -73,23 +74,29 @@ def _real(backend: Any, on_xla: bool) -> Any:
     return "xla" if on_xla else "gloo"
 
 
-def _making(groups: _Groups, on_xla: bool) -> dict[str, Callable[..., Any]]:
+def _making(groups: _Groups, devices: Devices) -> dict[str, Callable[..., Any]]:
     init_process_group, new_group = dist.init_process_group, dist.new_group
+    on_xla = devices.place.target.type == "xla"
+    signature = inspect.signature(init_process_group)
 
     @functools.wraps(init_process_group)
-    def init(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
-        kwargs.pop("device_id", None)
-        kwargs.pop("pg_options", None)
+    def init(*args: Any, **kwargs: Any) -> None:
+        given = dict(signature.bind(*args, **kwargs).arguments)
+        given.pop("device_id", None)
+        given.pop("pg_options", None)
+        backend = given.pop("backend", None)
         real = _real(backend, on_xla)
         if on_xla and (real == "xla" or real == "gloo"):
             # The replicas already know each other; gloo could not carry their tensors.
             import torch_xla.distributed.xla_backend  # noqa: F401 - registers the backend
 
-            timeout = {"timeout": kwargs["timeout"]} if kwargs.get("timeout") else {}
+            timeout = {"timeout": given["timeout"]} if given.get("timeout") else {}
             init_process_group("xla", init_method="xla://", **timeout)
+            rendezvous.require_same(given.get("world_size"), dist.get_world_size())
             groups.of_objects = new_group(backend="gloo")
         else:
-            init_process_group(real, *args, **kwargs)
+            with rendezvous.here(given, devices.count) as reachable:
+                init_process_group(real, **reachable)
         asked = "nccl" if backend is None or "nccl" in str(backend).lower() else str(backend)
         groups.remember(distributed_c10d._get_default_group(), asked)
 

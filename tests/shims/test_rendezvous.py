@@ -1,0 +1,88 @@
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shims import activate
+from shims.errors import DeviceNotAnsweredError
+from shims.patches import rendezvous
+
+PROGRAMS = Path(__file__).parent / "programs"
+# Of the block for documentation (RFC 5737): no host has it.
+FAR = "192.0.2.7"
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv(activate.ONE_MACHINE, "1")
+    monkeypatch.setenv("MASTER_ADDR", FAR)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    return monkeypatch
+
+
+def test_the_variable_is_answered_and_put_back(launched: pytest.MonkeyPatch) -> None:
+    with rendezvous.here({"world_size": 2, "rank": 0}, 2) as given:
+        assert os.environ["MASTER_ADDR"] == rendezvous.LOOPBACK
+        assert given == {"world_size": 2, "rank": 0}
+    assert os.environ["MASTER_ADDR"] == FAR
+
+
+@pytest.mark.parametrize(
+    ("given", "variables", "answered"),
+    [
+        ({"init_method": f"tcp://{FAR}:23", "world_size": 2}, {}, "tcp://127.0.0.1:23"),
+        (
+            {"init_method": f"tcp://{FAR}:23?rank=1&world_size=2"},
+            {},
+            "tcp://127.0.0.1:23?rank=1&world_size=2",
+        ),
+        ({"init_method": f"tcp://{FAR}:23"}, {"WORLD_SIZE": "2"}, "tcp://127.0.0.1:23"),
+        # A world of more ranks than are started here spans machines.
+        ({"init_method": f"tcp://{FAR}:23", "world_size": 4}, {}, f"tcp://{FAR}:23"),
+        ({"init_method": "file:///tmp/meet", "world_size": 2}, {}, "file:///tmp/meet"),
+    ],
+)
+def test_the_host_of_a_url(
+    given: dict[str, object],
+    variables: dict[str, str],
+    answered: str,
+    launched: pytest.MonkeyPatch,
+) -> None:
+    for name, value in variables.items():
+        launched.setenv(name, value)
+    with rendezvous.here(given, 2) as reachable:
+        assert reachable == {**given, "init_method": answered}
+
+
+def test_another_launcher_knows_its_hosts(launched: pytest.MonkeyPatch) -> None:
+    launched.delenv(activate.ONE_MACHINE)
+    with rendezvous.here({"world_size": 2}, 2):
+        assert os.environ["MASTER_ADDR"] == FAR
+
+
+def test_a_world_of_another_size_is_refused() -> None:
+    rendezvous.require_same(None, 2)
+    rendezvous.require_same(2, 2)
+    with pytest.raises(DeviceNotAnsweredError, match="--ranks 4"):
+        rendezvous.require_same(4, 2)
+
+
+def test_ranks_meet_here_though_the_script_names_another_host(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "shims", "--ranks=2", "--backend=cpu"]
+    done = subprocess.run(
+        [*command, str(PROGRAMS / "far_rendezvous.py"), str(port)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines.count("rank 0 has 3.0") == lines.count("rank 1 has 3.0") == 2
