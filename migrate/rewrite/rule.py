@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
@@ -46,15 +46,28 @@ class Edit:
     consumes: tuple[cst.CSTNode, ...] = ()
 
 
+class Run(list[cst.BaseStatement]):
+    """The updated statements of a run, in order.
+
+    Args:
+        parts: for each original statement of the run what is left of it: one statement as a rule, none
+            where another rule removed it.
+    """
+
+    def __init__(self, parts: Sequence[Sequence[cst.BaseStatement]]) -> None:
+        super().__init__(statement for part in parts for statement in part)
+        self.parts = parts
+
+
 @dataclass(frozen=True, eq=False)
 class Wrap:
-    """A change of several neighbouring statements of one block into a single one.
+    """A change of several neighbouring statements of one block into one, or into others.
 
     Args:
         rule: name of the rule that asks for it.
         block: the original block that holds them.
         first, last: the original statements where the run begins and ends (included).
-        make: makes the new statement from the updated statements of the run.
+        make: makes the new statement, or the new ones, from the updated statements of the run.
         message: what is done, for the user.
     """
 
@@ -62,7 +75,7 @@ class Wrap:
     block: cst.IndentedBlock | cst.Module
     first: cst.CSTNode
     last: cst.CSTNode
-    make: Callable[[list[cst.BaseStatement]], cst.BaseStatement]
+    make: Callable[[Run], cst.BaseStatement | Sequence[cst.BaseStatement]]
     message: str
 
     @property

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import libcst as cst
 
-from migrate.rewrite.rule import Wrap
+from migrate.rewrite.rule import Run, Wrap
 from migrate.rewrite.tree import split_blank
 
 
@@ -40,10 +41,10 @@ class Statements(cst.CSTTransformer):
         wrap = self._wraps.get(id(original))
         body: list[cst.BaseStatement] = []
         pending: list[cst.EmptyLine] = []
-        run_from: int | None = None
+        ends: list[int] = []  # of what each statement of the run has become, in `body`
         for statement in original.body:
             if wrap is not None and statement is wrap.first:
-                run_from = len(body)
+                ends = [len(body)]
             new = self._results.pop(id(statement), [statement])
             if not new:
                 pending.extend(_lines_above(statement))
@@ -55,8 +56,11 @@ class Statements(cst.CSTTransformer):
                 new[0] = new[0].with_changes(leading_lines=split_blank(lines)[1])
                 pending = []
             body.extend(new)
-            if wrap is not None and statement is wrap.last and run_from is not None:
-                body[run_from:] = [wrap.make(body[run_from:])]
+            ends.append(len(body))
+            if wrap is not None and statement is wrap.last:
+                parts = [body[start:end] for start, end in pairwise(ends)]
+                made = wrap.make(Run(parts))
+                body[ends[0] :] = [made] if isinstance(made, cst.BaseStatement) else made
         comments = [line for line in pending if line.comment is not None]
         return updated.with_changes(body=body, footer=[*comments, *updated.footer])
 
