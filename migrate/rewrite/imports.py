@@ -32,7 +32,7 @@ class Imports:
 
     def __init__(self, module: cst.Module) -> None:
         self._existing = {binding.target: binding.name for binding in bindings(module)}
-        self._taken = {name.value for name in nodes_of(module, cst.Name)}
+        self._taken = _names(module)
         self._added: dict[str, str] = {}
 
     def require(self, module: str, alias: str | None = None) -> str:
@@ -66,6 +66,19 @@ class Imports:
                 )
             )
         return lines
+
+
+def _names(module: cst.Module) -> set[str]:
+    """Return the names in the script; `from torch.cuda import amp` does not bind `torch`."""
+    paths = (
+        name
+        for statement in nodes_of(module, cst.ImportFrom)
+        if statement.module is not None
+        for name in nodes_of(statement.module, cst.Name)
+    )
+    imported_from = {id(name) for name in paths}
+    names = nodes_of(module, cst.Name)
+    return {name.value for name in names if id(name) not in imported_from}
 
 
 def bindings(module: cst.Module) -> Iterator[Binding]:
