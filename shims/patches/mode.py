@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
-from shims.patches import calls, tensors
+from shims.patches import calls, half, tensors
 from shims.patches.devices import Devices
 from shims.patches.registry import Patch, patch
 from shims.patches.rng import Generators
@@ -49,6 +49,7 @@ class DeviceMode(TorchFunctionMode):
             torch.Tensor.is_cuda.__get__: self._place.holds,
             torch.Tensor.device.__get__: self._device,
         }
+        self._kernels = half.kernels() if devices.place.target.type == "cpu" else {}
         self._logs = calls.enabled()
 
     def __torch_function__(
@@ -78,6 +79,8 @@ class DeviceMode(TorchFunctionMode):
             ordinal = self._devices.index(asked) if self._devices.names_cuda(asked) else None
             if ordinal is not None and self._logs:
                 calls.saw(f"device={asked!s} in {_name(func)}", f"on {self._place.target}")
+        if ordinal is not None:
+            func = self._kernels.get(func, func)
         result = self._generators.drawing(func, ordinal, args, kwargs)
         if ordinal is not None:
             if func in _FROM_MEMORY and not self._place.holds(result):
