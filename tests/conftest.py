@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
+
+import pytest
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["PJRT_DEVICE"] = "CPU"
@@ -10,3 +13,11 @@ os.environ.pop("XLA_USE_BF16", None)
 os.environ.pop("XLA_DOWNCAST_BF16", None)
 # Unbuffered, print() writes its arguments one by one, and those of two ranks mix in one line.
 os.environ.pop("PYTHONUNBUFFERED", None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what is marked `xla` where there is no torch_xla: it goes with one version of torch."""
+    if find_spec("torch_xla") is None:
+        for item in items:
+            if item.get_closest_marker("xla") is not None:
+                item.add_marker(pytest.mark.skip(reason="torch_xla is not installed"))

@@ -189,6 +189,7 @@ def test_a_killed_writer_leaves_nothing_that_looks_complete(tmp_path: Path) -> N
     assert _atomic.is_temporary(left)
 
 
+@pytest.mark.xla
 def test_written_on_xla_loaded_on_the_cpu_and_back(tmp_path: Path) -> None:
     python(
         """

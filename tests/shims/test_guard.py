@@ -66,6 +66,7 @@ def line_of(text: str) -> int:
     return next(n for n, line in enumerate(SETUP.splitlines(), start=1) if text in line)
 
 
+@pytest.mark.xla
 def test_on_xla_the_input_that_varies_is_named_and_a_clean_loop_passes(tmp_path: Path) -> None:
     lines = on_xla(
         """
@@ -106,6 +107,7 @@ def test_on_xla_the_input_that_varies_is_named_and_a_clean_loop_passes(tmp_path:
     assert named.endswith("use drop_last=True")
 
 
+@pytest.mark.xla
 def test_on_xla_a_python_number_is_told_from_a_shape(tmp_path: Path) -> None:
     lines = on_xla(
         """

@@ -78,6 +78,7 @@ TRAINING = """
 """
 
 
+@pytest.mark.xla
 def test_logged_scalars_cost_no_execution_and_item_does() -> None:
     (plain, _), (logged, values), (read, items) = (
         python(TRAINING, how) for how in ("nothing", "log", "item")
@@ -93,6 +94,7 @@ def test_logged_scalars_cost_no_execution_and_item_does() -> None:
     assert len(set(every)) > 6
 
 
+@pytest.mark.xla
 def test_nothing_is_lost_at_exit_or_behind_an_error(tmp_path: Path) -> None:
     lines = python(
         """
@@ -125,6 +127,7 @@ def test_nothing_is_lost_at_exit_or_behind_an_error(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.xla
 def test_nothing_is_lost_at_the_end_of_a_spawned_replica(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(

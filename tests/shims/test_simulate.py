@@ -7,6 +7,8 @@ import pytest
 
 from shims import activate
 
+pytestmark = pytest.mark.xla
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 

@@ -5,14 +5,12 @@ import re
 import socket
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
-NEEDS_XLA = pytest.mark.skipif(find_spec("torch_xla") is None, reason="torch_xla is not installed")
-PLACES = ["cpu", pytest.param("xla", marks=NEEDS_XLA)]
+PLACES = ["cpu", pytest.param("xla", marks=pytest.mark.xla)]
 
 
 def run(place: str, program: Path, *args: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -39,7 +37,7 @@ def test_collectives_and_batch_norm(place: str, tmp_path: Path) -> None:
     assert "rank 1 of 2 is right" in done.stdout
 
 
-@NEEDS_XLA
+@pytest.mark.xla
 def test_training_gives_the_same_losses_and_checkpoints(tmp_path: Path) -> None:
     import torch
 
@@ -65,7 +63,7 @@ def test_training_in_mixed_precision(place: str, tmp_path: Path) -> None:
     assert all(0 < loss < 2 for loss in found)
 
 
-@NEEDS_XLA
+@pytest.mark.xla
 @pytest.mark.parametrize("place", PLACES)
 def test_spawned_ddp_trains_to_the_same_losses(place: str, tmp_path: Path) -> None:
     source = (Path(__file__).parents[3] / "examples" / "ddp_toy" / "before.py").read_text()
@@ -82,7 +80,7 @@ def test_spawned_ddp_trains_to_the_same_losses(place: str, tmp_path: Path) -> No
     assert found == pytest.approx([1.99060130, 0.76415336, 0.41888529], abs=1e-5)
 
 
-@NEEDS_XLA
+@pytest.mark.xla
 def test_what_xla_refuses_names_the_call_and_its_line(tmp_path: Path) -> None:
     script = tmp_path / "graph.py"
     script.write_text("import torch\n\ntorch.cuda.CUDAGraph()\n")
