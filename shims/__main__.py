@@ -52,7 +52,10 @@ def main(argv: list[str] | None = None) -> int:
     except ShimError as error:
         sys.stderr.write(f"shims: {error}\n")
         return 2
-    start = _script.find_start(options.script)
+    # The script will not have the working directory on its path, as this process has.
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = [*given, *(entry for entry in sys.path if entry != str(Path.cwd()))]
+    start = _script.find_start(options.script, list(filter(None, path)))
     if options.start is not None:
         start = _script.Start(options.start, start.option or "--local_rank")
     # As torchrun does: N ranks with a thread for each core each would hinder one another.

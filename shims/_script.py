@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import sysconfig
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 _RANK_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK"})
 _RANK_OPTIONS = ("--local_rank", "--local-rank")
+# Packages that are part of this project name every launcher.
+_OWN = frozenset({"shims", "migrate", "converters"})
 
 Style = Literal["environment", "option", "spawn", "alone"]
 
@@ -29,14 +32,21 @@ class Start:
     option: str = ""
 
 
-def find_start(script: Path) -> Start:
+def find_start(script: Path, search_path: Sequence[str] = ()) -> Start:
     """Read the script, and the local modules that it imports, for signs of its launcher.
 
     A script that can be started in several ways is started as by torchrun. One that no longer
     parses as a whole is left to fail by itself: "alone".
+
+    Args:
+        script: the script.
+        search_path: where else it finds modules, for example from PYTHONPATH. Folders of installed
+            packages among them are left out: what a package could do is no sign.
     """
     signs: set[str] = set()
-    for tree in _sources(script):
+    roots = [script.resolve().parent]
+    roots += [root for entry in search_path if _is_local(root := Path(entry).resolve())]
+    for tree in _sources(script.resolve(), roots):
         signs.update(_signs(tree))
     for option in _RANK_OPTIONS:
         if option in signs:
@@ -49,9 +59,16 @@ def find_start(script: Path) -> Start:
     return Start("environment" if "group" in signs else "alone")
 
 
-def _sources(script: Path) -> Iterator[ast.Module]:
-    waiting, seen = [script.resolve()], set()
-    root = script.resolve().parent
+def _is_local(folder: Path) -> bool:
+    """Whether a folder holds the user's modules: not Python's own, and nothing installed by pip."""
+    python = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")}
+    if any(folder.is_relative_to(own) for own in python) or not folder.is_dir():
+        return False
+    return next(folder.glob("*.dist-info"), None) is None
+
+
+def _sources(script: Path, roots: Sequence[Path]) -> Iterator[ast.Module]:
+    waiting, seen = [script], set()
     while waiting:
         path = waiting.pop()
         if path in seen:
@@ -62,14 +79,24 @@ def _sources(script: Path) -> Iterator[ast.Module]:
         except (OSError, SyntaxError, ValueError):
             continue
         yield tree
-        for name in _imports(tree, path, root):
-            base = root.joinpath(*name.split("."))
-            waiting += [
-                file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file()
-            ]
+        for name in _imports(tree, path, roots):
+            if name.partition(".")[0] not in _OWN:
+                waiting += _files(name, roots)
 
 
-def _imports(tree: ast.Module, path: Path, root: Path) -> Iterator[str]:
+def _files(name: str, roots: Sequence[Path]) -> list[Path]:
+    """The module's file, and those of its packages, which run before it; the first root has it."""
+    parts = name.split(".")
+    for root in roots:
+        base = root.joinpath(*parts)
+        found = [file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file()]
+        if found:
+            packages = [root.joinpath(*parts[:end], "__init__.py") for end in range(1, len(parts))]
+            return [*found, *(file for file in packages if file.is_file())]
+    return []
+
+
+def _imports(tree: ast.Module, path: Path, roots: Sequence[Path]) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -77,8 +104,11 @@ def _imports(tree: ast.Module, path: Path, root: Path) -> Iterator[str]:
             prefix = ""
             if node.level:
                 package = path.parents[node.level - 1]
-                if not package.is_relative_to(root):
+                # The longest root: one may lie in another.
+                inside = [root for root in roots if package.is_relative_to(root)]
+                if not inside:
                     continue
+                root = max(inside, key=lambda root: len(root.parts))
                 prefix = ".".join(package.relative_to(root).parts)
             module = ".".join(filter(None, (prefix, node.module)))
             if module:

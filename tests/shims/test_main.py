@@ -53,6 +53,26 @@ def test_local_imports_are_read(tmp_path: Path) -> None:
     assert find_start(written(tmp_path, "import lib")) == Start("environment")
 
 
+def test_modules_on_the_python_path_are_read(tmp_path: Path) -> None:
+    (tmp_path / "project" / "lib").mkdir(parents=True)
+    (tmp_path / "project" / "lib" / "__init__.py").write_text("")
+    (tmp_path / "project" / "lib" / "setup.py").write_text("from . import ranks")
+    (tmp_path / "project" / "lib" / "ranks.py").write_text("dist.init_process_group('nccl')")
+    (tmp_path / "scripts").mkdir()
+    script = written(tmp_path / "scripts", "from lib import setup")
+    assert find_start(script) == Start("alone")
+    path = [str(tmp_path / "project")]
+    assert find_start(script, path) == Start("environment")
+    (tmp_path / "project" / "lib-1.0.dist-info").mkdir()
+    assert find_start(script, path) == Start("alone")
+
+
+def test_what_the_shims_themselves_name_is_no_sign(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    script = written(tmp_path, "import shims.auto")
+    assert find_start(script, [str(root)]) == Start("alone")
+
+
 def test_collectives_for_nccl_in_two_ranks(tmp_path: Path) -> None:
     done = shims(
         tmp_path, "--ranks", "2", "--backend", "cpu", str(PROGRAMS / "nccl_collectives.py"), "."
