@@ -2,156 +2,128 @@
 
     python benchmarks/public_scripts/run.py --repositories DIR [--backend cpu] [--only NAME]
 
-DIR holds checkouts named OWNER+NAME; none of their code is in this repository. torchvision must be
-installed for those that import it. Prints one line for each script: how it ended and, where it did not
-run, its last error line.
+DIR holds checkouts named OWNER+NAME; none of their code is in this repository, and nothing is written
+to them: each run has a copy. What the scripts import (torchvision, hydra, boto3, blobfile) must be
+importable; `site/` stands in for some of the rest, as each script's line says. Prints a line for each
+script: "runs" means exit code 0, training steps in every rank, and weights that agree between the ranks
+before the last step; otherwise the last error line.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import random
 import re
+import shutil
+import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts import SCRIPTS, Script, images
+
 HERE = Path(__file__).parent
-SECONDS = 280
+RANKS = 2
+SECONDS = 400
 
 
 @dataclass(frozen=True)
-class Script:
-    """One script of a public repository and how to make it a matter of seconds.
+class Ended:
+    """How a script ended: "runs", "refused" (by the shims, with a reason) or "fails"."""
 
-    `{data}` in an argument is a folder of images, `{port}` a free port.
-    """
-
-    repository: str
-    path: str
-    args: str = ""
-    prepare: Callable[[Path], None] | None = None
-    start: str = ""  # for a script that can start its ranks in several ways
+    how: str
+    seconds: float
+    text: str
 
 
-def images(folder: Path) -> None:
-    """Make a folder of random JPEG files as ImageFolder wants it: 2 classes, 8 images each."""
-    from PIL import Image
-
-    draw = random.Random(0)
-    for split in ("train", "val"):
-        for label in ("cat", "dog"):
-            for number in range(8):
-                path = folder / split / label / f"{number}.jpg"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                Image.frombytes("RGB", (72, 72), draw.randbytes(72 * 72 * 3)).save(path)
-
-
-def shakespeare(repository: Path) -> None:
-    """Write random tokens where nanoGPT looks for its characters."""
-    draw = random.Random(0)
-    folder = repository / "data" / "shakespeare_char"
-    for name in ("train.bin", "val.bin"):
-        tokens = [draw.randrange(65) for _ in range(4096)]
-        (folder / name).write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
-
-
-SCRIPTS = (
-    Script("pytorch+examples", "distributed/ddp-tutorial-series/multigpu.py", "1 5"),
-    Script("pytorch+examples", "distributed/ddp-tutorial-series/multigpu_torchrun.py", "1 5"),
-    Script("pytorch+examples", "distributed/ddp/example.py"),
-    Script(
-        "pytorch+examples",
-        "imagenet/main.py",
-        "{data} -a resnet18 -b 4 -j 0 --epochs 1 --multiprocessing-distributed --world-size 1 "
-        "--rank 0 --dist-url tcp://127.0.0.1:{port}",
-        start="spawn",
-    ),
-    Script(
-        "karpathy+nanoGPT",
-        "train.py",
-        "config/train_shakespeare_char.py --max_iters=4 --eval_interval=4 --eval_iters=1 "
-        "--batch_size=4 --block_size=32 --n_layer=2 --n_head=2 --n_embd=32 --compile=False "
-        "--gradient_accumulation_steps=4 --log_interval=1",
-        shakespeare,
-    ),
-    Script(
-        "facebookresearch+simsiam",
-        "main_simsiam.py",
-        "{data} -a resnet18 -b 4 -j 0 --epochs 1 --dim 64 --pred-dim 16 "
-        "--multiprocessing-distributed --world-size 1 --rank 0 --dist-url tcp://127.0.0.1:{port}",
-        start="spawn",
-    ),
-    Script(
-        "facebookresearch+barlowtwins",
-        "main.py",
-        "{data} --workers 0 --epochs 1 --batch-size 8 --projector 32-32",
-    ),
-    Script(
-        "facebookresearch+dino",
-        "main_dino.py",
-        "--data_path {data}/train --arch vit_tiny --out_dim 64 --local_crops_number 1 "
-        "--batch_size_per_gpu 4 --epochs 1 --warmup_epochs 0 --num_workers 0 --output_dir {data}",
-    ),
-    Script("openai+guided-diffusion", "scripts/image_train.py", "--data_dir {data}/train/cat"),
-    Script("yangkky+distributed_tutorial", "src/mnist-distributed.py", "-g 2 --epochs 1"),
-    Script("The-AI-Summer+pytorch-ddp", "train_ddp.py"),
-    Script(
-        "rentainhe+pytorch-distributed-training",
-        "distributed.py",
-        "--ip 127.0.0.1 --port {port} --batch_size 8 --epochs 1",
-    ),
-)
-
-
-def run(script: Script, repositories: Path, backend: str, data: Path) -> tuple[str, float, str]:
-    """Return how the script ended ("runs" or "fails"), its seconds, and its last error line."""
-    repository = repositories / script.repository
-    path = repository / script.path
+def run(script: Script, repositories: Path, backend: str, scratch: Path, seconds: float) -> Ended:
+    """Run one script in a copy of its repository."""
+    repository = scratch / script.repository
+    shutil.copytree(
+        repositories / script.repository,
+        repository,
+        ignore=shutil.ignore_patterns(".git", "*.pt", "*.pth", "__pycache__"),
+    )
     if script.prepare is not None:
         script.prepare(repository)
+    data, out, records = scratch / "data", scratch / "out", scratch / "records"
+    for folder in (data, out, records):
+        folder.mkdir()
+    images(data)
+    path = repository / script.path
+    args = script.args.format(data=data, port=_free_port(), out=out, repository=repository).split()
+    start = ["--start", script.start] if script.start else []
+    command = [sys.executable, "-m", "shims", f"--ranks={RANKS}", "--backend", backend, *start]
+    # The repository itself, as if it were installed.
+    python_path = [HERE / "site", HERE.parents[1], repository, os.environ.get("PYTHONPATH", "")]
+    variables = {
+        "PYTHONPATH": os.pathsep.join(str(entry) for entry in python_path if str(entry)),
+        "PUBLIC_SCRIPTS_RECORDS": str(records),
+        "PUBLIC_SCRIPTS_SMALL_RESNET": "1" if script.small_resnet else "",
+        "OPENAI_LOGDIR": str(out),
+    }
+    started = time.monotonic()
+    with subprocess.Popen(
+        [*command, str(path), *args],
+        env={**os.environ, **variables},
+        cwd=repository / script.folder if script.folder else path.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            # Asked to end, so that it ends its ranks too.
+            process.send_signal(signal.SIGTERM)
+            output, _ = process.communicate()
+            steps = _steps(records)
+            return Ended("fails", seconds, f"still running after {seconds:.0f} s; steps {steps}")
+    (scratch / "output.txt").write_text(output)
+    took = time.monotonic() - started
+    if process.returncode == 0:
+        return _judged(records, took)
+    lines = re.findall(r"^.*(?:Error|Exception|error:).*$", output, re.M)
+    refused = [line for line in lines if "NotAnsweredError" in line or "shims.errors." in line]
+    text = (refused or lines or ["no message"])[-1].strip()[:300]
+    return Ended("refused" if refused else "fails", took, text)
+
+
+def _judged(records: Path, seconds: float) -> Ended:
+    """What a script that ended well has done: a process that made no step is no proof of anything."""
+    steps = _steps(records)
+    if sorted(steps) != list(range(RANKS)) or not all(steps.values()):
+        return Ended("fails", seconds, f"exit code 0, but steps by rank: {steps}")
+    last = min(steps.values())
+    weights = {repr(lines[last - 1]["weights"]) for lines in _records(records).values()}
+    if len(weights) > 1:
+        return Ended("fails", seconds, f"the ranks' weights part: {sorted(weights)}")
+    return Ended("runs", seconds, f"steps in each rank: {last}")
+
+
+def _steps(records: Path) -> dict[int, int]:
+    return {rank: len(lines) for rank, lines in _records(records).items()}
+
+
+def _records(records: Path) -> dict[int, list[dict[str, float]]]:
+    found = {}
+    for file in records.glob("*.jsonl"):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        found[int(lines[0]["rank"])] = lines
+    return found
+
+
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    args = script.args.format(data=data, port=port).split()
-    start = ["--start", script.start] if script.start else []
-    command = [sys.executable, "-m", "shims", "--ranks", "2", "--backend", backend, *start]
-    command += [str(path), *args]
-    # The repository itself, as if it were installed.
-    python_path = [
-        str(HERE / "site"),
-        str(HERE.parents[1]),
-        str(repository),
-        os.environ.get("PYTHONPATH", ""),
-    ]
-    variables = {"PYTHONPATH": os.pathsep.join(filter(None, python_path)), "OMP_NUM_THREADS": "1"}
-    started = time.monotonic()
-    folder = path.parent if "/" in script.path and "scripts" not in script.path else repository
-    try:
-        ended = subprocess.run(
-            command,
-            env={**os.environ, **variables},
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return "fails", SECONDS, f"still running after {SECONDS} s"
-    seconds = time.monotonic() - started
-    if ended.returncode == 0:
-        return "runs", seconds, ""
-    lines = re.findall(r"^.*(?:Error|Exception|error:).*$", ended.stdout + ended.stderr, re.M)
-    return "fails", seconds, (lines or ["no message"])[-1].strip()[:200]
+        port: int = probe.getsockname()[1]
+    return port
 
 
 def main() -> int:
@@ -159,22 +131,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repositories", type=Path, required=True)
     parser.add_argument("--backend", default="cpu", choices=["cpu", "cuda", "xla"])
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="part of the name of the scripts to run")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each script")
+    parser.add_argument("--output", type=Path, help="keep what the scripts printed in this folder")
     options = parser.parse_args()
     failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        images(Path(folder))
-        for script in SCRIPTS:
-            name = f"{script.repository.replace('+', '/')} {script.path}"
-            if options.only not in name:
-                continue
-            ended, seconds, reason = run(
-                script, options.repositories, options.backend, Path(folder)
-            )
-            failed += ended != "runs"
-            print(
-                f"| {name} | {options.backend} | {ended} | {seconds:.0f} s | {reason} |", flush=True
-            )
+    for script in SCRIPTS:
+        if options.only not in script.name:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            scratch = Path(folder)
+            ended = run(script, options.repositories, options.backend, scratch, options.seconds)
+            if options.output is not None and (scratch / "output.txt").is_file():
+                options.output.mkdir(parents=True, exist_ok=True)
+                name = re.sub(r"\W+", "_", f"{script.name} {options.backend}")
+                shutil.copy(scratch / "output.txt", options.output / f"{name}.txt")
+        failed += ended.how == "fails"
+        cells = [script.name, options.backend, ended.how, f"{ended.seconds:.0f} s", ended.text]
+        print(f"| {' | '.join([*cells, script.stands_in])} |", flush=True)
     return 1 if failed else 0
 
 

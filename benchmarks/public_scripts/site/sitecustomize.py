@@ -1,17 +1,24 @@
-"""Data sets that public scripts would download, replaced by random ones of the same form."""
+"""Run at the start of each process of a public script: data sets and models, made small, and a record.
+
+The record is a line for each optimizer step, with the rank and a sum over the weights before the step.
+"""
 
 from __future__ import annotations
+
+import json
+import os
+from typing import Any
 
 from shims.activate import after_import
 
 SAMPLES = 32
 
 
-def _replace() -> None:
+def _small_data() -> None:
     import torchvision.datasets as datasets
 
-    def fake(size: tuple[int, int, int], classes: int):  # type: ignore[no-untyped-def]
-        class Fake(datasets.FakeData):
+    def fake(size: tuple[int, int, int], classes: int) -> type:
+        class Fake(datasets.FakeData):  # type: ignore[misc]
             def __init__(self, *args: object, **kwargs: object) -> None:
                 mode = "L" if size[0] == 1 else "RGB"
                 transform = kwargs.get("transform")
@@ -34,4 +41,49 @@ def _replace() -> None:
     datasets.MNIST = fake((1, 28, 28), 10)
 
 
-after_import("torchvision", _replace)
+def _small_resnet() -> None:
+    """A `resnet50` of one block a stage; its features stay 2048 wide, as the scripts write that."""
+    import torchvision.models as models
+    from torchvision.models.resnet import Bottleneck, ResNet
+
+    def resnet50(*args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("weights", None)
+        kwargs.pop("pretrained", None)
+        return ResNet(Bottleneck, [1, 1, 1, 1], width_per_group=8, **kwargs)
+
+    models.resnet50 = resnet50
+
+
+def _no_hub() -> None:
+    import torch
+
+    torch.hub.list = lambda *args, **kwargs: []
+
+
+def _record() -> None:
+    import torch
+    import torch.distributed as dist
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    folder = os.environ["PUBLIC_SCRIPTS_RECORDS"]
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        with torch.no_grad():
+            weights = sum(
+                float(weight.detach().cpu().double().abs().sum())
+                for group in optimizer.param_groups
+                for weight in group["params"]
+            )
+        with open(os.path.join(folder, f"{os.getpid()}.jsonl"), "a") as file:
+            file.write(json.dumps({"rank": rank, "weights": weights}) + "\n")
+
+    register_optimizer_step_pre_hook(before)
+
+
+if os.environ.get("PUBLIC_SCRIPTS_RECORDS"):
+    after_import("torchvision", _small_data)
+    if os.environ.get("PUBLIC_SCRIPTS_SMALL_RESNET"):
+        after_import("torchvision", _small_resnet)
+    after_import("torch", _no_hub)
+    after_import("torch", _record)

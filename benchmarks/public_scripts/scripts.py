@@ -1,0 +1,161 @@
+"""The public scripts, and what makes each a matter of a minute on two cores: arguments and data."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+# What stands in for what is not here (see `site/`), in the words of the results' table.
+DATA = "data set: random images"
+RESNET = "torchvision's resnet50: one block a stage, narrow"
+
+
+@dataclass(frozen=True)
+class Script:
+    """One script of a public repository and how it is run.
+
+    Attributes:
+        repository: OWNER+NAME, the folder of its checkout.
+        path: the script in it.
+        args: `{data}` is a folder of images, `{port}` a free port, `{out}` an empty folder.
+        stands_in: what the harness offers in place of what the script would find elsewhere.
+        prepare: makes files that the script looks for in its repository.
+        start: for a script that can start its ranks in several ways (`python -m shims --start`).
+        folder: where it is run; empty: beside the script.
+        small_resnet: offer a smaller `torchvision.models.resnet50`.
+    """
+
+    repository: str
+    path: str
+    args: str = ""
+    stands_in: str = ""
+    prepare: Callable[[Path], None] | None = None
+    start: str = ""
+    folder: str = ""
+    small_resnet: bool = False
+
+    @property
+    def name(self) -> str:
+        """The repository as GitHub writes it, and the script."""
+        return f"{self.repository.replace('+', '/')} {self.path}"
+
+
+def images(folder: Path) -> None:
+    """Make a folder of random JPEG files as ImageFolder wants it: 2 classes, 8 images each."""
+    from PIL import Image
+
+    draw = random.Random(0)
+    for split in ("train", "val"):
+        for label in ("cat", "dog"):
+            for number in range(8):
+                path = folder / split / label / f"{label}_{number}.jpg"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.frombytes("RGB", (72, 72), draw.randbytes(72 * 72 * 3)).save(path)
+
+
+def _tokens(repository: Path) -> None:
+    """Write random tokens where nanoGPT looks for its characters."""
+    draw = random.Random(0)
+    folder = repository / "data" / "shakespeare_char"
+    for name in ("train.bin", "val.bin"):
+        tokens = [draw.randrange(65) for _ in range(4096)]
+        (folder / name).write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
+
+
+def _text(repository: Path) -> None:
+    draw = random.Random(0)
+    text = "".join(draw.choice("abcdefgh \n") for _ in range(240))
+    (repository / "text.txt").write_text(text)
+
+
+SCRIPTS = (
+    Script("pytorch+examples", "distributed/ddp-tutorial-series/multigpu.py", "1 5"),
+    Script("pytorch+examples", "distributed/ddp-tutorial-series/multigpu_torchrun.py", "1 5"),
+    Script("pytorch+examples", "distributed/ddp/example.py"),
+    Script(
+        "pytorch+examples",
+        "distributed/minGPT-ddp/mingpt/main.py",
+        "data_config.path={repository}/text.txt data_config.block_size=16 data_config.truncate=1 "
+        "gpt_config.n_layer=2 gpt_config.n_head=2 gpt_config.n_embd=32 "
+        "trainer_config.max_epochs=1 trainer_config.batch_size=16 trainer_config.save_every=1 "
+        "trainer_config.data_loader_workers=0 trainer_config.snapshot_path={out}/snapshot.pt",
+        stands_in="text: random letters",
+        prepare=_text,
+    ),
+    Script(
+        "pytorch+examples",
+        "imagenet/main.py",
+        "{data} -a resnet18 -b 4 -j 0 --epochs 1 --multiprocessing-distributed --world-size 1 "
+        "--rank 0 --dist-url tcp://127.0.0.1:{port}",
+        stands_in=DATA,
+        start="spawn",
+    ),
+    Script(
+        "karpathy+nanoGPT",
+        "train.py",
+        "config/train_shakespeare_char.py --max_iters=4 --eval_interval=4 --eval_iters=1 "
+        "--batch_size=4 --block_size=32 --n_layer=2 --n_head=2 --n_embd=32 --compile=False "
+        "--gradient_accumulation_steps=4 --log_interval=1",
+        stands_in="data set: random tokens",
+        prepare=_tokens,
+    ),
+    Script(
+        "facebookresearch+simsiam",
+        "main_simsiam.py",
+        "{data} -a resnet18 -b 4 -j 0 --epochs 1 --dim 64 --pred-dim 16 "
+        "--multiprocessing-distributed --world-size 1 --rank 0 --dist-url tcp://127.0.0.1:{port}",
+        stands_in=DATA,
+        start="spawn",
+    ),
+    Script(
+        "facebookresearch+barlowtwins",
+        "main.py",
+        "{data} --workers 0 --epochs 8 --batch-size 8 --projector 32-32 --checkpoint-dir {out}",
+        stands_in=f"{DATA}; {RESNET}",
+        small_resnet=True,
+    ),
+    Script(
+        "facebookresearch+dino",
+        "main_dino.py",
+        "--data_path {data}/train --arch vit_tiny --patch_size 32 --out_dim 64 "
+        "--local_crops_number 1 --batch_size_per_gpu 4 --epochs 1 --warmup_epochs 0 "
+        "--num_workers 0 --output_dir {out}",
+        stands_in=f"{DATA}; torch.hub.list, which asks GitHub for names: an empty list",
+    ),
+    Script(
+        "openai+guided-diffusion",
+        "scripts/image_train.py",
+        "--data_dir {data}/train --image_size 64 --num_channels 32 --num_res_blocks 1 "
+        "--channel_mult 1,1 --attention_resolutions 32 --batch_size 2 "
+        "--lr_anneal_steps 3 --log_interval 1",
+        stands_in=f"{DATA}; mpi4py: ranks of the torchrun environment, objects over its store",
+        folder=".",
+    ),
+    Script(
+        "yangkky+distributed_tutorial",
+        "src/mnist-distributed.py",
+        "-g 2 --epochs 3",
+        stands_in=f"{DATA}; apex, imported but not used",
+    ),
+    Script(
+        "yangkky+distributed_tutorial",
+        "src/mnist-mixed.py",
+        "-g 2 --epochs 3",
+        stands_in=f"{DATA}; apex: torch's DDP, and amp without mixed precision (float32)",
+    ),
+    Script(
+        "The-AI-Summer+pytorch-ddp",
+        "train_ddp.py",
+        stands_in=f"{DATA}; {RESNET}",
+        small_resnet=True,
+    ),
+    Script(
+        "rentainhe+pytorch-distributed-training",
+        "distributed.py",
+        "--ip 127.0.0.1 --port {port} --batch_size 8 --epochs 1",
+        stands_in=DATA,
+    ),
+)
