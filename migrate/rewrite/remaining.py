@@ -15,6 +15,7 @@ from migrate.rewrite.devices import names_cuda
 from migrate.rewrite.ranks import SPAWN
 from migrate.rewrite.rule import Finding
 from migrate.rewrite.rules.ddp import DDP
+from migrate.rewrite.rules.grad_scaler import SCALERS
 from migrate.rewrite.rules.init_process_group import INIT
 from migrate.rewrite.tree import code, keyword, string_value
 
@@ -42,7 +43,7 @@ WORKS = frozenset(
 )
 
 # Their rules speak of every call; what is left are other uses, as in `wrap = DDP`.
-SPOKEN_FOR = DDP | INIT | SPAWN
+SPOKEN_FOR = DDP | INIT | SCALERS | SPAWN
 
 # The longest prefix that fits a name says what to do by hand.
 ADVICE = {
@@ -150,8 +151,10 @@ def _advice_on_call(call: cst.Call, context: Context) -> str | None:
 
 
 def _is_called_or_asked(node: cst.CSTNode, context: Context) -> bool:
-    """Whether `node` is what a call calls, or an argument of isinstance."""
+    """Whether `node` is what a call calls, an argument of isinstance, or in an annotation."""
     above = context.parent(node)
+    if any(isinstance(a, cst.Annotation) for a in context.ancestors(node)):
+        return True
     if isinstance(above, cst.Call):
         return above.func is node
     if isinstance(above, cst.Arg):

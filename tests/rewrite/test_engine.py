@@ -308,7 +308,7 @@ class TestNothingUnaccounted:
         [
             ("import torch\ntorch.cuda.synchronize()", "torch_xla.sync(wait=True)"),
             ("from torch import cuda\ncuda.empty_cache()", "torch.cuda.empty_cache"),
-            ("import torch.cuda.amp as amp\nscaler = amp.GradScaler()", "needs no scaler"),
+            ("import torch.cuda.amp as amp\nmade = amp.GradScaler", "needs no scaler"),
             ("import torch.distributed as d\nd.barrier()", "does nothing on XLA"),
             ("import torch.distributed as d\nop = d.ReduceOp.AVG", "raises on XLA"),
             ("import os\nrank = os.environ['RANK']", "RANK is not set"),

@@ -248,7 +248,10 @@ def _leads_to_region(node: cst.CSTNode, context: Context) -> bool:
     below = node
     for above in context.ancestors(node):
         if isinstance(above, cst.Call):
-            return not _is_whole_dtype(below, node) and _is_dtype_of_region(below, above, context)
+            whole = isinstance(below, cst.Arg) and below.value is node
+            if whole and _is_for_cuda(above, context):
+                return False  # the region's own edit replaces it
+            return _is_dtype_of_region(below, above, context)
         if isinstance(above, cst.Assign):
             target = above.targets[0].target
             if len(above.targets) != 1 or not isinstance(target, cst.Name):
@@ -260,9 +263,10 @@ def _leads_to_region(node: cst.CSTNode, context: Context) -> bool:
     return False
 
 
-def _is_whole_dtype(arg: cst.CSTNode, node: cst.CSTNode) -> bool:
-    """Whether `node` is all of the argument: the region's own edit replaces it then."""
-    return isinstance(arg, cst.Arg) and arg.value is node
+def _is_for_cuda(call: cst.Call, context: Context) -> bool:
+    name = context.qualified_name(call.func)
+    device = (bind(call, PARAMETERS) or {}).get("device_type") if name in AUTOCAST else None
+    return name in CUDA_AUTOCAST or (device is not None and string_value(device.value) == "cuda")
 
 
 def _is_dtype_of_region(arg: cst.CSTNode, call: cst.Call, context: Context) -> bool:

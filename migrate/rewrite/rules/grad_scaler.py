@@ -1,0 +1,256 @@
+"""Gradient scalers: float16 needs one, bfloat16 does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from migrate.rewrite.context import Context
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.scalers import Change, Removal, branches_made_equal
+from migrate.rewrite.tree import code, keyword, keyword_arg, string_value, with_args
+
+SHARDED = frozenset({"torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"})
+CUDA_SCALERS = SHARDED | {
+    "torch.cuda.amp.GradScaler",
+    "torch.cuda.amp.grad_scaler.GradScaler",
+}
+TORCH_SCALERS = frozenset({"torch.amp.GradScaler", "torch.amp.grad_scaler.GradScaler"})
+GONE_SCALERS = frozenset({"torch_xla.amp.GradScaler", "torch_xla.amp.grad_scaler.GradScaler"})
+SCALERS = CUDA_SCALERS | TORCH_SCALERS | GONE_SCALERS
+INTERNALS = frozenset(
+    {
+        "_check_inf_per_device",
+        "_found_inf_per_device",
+        "_get_scale_async",
+        "_lazy_init_scale_growth_tracker",
+        "_maybe_opt_step",
+        "_per_optimizer_states",
+        "_unscale_grads_",
+    }
+)
+
+
+class GradScaler(Rule):
+    """Train without a gradient scaler.
+
+    **What it does.** bfloat16 has the range of float32: nothing has to be scaled. A scaler in a
+    variable of which every use is plain goes with all of them: `scaler.scale(loss).backward()` becomes
+    `loss.backward()`, `scaler.step(optimizer)` becomes `optimizer.step()`; `unscale_`, `update` and its
+    state in checkpoints go. Two branches of an `if` that then say the same become one.
+    Everywhere else (an attribute, an argument of a function, an optional scaler that is tested for None,
+    `get_scale()`) the scaler stays and is made with `enabled=False`: `scale` then returns its argument,
+    `step` steps, the rest does nothing, `get_scale()` is 1.0, its state is empty and loading one is
+    ignored. So a checkpoint of the CUDA script still loads; the CUDA script does not load the empty
+    state.
+
+    **Reported.** The internals of a scaler, which a disabled one lacks, and a scaler made with `**`
+    arguments. An enabled scaler would work on XLA, but reads a value in every step.
+
+    Source: torch 2.9 on torch_xla 2.9 (measured); `torch_xla.amp.GradScaler` is gone in 2.9.
+    """
+
+    name = "grad-scaler"
+    nodes = (cst.Module, cst.Attribute)
+    examples = (
+        rewritten(
+            """
+            import torch
+
+
+            def train(model, batches, optimizer, clip):
+                scaler = torch.cuda.amp.GradScaler()
+                for inputs, labels in batches:
+                    loss = model(inputs, labels)
+                    scaler.scale(loss / 2).backward()
+                    scaler.unscale_(optimizer)  # before the norm
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+                    scaler.step(optimizer)
+                    scaler.update()
+                return {'model': model.state_dict(), 'scaler': scaler.state_dict()}
+            """,
+            """
+            import torch
+
+
+            def train(model, batches, optimizer, clip):
+                for inputs, labels in batches:
+                    loss = model(inputs, labels)
+                    (loss / 2).backward()
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+                    optimizer.step()
+                return {'model': model.state_dict()}
+            """,
+        ),
+        rewritten(
+            """
+            from torch.amp import GradScaler
+
+
+            def train(model, batches, optimizer, amp):
+                scaler = GradScaler("cuda", enabled=amp)
+                for batch in batches:
+                    loss = model(batch)
+                    if amp:
+                        scaler.scale(loss).backward()
+                        scaler.step(optimizer)
+                        scaler.update()
+                    else:
+                        loss.backward()
+                        optimizer.step()
+            """,
+            """
+            def train(model, batches, optimizer, amp):
+                for batch in batches:
+                    loss = model(batch)
+                    loss.backward()
+                    optimizer.step()
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+
+            class LossScaler:
+                def __init__(self):
+                    self._scaler = torch.cuda.amp.GradScaler(init_scale=1024)
+
+                def __call__(self, loss, optimizer):
+                    self._scaler.scale(loss).backward()
+                    self._scaler.step(optimizer)
+                    self._scaler.update()
+
+                def state_dict(self):
+                    return self._scaler.state_dict()
+            """,
+            """
+            import torch
+
+
+            class LossScaler:
+                def __init__(self):
+                    self._scaler = torch.cuda.amp.GradScaler(init_scale=1024, enabled=False)
+
+                def __call__(self, loss, optimizer):
+                    self._scaler.scale(loss).backward()
+                    self._scaler.step(optimizer)
+                    self._scaler.update()
+
+                def state_dict(self):
+                    return self._scaler.state_dict()
+            """,
+        ),
+        left_alone(
+            """
+            from sklearn.preprocessing import StandardScaler
+            from torch.cuda.amp import GradScaler
+
+            scaler = StandardScaler()
+            scaler.scale(rows)
+            off = GradScaler(enabled=False)
+            """
+        ),
+        reported(
+            """
+            def overflowed(scaler, optimizer):
+                return sum(scaler._found_inf_per_device(optimizer).values())
+            """,
+            "internals",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+        """Yield what becomes of every scaler of the script, or the finding at one of its internals."""
+        if isinstance(node, cst.Attribute):
+            yield from self._internals(node)
+            return
+        changes: list[Change] = []
+        for call in context.nodes:
+            if isinstance(call, cst.Call) and context.qualified_name(call.func) in SCALERS:
+                planned = Removal(context, call).plan()
+                if planned is None:
+                    yield from self._disable(call, context)
+                else:
+                    changes += planned
+        yield from self._remove(changes, context)
+
+    def _internals(self, node: cst.Attribute) -> Iterator[Finding]:
+        own = isinstance(node.value, cst.Name) and node.value.value == "self"
+        if node.attr.value in INTERNALS and not own:
+            yield from self.report(
+                node,
+                f"`{code(node)}`: a disabled scaler has no such internals; in bfloat16 no step is skipped",
+            )
+
+    def _remove(self, changes: list[Change], context: Context) -> Iterator[Edit]:
+        if not changes:
+            return
+        for change in changes:
+            yield self.edit(change.node, change.replace, change.message, consumes=[change.gone])
+        for branch in branches_made_equal(changes, context):
+            message = "both branches say the same without a scaler: one of them is left"
+            yield self.edit(branch, _only_branch, message)
+
+    def _disable(self, call: cst.Call, context: Context) -> Iterator[Edit | Finding]:
+        if any(arg.star for arg in call.args):
+            message = f"{code(call)}: make it with enabled=False, bfloat16 needs no scaling"
+            yield from self.report(call, message)
+            return
+        name = context.qualified_name(call.func)
+        enabled = keyword(call, "enabled")
+        by_position = _position_of_enabled(call, name)
+        if enabled is None and by_position is not None:
+            enabled = call.args[by_position]
+        device = _device(call, name)
+        if enabled is not None and code(enabled.value) == "False" and name not in GONE_SCALERS:
+            return
+        xla = context.string("xla", like=device.value if device else None)
+        function = None
+        if name in GONE_SCALERS:
+            function = cst.parse_expression(f"{context.imports.require('torch')}.amp.GradScaler")
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = list(updated.args)
+            if enabled is not None:
+                index = call.args.index(enabled)
+                args[index] = args[index].with_changes(value=cst.Name("False"))
+            else:
+                args.append(keyword_arg("enabled", cst.Name("False")))
+            if device is not None:
+                index = call.args.index(device)
+                args[index] = args[index].with_changes(value=xla)
+            if function is not None:
+                return with_args(updated, [cst.Arg(xla), *args]).with_changes(func=function)
+            return with_args(updated, args)
+
+        gone: list[cst.CSTNode] = [call.func]
+        gone += [arg.value for arg in (enabled, device) if arg is not None]
+        message = (
+            f"{code(call)}: disabled, so that its calls pass through; bfloat16 needs no scaling"
+        )
+        yield self.edit(call, replace, message, consumes=gone)
+
+
+def _device(call: cst.Call, name: str | None) -> cst.Arg | None:
+    """Return the argument that names CUDA as the scaler's device."""
+    if name not in TORCH_SCALERS:
+        return None
+    first = call.args[0] if call.args and call.args[0].keyword is None else keyword(call, "device")
+    return first if first is not None and string_value(first.value) == "cuda" else None
+
+
+def _position_of_enabled(call: cst.Call, name: str | None) -> int | None:
+    """Return the index of `enabled` among the arguments if it is passed by position."""
+    index = 4 if name in CUDA_SCALERS and name not in SHARDED else 5
+    if len(call.args) > index and all(arg.keyword is None for arg in call.args[: index + 1]):
+        return index
+    return None
+
+
+def _only_branch(updated: cst.If) -> cst.FlattenSentinel[cst.BaseStatement]:
+    statements = list(cst.ensure_type(updated.body, cst.IndentedBlock).body)
+    first = statements[0]
+    above = [*updated.leading_lines, *getattr(first, "leading_lines", ())]
+    return cst.FlattenSentinel([first.with_changes(leading_lines=above), *statements[1:]])

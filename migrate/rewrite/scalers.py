@@ -1,0 +1,210 @@
+"""The uses of a gradient scaler, and whether all of them can go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from migrate.rewrite.context import Context
+from migrate.rewrite.rule import Replacement
+from migrate.rewrite.tree import code
+
+ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What becomes of one node when the scaler goes; `gone` does not survive."""
+
+    node: cst.CSTNode
+    replace: Callable[..., Replacement]
+    gone: cst.CSTNode
+    message: str
+
+
+@dataclass
+class Removal:
+    """The removal of one scaler with every use of it.
+
+    Args:
+        context: the script.
+        made: the call that makes the scaler.
+    """
+
+    context: Context
+    made: cst.Call
+    changes: list[Change] = field(default_factory=list)
+    _lines: set[int] = field(default_factory=set)
+
+    def plan(self) -> list[Change] | None:
+        """Return all changes, or None where some use is not plain: then the scaler has to stay."""
+        assign = self.context.parent(self.made)
+        if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+            return None
+        target = assign.targets[0].target
+        if not isinstance(target, cst.Name) or self._in_class_body(target):
+            return None
+        if self.context.bound_to(target)[1] is not self.made or not self._drop_line(assign):
+            return None
+        scales = False
+        for use in self.context.references(target.value):
+            if use is target or not self._is_variable(use):
+                continue
+            owner, value = self.context.bound_to(use)
+            if value is not self.made:
+                if owner is None or isinstance(value, cst.Param) or value is not None:
+                    continue  # another variable of the same name
+                return None
+            method = self._plain(use)
+            if method is None:
+                return None
+            scales |= method == "scale"
+        return self.changes if scales and not self._empties_a_block() else None
+
+    def _is_variable(self, name: cst.Name) -> bool:
+        above = self.context.parent(name)
+        if isinstance(above, cst.Attribute):
+            return above.value is name
+        return not (isinstance(above, cst.Arg) and above.keyword is name)
+
+    def _in_class_body(self, name: cst.Name) -> bool:
+        kinds = (cst.ClassDef, cst.FunctionDef)
+        scope = next((a for a in self.context.ancestors(name) if isinstance(a, kinds)), None)
+        return isinstance(scope, cst.ClassDef)
+
+    def _plain(self, use: cst.Name) -> str | None:
+        """Plan what becomes of one use; return the method's name, or None where it is not plain."""
+        attribute = self.context.parent(use)
+        call = self.context.parent(attribute)
+        if not isinstance(attribute, cst.Attribute) or not isinstance(call, cst.Call):
+            return None
+        if call.func is not attribute or any(arg.star for arg in call.args):
+            return None
+        method, count = attribute.attr.value, len(call.args)
+        above = self.context.parent(call)
+        if method == "scale" and count == 1:
+            message = f"{code(call)} → {code(call.args[0].value)}"
+            self.changes.append(Change(call, _argument, call.func, message))
+        elif method == "step" and count == 1:
+            message = f"{code(call)} → {code(call.args[0].value)}.step()"
+            self.changes.append(Change(call, _step, call.func, message))
+        elif (method, count) in (("unscale_", 1), ("update", 0), ("load_state_dict", 1)):
+            return method if isinstance(above, cst.Expr) and self._drop_line(above) else None
+        elif method == "state_dict" and not count:
+            return method if self._drop_state(call, above) else None
+        else:
+            return None
+        return method
+
+    def _drop_state(self, call: cst.Call, above: cst.CSTNode | None) -> bool:
+        """Plan the removal of the scaler's state from a checkpoint."""
+        if isinstance(above, cst.Assign) and isinstance(above.targets[0].target, cst.Subscript):
+            return len(above.targets) == 1 and self._drop_line(above)
+        holder = self.context.parent(above)
+        if not isinstance(above, cst.DictElement) or not isinstance(holder, cst.Dict):
+            return False
+        index = list(holder.elements).index(above)
+        if any(change.node is holder for change in self.changes) or len(holder.elements) == 1:
+            return False
+
+        def replace(updated: cst.Dict) -> cst.Dict:
+            kept = list(updated.elements)
+            comma = kept.pop(index).comma
+            if index == len(kept):
+                kept[-1] = kept[-1].with_changes(comma=comma)
+            return updated.with_changes(elements=kept)
+
+        message = f"the checkpoint has no state of a scaler: {code(call)}"
+        self.changes.append(Change(holder, replace, above, message))
+        return True
+
+    def _drop_line(self, statement: cst.CSTNode) -> bool:
+        """Plan the removal of the line of `statement`, if it is alone there."""
+        line = self.context.parent(statement)
+        if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+            return False
+        self._lines.add(id(line))
+        message = f"removed: {code(statement)}"
+        self.changes.append(Change(line, lambda _: cst.RemoveFromParent(), line, message))
+        return True
+
+    def _empties_a_block(self) -> bool:
+        blocks = [self.context.parent(change.node) for change in self.changes]
+        return any(
+            all(id(statement) in self._lines for statement in block.body)
+            for block in blocks
+            if isinstance(block, cst.IndentedBlock)
+        )
+
+
+def _argument(updated: cst.Call) -> cst.BaseExpression:
+    value = updated.args[0].value
+    if isinstance(value, ATOMS) or value.lpar:
+        return value
+    return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+
+
+def _step(updated: cst.Call) -> cst.Call:
+    return cst.Call(cst.Attribute(_argument(updated), cst.Name("step")))
+
+
+class _Changed(cst.CSTTransformer):
+    """Makes the changes in a subtree, comments left out."""
+
+    def __init__(self, changes: list[Change]) -> None:
+        super().__init__()
+        self._changes = {id(change.node): change.replace for change in changes}
+
+    def on_leave(self, original_node, updated_node):  # type: ignore[no-untyped-def]
+        """Return the changed node."""
+        if isinstance(original_node, cst.EmptyLine | cst.TrailingWhitespace):
+            return updated_node.with_changes(comment=None)
+        replace = self._changes.get(id(original_node))
+        return updated_node if replace is None else replace(updated_node)
+
+
+def branches_made_equal(changes: list[Change], context: Context) -> list[cst.If]:
+    """Return the `if … else …` whose two branches say the same once the changes are made."""
+    found: dict[int, cst.If] = {}
+    for change in changes:
+        for above in context.ancestors(change.node):
+            if isinstance(above, cst.FunctionDef | cst.Lambda):
+                break
+            if isinstance(above, cst.If) and _equal_branches(above, changes, context):
+                found[id(above)] = above
+    return list(found.values())
+
+
+def _equal_branches(node: cst.If, changes: list[Change], context: Context) -> bool:
+    other = node.orelse
+    is_elif = isinstance(context.parent(node), cst.If)
+    if is_elif or not isinstance(other, cst.Else) or not _is_plain_question(node.test):
+        return False
+    if not isinstance(node.body, cst.IndentedBlock) or not isinstance(
+        other.body, cst.IndentedBlock
+    ):
+        return False
+    one, two = (_text(block.visit(_Changed(changes))) for block in (node.body, other.body))
+    return one == two
+
+
+def _text(block: object) -> str:
+    assert isinstance(block, cst.IndentedBlock)
+    lines = cst.Module(body=[]).code_for_node(block).splitlines()
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def _is_plain_question(test: cst.BaseExpression) -> bool:
+    """Whether asking it does nothing else: names and attributes, compared or negated."""
+    if isinstance(test, cst.Name | cst.Attribute | cst.BaseNumber | cst.BaseString):
+        return True
+    if isinstance(test, cst.UnaryOperation):
+        return _is_plain_question(test.expression)
+    if isinstance(test, cst.BooleanOperation):
+        return _is_plain_question(test.left) and _is_plain_question(test.right)
+    if isinstance(test, cst.Comparison):
+        sides = [test.left, *(target.comparator for target in test.comparisons)]
+        return all(_is_plain_question(side) for side in sides)
+    return False
