@@ -1,0 +1,121 @@
+"""Find the hazards of one script, in one visit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import libcst as cst
+
+from migrate.errors import MigrateError
+from migrate.hazards.config import Config
+from migrate.hazards.facts import Facts
+from migrate.hazards.finding import UNREADABLE, UNUSED_IGNORE, Finding
+from migrate.hazards.hazard import Hazard, Hit, Severity
+from migrate.hazards.ignores import ignores, silenced
+from migrate.hazards.prescan import may_hold_hazards
+from migrate.hazards.rules import all_hazards
+from migrate.rewrite.context import Context
+from migrate.rewrite.source import (
+    NotPythonError,
+    NotUtf8Error,
+    Source,
+    UnreadableScriptError,
+    parse,
+)
+
+
+def check_file(path: Path, config: Config) -> tuple[Finding, ...]:
+    """Return the hazards of the file at `path`; none, and no parsing, where it names nothing of ours.
+
+    A file that is not Python 3 is a finding too: it runs nowhere.
+
+    Raises:
+        UnreadableScriptError: the file cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        what = f"{path}: {(error.strerror or str(error)).lower()}"
+        raise UnreadableScriptError(what, "check the path and its permissions") from None
+    if not may_hold_hazards(data):
+        return ()
+    try:
+        source = parse(data, path)
+    except (NotPythonError, NotUtf8Error) as error:
+        return _unreadable(path, error) if config.selects(UNREADABLE) else ()
+    return check_source(source, config)
+
+
+def check_source(source: Source, config: Config) -> tuple[Finding, ...]:
+    """Return the hazards of a script, in the order of its lines."""
+    return check_context(Context(source), config)
+
+
+def check_context(context: Context, config: Config) -> tuple[Finding, ...]:
+    """Return the hazards of a script of which a context is there already."""
+    hazards = [hazard for hazard in all_hazards() if config.selects(hazard.code)]
+    comments = ignores(context)
+    path = context.source.path
+    found = []
+    for hazard, hit in hits(Facts(context), hazards):
+        start = context.position(hit.node)
+        if silenced(hazard.code, (start.line,), comments):
+            continue
+        severity = config.severity(hazard.code, hit.severity)
+        found.append(_finding(path, context, hit, hazard.code, hazard.name, severity))
+    if config.selects(UNUSED_IGNORE):
+        for ignore in comments.values():
+            if ignore.unused is not None:
+                severity = config.severity(UNUSED_IGNORE, Severity.INFO)
+                message = f"{ignore.unused}: remove the comment"
+                hit = Hit(ignore.comment, message, severity)
+                name = "unused-ignore"
+                found.append(_finding(path, context, hit, UNUSED_IGNORE, name, severity))
+    return tuple(sorted(found, key=lambda one: (one.line, one.column, one.code)))
+
+
+def hits(facts: Facts, hazards: Iterable[Hazard]) -> Iterator[tuple[Hazard, Hit]]:
+    """Yield what `hazards` find, each place once."""
+    by_type: dict[type[cst.CSTNode], list[Hazard]] = defaultdict(list)
+    for hazard in hazards:
+        for kind in hazard.nodes:
+            by_type[kind].append(hazard)
+    seen: set[tuple[str, int, int]] = set()
+    for node in facts.context.nodes:
+        for hazard in by_type.get(type(node), ()):
+            for hit in hazard.find(node, facts):
+                start = facts.context.position(hit.node)
+                place = (hazard.code, start.line, start.column)
+                if place not in seen:
+                    seen.add(place)
+                    yield hazard, hit
+
+
+def _finding(
+    path: Path, context: Context, hit: Hit, code: str, name: str, severity: Severity
+) -> Finding:
+    start = context.position(hit.node)
+    first_line = context.module.code_for_node(hit.node).strip().splitlines()[0]
+    return Finding(
+        path,
+        start.line,
+        start.column + 1,
+        start.line,
+        start.column + 1 + len(first_line),
+        code,
+        name,
+        severity,
+        hit.message,
+    )
+
+
+def _unreadable(path: Path, error: MigrateError) -> tuple[Finding, ...]:
+    line, column, message = 1, 1, error.what.removeprefix(f"{path}:").strip()
+    parts = message.split(":", 2)
+    if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit():
+        line, column, message = int(parts[0]), int(parts[1]), parts[2].strip()
+    text = f"{message}: nothing in this file is checked"
+    name = "not-python"
+    return (Finding(path, line, column, line, column + 1, UNREADABLE, name, Severity.ERROR, text),)

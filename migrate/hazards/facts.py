@@ -1,0 +1,79 @@
+"""What the hazards may ask about a script beside what the rewrite rules ask."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import libcst as cst
+
+from migrate.hazards.bindings import Bindings
+from migrate.hazards.guards import Guards
+from migrate.hazards.names import Names
+from migrate.hazards.steps import Steps
+from migrate.hazards.tensors import Tensors
+from migrate.rewrite.context import Context
+from migrate.rewrite.ranks import LAUNCHERS
+
+
+class Facts:
+    """A script with everything that is known about it before a hazard looks.
+
+    Args:
+        context: the script as the rewrite rules see it.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    @cached_property
+    def bindings(self) -> Bindings:
+        """What each name, parameter and attribute of `self` is bound to."""
+        return Bindings(self.context)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """Which code runs inside of a training step."""
+        return Steps(self.context)
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """Which expressions are plausibly tensors on the device."""
+        return Tensors(self.context, self.bindings, self.steps, self.names)
+
+    @cached_property
+    def guards(self) -> Guards:
+        """Which code only some replicas run."""
+        return Guards(self.context)
+
+    @cached_property
+    def calls(self) -> tuple[cst.Call, ...]:
+        """Every call of the script."""
+        return tuple(node for node in self.context.nodes if isinstance(node, cst.Call))
+
+    @cached_property
+    def called(self) -> frozenset[str]:
+        """The qualified names of everything imported that the script calls."""
+        names = (self.names.of(call.func) for call in self.calls)
+        return frozenset(name for name in names if name is not None)
+
+    @cached_property
+    def launches(self) -> bool:
+        """Whether the script starts its own replicas."""
+        return not self.called.isdisjoint(LAUNCHERS)
+
+    @cached_property
+    def is_distributed(self) -> bool:
+        """Whether the script names a process group, a launcher or torch_xla's ranks."""
+        return self.launches or any(
+            name.startswith(("torch.distributed.", "torch_xla.")) for name in self.called
+        )
+
+    @cached_property
+    def names(self) -> Names:
+        """The imported names of the script."""
+        return Names(self.context)
+
+    @property
+    def uses_xla(self) -> bool:
+        """Whether the script is written for torch_xla already."""
+        return "torch_xla" in self.names.roots

@@ -1,0 +1,36 @@
+"""What a check of one file gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from migrate.hazards.hazard import Severity
+
+UNREADABLE = "XLA000"
+UNUSED_IGNORE = "XLA001"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A hazard at a place.
+
+    Args:
+        path: the file, as it was named or found.
+        line, column: where, both from 1.
+        end_line, end_column: where its first line ends; the column is the one after the last.
+        code: the hazard's code, or `UNREADABLE` or `UNUSED_IGNORE`.
+        name: the hazard's name.
+        severity: how bad it is here.
+        message: what happens on a TPU, and what to do.
+    """
+
+    path: Path
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    code: str
+    name: str
+    severity: Severity
+    message: str

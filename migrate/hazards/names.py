@@ -1,0 +1,49 @@
+"""The imported names of a script, each looked up once for all hazards."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from migrate.rewrite.context import Context
+
+
+class Names:
+    """Qualified names by node: `torch.nonzero` wherever the script calls it, aliases resolved."""
+
+    def __init__(self, context: Context) -> None:
+        self.roots: set[str] = set()  # first parts of the imported modules
+        bound: set[str] = set()
+        for node in context.nodes:
+            if isinstance(node, cst.Import):
+                for alias in node.names:
+                    name = alias.evaluated_name
+                    self.roots.add(name.split(".")[0])
+                    bound.add(alias.evaluated_alias or name.split(".")[0])
+            elif isinstance(node, cst.ImportFrom) and not isinstance(node.names, cst.ImportStar):
+                bound.update(alias.evaluated_alias or alias.evaluated_name for alias in node.names)
+                if node.module is not None and not node.relative:
+                    self.roots.add(_root(node.module))
+        self._names: dict[int, str] = {}
+        for node in context.nodes:
+            if isinstance(node, cst.Name | cst.Attribute) and _root(node) in bound:
+                above = context.parent(node)
+                part = isinstance(
+                    above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName
+                )
+                name_of_node = None if part else context.qualified_name(node)
+                if name_of_node is not None:
+                    self._names[id(node)] = name_of_node
+
+    def of(self, node: cst.CSTNode | None) -> str | None:
+        """Return the imported dotted name that `node` stands for; None for a part of a longer one."""
+        return self._names.get(id(node))
+
+    def all(self) -> frozenset[str]:
+        """Return every imported name that the script uses."""
+        return frozenset(self._names.values())
+
+
+def _root(node: cst.CSTNode) -> str:
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node.value if isinstance(node, cst.Name) else ""

@@ -1,0 +1,107 @@
+"""Walk folders and check every Python file in them, on all cores where there are many."""
+
+from __future__ import annotations
+
+import fnmatch
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from migrate.hazards.check import check_file
+from migrate.hazards.config import Config
+from migrate.hazards.finding import Finding
+from migrate.hazards.prescan import may_hold_hazards
+from migrate.rewrite.source import UnreadableScriptError
+
+# Fewer files than this are checked before other processes have started.
+FEW = 20
+SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages", "venv", "build"})
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The hazards of all files that were looked at."""
+
+    files: int
+    findings: tuple[Finding, ...]
+
+
+def check_paths(
+    paths: Sequence[Path], config: Config, progress: Callable[[str], None] = lambda _: None
+) -> Checked:
+    """Return the hazards of the files `paths` and of the Python files in the folders among them.
+
+    Raises:
+        UnreadableScriptError: a path does not exist or cannot be read.
+    """
+    files = list(dict.fromkeys(file for path in paths for file in python_files(path, config)))
+    worth = [file for file in files if _worth_parsing(file)]
+    if len(worth) > FEW:
+        progress(f"checking {len(worth)} files")
+        found = _in_parallel(worth, config)
+    else:
+        found = [check_file(file, config) for file in worth]
+    return Checked(len(files), tuple(finding for one in found for finding in one))
+
+
+def _worth_parsing(file: Path) -> bool:
+    try:
+        return may_hold_hazards(file.read_bytes())
+    except OSError:
+        return True  # the check itself says what is wrong
+
+
+def _in_parallel(files: Sequence[Path], config: Config) -> list[tuple[Finding, ...]]:
+    workers = min(len(os.sched_getaffinity(0)), max(1, len(files) // FEW))
+    if workers == 1:
+        return [check_file(file, config) for file in files]
+    # Not forked: the caller may have threads.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        return list(pool.map(partial(check_file, config=config), files, chunksize=4))
+
+
+def python_files(path: Path, config: Config) -> Iterator[Path]:
+    """Yield `path` itself if it is a file, else the Python files below it, sorted.
+
+    Hidden folders, virtual environments and what the configuration excludes are not walked into; what is
+    named by the user is, whatever it is called.
+
+    Raises:
+        UnreadableScriptError: `path` does not exist.
+    """
+    if not path.exists():
+        raise UnreadableScriptError(f"{path}: no such file or folder", "check the path")
+    if not path.is_dir():
+        yield path
+        return
+    for folder, folders, names in os.walk(path):
+        here = Path(folder)
+        folders[:] = sorted(name for name in folders if not _skipped(here / name, config))
+        for name in sorted(names):
+            if name.endswith(".py") and not _excluded(here / name, config):
+                yield here / name
+
+
+def _skipped(folder: Path, config: Config) -> bool:
+    hidden = folder.name.startswith(".") or folder.name in SKIPPED
+    return hidden or (folder / "pyvenv.cfg").exists() or _excluded(folder, config)
+
+
+def _excluded(path: Path, config: Config) -> bool:
+    """Whether a pattern matches the name of `path`, or its way from the folder of the configuration."""
+    if not config.exclude:
+        return False
+    try:
+        relative = path.resolve().relative_to(config.root).as_posix()
+    except ValueError:
+        relative = path.as_posix()
+    return any(
+        fnmatch.fnmatch(candidate, pattern.rstrip("/"))
+        for pattern in config.exclude
+        for candidate in (path.name, relative)
+    )

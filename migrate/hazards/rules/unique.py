@@ -1,0 +1,62 @@
+"""`unique`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.hazards.common import in_step, method, receiver
+from migrate.hazards.facts import Facts
+from migrate.hazards.hazard import Hazard, Hit, Severity, example
+from migrate.hazards.tensors import Kind
+
+
+class Unique(Hazard):
+    """`unique` has a shape that depends on values.
+
+    **Why.** It runs on the CPU (the fallbacks `aten::_unique2` and `aten::unique_consecutive`), and what
+    follows is compiled for every number of different values.
+
+    **What to do.** Do it in the data loader; or count into a table of known size with `scatter_add`.
+    """
+
+    code = "XLA105"
+    name = "unique"
+    severity = Severity.WARNING
+    nodes = (cst.Call,)
+    examples = (
+        example(
+            """
+            import torch
+
+
+            class Router(torch.nn.Module):
+                def forward(self, expert):
+                    used = torch.unique(expert)  # XLA105
+                    return used, expert.unique(return_counts=True)  # XLA105
+            """
+        ),
+        example(
+            """
+            import numpy as np
+            import torch
+
+
+            def classes(labels):
+                return np.unique(labels), labels.unique()
+            """
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one call."""
+        assert isinstance(node, cst.Call)
+        name = facts.names.of(node.func)
+        called = name in ("torch.unique", "torch.unique_consecutive")
+        if called and node.args and facts.tensors.kind(node.args[0].value) is Kind.HOST:
+            return
+        asked = method(node) in ("unique", "unique_consecutive") and name is None
+        if called or (asked and facts.tensors.is_tensor(receiver(node))):
+            message = "unique: a compilation for each number of values; do it in the data loader"
+            yield self.hit(node, message, in_step(node, facts, self.severity))

@@ -1,0 +1,65 @@
+"""`torch.where` with one argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.hazards.common import in_step
+from migrate.hazards.facts import Facts
+from migrate.hazards.hazard import Hazard, Hit, Severity, example
+from migrate.hazards.tensors import Kind
+
+
+class WhereIndices(Hazard):
+    """`torch.where(condition)` has a shape that depends on values.
+
+    **Why.** With one argument it is `nonzero`: the graph is cut, the CPU finds the indices, and what
+    follows is compiled once for every number of them.
+
+    **What to do.** `torch.where(condition, x, other)` with three arguments keeps the shape.
+    """
+
+    code = "XLA102"
+    name = "where-indices"
+    severity = Severity.WARNING
+    nodes = (cst.Call,)
+    examples = (
+        example(
+            """
+            import torch
+
+
+            class Loss(torch.nn.Module):
+                def forward(self, logits, target):
+                    rows = torch.where(target != -100)[0]  # XLA102
+                    return logits[rows].mean()
+            """
+        ),
+        example(
+            """
+            import numpy as np
+            import torch
+
+
+            class Loss(torch.nn.Module):
+                def forward(self, logits, target):
+                    return torch.where(target != -100, logits, 0.0).mean()
+
+
+            def rows(table):
+                return np.where(table > 0)
+            """
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one call with one argument."""
+        assert isinstance(node, cst.Call)
+        if len(node.args) != 1 or facts.names.of(node.func) != "torch.where":
+            return
+        if node.args[0].star or facts.tensors.kind(node.args[0].value) is Kind.HOST:
+            return
+        message = "one argument: indices whose number depends on values; give it three"
+        yield self.hit(node, f"torch.where: {message}", in_step(node, facts, self.severity))
