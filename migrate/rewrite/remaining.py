@@ -70,7 +70,7 @@ ADVICE = {
     "torch.multiprocessing.Process": "replicas are started by torch_xla.launch",
     "torch.multiprocessing.spawn": "replicas are started by torch_xla.launch",
     "torch.nn.DataParallel": "does not parallelise on XLA: use DistributedDataParallel",
-    "torch.nn.SyncBatchNorm": "torch_xla.core.functions.SyncBatchNorm",
+    "torch.nn.SyncBatchNorm": "shims.batch_norm.SyncBatchNorm",
     "torch.nn.parallel.DataParallel": "does not parallelise on XLA: use DistributedDataParallel",
     "torch.nn.parallel.DistributedDataParallel": "see that it gets no device_ids",
     "torch.save": "torch_xla.core.xla_model.save(obj, path) on all ranks, outside of a rank guard",

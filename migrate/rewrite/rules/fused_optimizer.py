@@ -1,0 +1,128 @@
+"""Optimizer implementations that exist for CUDA only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.rewrite.context import Context
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.tree import code, keyword, string_value, with_args
+
+# Of an optimizer: which code runs its step. XLA compiles the plain one into the graph of the step.
+CHOICES = ("fused", "capturable")
+
+
+class FusedOptimizer(Rule):
+    """Drop `fused=True` and `capturable=True` from optimizers.
+
+    **What it does.** `fused=True` raises for XLA tensors, and there is nothing to gain: XLA fuses the
+    whole step. `capturable` is about CUDA graphs. `foreach=True` runs and stays.
+
+    **Reported.** A `fused` whose value the script computes, a dictionary of arguments with `fused`, and
+    `**` arguments whose names are not shown.
+
+    Source: torch 2.9 on torch_xla 2.9 (measured: Adam, AdamW and SGD raise with `fused=True`, step with
+    `foreach=True` and with `capturable=True`).
+    """
+
+    name = "fused-optimizer"
+    nodes = (cst.Call, cst.Dict)
+    examples = (
+        rewritten(
+            """
+            import torch
+
+
+            def make(model):
+                return torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+            """,
+            """
+            import torch
+
+
+            def make(model):
+                return torch.optim.AdamW(model.parameters(), lr=0.1)
+            """,
+        ),
+        left_alone(
+            """
+            import torch
+
+
+            def make(model):
+                block = Block(fused=True)
+                return torch.optim.AdamW(block.parameters(), lr=0.1, foreach=True, fused=False)
+            """
+        ),
+        reported(
+            """
+            import torch
+
+
+            def make(model, use_fused):
+                extra = dict(fused=True) if use_fused else dict()
+                return torch.optim.AdamW(model.parameters(), **extra)
+            """,
+            "fused=True raises",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+        """Yield the edit of one construction of an optimizer, or the finding at its arguments."""
+        if isinstance(node, cst.Dict):
+            pairs = [e for e in node.elements if isinstance(e, cst.DictElement)]
+            fused = any(string_value(e.key) == "fused" and _on(e.value) for e in pairs)
+            if fused and _makes_optimizers(context):
+                yield from self.report(node, _message("'fused': True"))
+            return
+        assert isinstance(node, cst.Call)
+        if code(node.func) == "dict":
+            arg = keyword(node, "fused")
+            if arg is not None and _on(arg.value) and _makes_optimizers(context):
+                yield from self.report(node, _message("fused=True"))
+            return
+        if not is_optimizer(node, context):
+            return
+        gone = []
+        for choice in CHOICES:
+            arg = keyword(node, choice)
+            if arg is None or code(arg.value) in ("False", "None"):
+                continue
+            if code(arg.value) == "True":
+                gone.append(arg)
+            elif choice == "fused":
+                yield from self.report(node, _message(code(arg)))
+        if gone:
+            kept = [index for index, arg in enumerate(node.args) if arg not in gone]
+
+            def replace(updated: cst.Call) -> cst.Call:
+                return with_args(updated, [updated.args[index] for index in kept])
+
+            listed = ", ".join(
+                code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in gone
+            )
+            yield self.edit(node, replace, f"without {listed}: XLA fuses the step", consumes=gone)
+
+
+def is_optimizer(call: cst.Call, context: Context) -> bool:
+    """Whether `call` makes an optimizer of torch."""
+    name = context.qualified_name(call.func) or ""
+    parts = name.split(".")
+    is_class = parts[-1][:1].isupper() and "lr_scheduler" not in parts
+    return name.startswith("torch.optim.") and is_class
+
+
+def _makes_optimizers(context: Context) -> bool:
+    return any(isinstance(n, cst.Call) and is_optimizer(n, context) for n in context.nodes)
+
+
+def _on(value: cst.BaseExpression) -> bool:
+    return code(value) not in ("False", "None")
+
+
+def _message(what: str) -> str:
+    return (
+        f"an optimizer with {what}: fused=True raises for XLA tensors; drop it, XLA fuses the step"
+    )
