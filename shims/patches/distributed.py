@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_map_only
 
 from shims.patches import averages, calls, rendezvous
 from shims.patches.cuda import refusal
@@ -63,7 +64,7 @@ def patches(devices: Devices) -> Iterator[Patch]:
     for name, function, text in (*answers, *averages.answers(on_xla)):
         yield patch(dist, name, function, text)
         yield patch(distributed_c10d, name, function, text)
-    yield _data_parallel(on_xla)
+    yield from _data_parallel(devices)
     yield from _meshes(devices)
 
 
@@ -172,8 +173,9 @@ def _of_objects(name: str, groups: _Groups, on_xla: bool) -> Callable[..., Any]:
     return carried
 
 
-def _data_parallel(on_xla: bool) -> Patch:
-    ddp_init = DistributedDataParallel.__init__
+def _data_parallel(devices: Devices) -> Iterator[Patch]:
+    ddp_init, ddp_forward = DistributedDataParallel.__init__, DistributedDataParallel.forward
+    on_xla = devices.place.target.type == "xla"
 
     @functools.wraps(ddp_init)
     def init(
@@ -187,8 +189,22 @@ def _data_parallel(on_xla: bool) -> Patch:
         if on_xla:
             kwargs["gradient_as_bucket_view"] = True
         ddp_init(ddp, module, None, None, *args, **kwargs)
+        # Not in the module's own names: they would be in its repr and its checkpoints.
+        object.__setattr__(ddp, "_shims_inputs_to", device_ids[0] if device_ids else None)
 
-    return patch(DistributedDataParallel, "__init__", init, "without device_ids")
+    @functools.wraps(ddp_forward)
+    def forward(ddp: Any, *inputs: Any, **kwargs: Any) -> Any:
+        device = getattr(ddp, "_shims_inputs_to", None)
+        if device is not None:
+            # With device_ids DDP moves what is still on the host.
+            index = devices.index(device)
+            inputs, kwargs = tree_map_only(
+                torch.Tensor, lambda value: value.cuda(index), (inputs, kwargs)
+            )
+        return ddp_forward(ddp, *inputs, **kwargs)
+
+    yield patch(DistributedDataParallel, "__init__", init, "without device_ids")
+    yield patch(DistributedDataParallel, "forward", forward, "moves its inputs, as with device_ids")
 
 
 def _meshes(devices: Devices) -> Iterator[Patch]:

@@ -20,6 +20,7 @@ from torch_xla._internal import pjrt
 from torch_xla.core import xla_model
 from torch_xla.utils.checkpoint import checkpoint as xla_checkpoint
 
+from shims.patches import parameters
 from shims.patches.cuda import refusal
 from shims.patches.devices import Devices
 from shims.patches.registry import Patch, patch
@@ -128,6 +129,7 @@ def patches(devices: Devices) -> Iterator[Patch]:
         return xla_checkpoint(function, *args, use_reentrant=True, **kwargs)
 
     yield patch(checkpoint, "checkpoint", checkpointed, "torch_xla.utils.checkpoint")
+    yield from parameters.patches()
 
 
 def hooks() -> list[Any]:

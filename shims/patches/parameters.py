@@ -1,0 +1,67 @@
+"""Parameters stay the same objects when their module moves between the host and XLA, as on CUDA.
+
+torch keeps them where both places have tensors of one kind. Between the host and XLA it makes new
+ones: an optimizer made before the move would train parameters that no module has, and a weight under
+two names would become two.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from shims.patches.cuda import refusal
+from shims.patches.registry import Patch, patch
+
+
+def patches() -> Iterator[Patch]:
+    """`nn.Module._apply`, by which modules move."""
+    apply = torch.nn.Module._apply
+
+    @functools.wraps(apply)
+    def kept(
+        module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+    ) -> torch.nn.Module:
+        if recurse:
+            for child in module.children():
+                child._apply(fn)
+        for name, parameter in module._parameters.items():
+            if parameter is not None and not is_lazy(parameter):
+                _move(parameter, fn, f"{type(module).__name__}.{name}")
+        return apply(module, fn, recurse=False)
+
+    yield patch(torch.nn.Module, "_apply", kept, "parameters stay the same objects")
+
+
+def _move(parameter: Any, fn: Callable[[torch.Tensor], torch.Tensor], name: str) -> None:
+    """Give the parameter the content of what `fn` makes of it, if that is in another place."""
+    with torch.no_grad():
+        moved = fn(parameter)
+    if "xla" not in (moved.device.type, parameter.device.type):
+        return
+    if moved.device.type == parameter.device.type:
+        return
+    if parameter._backward_hooks:
+        raise refusal(
+            f"a move of {name}, which has hooks", "register hooks on parameters after the move"
+        )
+    gradient, parameter.grad = parameter.grad, None
+    fresh = torch.Tensor._make_subclass(type(parameter), moved, parameter.requires_grad)
+    # Attributes that the program gave it stay too.
+    fresh.__dict__.update(parameter.__dict__)
+    del moved
+    try:
+        torch.utils.swap_tensors(parameter, fresh)
+    except RuntimeError as error:
+        parameter.grad = gradient
+        raise refusal(
+            f"a move of {name}, which DDP or a graph of autograd still holds,",
+            "move the model before DDP and the first step; torch.save copies to the host by itself",
+        ) from error
+    if gradient is not None:
+        with torch.no_grad():
+            parameter.grad = fn(gradient).requires_grad_(gradient.requires_grad)
