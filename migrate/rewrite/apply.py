@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from migrate.errors import MigrateError
+from migrate.rewrite.definitions import Definitions, add_definitions
 from migrate.rewrite.imports import Imports, add_imports, no_longer_used, remove_imports
 from migrate.rewrite.rule import Edit, Wrap
 from migrate.rewrite.statements import Statements
@@ -22,8 +23,10 @@ class RuleConflictError(MigrateError):
     """
 
 
-def apply(module: cst.Module, edits: Sequence[Edit | Wrap], imports: Imports) -> cst.Module:
-    """Return `module` with `edits` made, the imports of `imports` added and those now unused removed.
+def apply(
+    module: cst.Module, edits: Sequence[Edit | Wrap], imports: Imports, definitions: Definitions
+) -> cst.Module:
+    """Return `module` with `edits` made, imports and definitions added and imports now unused removed.
 
     Raises:
         RuleConflictError: two edits of one node, or an edit inside a subtree that another consumes.
@@ -31,7 +34,7 @@ def apply(module: cst.Module, edits: Sequence[Edit | Wrap], imports: Imports) ->
     _check_conflicts(edits)
     edited = cst.ensure_type(module.visit(_Applying(edits)), cst.Module)
     edited = remove_imports(edited, no_longer_used(module, edited))
-    return add_imports(edited, imports.added())
+    return add_definitions(add_imports(edited, imports.added()), definitions.added())
 
 
 def _check_conflicts(edits: Sequence[Edit | Wrap]) -> None:

@@ -102,7 +102,8 @@ def _pass(source: Source, rules: Sequence[Rule]) -> tuple[Plan, bytes]:
     found = plan(context, rules)
     if not found.edits:
         return found, source.data
-    return found, source.render(apply(context.module, found.edits, context.imports))
+    module = apply(context.module, found.edits, context.imports, context.definitions)
+    return found, source.render(module)
 
 
 def _check_stable(source: Source, data: bytes, rules: Sequence[Rule]) -> None:

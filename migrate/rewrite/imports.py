@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -105,8 +106,12 @@ def add_imports(module: cst.Module, lines: Sequence[cst.SimpleStatementLine]) ->
 
     They go before the first `from torch… import` (torch_xla replaces functions of torch when it is
     imported, so that a name bound earlier stays the old one), else after the last `import torch…`,
-    else after the first block of imports.
+    else after the first block of imports. Those of the standard library go to its first import.
     """
+    for line in lines:
+        if _root(line) in sys.stdlib_module_names:
+            module = _add_standard(module, line)
+    lines = [line for line in lines if _root(line) not in sys.stdlib_module_names]
     if not lines:
         return module
     body = list(module.body)
@@ -127,6 +132,33 @@ def add_imports(module: cst.Module, lines: Sequence[cst.SimpleStatementLine]) ->
         blanks = [cst.EmptyLine(indent=False)] * (2 if definition else 1)
         body[index] = below.with_changes(leading_lines=[*blanks, *below.leading_lines])
     return module.with_changes(body=[*body[:index], *added, *body[index:]])
+
+
+def _add_standard(module: cst.Module, line: cst.SimpleStatementLine) -> cst.Module:
+    """Return `module` with an import of the standard library, in order among the first ones."""
+    body = list(module.body)
+    first = next((i for i, s in enumerate(body) if _root(s) not in ("", "__future__")), None)
+    if first is None:
+        return module.with_changes(body=[*body[:1], line, *body[1:]] if body else [line])
+    at = first
+    while at < len(body) and _root(body[at]) in sys.stdlib_module_names:
+        imported = _imported(body[at])
+        if (
+            imported
+            and imported[0] is cst.Import
+            and imported[1] > (_imported(line) or ("", ""))[1]
+        ):
+            break
+        if imported and imported[0] is cst.ImportFrom:
+            break
+        at += 1
+    below = body[at] if at < len(body) else None
+    if below is not None and at == first:
+        blanks, comments = split_blank(getattr(below, "leading_lines", ()))
+        line = line.with_changes(leading_lines=blanks)
+        own = [] if _root(below) in sys.stdlib_module_names else [cst.EmptyLine(indent=False)]
+        body[at] = below.with_changes(leading_lines=[*own, *comments])
+    return module.with_changes(body=[*body[:at], line, *body[at:]])
 
 
 def _root(statement: cst.CSTNode | None) -> str:

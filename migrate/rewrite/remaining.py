@@ -28,13 +28,21 @@ WORKS = frozenset(
         "all_gather",
         "all_gather_into_tensor",
         "all_reduce",
+        "all_to_all",
+        "all_to_all_single",
         "broadcast",
         "destroy_process_group",
+        "gather",
         "get_rank",
         "get_world_size",
         "is_available",
         "is_initialized",
+        "reduce",
+        "reduce_scatter",
         "reduce_scatter_tensor",
+        "scatter",
+        "ReduceOp.BAND",
+        "ReduceOp.BOR",
         "ReduceOp.MAX",
         "ReduceOp.MIN",
         "ReduceOp.PRODUCT",
@@ -136,10 +144,6 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Context) -> str | N
 
 def _advice_on_call(call: cst.Call, context: Context) -> str | None:
     name = context.qualified_name(call.func) or ""
-    if name.startswith("torch.distributed."):
-        handle = keyword(call, "async_op")
-        if handle is not None and code(handle.value) != "False":
-            return f"{name}(async_op=True): handles are not known to work on the XLA backend"
     if name.endswith(".DistributedSampler") and name.startswith("torch.utils.data"):
         count = keyword(call, "num_replicas")
         if count is not None and isinstance(count.value, cst.Integer | cst.Attribute):
