@@ -1,0 +1,62 @@
+"""`as_strided`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.hazards.common import in_step, method, receiver
+from migrate.hazards.facts import Facts
+from migrate.hazards.hazard import Hazard, Hit, Severity, example
+
+
+class AsStrided(Hazard):
+    """`as_strided` reads memory in an order of its own.
+
+    **Why.** A tensor on XLA has no strides: torch_xla makes a gather with an index for every element, which
+    on a TPU is slow, and wrong for tensors whose memory the script lays out itself.
+
+    **What to do.** `unfold`, `view`, `permute` or slices.
+    """
+
+    code = "XLA603"
+    name = "as-strided"
+    severity = Severity.WARNING
+    nodes = (cst.Call,)
+    examples = (
+        example(
+            """
+            import torch
+
+
+            class Windows(torch.nn.Module):
+                def forward(self, x):
+                    return x.as_strided((2, 2), (2, 1)) + torch.as_strided(x, (2, 2), (1, 1))  # XLA603
+            """
+        ),
+        example(
+            """
+            import numpy as np
+            import torch
+
+
+            class Windows(torch.nn.Module):
+                def forward(self, x):
+                    return x.unfold(0, 3, 1)
+
+
+            def windows(x):
+                return np.lib.stride_tricks.as_strided(x, (2, 2), (2, 1))
+            """
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one call."""
+        assert isinstance(node, cst.Call)
+        called = facts.names.of(node.func) == "torch.as_strided"
+        asked = method(node) in ("as_strided", "as_strided_") and not facts.names.of(node.func)
+        if called or (asked and facts.tensors.is_tensor(receiver(node))):
+            message = "as_strided becomes a gather of every element: unfold, view or slices"
+            yield self.hit(node, message, in_step(node, facts, self.severity))

@@ -1,0 +1,57 @@
+"""Comparisons with "nccl"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.hazards.facts import Facts
+from migrate.hazards.hazard import Hazard, Hit, Severity, example
+from migrate.rewrite.tree import string_value
+
+
+class BackendCheck(Hazard):
+    """The backend is compared with "nccl".
+
+    **Why.** On XLA it is "xla": the branch for gloo and the CPU is taken, and tensors go to the CPU before
+    each collective.
+
+    **What to do.** Ask for "gloo" instead, or drop the branch.
+    """
+
+    code = "XLA703"
+    name = "backend-check"
+    severity = Severity.WARNING
+    nodes = (cst.Comparison,)
+    examples = (
+        example(
+            """
+            import torch.distributed as dist
+
+
+            def reduce(x):
+                if dist.get_backend() == "nccl":  # XLA703
+                    x = x.cuda()
+                dist.all_reduce(x)
+            """
+        ),
+        example(
+            """
+            import torch.distributed as dist
+
+
+            def reduce(x):
+                if dist.get_backend() == "gloo":
+                    x = x.cpu()
+                dist.all_reduce(x)
+            """
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one comparison."""
+        assert isinstance(node, cst.Comparison)
+        values = (node.left, *(target.comparator for target in node.comparisons))
+        if any(string_value(value) == "nccl" for value in values):
+            yield self.hit(node, 'the backend on XLA is "xla", not "nccl": compare with "gloo"')

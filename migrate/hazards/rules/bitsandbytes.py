@@ -1,0 +1,33 @@
+"""bitsandbytes is imported."""
+
+from __future__ import annotations
+
+from migrate.hazards.common import ImportHazard
+from migrate.hazards.hazard import Severity, example
+
+
+class BitsAndBytes(ImportHazard):
+    """bitsandbytes is imported.
+
+    **Why.** Its 8-bit optimizers and layers are CUDA kernels.
+
+    **What to do.** Optimizers of `torch.optim`. Where memory is short, shard the optimizer's state (FSDP).
+    """
+
+    code = "XLA405"
+    name = "bitsandbytes"
+    severity = Severity.ERROR
+    modules = ("bitsandbytes",)
+    message = "bitsandbytes needs CUDA: torch.optim, and bf16 weights"
+    examples = (
+        example(
+            """
+            import bitsandbytes as bnb  # XLA405
+            """
+        ),
+        example(
+            """
+            import torch.optim as bnb
+            """
+        ),
+    )

@@ -1,0 +1,34 @@
+"""NVIDIA DALI is imported."""
+
+from __future__ import annotations
+
+from migrate.hazards.common import ImportHazard
+from migrate.hazards.hazard import Severity, example
+
+
+class Dali(ImportHazard):
+    """NVIDIA DALI is imported.
+
+    **Why.** Its pipelines run on GPUs and give CUDA tensors.
+
+    **What to do.** A `torch.utils.data.DataLoader` with worker processes; a TPU host has many cores.
+    """
+
+    code = "XLA406"
+    name = "dali"
+    severity = Severity.ERROR
+    modules = ("nvidia.dali",)
+    message = "DALI decodes on GPUs: a DataLoader with workers"
+    examples = (
+        example(
+            """
+            import nvidia.dali.fn as fn  # XLA406
+            from nvidia.dali.pipeline import Pipeline  # XLA406
+            """
+        ),
+        example(
+            """
+            from torch.utils.data import DataLoader
+            """
+        ),
+    )

@@ -1,0 +1,50 @@
+"""`.is_cuda`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.hazards.facts import Facts
+from migrate.hazards.hazard import Hazard, Hit, Severity, example
+
+
+class IsCuda(Hazard):
+    """`.is_cuda` is False on XLA.
+
+    **Why.** The branch for the CPU is taken, without a word.
+
+    **What to do.** `x.device.type != "cpu"`, or no branch at all.
+    """
+
+    code = "XLA701"
+    name = "is-cuda"
+    severity = Severity.WARNING
+    nodes = (cst.Attribute,)
+    examples = (
+        example(
+            """
+            import torch
+
+
+            def move(x, y):
+                return y.cuda() if x.is_cuda else y  # XLA701
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def move(x, y, is_cuda):
+                return y.to(x.device) if is_cuda else y
+            """
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one question."""
+        assert isinstance(node, cst.Attribute)
+        if node.attr.value == "is_cuda" and facts.names.of(node) is None:
+            yield self.hit(node, '.is_cuda is False on XLA: device.type != "cpu"')

@@ -1,0 +1,34 @@
+"""numba.cuda is imported."""
+
+from __future__ import annotations
+
+from migrate.hazards.common import ImportHazard
+from migrate.hazards.hazard import Severity, example
+
+
+class NumbaCuda(ImportHazard):
+    """numba.cuda is imported.
+
+    **Why.** Its kernels need CUDA. `numba.jit` for the host is not concerned.
+
+    **What to do.** Operations of torch on the device, `numba.njit` on the host.
+    """
+
+    code = "XLA409"
+    name = "numba-cuda"
+    severity = Severity.ERROR
+    modules = ("numba.cuda",)
+    message = "numba's kernels need CUDA: torch operations"
+    examples = (
+        example(
+            """
+            from numba import cuda  # XLA409
+            """
+        ),
+        example(
+            """
+            import torch
+            from numba import njit
+            """
+        ),
+    )

@@ -1,0 +1,80 @@
+"""Workers that cannot be pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.hazards.facts import Facts
+from migrate.hazards.hazard import Hazard, Hit, Severity, example
+from migrate.rewrite.ranks import LAUNCHERS
+from migrate.rewrite.tree import keyword
+
+
+class WorkerFunction(Hazard):
+    """A lambda or a nested function is launched.
+
+    **Why.** The replicas are processes of their own: the function is pickled by its name, and a lambda or a
+    function in a function has none that can be found.
+
+    **What to do.** Define it at module level, and pass what it needs with `args=`.
+    """
+
+    code = "XLA707"
+    name = "worker-function"
+    severity = Severity.ERROR
+    nodes = (cst.Call,)
+    examples = (
+        example(
+            """
+            import torch_xla
+
+
+            def main(config):
+                def worker(index):
+                    print(index, config)
+
+                torch_xla.launch(worker)  # XLA707
+                torch_xla.launch(lambda index: print(index))  # XLA707
+            """
+        ),
+        example(
+            """
+            import torch_xla
+
+
+            def worker(index, config):
+                print(index, config)
+
+
+            def main(config):
+                torch_xla.launch(worker, args=(config,))
+            """
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one launch."""
+        assert isinstance(node, cst.Call)
+        if facts.names.of(node.func) not in LAUNCHERS:
+            return
+        first = keyword(node, "fn") or (node.args[0] if node.args else None)
+        value = first.value if first is not None else None
+        nested = isinstance(value, cst.Name) and any(
+            isinstance(above, cst.FunctionDef) and _defines(above, value.value, facts)
+            for above in facts.context.ancestors(node)
+        )
+        if isinstance(value, cst.Lambda) or nested:
+            yield self.hit(
+                node, "a lambda or nested function cannot be pickled: define it at module level"
+            )
+
+
+def _defines(around: cst.FunctionDef, name: str, facts: Facts) -> bool:
+    return any(
+        isinstance(node, cst.FunctionDef)
+        and node.name.value == name
+        and facts.context.function_around(node) is around
+        for node in facts.context.nodes
+    )
