@@ -17,8 +17,7 @@ from libcst.metadata import (
     QualifiedNameSource,
 )
 
-from migrate.rewrite.definitions import Definitions
-from migrate.rewrite.devices import moves
+from migrate.rewrite.devices import Devices, moves
 from migrate.rewrite.effects import Effects
 from migrate.rewrite.guards import Guards
 from migrate.rewrite.imports import Imports
@@ -42,7 +41,6 @@ class Context:
         self._positions = wrapper.resolve(PositionProvider)
         self._names = wrapper.resolve(QualifiedNameProvider)
         self.imports = Imports(self.module)
-        self.definitions = Definitions(self.module)
 
     def qualified_name(self, node: cst.CSTNode | None) -> str | None:
         """Return the imported dotted name that `node` stands for, aliases resolved.
@@ -98,6 +96,15 @@ class Context:
                 return owner, values[0] if len(values) == 1 else None
         return None, None
 
+    def bound_values(self, name: cst.Name) -> list[cst.Param | cst.BaseExpression | None]:
+        """Return everything that the scope of `name` binds it to; None for what is not plain to see."""
+        for owner in self.ancestors(name):
+            if isinstance(owner, cst.FunctionDef | cst.Module):
+                values = self._bindings.get((id(owner), name.value))
+                if values:
+                    return values
+        return []
+
     @cached_property
     def _bindings(self) -> dict[tuple[int, str], list[cst.Param | cst.BaseExpression | None]]:
         """What each function, or the module, binds each name to, in the order of the source."""
@@ -143,6 +150,11 @@ class Context:
     def ranks(self) -> Ranks:
         """Which names hold the index of the replica: the device of the CUDA script."""
         return Ranks(self)
+
+    @cached_property
+    def devices(self) -> Devices:
+        """Which expressions name a device."""
+        return Devices(self)
 
     @cached_property
     def effects(self) -> Effects:

@@ -31,7 +31,7 @@ class Statements(cst.CSTTransformer):
             result: object = cst.RemoveFromParent()
         else:
             result = self.replace(original_node, updated_node)
-        if isinstance(original_node, cst.BaseStatement):
+        if isinstance(original_node, cst.BaseStatement) and not isinstance(result, cst.Else):
             self._results[id(original_node)] = _as_list(result)
         return result
 
@@ -46,6 +46,7 @@ class Statements(cst.CSTTransformer):
             if wrap is not None and statement is wrap.first:
                 ends = [len(body)]
             new = self._results.pop(id(statement), [statement])
+            below = _lines_above(new.pop()) if new and _is_empty(new[-1]) else ()
             if not new:
                 pending.extend(_lines_above(statement))
             elif body or statement is original.body[0]:
@@ -56,6 +57,7 @@ class Statements(cst.CSTTransformer):
                 new[0] = new[0].with_changes(leading_lines=split_blank(lines)[1])
                 pending = []
             body.extend(new)
+            pending.extend(below)
             ends.append(len(body))
             if wrap is not None and statement is wrap.last:
                 parts = [body[start:end] for start, end in pairwise(ends)]
@@ -63,6 +65,11 @@ class Statements(cst.CSTTransformer):
                 body[ends[0] :] = [made] if isinstance(made, cst.BaseStatement) else made
         comments = [line for line in pending if line.comment is not None]
         return updated.with_changes(body=body, footer=[*comments, *updated.footer])
+
+
+def _is_empty(statement: cst.BaseStatement) -> bool:
+    """Whether `statement` is no statement, only the lines above it: those at the end of a block."""
+    return isinstance(statement, cst.SimpleStatementLine) and not statement.body
 
 
 def _as_list(result: object) -> list[cst.BaseStatement]:

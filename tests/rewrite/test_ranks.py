@@ -60,7 +60,6 @@ def test_followed(body: str) -> None:
         "rank = torch.bfloat16\nx.to(rank)",  # assigned: no longer the index
         "dtype = rank if x else torch.half\nx.to(dtype)",
         "for rank in (torch.half, torch.float):\n    x.to(rank)",
-        "def inner(rank):\n    x.to(rank)",  # another name of the same spelling
     ],
 )
 def test_not_followed(body: str) -> None:

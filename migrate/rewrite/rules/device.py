@@ -2,33 +2,60 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import libcst as cst
 
 from migrate.rewrite.context import Context
-from migrate.rewrite.devices import device_argument, is_cuda_device, is_move, names_cuda
+from migrate.rewrite.devices import (
+    ACCELERATOR,
+    CURRENT,
+    DEVICE,
+    TAKE_A_DEVICE,
+    Kind,
+    device_argument,
+    dotted,
+    is_move,
+    is_option,
+    names_cuda,
+    option_names,
+)
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.tree import bind, code, keyword_arg, with_args
+from migrate.rewrite.tree import bind, code, keyword, keyword_arg, with_args
+
+# Calls of which other rules speak, whatever device they are given.
+OTHERS = ("torch.cuda.", "torch.Generator", "torch.autocast", "torch.amp.", "torch.distributed.")
+DEVICE_NAME = re.compile(r"(.*_)?(dev|devices?|accelerator|acc|device_?(type|name|str))", re.I)
 
 
 class Device(Rule):
     """Move models and tensors to the XLA device.
 
-    **What it does.** `x.to(rank)`, `x.to('cuda:0')`, `x.cuda(rank)` become `x.to('xla')`, and
-    `torch.device(f'cuda:{rank}')` becomes `torch.device('xla')`. Always `'xla'`, never `'xla:3'`: a
-    replica sees one device, and its index is not the rank. The rank is followed from the launched
-    worker through direct calls and assignments (`self.gpu_id = gpu_id`).
+    **What it does.** Wherever a script says which device, it says `'xla'`:
 
-    **Left alone.** What may be something else than a device: `x.to(dtype)`, `x.to(other)`.
+    - `x.cuda()`, `x.cuda(rank)`, `x.to(rank)`, `x.to(args.gpu)`, `x.to('cuda:0')`, `x.to(f'cuda:{i}')`,
+      `device='cuda'`;
+    - `torch.device('cuda')`, `torch.device('cuda', i)`, `torch.device(f'{accelerator}:{i}')`,
+      `torch.accelerator.current_accelerator()`;
+    - where a device is kept: `device = 'cuda:%d' % rank`, `device = rank % torch.cuda.device_count()`,
+      `args.device = torch.cuda.current_device()`, `def f(device='cuda')`, and the default of the option
+      `--device`.
+
+    Always `'xla'`, never `'xla:3'`: a replica sees one device, and its index is not the rank. The rank is
+    followed from the launched worker through direct calls and assignments (`self.gpu_id = gpu_id`);
+    `gpu`, `local_rank` and their like are an index by their name where nothing else is known of them.
+
+    **Left alone.** What may be something else than a CUDA device: `x.to(dtype)`, `x.to(other)`, `'cpu'`,
+    and `x.to(device)`, where `device` itself becomes `'xla'` at the place that makes it.
 
     **Reported.** `.cuda()` with arguments that cannot be read.
 
-    Source: torch_xla 2.9 (measured: `xla:3` fails in a replica).
+    Source: torch_xla 2.9 (measured: `xla:3` fails in a replica; `x.to(0)` means CUDA there).
     """
 
     name = "device"
-    nodes = (cst.Call,)
+    nodes = (cst.Call, cst.Assign, cst.AnnAssign, cst.Param, cst.Return, cst.DictElement)
     examples = (
         rewritten(
             """
@@ -86,13 +113,103 @@ class Device(Rule):
             weight = torch.zeros(3, device='xla').to(device)
             """,
         ),
+        rewritten(
+            """
+            import argparse
+
+            import torch
+            from torch import device as Device
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument('--device', default='cuda', help='where to train')
+            parser.add_argument('--gpu', type=int)
+            args = parser.parse_args()
+
+
+            class Trainer:
+                def __init__(self, model, local_rank, device='cuda'):
+                    self.device = f'cuda:{local_rank}'
+                    self.model = model.to(self.device)
+                    self.probe = torch.empty(1).cuda().device
+
+                def where(self):
+                    return Device('cuda', args.gpu), torch.device(args.device)
+
+
+            def run(x, y, choose):
+                x = x.cuda(args.gpu, non_blocking=True)
+                return x.to('cuda:%d' % args.gpu), y.to('cuda' if choose else 'cpu'), y.to(device=args.gpu)
+            """,
+            """
+            import argparse
+
+            import torch
+            from torch import device as Device
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument('--device', default='xla', help='where to train')
+            parser.add_argument('--gpu', type=int)
+            args = parser.parse_args()
+
+
+            class Trainer:
+                def __init__(self, model, local_rank, device='xla'):
+                    self.device = 'xla'
+                    self.model = model.to(self.device)
+                    self.probe = torch.empty(1).to('xla').device
+
+                def where(self):
+                    return Device('xla'), torch.device(args.device)
+
+
+            def run(x, y, choose):
+                x = x.to('xla', non_blocking=True)
+                return x.to('xla'), y.to('xla' if choose else 'cpu'), y.to(device='xla')
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+            import torch.distributed as dist
+
+            rank = dist.get_rank()
+            acc = torch.accelerator.current_accelerator()
+            first = torch.device(f"{acc}:{rank}")
+            device = rank % torch.cuda.device_count()
+            second = torch.ones(3).to(device)
+            """,
+            """
+            import torch
+            import torch.distributed as dist
+
+            rank = dist.get_rank()
+            acc = torch.device("xla")
+            first = torch.device("xla")
+            device = "xla"
+            second = torch.ones(3).to(device)
+            """,
+        ),
         left_alone(
             """
             import torch
 
 
-            def convert(x, other):
-                return x.to(torch.bfloat16).to(other).to('cpu')
+            def convert(x, other, device):
+                return x.to(torch.bfloat16).to(other).to('cpu').to(device)
+            """
+        ),
+        left_alone(
+            """
+            import argparse
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument('--device', default='cpu')
+            parser.add_argument('--rank', default=0)
+            args = parser.parse_args()
+
+
+            def where(job):
+                return job.move(args.rank, where=args.device)
             """
         ),
         reported(
@@ -105,51 +222,164 @@ class Device(Rule):
     )
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
-        """Yield the edit of one call that names a CUDA device."""
-        assert isinstance(node, cst.Call)
-        if is_move(node, context):
-            yield from self._move(node, context)
-            return
-        if context.qualified_name(node.func) == "torch.device":
-            first = node.args[0] if node.args else None
-            if first is not None and is_cuda_device(first.value, context):
-                xla = context.string("xla", like=first.value)
-                yield self.edit(
-                    node,
-                    lambda call: call.with_changes(
-                        args=[cst.Arg(xla, keyword=call.args[0].keyword, equal=call.args[0].equal)]
-                    ),
-                    f"{code(node)} → 'xla'",
-                    consumes=node.args,
-                )
-            return
-        for arg in node.args:
-            named_device = arg.keyword is not None and arg.keyword.value == "device"
-            if named_device and names_cuda(arg.value):
-                yield self._literal(arg.value, context)
+        """Yield the edits of one place that names a CUDA device."""
+        if isinstance(node, cst.Call):
+            yield from self._call(node, context)
+        elif isinstance(node, cst.Param) and node.default is not None:
+            yield from self._kept(node.default, node.name, context)
+        elif isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
+            targets = (
+                [target.target for target in node.targets]
+                if isinstance(node, cst.Assign)
+                else [node.target]
+            )
+            if len(targets) == 1:
+                yield from self._kept(node.value, targets[0], context)
+        elif isinstance(node, cst.Return) and node.value is not None:
+            around = context.function_around(node)
+            if around is not None and re.search("dev", around.name.value):
+                yield from self._device(node.value, context)
+        elif isinstance(node, cst.DictElement):
+            key = code(node.key).strip("'\"")
+            if DEVICE_NAME.fullmatch(key):
+                yield from self._spelled(node.value, context)
 
-    def _move(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
-        assert isinstance(node.func, cst.Attribute)
-        if node.func.attr.value == "to":
+    def _call(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
+        name = context.qualified_name(node.func) or ""
+        if is_move(node, context):
+            assert isinstance(node.func, cst.Attribute)
+            if node.func.attr.value == "cuda":
+                yield from self._cuda(node, context)
+                return
             arg = device_argument(node)
             assert arg is not None
-            if is_cuda_device(arg.value, context):
-                yield self._literal(arg.value, context)
+            yield from self._device(arg.value, context)
             return
+        if name in DEVICE:
+            yield from self._torch_device(node, context)
+        elif name in ACCELERATOR:
+            yield self._accelerator(node, context)
+        elif is_option(node):
+            if any(DEVICE_NAME.fullmatch(option) for option in option_names(node)):
+                default = keyword(node, "default")
+                if default is not None:
+                    yield from self._spelled(default.value, context)
+        elif not name.startswith(OTHERS):
+            for arg in node.args:
+                named = arg.keyword is not None and arg.keyword.value == "device"
+                if named or (name in TAKE_A_DEVICE and arg is node.args[0]):
+                    yield from self._device(arg.value, context)
+
+    def _kept(
+        self, value: cst.BaseExpression, target: cst.BaseExpression, context: Context
+    ) -> Iterable[Edit]:
+        """Yield the edits of a value that is kept under a name that says that it is a device."""
+        if isinstance(target, cst.Attribute | cst.Name):
+            last = target.attr.value if isinstance(target, cst.Attribute) else target.value
+            if DEVICE_NAME.fullmatch(last):
+                if self._used_as_number(target, context):
+                    yield from self._spelled(value, context)
+                else:
+                    yield from self._device(value, context)
+
+    def _used_as_number(self, target: cst.Attribute | cst.Name, context: Context) -> bool:
+        """Whether the script calculates with what it keeps under the name of a device."""
+        for node in context.devices.mentions(target):
+            above = context.parent(node)
+            if isinstance(above, cst.BinaryOperation) and not names_cuda(above):
+                return True
+            if isinstance(above, cst.Index | cst.ComparisonTarget | cst.Comparison):
+                return context.devices.kind(node) is Kind.INDEX
+        return False
+
+    def _device(self, value: cst.BaseExpression, context: Context) -> Iterable[Edit]:
+        """Yield the edits of an expression that is a device and nothing else."""
+        if isinstance(value, cst.IfExp):
+            yield from self._device(value.body, context)
+            yield from self._device(value.orelse, context)
+            return
+        kind = context.devices.kind(value)
+        if isinstance(value, cst.Name | cst.Attribute) and (
+            kind is not Kind.INDEX or self._is_kept(value, context)
+        ):
+            return  # the place that makes the device is edited
+        is_index = kind is Kind.INDEX or isinstance(value, cst.Integer)
+        if names_cuda(value) or is_index or (kind is Kind.CUDA and not _makes(value, context)):
+            yield self._literal(value, context)
+
+    def _is_kept(self, value: cst.Name | cst.Attribute, context: Context) -> bool:
+        """Whether `value` is assigned under the name of a device, so that the assignment is edited."""
+        last = value.attr.value if isinstance(value, cst.Attribute) else value.value
+        assigned = DEVICE_NAME.fullmatch(last) and context.devices.values(value)
+        return bool(assigned) and not self._used_as_number(value, context)
+
+    def _spelled(self, value: cst.BaseExpression, context: Context) -> Iterable[Edit]:
+        """Yield the edits of the literals for CUDA devices in a value that may be something else."""
+        if isinstance(value, cst.IfExp):
+            yield from self._spelled(value.body, context)
+            yield from self._spelled(value.orelse, context)
+        elif names_cuda(value):
+            yield self._literal(value, context)
+
+    def _torch_device(self, node: cst.Call, context: Context) -> Iterable[Edit]:
+        first = keyword(node, "type") or (node.args[0] if node.args else None)
+        if first is None:
+            return
+        if context.devices.kind(node) is not Kind.CUDA:
+            return
+        if isinstance(first.value, cst.IfExp):
+            yield from self._device(first.value, context)
+            if len(node.args) > 1:
+                yield self.edit(
+                    node, lambda call: with_args(call, call.args[:1]), f"{code(node)}: no index"
+                )
+            return
+        kept = first.value
+        if (
+            isinstance(kept, cst.Name | cst.Attribute)
+            and len(node.args) == 1
+            and (context.devices.kind(kept) is not Kind.INDEX or self._is_kept(kept, context))
+        ):
+            return  # the place that makes the device is edited
+        xla = context.string("xla", like=first.value)
+        yield self.edit(
+            node,
+            lambda call: call.with_changes(args=[cst.Arg(xla)]),
+            f"{code(node)} → 'xla'",
+            consumes=node.args,
+        )
+
+    def _accelerator(self, node: cst.Call, context: Context) -> Edit:
+        xla = context.string("xla")
+        module = context.imports.require("torch")
+        made = cst.Call(cst.parse_expression(f"{module}.device"), [cst.Arg(xla)])
+        return self.edit(node, lambda _: made, f"{code(node)} → 'xla'", consumes=[node])
+
+    def _cuda(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
         bound = bind(node, ("device", "non_blocking", "memory_format"))
         if bound is None:
             yield from self.report(node, "the arguments of .cuda() cannot be read: edit by hand")
             return
         kept = [(name, node.args.index(arg)) for name, arg in bound.items() if name != "device"]
+        gone = [arg for name, arg in bound.items() if name == "device"]
         xla = cst.Arg(context.string("xla"))
+        assert isinstance(node.func, cst.Attribute)
 
         def replace(updated: cst.Call) -> cst.Call:
             named = [keyword_arg(name, updated.args[index].value) for name, index in kept]
-            to = updated.func.with_changes(attr=cst.Name("to"))
+            to = cst.ensure_type(updated.func, cst.Attribute).with_changes(attr=cst.Name("to"))
             return with_args(updated, [xla, *named]).with_changes(func=to)
 
-        yield self.edit(node, replace, ".cuda() → .to('xla')", consumes=[node.func.attr])
+        yield self.edit(node, replace, ".cuda() → .to('xla')", consumes=[node.func.attr, *gone])
 
     def _literal(self, value: cst.BaseExpression, context: Context) -> Edit:
         xla = context.string("xla", like=value)
         return self.edit(value, lambda _: xla, f"device {code(value)} → 'xla'", consumes=[value])
+
+
+def _makes(value: cst.BaseExpression, context: Context) -> bool:
+    """Whether another edit of this rule speaks of the call `value`: it makes a device."""
+    if not isinstance(value, cst.Call):
+        return isinstance(value, cst.Name | cst.Attribute)
+    name = context.qualified_name(value.func) or dotted(value.func)
+    return name in DEVICE | ACCELERATOR or (name == "str" and name not in CURRENT)

@@ -1,0 +1,311 @@
+"""The question whether there is a GPU is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.rewrite.branch import body_of
+from migrate.rewrite.context import Context
+from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.cuda_memory import FIGURES
+from migrate.rewrite.tree import code, nodes_of
+
+ASKED = frozenset(
+    {
+        "torch.accelerator.is_available",
+        "torch.cuda.is_available",
+        "torch.cuda.is_bf16_supported",
+    }
+)
+
+# What a condition comes to: decided, or what is left of it.
+Answer = bool | cst.BaseExpression
+
+
+class CudaAvailable(Rule):
+    """Answer `torch.cuda.is_available()` with yes, where the script chooses by it.
+
+    **What it does.** On a TPU the question is answered with False, and the script silently trains on the
+    CPU. Where the script chooses by it, the choice for the accelerator stays:
+
+    - `"cuda" if torch.cuda.is_available() else "cpu"` becomes `"xla"`;
+    - `if torch.cuda.is_available(): …` becomes its body, `if not …` its `else`;
+    - `use_cuda = torch.cuda.is_available() and not args.cpu` becomes `use_cuda = not args.cpu`;
+    - `assert torch.cuda.is_available()` goes.
+
+    `torch.accelerator.is_available()` is the same question, and `torch.cuda.is_bf16_supported()` has the
+    same answer: every TPU has bfloat16.
+
+    **Left alone.** A branch that asks CUDA for memory figures or the properties of the GPU: nothing on XLA
+    answers, and it is well skipped. A branch on the backend (`"nccl" if … else "gloo"`), of which the rule
+    for `init_process_group` speaks.
+
+    **Reported.** Every other use, as in `print(torch.cuda.is_available())`.
+
+    Source: torch_xla 2.9 (measured: both are False beside an XLA device).
+    """
+
+    name = "cuda-available"
+    nodes = (cst.Call,)
+    examples = (
+        rewritten(
+            """
+            import torch
+            from torch.cuda import is_available as has_gpu
+
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            where = torch.device("cuda") if has_gpu() else torch.device("cpu")
+            """,
+            """
+            import torch
+
+            device = torch.device("xla")
+            where = torch.device("xla")
+            """,
+        ),
+        rewritten(
+            """
+            import argparse
+
+            import torch
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument('--no-cuda', action='store_true')
+            args = parser.parse_args()
+            assert torch.cuda.is_available(), 'needs a GPU'
+            use_cuda = not args.no_cuda and torch.cuda.is_available()
+            device = torch.device('cuda' if torch.cuda.is_available() and not args.no_cuda else 'cpu')
+
+            # where the model goes
+            if torch.cuda.is_available():
+                # the fast way
+                model = torch.nn.Linear(2, 2).cuda()
+                # done
+            else:
+                model = torch.nn.Linear(2, 2)
+            if not torch.cuda.is_available():
+                raise SystemExit('no GPU')
+            print(model)
+            """,
+            """
+            import argparse
+
+            import torch
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument('--no-cuda', action='store_true')
+            args = parser.parse_args()
+            use_cuda = not args.no_cuda
+            device = torch.device('xla' if not args.no_cuda else 'cpu')
+
+            # where the model goes
+            # the fast way
+            model = torch.nn.Linear(2, 2).to('xla')
+            # done
+            print(model)
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+
+            def where(mps):
+                if mps:
+                    return torch.device("mps")
+                elif torch.cuda.is_available():
+                    return torch.device("cuda")
+                else:
+                    return torch.device("cpu")
+            """,
+            """
+            import torch
+
+
+            def where(mps):
+                if mps:
+                    return torch.device("mps")
+                else:
+                    return torch.device("xla")
+            """,
+        ),
+        left_alone(
+            """
+            import torch.distributed as dist
+
+            if dist.is_available():
+                print("distributed")
+            """
+        ),
+        left_alone(
+            """
+            import torch
+
+            if torch.cuda.is_available():
+                print("peak", torch.cuda.max_memory_allocated())
+            """
+        ),
+        reported(
+            """
+            import torch
+
+            print(torch.cuda.is_available())
+            """,
+            "is False on a TPU",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+        """Yield what becomes of the choice that one call decides."""
+        assert isinstance(node, cst.Call)
+        if context.qualified_name(node.func) not in ASKED:
+            return
+        condition = _condition(node, context)
+        above = context.parent(condition)
+        if not _first_of(condition, node, context):
+            return  # the first question of a condition answers for all of them
+        answer = _fold(condition, condition, context)
+        if isinstance(above, cst.If) and above.test is condition:
+            if not _stays(above.body, context):
+                yield from self._if(above, condition, answer, context)
+            return
+        if isinstance(above, cst.IfExp) and above.test is condition:
+            if not _is_about_the_backend(above) and not _stays(above.body, context):
+                yield from self._choice(above, condition, answer, context)
+                return
+        elif isinstance(above, cst.Assert) and above.test is condition and answer is not False:
+            yield from self._assert(above, condition, answer, context)
+            return
+        elif isinstance(above, cst.Assign | cst.AnnAssign | cst.Return):
+            yield self._test(condition, answer, context)
+            return
+        message = (
+            f"{code(node)} is False on a TPU: the script would silently take the way for the CPU"
+        )
+        yield from self.report(node, message)
+
+    def _if(
+        self, node: cst.If, test: cst.BaseExpression, answer: Answer, context: Context
+    ) -> Iterable[Edit]:
+        if not isinstance(answer, bool):
+            yield self._test(test, answer, context)
+            return
+        below = context.parent(node)
+        is_elif = isinstance(below, cst.If) and below.orelse is node
+        gone: list[cst.CSTNode] = [test]
+        gone.append(node.body if answer is False else node.orelse or test)
+
+        def replace(updated: cst.If) -> Replacement:
+            if is_elif and answer:
+                return cst.Else(body=updated.body, leading_lines=updated.leading_lines)
+            if answer:
+                return body_of(updated, updated.body)
+            if is_elif or isinstance(updated.orelse, cst.If):
+                return updated.orelse or cst.RemoveFromParent()
+            if updated.orelse is not None:
+                return body_of(updated, updated.orelse.body)
+            return cst.RemoveFromParent()
+
+        yield self.edit(node, replace, f"`if {code(test)}` is decided: {answer}", consumes=gone)
+
+    def _choice(
+        self, node: cst.IfExp, test: cst.BaseExpression, answer: Answer, context: Context
+    ) -> Iterable[Edit]:
+        if not isinstance(answer, bool):
+            yield self._test(test, answer, context)
+            return
+        gone = node.orelse if answer else node.body
+
+        def replace(updated: cst.IfExp) -> cst.BaseExpression:
+            return _parenthesised(updated.body if answer else updated.orelse, updated)
+
+        message = f"`{code(node)}` is decided: {code(node.body if answer else node.orelse)}"
+        yield self.edit(node, replace, message, consumes=[test, gone])
+
+    def _assert(
+        self, node: cst.Assert, test: cst.BaseExpression, answer: Answer, context: Context
+    ) -> Iterable[Edit]:
+        if isinstance(answer, bool):
+            message = f"`{code(node)}` goes: it fails on a TPU"
+            yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+        else:
+            yield self._test(test, answer, context)
+
+    def _test(self, test: cst.BaseExpression, answer: Answer, context: Context) -> Edit:
+        """Return the edit of a condition of which only a part is decided, or of a value."""
+
+        def replace(updated: cst.BaseExpression) -> cst.BaseExpression:
+            left = _fold(test, updated, context)
+            return cst.Name(str(left)) if isinstance(left, bool) else left
+
+        shown = str(answer) if isinstance(answer, bool) else code(answer)
+        asked = [c for c in nodes_of(test, cst.Call) if _is_asked(c, context)]
+        gone: list[cst.CSTNode] = [test] if isinstance(answer, bool) else [*asked]
+        return self.edit(test, replace, f"`{code(test)}` → `{shown}`", consumes=gone)
+
+
+def _is_asked(call: cst.Call, context: Context) -> bool:
+    return context.qualified_name(call.func) in ASKED
+
+
+def _condition(call: cst.Call, context: Context) -> cst.BaseExpression:
+    """Return the whole condition that `call` is a part of: `not`, `and` and `or` included."""
+    condition: cst.BaseExpression = call
+    above = context.parent(condition)
+    while isinstance(above, cst.BooleanOperation) or (
+        isinstance(above, cst.UnaryOperation) and isinstance(above.operator, cst.Not)
+    ):
+        condition = above
+        above = context.parent(condition)
+    return condition
+
+
+def _first_of(condition: cst.BaseExpression, call: cst.Call, context: Context) -> bool:
+    return next(c for c in nodes_of(condition, cst.Call) if _is_asked(c, context)) is call
+
+
+def _fold(node: cst.BaseExpression, updated: cst.BaseExpression, context: Context) -> Answer:
+    """Return what is left of a condition when there is an accelerator.
+
+    Args:
+        node: the original condition.
+        updated: its updated form, from which the result is taken.
+        context: the script.
+    """
+    if isinstance(node, cst.Call) and _is_asked(node, context):
+        return True
+    if isinstance(node, cst.UnaryOperation) and isinstance(updated, cst.UnaryOperation):
+        inside = _fold(node.expression, updated.expression, context)
+        if isinstance(inside, bool):
+            return not inside
+        return updated.with_changes(expression=inside)
+    if isinstance(node, cst.BooleanOperation) and isinstance(updated, cst.BooleanOperation):
+        absorbing = isinstance(node.operator, cst.Or)  # `x or True`, `x and False`
+        left = _fold(node.left, updated.left, context)
+        right = _fold(node.right, updated.right, context)
+        if left is absorbing or right is absorbing:
+            return absorbing
+        if isinstance(left, bool):
+            return right if isinstance(right, bool) else _parenthesised(right, updated)
+        if isinstance(right, bool):
+            return _parenthesised(left, updated)
+        return updated.with_changes(left=left, right=right)
+    return updated
+
+
+def _parenthesised(kept: cst.BaseExpression, around: cst.BaseExpression) -> cst.BaseExpression:
+    """Return `kept` in the parentheses of what it was a part of, if it has none of its own."""
+    if around.lpar and not kept.lpar:
+        return kept.with_changes(lpar=around.lpar, rpar=around.rpar)
+    return kept
+
+
+def _is_about_the_backend(choice: cst.IfExp) -> bool:
+    return any(name in code(choice) for name in ("nccl", "gloo"))
+
+
+def _stays(branch: cst.CSTNode, context: Context) -> bool:
+    """Whether `branch` asks what only CUDA answers, so that it is well skipped."""
+    return any(context.qualified_name(call.func) in FIGURES for call in nodes_of(branch, cst.Call))
