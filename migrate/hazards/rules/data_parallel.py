@@ -1,0 +1,56 @@
+"""`nn.DataParallel` does not parallelise on XLA."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from migrate.hazards.common import NamedHazard
+from migrate.hazards.hazard import Severity, example
+
+
+class DataParallel(NamedHazard):
+    """`nn.DataParallel` does not parallelise on XLA.
+
+    **Why.** It copies the model to the CUDA devices of one process. A replica on a TPU sees one device:
+    the script runs on that alone.
+
+    **What to do.** `DistributedDataParallel` and `torch_xla.launch`.
+
+    Source: `torch/nn/parallel/data_parallel.py` (it asks for the CUDA devices of the process).
+    """
+
+    code = "XLA815"
+    name = "data-parallel"
+    severity = Severity.WARNING
+    nodes = (cst.Name, cst.Attribute)
+    spoken_by = ("unhandled",)
+    names = (
+        ("torch.nn.DataParallel", "uses one device on XLA: DistributedDataParallel"),
+        ("torch.nn.parallel.DataParallel", "uses one device on XLA: DistributedDataParallel"),
+        (
+            "torch.nn.parallel.data_parallel.DataParallel",
+            "uses one device on XLA: DistributedDataParallel",
+        ),
+        ("torch.nn.parallel.data_parallel", "uses one device on XLA: DistributedDataParallel"),
+        ("torch.nn.DataParallel.", "uses one device on XLA: DistributedDataParallel"),
+    )
+    examples = (
+        example(
+            """
+            import torch
+
+
+            def wrap(model):
+                return torch.nn.DataParallel(model)  # XLA815
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def wrap(model):
+                return torch.nn.parallel.DistributedDataParallel(model)
+            """
+        ),
+    )

@@ -1,0 +1,53 @@
+"""A gradient scaler."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from migrate.hazards.common import NamedHazard
+from migrate.hazards.hazard import Severity, example
+
+
+class GradScaler(NamedHazard):
+    """A gradient scaler.
+
+    **Why.** bfloat16 has the range of float32: gradients need no scaling. Without CUDA the scaler
+    switches itself off, on XLA its state is of no use, and `torch_xla.amp.GradScaler` is gone in 2.9.
+
+    **What to do.** Remove the scaler with its `scale`, `unscale_`, `step` and `update`.
+
+    Source: torch_xla 2.9, measured.
+    """
+
+    code = "XLA804"
+    name = "grad-scaler"
+    severity = Severity.ERROR
+    nodes = (cst.Name, cst.Attribute)
+    spoken_by = ("unhandled",)
+    names = (
+        ("torch.cuda.amp.GradScaler", "needs CUDA; bf16 on a TPU needs no scaler: remove it"),
+        (
+            "torch.cuda.amp.grad_scaler.GradScaler",
+            "needs CUDA; bf16 on a TPU needs no scaler: remove it",
+        ),
+        ("torch.amp.GradScaler", "bf16 on a TPU needs no scaler: remove it"),
+        ("torch_xla.amp.GradScaler", "is gone in torch_xla 2.9, and bf16 needs none: remove it"),
+    )
+    examples = (
+        example(
+            """
+            from torch.cuda.amp import GradScaler
+
+            scaler = GradScaler()  # XLA804
+            """
+        ),
+        example(
+            """
+            from sklearn.preprocessing import StandardScaler as GradScaler
+
+            import torch
+
+            scaler = GradScaler()
+            """
+        ),
+    )

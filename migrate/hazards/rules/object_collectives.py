@@ -1,0 +1,73 @@
+"""Collectives of Python objects raise on XLA."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from migrate.hazards.common import NamedHazard
+from migrate.hazards.hazard import Severity, example
+
+
+class ObjectCollectives(NamedHazard):
+    """Collectives of Python objects raise on XLA.
+
+    **Why.** Objects are sent as byte tensors whose length differs between replicas; the XLA backend
+    refuses.
+
+    **What to do.** A group of the CPU beside the main one: `dist.new_group(backend="gloo")`, passed as
+    `group=`.
+
+    Source: torch_xla 2.9, measured; pytorch/xla#5492.
+    """
+
+    code = "XLA811"
+    name = "object-collectives"
+    severity = Severity.ERROR
+    nodes = (cst.Name, cst.Attribute)
+    spoken_by = ("unhandled",)
+    names = (
+        (
+            "torch.distributed.all_gather_object",
+            'raises on XLA: a gloo group beside, dist.new_group(backend="gloo")',
+        ),
+        (
+            "torch.distributed.broadcast_object_list",
+            'raises on XLA: a gloo group beside, dist.new_group(backend="gloo")',
+        ),
+        (
+            "torch.distributed.gather_object",
+            'raises on XLA: a gloo group beside, dist.new_group(backend="gloo")',
+        ),
+        (
+            "torch.distributed.scatter_object_list",
+            'raises on XLA: a gloo group beside, dist.new_group(backend="gloo")',
+        ),
+        (
+            "torch.distributed.send_object_list",
+            'raises on XLA: a gloo group beside, dist.new_group(backend="gloo")',
+        ),
+        (
+            "torch.distributed.recv_object_list",
+            'raises on XLA: a gloo group beside, dist.new_group(backend="gloo")',
+        ),
+    )
+    examples = (
+        example(
+            """
+            import torch.distributed as dist
+
+
+            def collect(rows, out):
+                dist.all_gather_object(out, rows)  # XLA811
+            """
+        ),
+        example(
+            """
+            import torch.distributed as dist
+
+
+            def collect(x, out):
+                dist.all_gather(out, x)
+            """
+        ),
+    )

@@ -1,0 +1,90 @@
+"""An optimizer that is made before the model is on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from migrate.hazards.common import method, receiver
+from migrate.hazards.facts import Facts
+from migrate.hazards.hazard import Hazard, Hit, Severity, example
+from migrate.rewrite.devices import is_move
+from migrate.rewrite.tree import code, nodes_of
+
+
+class OptimizerOrder(Hazard):
+    """The optimizer is made before the model is on the device.
+
+    **Why.** `.to('xla')` replaces the parameters of a module. The optimizer holds the old ones, steps without
+    an error, and the weights never change.
+
+    **What to do.** Move the model first.
+
+    Source: torch_xla 2.9, measured; pytorch/xla#3675, #1764.
+    """
+
+    code = "XLA805"
+    name = "optimizer-before-move"
+    severity = Severity.ERROR
+    nodes = (cst.Call,)
+    spoken_by = ("optimizer-order",)
+    examples = (
+        example(
+            """
+            import torch
+
+
+            def make(net):
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # XLA805
+                net.cuda()
+                return optimizer
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def make(net, loss_fn):
+                net.to("xla")
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                loss_fn.cuda()
+                return optimizer
+
+
+            def make_for_the_cpu(net):
+                return torch.optim.SGD(net.parameters(), lr=0.1)
+            """
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one construction with a move of the same model below it."""
+        assert isinstance(node, cst.Call)
+        name = facts.names.of(node.func) or ""
+        if not name.startswith("torch.optim.") or not name.rpartition(".")[2][:1].isupper():
+            return
+        if "lr_scheduler" in name:
+            return
+        models = set(_models(node))
+        here = facts.context.position(node)
+        around = facts.context.function_around(node) or facts.context.module
+        lines: dict[bool, list[int]] = {True: [], False: []}
+        for call in nodes_of(around, cst.Call):
+            if is_move(call, facts.context) and code(receiver(call)) in models:
+                line = facts.context.position(call).line
+                lines[line > here.line].append(line)
+        if lines[True] and not lines[False]:
+            message = (
+                f"the model moves only in line {lines[True][0]}: these weights would never change"
+            )
+            yield self.hit(node, message)
+
+
+def _models(call: cst.Call) -> Iterator[str]:
+    """Yield the modules whose parameters an optimizer is given."""
+    for arg in call.args:
+        for inner in nodes_of(arg.value, cst.Call):
+            if method(inner) in ("parameters", "named_parameters"):
+                yield code(receiver(inner))

@@ -1,0 +1,50 @@
+"""`torch.nn.SyncBatchNorm` raises on XLA."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from migrate.hazards.common import NamedHazard
+from migrate.hazards.hazard import Severity, example
+
+
+class SyncBatchNorm(NamedHazard):
+    """`torch.nn.SyncBatchNorm` raises on XLA.
+
+    **Why.** Once a process group exists its forward asks for a CUDA tensor.
+
+    **What to do.** `torch_xla.core.functions.SyncBatchNorm`; or plain BatchNorm, where the batch of a
+    replica is large.
+
+    Source: torch_xla 2.9, measured.
+    """
+
+    code = "XLA809"
+    name = "sync-batch-norm"
+    severity = Severity.ERROR
+    nodes = (cst.Name, cst.Attribute)
+    spoken_by = ("unhandled",)
+    names = (
+        ("torch.nn.SyncBatchNorm.", "raises on XLA: torch_xla.core.functions.SyncBatchNorm"),
+        ("torch.nn.SyncBatchNorm", "raises on XLA: torch_xla.core.functions.SyncBatchNorm"),
+    )
+    examples = (
+        example(
+            """
+            import torch
+
+
+            def convert(model):
+                return torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # XLA809
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def convert(model):
+                return torch.nn.BatchNorm2d(3)
+            """
+        ),
+    )
