@@ -17,6 +17,7 @@ from libcst.metadata import (
     QualifiedNameSource,
 )
 
+from migrate.rewrite.definitions import Definitions
 from migrate.rewrite.devices import Devices, moves
 from migrate.rewrite.effects import Effects
 from migrate.rewrite.guards import Guards
@@ -41,6 +42,7 @@ class Context:
         self._positions = wrapper.resolve(PositionProvider)
         self._names = wrapper.resolve(QualifiedNameProvider)
         self.imports = Imports(self.module)
+        self.definitions = Definitions(self.module)
 
     def qualified_name(self, node: cst.CSTNode | None) -> str | None:
         """Return the imported dotted name that `node` stands for, aliases resolved.
