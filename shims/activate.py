@@ -25,7 +25,7 @@ REPLICAS = "SHIMS_REPLICAS"
 PLUGINS = "SHIMS_PLUGINS"
 # Where the simulated replicas that `python -m shims` starts as ranks meet.
 STORE_PORT = "SHIMS_STORE_PORT"
-# Set where `python -m shims` starts the ranks: all of them are on this machine.
+# Set where `python -m shims` starts the ranks, and in simulated replicas: all are on this machine.
 ONE_MACHINE = "SHIMS_ONE_MACHINE"
 
 # Backend -> (the import that it waits for, the function that installs it).
@@ -91,6 +91,11 @@ def replicas() -> int:
     return int(text)
 
 
+def plugins() -> tuple[str, ...]:
+    """The plugins that this process was started with, for those that it starts."""
+    return tuple(filter(None, os.environ.get(PLUGINS, "").split(",")))
+
+
 def switch_on() -> None:
     """Arrange that the backend and the plugins named by the environment follow the imports.
 
@@ -107,7 +112,7 @@ def switch_on() -> None:
             )
         awaited, function = _BACKENDS[backend]
         after_import(awaited, functools.partial(_call, function))
-    for plugin in filter(None, os.environ.get(PLUGINS, "").split(",")):
+    for plugin in plugins():
         after_import("torch", functools.partial(_call, plugin))
 
 

@@ -31,8 +31,9 @@ _NEEDED: dict[Side, dict[str, str]] = {
 
 # Enough for the traceback of one process; what a script logs before it is not wanted here.
 _TAIL_LINES = 80
-# Time between asking the processes of a run to end and killing them.
-_GRACE_SECONDS = 2.0
+# Time between asking the processes of a run to end and killing them: more than `python -m shims` gives
+# the ranks of its script.
+_GRACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class RunResult:
     """How a run ended.
 
     Attributes:
-        returncode: of the script's main process; negative: the signal that ended it.
+        returncode: of the script's main process; negative, or 128 + n: the signal that ended it.
         seconds: wall time from its start to its end.
         output: the last lines that it wrote, if they were captured, otherwise "".
     """
@@ -65,8 +66,9 @@ def run_script(
     Args:
         script: the script, in any folder.
         args: its arguments.
-        side: "original" runs CUDA code on the CPU, with `replicas` devices and gloo; "xla" runs
-            torch_xla code on this machine's TPU, or on `replicas` simulated replicas without one.
+        side: "original" runs CUDA code on the CPU, with `replicas` devices and gloo, started as
+            `python -m shims` starts it; "xla" runs torch_xla code on this machine's TPU, or on
+            `replicas` simulated replicas without one.
         replicas: number of ranks, at least 1. On a TPU the number of its chips counts instead.
         record_dir: where every process records its steps; None records nothing.
         timeout: seconds after which the run is stopped; None waits for ever.
@@ -88,7 +90,7 @@ def run_script(
             )
     started = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, str(script), *args],
+        _command(side, replicas, script, args),
         env=_environment(side, replicas, record_dir),
         stdin=None if output == "inherit" else subprocess.DEVNULL,
         stdout={"inherit": None, "stderr": sys.stderr, "capture": subprocess.PIPE}[output],
@@ -119,10 +121,19 @@ def run_script(
     return RunResult(returncode, time.monotonic() - started, "".join(tail))
 
 
+def _command(side: Side, replicas: int, script: Path, args: Sequence[str]) -> list[str]:
+    if side == "xla":
+        return [sys.executable, str(script), *args]
+    # The ranks are started as the script expects: by itself, or as torchrun would. -P: a folder of the
+    # user's may be called shims too.
+    command = [sys.executable, "-P", "-m", "shims", "--backend", "cpu", "--ranks", str(replicas)]
+    return [*command, str(script), *args]
+
+
 def _environment(side: Side, replicas: int, record_dir: Path | None) -> dict[str, str]:
     plugins = ["migrate.prove.record:install"] if record_dir is not None else []
     if side == "original":
-        variables = activate.environment("cpu", replicas, plugins)
+        variables = {activate.PLUGINS: ",".join(plugins)}
     elif tpu_present():
         variables = activate.environment(activate.NO_BACKEND, replicas, plugins)
         variables["PJRT_DEVICE"] = "TPU"

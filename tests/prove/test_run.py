@@ -44,7 +44,7 @@ def test_the_script_runs_as_python_runs_it(tmp_path: Path) -> None:
     path = script(
         tmp_path,
         "import sys, beside\n"
-        "print(__name__, sys.argv[1:], beside.value, sys.path[0])\n"
+        "print(__name__, sys.argv[1:], beside.value, sys.path[0], flush=True)\n"
         "print('and an error', file=sys.stderr)\n"
         "raise SystemExit(3)\n",
     )
