@@ -70,16 +70,11 @@ class Imports:
 
 
 def _names(module: cst.Module) -> set[str]:
-    """Return the names in the script; `from torch.cuda import amp` does not bind `torch`."""
-    paths = (
-        name
-        for statement in nodes_of(module, cst.ImportFrom)
-        if statement.module is not None
-        for name in nodes_of(statement.module, cst.Name)
-    )
-    imported_from = {id(name) for name in paths}
-    names = nodes_of(module, cst.Name)
-    return {name.value for name in names if id(name) not in imported_from}
+    """Return the names in the script; `from torch.cuda import amp as a` binds none but `a`."""
+    froms = [s.module for s in nodes_of(module, cst.ImportFrom) if s.module is not None]
+    renamed = [a.name for a in nodes_of(module, cst.ImportAlias) if a.asname is not None]
+    unbound = {id(name) for path in (*froms, *renamed) for name in nodes_of(path, cst.Name)}
+    return {name.value for name in nodes_of(module, cst.Name) if id(name) not in unbound}
 
 
 def bindings(module: cst.Module) -> Iterator[Binding]:

@@ -180,7 +180,7 @@ def branches_made_equal(changes: list[Change], context: Context) -> list[cst.If]
 def _equal_branches(node: cst.If, changes: list[Change], context: Context) -> bool:
     other = node.orelse
     is_elif = isinstance(context.parent(node), cst.If)
-    if is_elif or not isinstance(other, cst.Else) or not _is_plain_question(node.test):
+    if is_elif or not isinstance(other, cst.Else) or not is_plain_question(node.test):
         return False
     if not isinstance(node.body, cst.IndentedBlock) or not isinstance(
         other.body, cst.IndentedBlock
@@ -196,15 +196,15 @@ def _text(block: object) -> str:
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
-def _is_plain_question(test: cst.BaseExpression) -> bool:
+def is_plain_question(test: cst.BaseExpression) -> bool:
     """Whether asking it does nothing else: names and attributes, compared or negated."""
     if isinstance(test, cst.Name | cst.Attribute | cst.BaseNumber | cst.BaseString):
         return True
     if isinstance(test, cst.UnaryOperation):
-        return _is_plain_question(test.expression)
+        return is_plain_question(test.expression)
     if isinstance(test, cst.BooleanOperation):
-        return _is_plain_question(test.left) and _is_plain_question(test.right)
+        return is_plain_question(test.left) and is_plain_question(test.right)
     if isinstance(test, cst.Comparison):
         sides = [test.left, *(target.comparator for target in test.comparisons)]
-        return all(_is_plain_question(side) for side in sides)
+        return all(is_plain_question(side) for side in sides)
     return False

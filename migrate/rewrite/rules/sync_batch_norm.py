@@ -54,7 +54,6 @@ class SyncBatchNorm(Rule):
             """
             import shims
             import shims.batch_norm
-            from torch import nn
 
 
             def build(model):
