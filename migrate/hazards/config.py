@@ -128,7 +128,7 @@ def _codes(given: Any, where: str) -> tuple[str, ...]:
         known = any(one.startswith(code) for one in known_codes())
         if not known:
             what = f"{where}: there is no hazard {code}"
-            raise BadConfigError(what, "`migrate check --list` names them all")
+            raise BadConfigError(what, "`migrate check --explain list` names them all")
     return tuple(codes)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from migrate.hazards.check import check_file
 from migrate.hazards.config import Config
 from migrate.hazards.finding import Finding
+from migrate.hazards.hazard import Severity
 from migrate.hazards.prescan import may_hold_hazards
 from migrate.rewrite.source import UnreadableScriptError
 
@@ -28,6 +29,11 @@ class Checked:
 
     files: int
     findings: tuple[Finding, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether one of them is an error."""
+        return any(one.severity is Severity.ERROR for one in self.findings)
 
 
 def check_paths(

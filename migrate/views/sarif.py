@@ -1,0 +1,87 @@
+"""The findings of `migrate check` as SARIF 2.1.0, which code hosts and editors read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from migrate.hazards.finding import UNREADABLE, UNUSED_IGNORE, Finding
+from migrate.hazards.hazard import Severity
+from migrate.hazards.project import Checked
+from migrate.hazards.rules import all_hazards
+from migrate.versions import versions
+
+SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+
+
+def check_as_sarif(checked: Checked, root: Path | None = None) -> dict[str, Any]:
+    """Return one SARIF log with one run; the paths are relative to `root`, the working folder."""
+    rules = _rules()
+    index = {rule["id"]: number for number, rule in enumerate(rules)}
+    base = (root or Path.cwd()).resolve()
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "migrate check",
+                        "version": str(versions()["tpu-migrate"]),
+                        "rules": rules,
+                    }
+                },
+                "originalUriBaseIds": {"SRCROOT": {"uri": f"{base.as_uri()}/"}},
+                "columnKind": "unicodeCodePoints",
+                "results": [_result(one, index, base) for one in checked.findings],
+            }
+        ],
+    }
+
+
+def _rules() -> list[dict[str, Any]]:
+    own = [
+        _rule(UNREADABLE, "not-python", "The file is not Python 3.", Severity.ERROR),
+        _rule(UNUSED_IGNORE, "unused-ignore", "A comment silences nothing.", Severity.INFO),
+    ]
+    return [*own, *(_rule(one.code, one.name, one.title, one.severity) for one in all_hazards())]
+
+
+def _rule(code: str, name: str, title: str, severity: Severity) -> dict[str, Any]:
+    return {
+        "id": code,
+        "name": name,
+        "shortDescription": {"text": title},
+        "defaultConfiguration": {"level": LEVELS[severity]},
+    }
+
+
+def _result(one: Finding, index: dict[str, int], base: Path) -> dict[str, Any]:
+    path = one.path.resolve()
+    location: dict[str, Any] = {"uri": path.as_uri()}
+    if path.is_relative_to(base):
+        relative = quote(path.relative_to(base).as_posix())
+        location = {"uri": relative, "uriBaseId": "SRCROOT"}
+    return {
+        "ruleId": one.code,
+        "ruleIndex": index[one.code],
+        "level": LEVELS[one.severity],
+        "message": {"text": one.message},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": location,
+                    "region": {
+                        "startLine": one.line,
+                        "startColumn": one.column,
+                        "endLine": one.end_line,
+                        "endColumn": one.end_column,
+                    },
+                }
+            }
+        ],
+    }
