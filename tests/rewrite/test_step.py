@@ -181,30 +181,3 @@ class TestInputs:
 
     def test_counters_are_no_inputs(self) -> None:
         assert reports(self.script("i", "x = batch(i).cuda()", "range(3)")) == []
-
-
-@pytest.mark.parametrize("read", ["print(loss)", "total += loss.item()", "seen = loss.cpu()"])
-def test_reads_inside_the_step_are_reported(read: str) -> None:
-    script = f"""
-        def train(model, loader, optimizer):
-            model.cuda()
-            for x, y in loader:
-                loss = (model(x.cuda()) - y.cuda()).sum()
-                {read}
-                loss.backward()
-                optimizer.step()
-    """
-    assert ["reads a value inside the step" in message for message in reports(script)] == [True]
-
-
-def test_an_inner_accumulation_loop_is_reported_and_not_wrapped() -> None:
-    script = """
-        def train(model, loader, optimizer):
-            model.cuda()
-            for batches in loader:
-                for x, y in batches:
-                    (model(x.cuda()) - y.cuda()).sum().backward()
-                optimizer.step()
-    """
-    assert "torch_xla.step" not in run(script).data.decode()
-    assert "gradient accumulation" in reports(script)[0]
