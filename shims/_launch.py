@@ -19,7 +19,7 @@ import torch.multiprocessing
 import torch_xla
 from torch_xla._internal import pjrt
 
-from shims import _replica
+from shims import _replica, activate
 from shims.errors import PeerLostError, ReplicaFailedError
 
 # After a failure, the others get this long to say what they were in; then they are killed.
@@ -98,8 +98,10 @@ def run(size: int, fn: Callable[[], Any], start_method: str) -> dict[int, Any]:
 def _replica_main(
     rank: int, size: int, port: int, rendezvous_port: int, sender: Connection, fn: Callable[[], Any]
 ) -> None:
-    os.environ.setdefault("MASTER_ADDR", "localhost")
+    # Also where the program named a host of its cluster: simulated replicas are all here.
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
     os.environ["MASTER_PORT"] = str(rendezvous_port)
+    os.environ[activate.ONE_MACHINE] = "1"
     try:
         _replica.join(rank, size, port)
         results = pjrt._run_thread_per_device(rank, size, fn, pjrt.initialize_multiprocess)

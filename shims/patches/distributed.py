@@ -90,9 +90,12 @@ def _making(groups: _Groups, devices: Devices) -> dict[str, Callable[..., Any]]:
         if on_xla and (real == "xla" or real == "gloo"):
             # The replicas already know each other; gloo could not carry their tensors.
             import torch_xla.distributed.xla_backend  # noqa: F401 - registers the backend
+            import torch_xla.runtime as xr
 
             timeout = {"timeout": given["timeout"]} if given.get("timeout") else {}
-            init_process_group("xla", init_method="xla://", **timeout)
+            # torch_xla's rendezvous is at MASTER_ADDR.
+            with rendezvous.here({"world_size": xr.world_size()}, devices.count):
+                init_process_group("xla", init_method="xla://", **timeout)
             rendezvous.require_same(given.get("world_size"), dist.get_world_size())
             groups.of_objects = new_group(backend="gloo")
         else:

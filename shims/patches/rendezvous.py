@@ -1,4 +1,4 @@
-"""Where ranks meet: those of `python -m shims` run on this machine, whatever host the script names."""
+"""Where ranks meet: those of `python -m shims` are on this machine, whatever host the script names."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def here(kwargs: dict[str, Any], devices: int) -> Iterator[dict[str, Any]]:
     """The keywords of `init_process_group`, with the loopback for a host where all ranks are here.
 
     Scripts name hosts of the cluster that they were written for, which nothing here may contact. All
-    ranks are here if `python -m shims` started the program and it has as many ranks as devices; a
-    world that is larger spans machines, and its host is left alone.
+    ranks are here if `python -m shims` started the program, or they are simulated replicas, and it
+    has as many ranks as devices; a world that is larger spans machines, and its host is left alone.
 
     Args:
         kwargs: what the program gave.

@@ -70,11 +70,12 @@ def test_a_world_of_another_size_is_refused() -> None:
         rendezvous.require_same(4, 2)
 
 
-def test_ranks_meet_here_though_the_script_names_another_host(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["cpu", pytest.param("xla", marks=pytest.mark.xla)])
+def test_ranks_meet_here_though_the_script_names_another_host(place: str, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "shims", "--ranks=2", "--backend=cpu"]
+    command = [sys.executable, "-m", "shims", "--ranks=2", f"--backend={place}"]
     done = subprocess.run(
         [*command, str(PROGRAMS / "far_rendezvous.py"), str(port)],
         cwd=tmp_path,
