@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
-from shims.patches import averages, calls, rendezvous
+from shims.patches import averages, calls, parameters, rendezvous
 from shims.patches.cuda import refusal
 from shims.patches.devices import Devices
 from shims.patches.registry import Patch, patch
@@ -192,6 +192,7 @@ def _data_parallel(devices: Devices) -> Iterator[Patch]:
         if on_xla:
             kwargs["gradient_as_bucket_view"] = True
         ddp_init(ddp, module, None, None, *args, **kwargs)
+        parameters.WRAPPED.add(ddp)
         # Not in the module's own names: they would be in its repr and its checkpoints.
         object.__setattr__(ddp, "_shims_inputs_to", device_ids[0] if device_ids else None)
 

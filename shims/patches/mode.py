@@ -49,6 +49,8 @@ class DeviceMode(TorchFunctionMode):
             torch.Tensor.is_cuda.__get__: self._place.holds,
             torch.Tensor.device.__get__: self._device,
         }
+        if devices.place.target.type == "xla":
+            self._special[torch.Tensor.detach_] = _detach_
         self._kernels = half.kernels() if devices.place.target.type == "cpu" else {}
         self._logs = calls.enabled()
 
@@ -199,6 +201,13 @@ class DeviceMode(TorchFunctionMode):
     def _get_device(self, tensor: torch.Tensor) -> int:
         ordinal = None if internal_caller() else self._place.ordinal(tensor)
         return tensor.get_device() if ordinal is None else ordinal
+
+
+def _detach_(tensor: torch.Tensor) -> torch.Tensor:
+    # On XLA gradients are views of DDP's buckets, which torch does not detach. They have no graph.
+    if tensor._is_view() and not tensor.requires_grad:
+        return tensor
+    return tensor.detach_()
 
 
 def internal_caller() -> bool:

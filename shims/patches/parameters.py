@@ -8,6 +8,7 @@ two names would become two.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,9 @@ from torch.nn.parameter import is_lazy
 
 from shims.patches.cuda import refusal
 from shims.patches.registry import Patch, patch
+
+# The DDP modules that are alive.
+WRAPPED: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 def patches() -> Iterator[Patch]:
@@ -45,6 +49,11 @@ def _move(parameter: Any, fn: Callable[[torch.Tensor], torch.Tensor], name: str)
         return
     if moved.device.type == parameter.device.type:
         return
+    if any(parameter is mine for ddp in WRAPPED for mine in ddp.parameters()):
+        raise refusal(
+            f"a move of {name}, which DDP holds,",
+            "move the model before DDP; torch.save copies to the host by itself",
+        )
     if parameter._backward_hooks:
         raise refusal(
             f"a move of {name}, which has hooks", "register hooks on parameters after the move"
@@ -54,14 +63,17 @@ def _move(parameter: Any, fn: Callable[[torch.Tensor], torch.Tensor], name: str)
     # Attributes that the program gave it stay too.
     fresh.__dict__.update(parameter.__dict__)
     del moved
-    try:
-        torch.utils.swap_tensors(parameter, fresh)
-    except RuntimeError as error:
-        parameter.grad = gradient
-        raise refusal(
-            f"a move of {name}, which DDP or a graph of autograd still holds,",
-            "move the model before DDP and the first step; torch.save copies to the host by itself",
-        ) from error
+    if parameter.requires_grad:
+        # A graph from before the move holds the old content: its gradients would be lost.
+        torch.autograd.graph.get_gradient_edge(parameter).node.register_prehook(_refuse_gradients)
+    # Not `torch.utils.swap_tensors`, which refuses where such a graph exists: weight_norm makes one.
+    torch._C._swap_tensor_impl(parameter, fresh)
     if gradient is not None:
         with torch.no_grad():
             parameter.grad = fn(gradient).requires_grad_(gradient.requires_grad)
+
+
+def _refuse_gradients(gradients: Any) -> None:
+    raise refusal(
+        "backward() of a loss from before its model moved", "move the model before the forward pass"
+    )

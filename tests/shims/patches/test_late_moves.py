@@ -12,7 +12,7 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "late_moves.py"
 
 def losses(place: str) -> list[float]:
     done = subprocess.run(
-        [sys.executable, "-m", "shims", "--ranks", "2", "--backend", place, str(PROGRAM)],
+        [sys.executable, "-m", "shims", "--ranks", "2", "--backend", place, str(PROGRAM), place],
         capture_output=True,
         text=True,
         timeout=200,
@@ -20,6 +20,7 @@ def losses(place: str) -> list[float]:
     )
     assert done.returncode == 0, done.stderr
     assert {"rank 0 moved", "rank 1 moved"} <= set(done.stdout.splitlines())
+    assert ("refused" in done.stdout) == (place == "xla")
     return [float(text) for text in re.findall(r"loss (\d\.\d+)", done.stdout)]
 
 

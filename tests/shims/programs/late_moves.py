@@ -24,6 +24,25 @@ class Tied(nn.Module):
         return self.out(self.norm(self.into(batch["words"])))
 
 
+def check_refusals(wrapped):
+    late = nn.Linear(2, 2)
+    loss = late(torch.ones(2)).sum()
+    late.cuda()
+    for call, expected in (
+        (wrapped.cpu, "which DDP holds"),
+        (loss.backward, "from before its model moved"),
+    ):
+        try:
+            call()
+        except Exception as error:
+            if expected not in str(error):
+                raise
+        else:
+            raise AssertionError(f"{expected}: not refused")
+    assert late.weight.grad is None
+    sys.stdout.write("refused\n")
+
+
 def main():
     rank = int(os.environ["RANK"])
     dist.init_process_group("nccl")
@@ -53,6 +72,9 @@ def main():
         loss = nn.functional.cross_entropy(ddp({"words": words}), words.cuda())
         loss.backward()
         optimizer.step()
+        # As scripts do that set gradients to zero themselves.
+        model.norm.weight.grad.detach_()
+        model.norm.weight.grad.zero_()
         average = loss.detach().clone()
         dist.all_reduce(average, dist.ReduceOp.AVG)
         if rank == 0:
@@ -63,6 +85,12 @@ def main():
     dist.all_gather(everywhere, trained)
     assert all(torch.equal(one.cpu(), trained.cpu()) for one in everywhere)
     assert "into.weight" in ddp.module.state_dict()
+    if trained.device.type == "cuda" and "xla" in sys.argv:
+        check_refusals(model)
+    # A graph of weight_norm's from before the move is nobody's loss.
+    normed = nn.utils.weight_norm(nn.Linear(2, 2)).cuda()
+    normed(torch.ones(1, 2).cuda()).sum().backward()
+    assert normed.weight_g.grad.is_cuda
     # A model that nobody trains moves back, and is the same.
     other = nn.Linear(2, 2)
     weight, value = other.weight, other.weight.detach().clone()
