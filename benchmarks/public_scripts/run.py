@@ -65,6 +65,7 @@ def run(script: Script, repositories: Path, backend: str, scratch: Path, seconds
         "PYTHONPATH": os.pathsep.join(str(entry) for entry in python_path if str(entry)),
         "PUBLIC_SCRIPTS_RECORDS": str(records),
         "PUBLIC_SCRIPTS_SMALL_RESNET": "1" if script.small_resnet else "",
+        "PUBLIC_SCRIPTS_SAMPLES": str(script.samples),
         "OPENAI_LOGDIR": str(out),
     }
     started = time.monotonic()

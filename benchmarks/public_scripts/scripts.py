@@ -26,6 +26,7 @@ class Script:
         start: for a script that can start its ranks in several ways (`python -m shims --start`).
         folder: where it is run; empty: beside the script.
         small_resnet: offer a smaller `torchvision.models.resnet50`.
+        samples: how many images torchvision's own data sets have.
     """
 
     repository: str
@@ -36,6 +37,7 @@ class Script:
     start: str = ""
     folder: str = ""
     small_resnet: bool = False
+    samples: int = 32
 
     @property
     def name(self) -> str:
@@ -151,6 +153,8 @@ SCRIPTS = (
         "train_ddp.py",
         stands_in=f"{DATA}; {RESNET}",
         small_resnet=True,
+        # Its batches of 256 make two steps.
+        samples=1024,
     ),
     Script(
         "rentainhe+pytorch-distributed-training",

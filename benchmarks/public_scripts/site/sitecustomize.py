@@ -11,7 +11,7 @@ from typing import Any
 
 from shims.activate import after_import
 
-SAMPLES = 32
+SAMPLES = int(os.environ.get("PUBLIC_SCRIPTS_SAMPLES", "32"))
 
 
 def _small_data() -> None:
