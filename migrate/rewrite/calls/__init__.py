@@ -1,0 +1,1 @@
+"""What the calls of a project run: which function, with which effect on the training state."""
