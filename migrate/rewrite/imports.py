@@ -200,8 +200,9 @@ def no_longer_used(before: cst.Module, after: cst.Module) -> frozenset[str]:
     used_before, used_after = _uses(before), _uses(after)
     kept = {
         string.raw_value
-        for string in nodes_of(before, cst.SimpleString)
-        if string.raw_value.isidentifier()
+        for statement in before.body
+        if any(name.value == "__all__" for name in nodes_of(statement, cst.Name))
+        for string in nodes_of(statement, cst.SimpleString)
     }
     return frozenset(
         binding.name

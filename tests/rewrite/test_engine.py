@@ -326,7 +326,7 @@ class TestNothingUnaccounted:
                 "from torch.utils.data import DistributedSampler\nDistributedSampler(x, num_replicas=2)",
                 "num_replicas=2",
             ),
-            ("from apex import amp\namp.initialize()", "needs CUDA"),
+            ("from apex import amp\namp.half_function(f)", "needs CUDA"),
         ],
     )
     def test_left_over_constructs_are_reported_with_their_place(

@@ -105,7 +105,7 @@ class AutocastFunctions(Rule):
         name = context.qualified_name(node.func) or ""
         if name in QUESTIONS and not node.args:
             yield self._question(node, QUESTIONS[name], context)
-        elif name in SWITCHES:
+        elif name in SWITCHES and len(node.args) < 2:
             message = (
                 "autocast is switched for CUDA without a region, which does nothing on XLA: "
                 "with torch.autocast('xla', dtype=torch.bfloat16)"
