@@ -22,6 +22,7 @@ from migrate.rewrite.devices import Devices, moves
 from migrate.rewrite.effects import Effects
 from migrate.rewrite.guards import Guards
 from migrate.rewrite.imports import Imports
+from migrate.rewrite.launch import Launch
 from migrate.rewrite.ranks import Ranks
 from migrate.rewrite.source import Source
 from migrate.rewrite.tree import is_dotted_name, nodes, nodes_of, targets
@@ -157,6 +158,11 @@ class Context:
     def devices(self) -> Devices:
         """Which expressions name a device."""
         return Devices(self)
+
+    @cached_property
+    def launch(self) -> Launch:
+        """How the script is started, and which of its code runs in a replica."""
+        return Launch(self)
 
     @cached_property
     def effects(self) -> Effects:

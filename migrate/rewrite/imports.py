@@ -52,6 +52,11 @@ class Imports:
             self._added[module] = name
         return name
 
+    def given(self, module: str, name: str) -> None:
+        """Take note that a rule writes `import module as name` itself, above all that uses it."""
+        self._existing.setdefault(module, name)
+        self._added.pop(module, None)
+
     def _is_root_of_existing(self, name: str) -> bool:
         # `torch_xla` is no foreign name where the script has `import torch_xla.core.xla_model`.
         return any(bound.split(".")[0] == name for bound in self._existing.values())

@@ -86,9 +86,6 @@ ADVICE = {
 }
 
 ENVIRONMENT = {
-    "RANK": "torch_xla.runtime.global_ordinal()",
-    "LOCAL_RANK": "torch_xla.runtime.local_ordinal()",
-    "WORLD_SIZE": "torch_xla.runtime.world_size()",
     "CUDA_VISIBLE_DEVICES": "it has no effect on a TPU",
 }
 
@@ -116,7 +113,7 @@ def _advice(node: cst.CSTNode, context: Context) -> str | None:
         if value == "nccl":
             return "'nccl': the backend on XLA is 'xla'"
         if value in ENVIRONMENT and _is_environment_key(node, context):
-            return f"{value} is not set by torch_xla.launch: {ENVIRONMENT[value]}"
+            return f"{value}: {ENVIRONMENT[value]}"
     if isinstance(node, cst.Call):
         return _advice_on_call(node, context)
     if names_cuda(node):
