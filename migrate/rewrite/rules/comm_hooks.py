@@ -1,0 +1,50 @@
+"""Communication hooks of DistributedDataParallel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.rewrite.context import Context
+from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.tree import code
+
+
+class CommHooks(Rule):
+    """Report communication hooks: compressed gradients save nothing on a TPU's network.
+
+    **Why.** A hook replaces the all-reduce of DistributedDataParallel by code of its own, which has to be
+    part of the graph. `fp16_compress_hook` halves what travels and loses range; powerSGD hooks decompose
+    on the host.
+
+    **Reported.** `register_comm_hook` and the hooks that are looked up by name: drop them.
+
+    Source: torch 2.9's documentation of the hooks. Not measured on a TPU.
+    """
+
+    name = "comm-hooks"
+    safety = Safety.REPORT_ONLY
+    nodes = (cst.Call,)
+    examples = (
+        left_alone(
+            """
+            model.register_forward_hook(None, hook)
+            """
+        ),
+        reported(
+            """
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+            model.register_comm_hook(None, fp16_compress_hook)
+            """,
+            "drop it",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Finding]:
+        """Yield a finding for one registration."""
+        assert isinstance(node, cst.Call)
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value == "register_comm_hook":
+            message = f"{code(node)}: drop it, the gradients of DDP are reduced in the graph"
+            yield from self.report(node, message)
