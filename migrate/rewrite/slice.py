@@ -146,9 +146,17 @@ class Statement:
         return any(self._averages(call) for call in nodes_of(self.node, cst.Call))
 
     @cached_property
+    def moves(self) -> bool:
+        """Whether it moves something to the device, itself or in a function of the script."""
+        calls = nodes_of(self.node, cst.Call)
+        called = (self.values.method(call.func) for call in calls)
+        places = (self.node, *(function.body for function in called if function is not None))
+        return any(next(moves(place, self.context), None) is not None for place in places)
+
+    @cached_property
     def on_device(self) -> bool:
         """Whether it is work of the device: moves or computes tensors there."""
-        if next(moves(self.node, self.context), None) is not None or _edits_tensors(self.node):
+        if self.moves or _edits_tensors(self.node):
             return True
         for node in nodes(self.node):
             if isinstance(node, cst.Call) and self.values.is_state(node.func):

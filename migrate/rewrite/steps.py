@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -63,6 +63,13 @@ class Steps:
     def of(self, loop: Loop) -> Sequence[Step | Undecided]:
         """Return the steps of the training loop `loop`; none where it is no training loop."""
         return self._found.get(id(loop), ())
+
+    def parts(self) -> Iterator[Arrangement]:
+        """Yield what becomes of the statements of every step of the script."""
+        for found in self._found.values():
+            for step in found:
+                if isinstance(step, Step):
+                    yield from step.parts
 
     def _loop(self, loop: Loop) -> None:
         if isinstance(loop.body, cst.IndentedBlock):

@@ -184,7 +184,7 @@ class Copies:
             if made is not None and not self._changes(name, made[0], index):
                 names[name] = made[1]
                 continue
-            names[name] = self._free(f"{name}_value")
+            names[name] = self._free(f"{name}_value", f"{name}_read")
             self._made[name] = (index, names[name])
             lines.append(f"{names[name]} = {copy}")
         return names, lines
@@ -195,8 +195,10 @@ class Copies:
             name in statements[i].flow.written for i in self._part.staying() if start < i < end
         )
 
-    def _free(self, name: str) -> str:
+    def _free(self, *names: str) -> str:
         taken = {made for _, made in self._made.values()}
+        free = (n for n in names if n not in taken and not self._context.references(n))
+        name = next(free, f"{names[0]}_")
         while name in taken or self._context.references(name):
             name += "_"
         return name
