@@ -178,7 +178,8 @@ def _of_objects(name: str, groups: _Groups, on_xla: bool) -> Callable[..., Any]:
 
 def _data_parallel(devices: Devices) -> Iterator[Patch]:
     ddp_init, ddp_forward = DistributedDataParallel.__init__, DistributedDataParallel.forward
-    on_xla = devices.place.target.type == "xla"
+    place = devices.place
+    on_xla = place.target.type == "xla"
 
     @functools.wraps(ddp_init)
     def init(
@@ -203,7 +204,9 @@ def _data_parallel(devices: Devices) -> Iterator[Patch]:
             # With device_ids DDP moves what is still on the host.
             index = devices.index(device)
             inputs, kwargs = tree_map_only(
-                torch.Tensor, lambda value: value.cuda(index), (inputs, kwargs)
+                torch.Tensor,
+                lambda value: value if place.ordinal(value) == index else value.cuda(index),
+                (inputs, kwargs),
             )
         return ddp_forward(ddp, *inputs, **kwargs)
 
