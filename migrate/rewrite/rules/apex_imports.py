@@ -109,7 +109,9 @@ def _imported_from_apex(lines: Sequence[cst.CSTNode]) -> list[str] | None:
     """Return the names that the statements import from apex, or None if one does anything else."""
     names: list[str] = []
     for line in lines:
-        for statement in getattr(line, "body", [line]):
+        if not isinstance(line, cst.SimpleStatementLine):
+            return None
+        for statement in line.body:
             if isinstance(statement, cst.ImportFrom):
                 module = get_full_name_for_node(statement.module) if statement.module else ""
                 if statement.relative or (module or "").split(".")[0] != "apex":

@@ -226,7 +226,13 @@ class Autocast(Rule):
             return
         name = f"{code(statement.module)}.{alias.evaluated_name}"
         bound = alias.evaluated_alias or alias.evaluated_name
-        if name in CUDA_AUTOCAST and len(context.references(bound)) == 1:
+        imports = cst.ImportAlias | cst.ImportFrom | cst.AsName
+        used = any(
+            not isinstance(context.parent(use), imports)
+            and not any(isinstance(above, cst.ImportFrom) for above in context.ancestors(use))
+            for use in context.references(bound)
+        )
+        if name in CUDA_AUTOCAST and not used:
             yield from self.report(
                 alias,
                 f"{name} is imported for other modules: its regions run in float32 on XLA; give them "
