@@ -1,6 +1,6 @@
-"""Make the pages of the rewrite rules from the rules themselves: docstring and examples.
+"""Make the pages of the rewrite rules and of the hazards from themselves: docstring and examples.
 
-python docs/rule_pages.py           write docs/rules/
+python docs/rule_pages.py           write docs/rules/ and docs/hazards/
 python docs/rule_pages.py --check   exit code 1 if a page differs from its rule
 """
 
@@ -11,10 +11,13 @@ import inspect
 import sys
 from pathlib import Path
 
+from migrate.hazards.hazard import Group, Hazard
+from migrate.hazards.rules import all_hazards
 from migrate.rewrite.rule import Example, Kind, Rule
 from migrate.rewrite.rules import all_rules
+from migrate.views.check import hazard_page
 
-PAGES = Path(__file__).parent / "rules"
+DOCS = Path(__file__).parent
 
 
 def title(rule: Rule) -> str:
@@ -56,23 +59,50 @@ def index(rules: tuple[Rule, ...]) -> str:
     return "\n".join([*head, "| rule | does | safety |", "|---|---|---|", *rows]) + "\n"
 
 
+def hazard_index(hazards: tuple[Hazard, ...]) -> str:
+    """Return the Markdown list of all hazards, by group."""
+    parts = ["# Hazards", "What `migrate check` reports. Made from the hazards by `make docs`."]
+    for group in Group:
+        parts.append(f"## {group.value}xx {group.heading}")
+        rows = [
+            f"| [{one.code}]({one.code}.md) | {one.name} | {one.title} | {one.severity.value} |"
+            for one in hazards
+            if one.group is group
+        ]
+        parts.append("\n".join(["| code | name | what | severity |", "|---|---|---|---|", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def all_pages() -> dict[str, dict[str, str]]:
+    """Return the text of every page by folder and name."""
+    rules = {f"{rule.name}.md": page(rule) for rule in all_rules()}
+    hazards = {f"{hazard.code}.md": hazard_page(hazard) for hazard in all_hazards()}
+    return {
+        "rules": {**rules, "README.md": index(all_rules())},
+        "hazards": {**hazards, "README.md": hazard_index(all_hazards())},
+    }
+
+
 def main() -> int:
     """Write or check the pages; return the exit code."""
-    pages = {f"{rule.name}.md": page(rule) for rule in all_rules()}
-    pages["README.md"] = index(all_rules())
-    written = {path.name: path.read_text() for path in PAGES.glob("*.md")}
-    if "--check" in sys.argv[1:]:
-        stale = sorted(
+    stale = []
+    for folder, pages in all_pages().items():
+        written = {path.name: path.read_text() for path in (DOCS / folder).glob("*.md")}
+        differ = sorted(
             name for name in pages.keys() | written if pages.get(name) != written.get(name)
         )
+        stale.extend(f"docs/{folder}/{name}" for name in differ)
+        if "--check" not in sys.argv[1:]:
+            (DOCS / folder).mkdir(exist_ok=True)
+            for name in differ:
+                if name in pages:
+                    (DOCS / folder / name).write_text(pages[name])
+                else:
+                    (DOCS / folder / name).unlink()
+    if "--check" in sys.argv[1:]:
         for name in stale:
-            print(f"docs/rules/{name} is not what the rules say: run `make docs`")
+            print(f"{name} is not what the rules say: run `make docs`")
         return 1 if stale else 0
-    PAGES.mkdir(exist_ok=True)
-    for name in written.keys() - pages.keys():
-        (PAGES / name).unlink()
-    for name, text in pages.items():
-        (PAGES / name).write_text(text)
     return 0
 
 

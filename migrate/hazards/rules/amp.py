@@ -28,8 +28,8 @@ class Amp(Hazard):
     code = "XLA803"
     name = "autocast"
     severity = Severity.ERROR
+    spoken_by = ("autocast", "autocast-functions")
     nodes = (cst.Call, cst.Decorator)
-    spoken_by = ("autocast", "unhandled")
     examples = (
         example(
             """

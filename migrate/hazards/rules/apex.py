@@ -19,6 +19,7 @@ class Apex(ImportHazard):
     code = "XLA404"
     name = "apex"
     severity = Severity.ERROR
+    spoken_by = ("apex-amp", "apex-imports", "apex-optimizers")
     modules = ("apex",)
     message = "apex needs CUDA: torch.autocast, torch's DDP and torch.optim"
     examples = (

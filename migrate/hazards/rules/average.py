@@ -21,8 +21,8 @@ class Average(NamedHazard):
     code = "XLA810"
     name = "reduce-average"
     severity = Severity.ERROR
+    spoken_by = ("average", "reduce-op")
     nodes = (cst.Name, cst.Attribute)
-    spoken_by = ("unhandled",)
     names = (
         ("torch.distributed.ReduceOp.AVG", "raises on XLA: SUM, then divide by the world size"),
         ("torch.distributed.ReduceOp.PREMUL_SUM", "raises on XLA: multiply, then SUM"),

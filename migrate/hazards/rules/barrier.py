@@ -22,6 +22,7 @@ class Barrier(NamedHazard):
     code = "XLA306"
     name = "barrier"
     severity = Severity.WARNING
+    spoken_by = ("barrier",)
     nodes = (cst.Name, cst.Attribute)
     names = (
         ("torch.distributed.barrier", "does nothing on XLA: xm.rendezvous(tag)"),

@@ -22,8 +22,8 @@ class Checkpointing(NamedHazard):
     code = "XLA808"
     name = "activation-checkpoint"
     severity = Severity.ERROR
+    spoken_by = ("activation-checkpointing",)
     nodes = (cst.Name, cst.Attribute)
-    spoken_by = ("unhandled",)
     names = (
         (
             "torch.utils.checkpoint.checkpoint",

@@ -24,8 +24,8 @@ class CompileBackend(Hazard):
     code = "XLA806"
     name = "compile-backend"
     severity = Severity.ERROR
+    spoken_by = ("compile",)
     nodes = (cst.Call, cst.Decorator)
-    spoken_by = ("compile", "torch-compile", "unhandled")
     examples = (
         example(
             """

@@ -24,8 +24,8 @@ class Conversion(Hazard):
     code = "XLA202"
     name = "float-in-step"
     severity = Severity.WARNING
+    spoken_by = ("step", "evaluation-loop")
     nodes = (cst.Call,)
-    spoken_by = ("step", "reads")
     examples = (
         example(
             """

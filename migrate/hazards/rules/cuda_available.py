@@ -20,8 +20,8 @@ class CudaAvailable(NamedHazard):
     code = "XLA704"
     name = "cuda-available"
     severity = Severity.WARNING
+    spoken_by = ("cuda-available",)
     nodes = (cst.Name, cst.Attribute)
-    spoken_by = ("device", "unhandled")
     names = (
         ("torch.cuda.is_available", "is False on a TPU: the script would train on the CPU"),
         ("torch.cuda.device_count", "is 0 on a TPU: torch_xla.runtime.world_size() in the worker"),

@@ -21,8 +21,8 @@ class CudaCalls(NamedHazard):
     code = "XLA801"
     name = "cuda-calls"
     severity = Severity.ERROR
+    spoken_by = ("set-device",)
     nodes = (cst.Name, cst.Attribute)
-    spoken_by = ("unhandled",)
     names = (
         ("torch.cuda.set_device", "raises: a replica sees one device, remove it"),
         ("torch.cuda.current_device", "raises: torch_xla.device()"),

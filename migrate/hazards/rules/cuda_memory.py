@@ -22,8 +22,8 @@ class CudaMemory(NamedHazard):
     code = "XLA802"
     name = "cuda-memory"
     severity = Severity.WARNING
+    spoken_by = ("cuda-memory",)
     nodes = (cst.Name, cst.Attribute)
-    spoken_by = ("unhandled",)
     names = (
         ("torch.cuda.memory_allocated", "silently answers 0 on XLA: xm.get_memory_info()"),
         ("torch.cuda.max_memory_allocated", "silently answers 0 on XLA: xm.get_memory_info()"),

@@ -23,7 +23,6 @@ class DataParallel(NamedHazard):
     name = "data-parallel"
     severity = Severity.WARNING
     nodes = (cst.Name, cst.Attribute)
-    spoken_by = ("unhandled",)
     names = (
         ("torch.nn.DataParallel", "uses one device on XLA: DistributedDataParallel"),
         ("torch.nn.parallel.DataParallel", "uses one device on XLA: DistributedDataParallel"),

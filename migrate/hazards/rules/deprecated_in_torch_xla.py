@@ -21,6 +21,7 @@ class DeprecatedInTorchXla(NamedHazard):
     code = "XLA820"
     name = "deprecated-in-torch-xla"
     severity = Severity.INFO
+    spoken_by = ("old-torch-xla",)
     nodes = (cst.Name, cst.Attribute)
     names = (
         ("torch_xla.core.xla_model.xla_device", "is deprecated: torch_xla.device()"),

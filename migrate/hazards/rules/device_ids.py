@@ -25,8 +25,8 @@ class DeviceIds(Hazard):
     code = "XLA824"
     name = "device-ids"
     severity = Severity.ERROR
+    spoken_by = ("ddp",)
     nodes = (cst.Call,)
-    spoken_by = ("ddp", "unhandled")
     examples = (
         example(
             """

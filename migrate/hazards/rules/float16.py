@@ -26,6 +26,7 @@ class Float16(Hazard):
     code = "XLA502"
     name = "float16"
     severity = Severity.WARNING
+    spoken_by = ("half-precision",)
     nodes = (cst.Name, cst.Attribute, cst.Call)
     examples = (
         example(

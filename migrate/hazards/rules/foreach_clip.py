@@ -24,8 +24,8 @@ class ForeachClip(Hazard):
     code = "XLA812"
     name = "foreach-clip"
     severity = Severity.ERROR
+    spoken_by = ("clip-gradients",)
     nodes = (cst.Call,)
-    spoken_by = ("clip", "clip-grad-norm", "unhandled")
     examples = (
         example(
             """

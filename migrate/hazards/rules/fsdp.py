@@ -22,8 +22,8 @@ class Fsdp(NamedHazard):
     code = "XLA816"
     name = "fsdp"
     severity = Severity.ERROR
+    spoken_by = ("fsdp",)
     nodes = (cst.Name, cst.Attribute)
-    spoken_by = ("unhandled",)
     names = (
         (
             "torch.distributed.fsdp.FullyShardedDataParallel",

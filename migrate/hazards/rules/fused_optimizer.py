@@ -24,8 +24,8 @@ class FusedOptimizer(Hazard):
     code = "XLA807"
     name = "fused-optimizer"
     severity = Severity.ERROR
+    spoken_by = ("fused-optimizer",)
     nodes = (cst.Call,)
-    spoken_by = ("fused", "fused-optimizer", "unhandled")
     examples = (
         example(
             """

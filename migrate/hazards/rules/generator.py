@@ -27,7 +27,6 @@ class Generator(Hazard):
     name = "generator"
     severity = Severity.ERROR
     nodes = (cst.Call,)
-    spoken_by = ("rng", "generator")
     examples = (
         example(
             """

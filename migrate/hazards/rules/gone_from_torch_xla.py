@@ -21,6 +21,7 @@ class GoneFromTorchXla(NamedHazard):
     code = "XLA819"
     name = "gone-from-torch-xla"
     severity = Severity.ERROR
+    spoken_by = ("old-torch-xla",)
     nodes = (cst.Name, cst.Attribute)
     names = (
         (

@@ -22,8 +22,8 @@ class GradScaler(NamedHazard):
     code = "XLA804"
     name = "grad-scaler"
     severity = Severity.ERROR
+    spoken_by = ("grad-scaler",)
     nodes = (cst.Name, cst.Attribute)
-    spoken_by = ("unhandled",)
     names = (
         ("torch.cuda.amp.GradScaler", "needs CUDA; bf16 on a TPU needs no scaler: remove it"),
         (

@@ -33,6 +33,7 @@ class GuardedCollective(NamedHazard):
     code = "XLA302"
     name = "guarded-collective"
     severity = Severity.ERROR
+    spoken_by = ("barrier",)
     nodes = (cst.Name, cst.Attribute)
     names = (
         *((f"torch.distributed.{name}", "in some replicas only") for name in sorted(COLLECTIVES)),

@@ -24,8 +24,8 @@ class GuardedRead(Hazard):
     code = "XLA305"
     name = "guarded-read"
     severity = Severity.ERROR
+    spoken_by = ("step",)
     nodes = (cst.Call,)
-    spoken_by = ("step", "reads")
     examples = (
         example(
             """

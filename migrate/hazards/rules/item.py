@@ -28,8 +28,8 @@ class Item(Hazard):
     code = "XLA201"
     name = "item-in-step"
     severity = Severity.WARNING
+    spoken_by = ("step", "evaluation-loop")
     nodes = (cst.Call,)
-    spoken_by = ("step", "reads")
     examples = (
         example(
             """

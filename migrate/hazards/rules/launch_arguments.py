@@ -25,6 +25,7 @@ class LaunchArguments(Hazard):
     code = "XLA822"
     name = "launch-arguments"
     severity = Severity.ERROR
+    spoken_by = ("old-torch-xla", "mp-spawn")
     nodes = (cst.Call,)
     examples = (
         example(

@@ -27,7 +27,6 @@ class Load(Hazard):
     name = "load"
     severity = Severity.ERROR
     nodes = (cst.Call,)
-    spoken_by = ("load", "checkpoint", "unhandled")
     examples = (
         example(
             """

@@ -25,6 +25,7 @@ class MainGuard(Hazard):
     code = "XLA708"
     name = "main-guard"
     severity = Severity.ERROR
+    spoken_by = ("launch-main", "module-script")
     nodes = (cst.Call,)
     examples = (
         example(

@@ -36,6 +36,7 @@ class ModuleLevel(Hazard):
     code = "XLA706"
     name = "before-launch"
     severity = Severity.ERROR
+    spoken_by = ("module-script", "launch-main")
     nodes = (cst.Call,)
     examples = (
         example(

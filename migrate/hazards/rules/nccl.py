@@ -25,8 +25,8 @@ class Nccl(Hazard):
     code = "XLA823"
     name = "nccl"
     severity = Severity.ERROR
+    spoken_by = ("init-process-group",)
     nodes = (cst.Call,)
-    spoken_by = ("init-process-group", "unhandled")
     examples = (
         example(
             """

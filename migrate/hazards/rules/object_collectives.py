@@ -23,8 +23,8 @@ class ObjectCollectives(NamedHazard):
     code = "XLA811"
     name = "object-collectives"
     severity = Severity.ERROR
+    spoken_by = ("object-collectives",)
     nodes = (cst.Name, cst.Attribute)
-    spoken_by = ("unhandled",)
     names = (
         (
             "torch.distributed.all_gather_object",

@@ -27,8 +27,8 @@ class OptimizerOrder(Hazard):
     code = "XLA805"
     name = "optimizer-before-move"
     severity = Severity.ERROR
-    nodes = (cst.Call,)
     spoken_by = ("optimizer-order",)
+    nodes = (cst.Call,)
     examples = (
         example(
             """

@@ -22,6 +22,7 @@ class PointToPoint(NamedHazard):
     code = "XLA207"
     name = "point-to-point"
     severity = Severity.WARNING
+    spoken_by = ("send-recv",)
     nodes = (cst.Name, cst.Attribute)
     names = tuple(
         (f"torch.distributed.{name}", "ends the graph at every call; use a collective")

@@ -27,8 +27,8 @@ class ProgressBar(Hazard):
     code = "XLA205"
     name = "progress-bar"
     severity = Severity.WARNING
+    spoken_by = ("step",)
     nodes = (cst.Call,)
-    spoken_by = ("step", "reads")
     examples = (
         example(
             """

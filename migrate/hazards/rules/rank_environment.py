@@ -31,8 +31,8 @@ class RankEnvironment(Hazard):
     code = "XLA710"
     name = "rank-environment"
     severity = Severity.WARNING
+    spoken_by = ("rank-environment",)
     nodes = (cst.SimpleString,)
-    spoken_by = ("launch", "unhandled")
     examples = (
         example(
             """

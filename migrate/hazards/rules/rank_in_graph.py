@@ -54,8 +54,9 @@ class RankInGraph(Hazard):
         """Yield one operation of a tensor and the index."""
         assert isinstance(node, cst.BinaryOperation)
         sides = (node.left, node.right)
-        ranks = [facts.context.ranks.is_rank(side) for side in sides]
-        if any(ranks) and any(facts.tensors.on_device(side) for side in sides):
+        if not any(facts.tensors.on_device(side) for side in sides):
+            return
+        if any(facts.context.ranks.is_rank(side) for side in sides):
             message = (
                 "the replica's index as a Python number in a graph: each replica gets another graph"
             )

@@ -29,7 +29,6 @@ class Seed(Hazard):
     name = "seed"
     severity = Severity.WARNING
     nodes = (cst.Call,)
-    spoken_by = ("rng", "seed", "unhandled")
     examples = (
         example(
             """

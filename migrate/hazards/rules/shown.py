@@ -26,8 +26,8 @@ class Shown(Hazard):
     code = "XLA204"
     name = "print-in-step"
     severity = Severity.WARNING
+    spoken_by = ("step", "evaluation-loop")
     nodes = (cst.Call, cst.FormattedStringExpression)
-    spoken_by = ("step", "reads")
     examples = (
         example(
             """

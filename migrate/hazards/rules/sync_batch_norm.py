@@ -22,8 +22,8 @@ class SyncBatchNorm(NamedHazard):
     code = "XLA809"
     name = "sync-batch-norm"
     severity = Severity.ERROR
+    spoken_by = ("sync-batch-norm",)
     nodes = (cst.Name, cst.Attribute)
-    spoken_by = ("unhandled",)
     names = (
         ("torch.nn.SyncBatchNorm.", "raises on XLA: torch_xla.core.functions.SyncBatchNorm"),
         ("torch.nn.SyncBatchNorm", "raises on XLA: torch_xla.core.functions.SyncBatchNorm"),

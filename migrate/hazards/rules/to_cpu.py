@@ -25,8 +25,8 @@ class ToCpu(Hazard):
     code = "XLA203"
     name = "cpu-in-step"
     severity = Severity.WARNING
+    spoken_by = ("step", "evaluation-loop")
     nodes = (cst.Call,)
-    spoken_by = ("step", "reads")
     examples = (
         example(
             """

@@ -26,7 +26,6 @@ class WeightTie(Hazard):
     name = "weight-tie"
     severity = Severity.WARNING
     nodes = (cst.Assign,)
-    spoken_by = ("ties", "weight-tie")
     examples = (
         example(
             """

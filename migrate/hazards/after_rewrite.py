@@ -1,0 +1,86 @@
+"""The hazards that a rewritten script still has, at the lines of the original."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from migrate.hazards.check import check_context
+from migrate.hazards.config import Config
+from migrate.hazards.finding import UNREADABLE, UNUSED_IGNORE
+from migrate.hazards.hazard import Severity
+from migrate.hazards.rules import all_hazards
+from migrate.rewrite.context import Context
+from migrate.rewrite.remaining import NAME as REMAINING
+
+
+@dataclass(frozen=True)
+class Left:
+    """A hazard of the rewritten script.
+
+    Args:
+        line, column: where in the original, both from 1.
+        code: the hazard's code.
+        message: what happens on a TPU, and what to do.
+    """
+
+    line: int
+    column: int
+    code: str
+    message: str
+
+
+def after_rewrite(
+    original: str, rewritten: Context, spoken: Sequence[tuple[int, int, str]] = ()
+) -> tuple[Left, ...]:
+    """Return what the rewrite did not handle and would fail, hang or be slow on a TPU.
+
+    Args:
+        original: the text of the script before the rewrite.
+        rewritten: the script after it, or as it was where nothing changed.
+        spoken: line, column and rule of what the rewrite itself reports, in the original. A hazard of
+            which its rule speaks there is not said twice.
+    """
+    lines = original.splitlines()
+    origin = _origins(lines, rewritten.module.code.splitlines())
+    hazards = {hazard.code: hazard for hazard in all_hazards()}
+    found = []
+    for one in check_context(rewritten, Config(ignore=(UNREADABLE, UNUSED_IGNORE))):
+        if one.severity is Severity.INFO or one.line not in origin:
+            continue
+        line, shift = origin[one.line]
+        column = max(1, one.column + shift)
+        end = max(column, one.end_column + shift)
+        rules = hazards[one.code].spoken_by
+        if any(
+            said == line and (rule in rules or (rule == REMAINING and column <= at < end))
+            for said, at, rule in spoken
+        ):
+            continue
+        found.append(Left(line, column, one.code, one.message))
+    return tuple(found)
+
+
+def _origins(before: Sequence[str], after: Sequence[str]) -> dict[int, tuple[int, int]]:
+    """Return, for lines (from 1) of `after`, the line of `before` that they come from.
+
+    With it comes by how many columns the line has moved to the left. Lines are compared without their
+    indentation, which a block put around them changes. A changed line comes from the line that it took
+    the place of; a line that was added has none.
+    """
+    stripped = [line.strip() for line in before], [line.strip() for line in after]
+    matcher = difflib.SequenceMatcher(None, *stripped, autojunk=False)
+    found = {}
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        if tag in ("delete", "insert"):
+            continue
+        for j in range(j1, j2):
+            i = min(i1 + j - j1, i2 - 1)
+            shift = _indentation(before[i]) - _indentation(after[j])
+            found[j + 1] = (i + 1, shift)
+    return found
+
+
+def _indentation(line: str) -> int:
+    return len(line) - len(line.lstrip())
