@@ -17,6 +17,7 @@ from libcst.metadata import (
     QualifiedNameSource,
 )
 
+from migrate.rewrite.calls.facts import ModuleCalls, calls_of_script
 from migrate.rewrite.definitions import Definitions
 from migrate.rewrite.devices import Devices, moves
 from migrate.rewrite.effects import Effects
@@ -33,10 +34,13 @@ class Context:
 
     Args:
         source: the script as read.
+        calls: what its calls run, where the project that it is a part of has been looked at; else the
+            local modules that it imports are read when that is asked for.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, calls: ModuleCalls | None = None) -> None:
         self.source = source
+        self._calls = calls
         wrapper = MetadataWrapper(source.module)
         self.module = wrapper.module
         self._parents = wrapper.resolve(ParentNodeProvider)
@@ -62,6 +66,10 @@ class Context:
     def position(self, node: cst.CSTNode) -> CodePosition:
         """Return the line (from 1) and column (from 0) where `node` starts, comments above left out."""
         return self._positions[node].start
+
+    def end(self, node: cst.CSTNode) -> CodePosition:
+        """Return the line (from 1) and column (from 0) where `node` ends."""
+        return self._positions[node].end
 
     def parent(self, node: cst.CSTNode | None) -> cst.CSTNode | None:
         """Return the node directly above `node`; None above the module, and for None."""
@@ -163,6 +171,13 @@ class Context:
     def launch(self) -> Launch:
         """How the script is started, and which of its code runs in a replica."""
         return Launch(self)
+
+    @cached_property
+    def calls(self) -> ModuleCalls:
+        """What the calls of the script run, also in other files of its project."""
+        if self._calls is None:
+            self._calls = calls_of_script(self.source.path, self.source.data)
+        return self._calls
 
     @cached_property
     def effects(self) -> Effects:

@@ -16,7 +16,7 @@ from migrate.rewrite.calls.order import callees_first
 from migrate.rewrite.calls.scopes import Class, Function, ModuleScope, Region, Scope, scopes_of
 from migrate.rewrite.calls.training import CAPTURES, Running, running
 from migrate.rewrite.calls.values import Evaluator, External, Instance, Place, Value
-from migrate.rewrite.project import Module, Project, file_of
+from migrate.rewrite.project import Project, file_of
 
 # Arguments carry functions into functions that carry them on: so many times they are followed.
 ROUNDS = 4
@@ -33,12 +33,13 @@ class Analysis:
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        self.scopes = {path: _scopes(module) for path, module in project.modules.items()}
+        self.scopes = {path: scopes_of(module) for path, module in project.modules.items()}
         self.evaluator = Evaluator(project, self.scopes)
         self.running: dict[ast.Call, Running] = {}
         self._resolve()
         self.effects: dict[Function, Effect] = {}
         self.step_loops: set[Region] = set()
+        self.captured: set[Region] = set()  # what belongs to a CUDA graph, not to the training loop
         self._spread()
 
     def regions(self, region: Region) -> Iterator[Region]:
@@ -148,12 +149,14 @@ class Analysis:
         found = Effect.NONE
         for call, _ in region.calls:
             found |= self.effect(call)
-        taken = taken or self._captures(region)
+        if self._captures(region) or region in self.captured:
+            taken = True
+            self.captured.update((region, *region.inner))
         for inner in region.inner:
             found |= self._of_region(inner, taken or region.marked)
         self.step_loops.discard(region)
         if region.loop is None or taken:
-            return Effect.NONE if self._captures(region) else found
+            return Effect.NONE if region in self.captured else found
         if found == BOTH or region.marked:
             self.step_loops.add(region)
             return Effect.NONE
@@ -212,7 +215,3 @@ class Analysis:
 
 def _arguments(call: ast.Call) -> Iterable[ast.expr]:
     return (*call.args, *(keyword.value for keyword in call.keywords))
-
-
-def _scopes(module: Module) -> ModuleScope:
-    return scopes_of(module)

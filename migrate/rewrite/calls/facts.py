@@ -1,0 +1,88 @@
+"""What is known about the calls of one file, as plain values that can be sent to another process."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from migrate.rewrite.calls.analysis import Analysis
+from migrate.rewrite.calls.effect import Effect
+from migrate.rewrite.calls.scopes import ModuleScope, Region
+from migrate.rewrite.project import Module, Project
+
+# Where a call ends: line (from 1) and column (from 0, in characters). No two calls end at one place.
+End = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A function or method of the project: the file, the line of its `def`, its name."""
+
+    path: Path
+    line: int
+    name: str
+
+
+@dataclass(frozen=True)
+class ModuleCalls:
+    """What the calls of one file run.
+
+    Args:
+        effects: what each call does to the training state; calls that do nothing to it are left out.
+        definitions: the functions of the project that each call runs.
+        step_loops: the lines of the step loops.
+        marked: the lines of those that a comment `# migrate: step` marks.
+        unused_marks: the lines of such comments that stand at no loop.
+        obstacles: calls that train in a way that no step can hold, with the reason.
+    """
+
+    effects: Mapping[End, Effect] = field(default_factory=dict)
+    definitions: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
+    step_loops: frozenset[int] = frozenset()
+    marked: frozenset[int] = frozenset()
+    unused_marks: tuple[int, ...] = ()
+    obstacles: Mapping[End, str] = field(default_factory=dict)
+
+
+def calls_of_script(script: Path, data: bytes) -> ModuleCalls:
+    """Return what the calls of `script`, whose content is `data`, run, its local modules included."""
+    analysis = Analysis(Project.of_script(script, data=data))
+    return calls_of_file(analysis, script)
+
+
+def calls_of_file(analysis: Analysis, path: Path) -> ModuleCalls:
+    """Return what the calls of the file `path` of an analysed project run."""
+    scope = analysis.scopes.get(path.resolve())
+    if scope is None:
+        return ModuleCalls()
+    loops = [region for region in _regions(analysis, scope) if region in analysis.step_loops]
+    effects: dict[End, Effect] = {}
+    definitions: dict[End, tuple[Definition, ...]] = {}
+    obstacles: dict[End, str] = {}
+    for region in _regions(analysis, scope):
+        for call, _ in region.calls:
+            ran = analysis.running[call]
+            end = _end(call, scope.module)
+            if ran.functions:
+                definitions[end] = tuple(
+                    Definition(f.module.path, f.line, f.name) for f in ran.functions
+                )
+            if ran.obstacle:
+                obstacles[end] = ran.obstacle
+            elif region not in analysis.captured and (effect := analysis.effect(call)):
+                effects[end] = effect
+    lines = frozenset(region.loop.lineno for region in loops if region.loop is not None)
+    marked = frozenset(r.loop.lineno for r in loops if r.marked and r.loop is not None)
+    return ModuleCalls(effects, definitions, lines, marked, tuple(scope.unused_marks), obstacles)
+
+
+def _regions(analysis: Analysis, scope: ModuleScope) -> Iterator[Region]:
+    for root in (scope.region, scope.guard, *(function.region for function in scope.functions)):
+        yield from analysis.regions(root)
+
+
+def _end(call: ast.Call, module: Module) -> End:
+    line, offset = call.end_lineno or 0, call.end_col_offset or 0
+    return line, module.column(line, offset)
