@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.devices import is_device_count
+from migrate.rewrite.index_sums import added_index
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.rules.init_process_group import in_rendezvous_argument
-from migrate.rewrite.tree import code, elements, insert_first, nodes
+from migrate.rewrite.shared_counts import SharedCounts
+from migrate.rewrite.tree import code, elements, insert_first, nodes, with_args
 
 ASK = "torch_xla.runtime.world_size()"
 
@@ -22,10 +25,16 @@ class WorldSize:
         context: the script.
         call: the spawning call.
         bound: its arguments by the names of the parameters.
+        first: the worker's parameter that gets the first element of `args`: after the index.
     """
 
     def __init__(
-        self, rule: Rule, context: Context, call: cst.Call, bound: Mapping[str, cst.Arg]
+        self,
+        rule: Rule,
+        context: Context,
+        call: cst.Call,
+        bound: Mapping[str, cst.Arg],
+        first: int = 1,
     ) -> None:
         self._rule = rule
         self._context = context
@@ -33,6 +42,8 @@ class WorldSize:
         self._fn = bound["fn"].value
         self._count = bound["nprocs"].value if "nprocs" in bound else None
         self._args = elements(bound["args"]) if "args" in bound else []
+        self._first = first
+        self._shared = SharedCounts(context, call, self._count, self._args, self._launched(), first)
 
     def passed(self) -> cst.BaseElement | None:
         """Return the element of `args=(…)` that passes the number of processes on to the worker."""
@@ -41,51 +52,120 @@ class WorldSize:
         return next((e for e in self._args if e.value.deep_equals(self._count)), None)
 
     def may_be_dropped(self, passed: cst.BaseElement) -> bool:
-        """Whether the worker's signature may change: only this launch refers to it."""
+        """Whether the worker's signature may change: this launch refers to it, and plain calls."""
         worker = self._worker()
-        return worker is not None and self._position(passed) < len(worker.params.params)
+        position = self._position(passed)
+        if worker is None or position >= len(worker.params.params):
+            return False
+        calls = self._direct_calls(worker)
+        return all(call.args[position].value.deep_equals(passed.value) for call in calls)
 
-    def _worker(self) -> cst.FunctionDef | None:
+    def _launched(self) -> cst.FunctionDef | None:
         if not isinstance(self._fn, cst.Name):
             return None
-        worker = self._context.functions.get(self._fn.value)
-        mentions = [
-            name for name in self._context.references(self._fn.value) if name is not self._fn
-        ]
-        if worker is None or mentions != [worker.name]:
+        return self._context.functions.get(self._fn.value)
+
+    def _worker(self) -> cst.FunctionDef | None:
+        """Return the worker if every mention of it is this launch or a call with plain arguments."""
+        worker = self._launched()
+        if worker is None or isinstance(worker.params.star_arg, cst.Param):
             return None
-        plain = all(parameter.default is None for parameter in worker.params.params)
-        return worker if plain and not isinstance(worker.params.star_arg, cst.Param) else None
+        if any(parameter.default is not None for parameter in worker.params.params):
+            return None
+        for name in self._context.references(worker.name.value):
+            if name is not self._fn and name is not worker.name:
+                call = self._context.parent(name)
+                if not isinstance(call, cst.Call) or call.func is not name:
+                    return None
+                if len(call.args) != len(worker.params.params) or any(
+                    arg.star or arg.keyword for arg in call.args
+                ):
+                    return None
+        return worker
+
+    def _direct_calls(self, worker: cst.FunctionDef) -> Iterator[cst.Call]:
+        for name in self._context.references(worker.name.value):
+            call = self._context.parent(name)
+            if isinstance(call, cst.Call) and call.func is name:
+                yield call
 
     def _position(self, passed: cst.BaseElement) -> int:
-        return self._args.index(passed) + 1  # after the replica's index
+        return self._args.index(passed) + self._first
 
-    def asked_by_the_worker(self, passed: cst.BaseElement) -> Iterator[Edit]:
-        """Yield the edits that take it out of the worker's signature and let the worker ask for it."""
-        worker = self._worker()
-        assert worker is not None
-        position = self._position(passed)
-        parameter = worker.params.params[position]
-        name = parameter.name.value
-        statement: cst.BaseStatement | None = None
-        if any(
-            not in_rendezvous_argument(use, self._context) for use in self._uses(parameter, worker)
-        ):
-            runtime = self._context.imports.require("torch_xla.runtime", "xr")
-            statement = cst.parse_statement(f"{name} = {runtime}.world_size()")
+    def edits(self, passed: cst.BaseElement | None) -> Iterator[Edit]:
+        """Yield the edits by which the worker asks for the number of replicas.
 
-        def replace(updated: cst.FunctionDef) -> cst.FunctionDef:
-            params = list(updated.params.params)
-            last_comma = params[-1].comma
-            del params[position]
-            if position == len(params):
-                params[-1] = params[-1].with_changes(comma=last_comma)
-            updated = updated.with_changes(params=updated.params.with_changes(params=params))
-            return insert_first(updated, statement) if statement is not None else updated
-
-        message = f"{worker.name.value}: `{name}` is asked of the runtime, not passed"
-        yield self._rule.edit(worker, replace, message, consumes=[parameter])
+        Args:
+            passed: the element of `args=(…)` that goes, with the worker's parameter for it; None for none.
+        """
+        worker = self._launched()
+        asked = [f"{target} = {self._ask(target)}" for target in self._shared.in_worker()]
+        gone: list[cst.CSTNode] = []
+        position: int | None = None
+        if passed is not None and worker is not None:
+            position = self._position(passed)
+            parameter = worker.params.params[position]
+            name = parameter.name.value
+            gone.append(parameter)
+            if any(not self._goes_anyway(use) for use in self._uses(parameter, worker)):
+                asked.insert(0, f"{name} = {self._ask(name)}")
+            yield from self._without_argument(worker, position)
+        if worker is not None and (asked or position is not None):
+            yield self._worker_edit(worker, asked, position, gone)
+        yield from self._shared.removed(self._rule)
         yield from self._count_removed()
+
+    def _ask(self, target: str) -> str:
+        """Return the call that asks for the number that `target` holds: of this host, or of all."""
+        runtime = self._context.imports.require("torch_xla.runtime", "xr")
+        return f"{runtime}.{'local_device_count' if 'per_node' in target else 'world_size'}()"
+
+    def _worker_edit(
+        self,
+        worker: cst.FunctionDef,
+        asked: list[str],
+        position: int | None,
+        gone: list[cst.CSTNode],
+    ) -> Edit:
+        def replace(updated: cst.FunctionDef) -> cst.FunctionDef:
+            if position is not None:
+                params = list(updated.params.params)
+                last_comma = params[-1].comma
+                del params[position]
+                if position == len(params) and params:
+                    params[-1] = params[-1].with_changes(comma=last_comma)
+                updated = updated.with_changes(params=updated.params.with_changes(params=params))
+            for line in reversed(asked):
+                updated = insert_first(updated, cst.parse_statement(line))
+            return updated
+
+        names = (
+            ", ".join(f"`{line.split(' = ')[0]}`" for line in asked) or "the number of processes"
+        )
+        message = f"{worker.name.value}: {names} is asked of the runtime, not passed"
+        return self._rule.edit(worker, replace, message, consumes=gone)
+
+    def _without_argument(self, worker: cst.FunctionDef, position: int) -> Iterator[Edit]:
+        """Drop the argument from the calls that run the worker in this process."""
+        for call in self._direct_calls(worker):
+
+            def replace(updated: cst.Call) -> cst.Call:
+                return with_args(
+                    updated, [arg for i, arg in enumerate(updated.args) if i != position]
+                )
+
+            message = f"`{code(call.args[position])}` is asked of the runtime, not passed"
+            yield self._rule.edit(call, replace, message, consumes=[call.args[position]])
+
+    def _goes_anyway(self, use: cst.CSTNode) -> bool:
+        """Whether the mention is in code that the rewrite drops: the rendezvous, a sum for the rank."""
+        if in_rendezvous_argument(use, self._context) or self._shared.goes(use):
+            return True
+        return any(
+            isinstance(above, cst.BinaryOperation)
+            and (added_index(above, self._context) or (None, False))[1]
+            for above in self._context.ancestors(use)
+        )
 
     def _uses(self, parameter: cst.Param, worker: cst.FunctionDef) -> list[cst.Name]:
         """Return the mentions of the worker's parameter in its body, nested functions included."""
@@ -98,7 +178,7 @@ class WorldSize:
 
     def _count_removed(self) -> Iterator[Edit]:
         """Remove `world_size = torch.cuda.device_count()` where nothing but the spawn uses it."""
-        others = self._other_mentions()
+        others = [m for m in self._other_mentions() if not self._goes_anyway(m)]
         if len(others) != 1:
             return
         assign = self._context.parent(self._context.parent(others[0]))
@@ -106,7 +186,7 @@ class WorldSize:
             isinstance(assign, cst.Assign)
             and len(assign.targets) == 1
             and isinstance(assign.value, cst.Call)
-            and self._context.qualified_name(assign.value.func) == "torch.cuda.device_count"
+            and is_device_count(assign.value, self._context)
         ):
             message = f"`{code(assign)}` goes: the launcher counts the devices"
             yield self._rule.edit(
@@ -115,7 +195,9 @@ class WorldSize:
 
     def _other_mentions(self) -> list[cst.Name | cst.Attribute]:
         """Return the mentions, outside of the spawn, of the variable or attribute that holds the count."""
-        inside = {id(node) for node in nodes(self._call)}
+        worker = self._launched()
+        calls = [self._call, *(self._direct_calls(worker) if worker is not None else ())]
+        inside = {id(node) for call in calls for node in nodes(call)}
         if isinstance(self._count, cst.Attribute):
             return [
                 node
@@ -148,7 +230,7 @@ class WorldSize:
                     )
         for mention in self._other_mentions():
             binds = isinstance(self._context.parent(mention), cst.AssignTarget | cst.Param)
-            if not binds and not in_rendezvous_argument(mention, self._context):
+            if not binds and not self._goes_anyway(mention):
                 yield (
                     mention,
                     f"`{code(mention)}` is the script's own number of processes; there are as many "

@@ -129,16 +129,14 @@ class MpSpawn(Rule):
             return
         size = WorldSize(self, context, node, bound)
         passed = size.passed()
-        if passed is not None:
-            if size.may_be_dropped(passed):
-                yield from size.asked_by_the_worker(passed)
-            else:
-                message = (
-                    f"the worker receives `{code(passed.value)}`, which is not known before the launch: "
-                    f"let it call {ASK} instead"
-                )
-                yield from self.report(node, message)
-                passed = None
+        if passed is not None and not size.may_be_dropped(passed):
+            message = (
+                f"the worker receives `{code(passed.value)}`, which is not known before the launch: "
+                f"let it call {ASK} instead"
+            )
+            yield from self.report(node, message)
+            passed = None
+        yield from size.edits(passed)
         for place, message in size.other_uses():
             yield from self.report(place, message)
         yield self._launch(node, context, bound, passed)
