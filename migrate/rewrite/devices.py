@@ -34,6 +34,14 @@ CURRENT = frozenset(
 ACCELERATOR = frozenset({"torch.accelerator.current_accelerator"})
 XLA = frozenset({"torch_xla.device", "torch_xla.core.xla_model.xla_device"})
 DEVICE = frozenset({"torch.device"})
+# Calls that restore a checkpoint, and the position of their argument `map_location`.
+LOADERS = {
+    "torch.load": 1,
+    "torch.serialization.load": 1,
+    "torch.jit.load": 1,
+    "torch.hub.load_state_dict_from_url": 2,
+    "torch.utils.model_zoo.load_url": 2,
+}
 # Calls whose first argument is a device.
 TAKE_A_DEVICE = frozenset({"torch.set_default_device", "torch.nn.Module.to_empty"})
 
@@ -185,6 +193,44 @@ class Devices:
             elif isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
                 found[f"{node.value.value}.{node.attr.value}"].append(node)
         return found
+
+    def is_load_location(self, name: cst.CSTNode) -> bool:
+        """Whether the script uses the variable `name` for nothing but `torch.load(…, map_location=name)`."""
+        if not isinstance(name, cst.Name):
+            return False
+        uses = [self._context.parent(mention) for mention in self.mentions(name)]
+        read = [use for use in uses if not isinstance(use, cst.AssignTarget)]
+        return bool(read) and all(self._is_map_location(use) for use in read)
+
+    def says_where_to_load(self, node: cst.CSTNode) -> bool:
+        """Whether `node` is a part of a `map_location`, also of one that is kept in a variable."""
+        for above in self._context.ancestors(node):
+            if isinstance(above, cst.Arg) and self._is_map_location(above):
+                return True
+            if isinstance(above, cst.Assign):
+                return self.is_load_location(above.targets[0].target)
+            if isinstance(above, cst.BaseStatement):
+                return False
+        return False
+
+    def _is_map_location(self, arg: cst.CSTNode | None) -> bool:
+        call = self._context.parent(arg)
+        if not isinstance(arg, cst.Arg) or not isinstance(call, cst.Call):
+            return False
+        position = LOADERS.get(self._context.qualified_name(call.func) or "")
+        if arg.keyword is not None:
+            return position is not None and arg.keyword.value == "map_location"
+        return position is not None and call.args.index(arg) == position
+
+    @cached_property
+    def are_used(self) -> bool:
+        """Whether the script has anything to do with an accelerator."""
+        packages = ("torch.accelerator.", "torch.cuda.", "torch.distributed.", "torch_xla.")
+        return self._context.moves_to_accelerator or any(
+            (self._context.qualified_name(node) or "").startswith(packages)
+            for node in self._context.nodes
+            if isinstance(node, cst.Attribute | cst.Name)
+        )
 
     def _is_loop_variable(self, name: cst.Name) -> bool:
         return any(

@@ -139,7 +139,8 @@ def _add_standard(module: cst.Module, line: cst.SimpleStatementLine) -> cst.Modu
     body = list(module.body)
     first = next((i for i, s in enumerate(body) if _root(s) not in ("", "__future__")), None)
     if first is None:
-        return module.with_changes(body=[*body[:1], line, *body[1:]] if body else [line])
+        at = 1 if body and is_docstring(body[0]) else 0
+        return module.with_changes(body=[*body[:at], line, *body[at:]])
     at = first
     while at < len(body) and _root(body[at]) in sys.stdlib_module_names:
         imported = _imported(body[at])

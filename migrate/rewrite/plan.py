@@ -61,4 +61,6 @@ def _handled(edits: Sequence[Edit | Wrap], findings: Sequence[Finding]) -> froze
     for finding in findings:
         if isinstance(finding.node, cst.Call):
             spoken.update(id(node) for node in nodes(finding.node.func))
+        elif isinstance(finding.node, cst.BaseExpression):
+            spoken.update(id(node) for node in nodes(finding.node))
     return frozenset(spoken)

@@ -61,6 +61,9 @@ ADVICE = {
     "torch.cuda.amp.GradScaler": "bf16 on a TPU needs no scaler: remove it",
     "torch.amp.GradScaler": "bf16 on a TPU needs no scaler: remove it",
     "torch.cuda.device_count": "torch_xla.runtime.world_size(), and only inside the worker",
+    "torch.cuda.CUDAGraph": "XLA compiles the step as a whole: call the function itself",
+    "torch.cuda.graph": "XLA compiles the step as a whole: run the block itself",
+    "torch.cuda.make_graphed_callables": "XLA compiles the step as a whole: call the function itself",
     "torch.cuda.is_available": "is False on a TPU: the script would silently train on the CPU",
     "torch.cuda.manual_seed": "torch_xla.manual_seed(seed)",
     "torch.cuda.manual_seed_all": "torch_xla.manual_seed(seed)",
@@ -74,7 +77,6 @@ ADVICE = {
     "torch.distributed.init_process_group": "the backend on XLA is 'xla', the address 'xla://'",
     "torch.distributed.broadcast_object_list": "raises on XLA: use a gloo group",
     "torch.distributed.rpc": "RPC has no equivalent on XLA",
-    "torch.load": "load with map_location='cpu', then move to 'xla'",
     "torch.multiprocessing.Process": "replicas are started by torch_xla.launch",
     "torch.multiprocessing.spawn": "replicas are started by torch_xla.launch",
     "torch.nn.DataParallel": "does not parallelise on XLA: use DistributedDataParallel",
@@ -127,8 +129,7 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Context) -> str | N
         return None  # a part of a longer name, or the import itself
     name = context.qualified_name(node)
     if name is None:
-        is_cuda_flag = isinstance(node, cst.Attribute) and node.attr.value == "is_cuda"
-        return "`.is_cuda` is False on XLA" if is_cuda_flag else None
+        return None
     if name in WORKS or (name in SPOKEN_FOR and _is_called_or_asked(node, context)):
         return None
     parts = name.split(".")

@@ -306,8 +306,8 @@ class TestNothingUnaccounted:
     @pytest.mark.parametrize(
         ("script", "said"),
         [
-            ("import torch\ntorch.cuda.synchronize()", "torch_xla.sync(wait=True)"),
-            ("from torch import cuda\ncuda.empty_cache()", "torch.cuda.empty_cache"),
+            ("import torch\nwait = torch.cuda.synchronize", "torch_xla.sync(wait=True)"),
+            ("from torch import cuda\nfree = cuda.empty_cache", "torch.cuda.empty_cache"),
             ("import torch.cuda.amp as amp\nmade = amp.GradScaler", "needs no scaler"),
             ("import torch.distributed as d\nwait = d.barrier", "does nothing on XLA"),
             ("import torch.distributed as d\nop = d.ReduceOp.AVG", "raises on XLA"),

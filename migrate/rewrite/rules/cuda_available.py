@@ -160,7 +160,7 @@ class CudaAvailable(Rule):
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
         """Yield what becomes of the choice that one call decides."""
         assert isinstance(node, cst.Call)
-        if context.qualified_name(node.func) not in ASKED:
+        if not _is_asked(node, context) or context.devices.says_where_to_load(node):
             return
         condition = _condition(node, context)
         above = context.parent(condition)

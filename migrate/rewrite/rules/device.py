@@ -246,6 +246,8 @@ class Device(Rule):
 
     def _call(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
         name = context.qualified_name(node.func) or ""
+        if context.devices.says_where_to_load(node):
+            return
         if is_move(node, context):
             assert isinstance(node.func, cst.Attribute)
             if node.func.attr.value == "cuda":
@@ -276,7 +278,7 @@ class Device(Rule):
         """Yield the edits of a value that is kept under a name that says that it is a device."""
         if isinstance(target, cst.Attribute | cst.Name):
             last = target.attr.value if isinstance(target, cst.Attribute) else target.value
-            if DEVICE_NAME.fullmatch(last):
+            if DEVICE_NAME.fullmatch(last) and not context.devices.is_load_location(target):
                 if self._used_as_number(target, context):
                     yield from self._spelled(value, context)
                 else:
