@@ -56,7 +56,8 @@ def run(script: Script, repositories: Path, backend: str, scratch: Path, seconds
         folder.mkdir()
     images(data)
     path = repository / script.path
-    args = script.args.format(data=data, port=_free_port(), out=out, repository=repository).split()
+    asked = f"{script.args} {script.args_on_xla if backend == 'xla' else ''}"
+    args = asked.format(data=data, port=_free_port(), out=out, repository=repository).split()
     start = ["--start", script.start] if script.start else []
     command = [sys.executable, "-m", "shims", f"--ranks={RANKS}", "--backend", backend, *start]
     # The repository itself, as if it were installed.
@@ -68,6 +69,9 @@ def run(script: Script, repositories: Path, backend: str, scratch: Path, seconds
         "PUBLIC_SCRIPTS_SAMPLES": str(script.samples),
         "OPENAI_LOGDIR": str(out),
     }
+    if backend == "xla":
+        # Compiling is most of the time.
+        variables["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "--xla_backend_optimization_level=0")
     started = time.monotonic()
     with subprocess.Popen(
         [*command, str(path), *args],
