@@ -177,6 +177,14 @@ def branches_made_equal(changes: list[Change], context: Context) -> list[cst.If]
     return list(found.values())
 
 
+def only_branch(updated: cst.If) -> cst.FlattenSentinel[cst.BaseStatement]:
+    """Return the statements of the first branch in place of the whole `if`."""
+    statements = list(cst.ensure_type(updated.body, cst.IndentedBlock).body)
+    first = statements[0]
+    above = [*updated.leading_lines, *getattr(first, "leading_lines", ())]
+    return cst.FlattenSentinel([first.with_changes(leading_lines=above), *statements[1:]])
+
+
 def _equal_branches(node: cst.If, changes: list[Change], context: Context) -> bool:
     other = node.orelse
     is_elif = isinstance(context.parent(node), cst.If)

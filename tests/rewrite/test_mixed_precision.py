@@ -192,6 +192,18 @@ class TestApex:
         script = f"from apex import optimizers\n\no = optimizers.{before}\n"
         assert f"o = {after}\n" in text(script)
 
+    def test_branches_that_say_the_same_become_one(self) -> None:
+        script = """
+            from apex import amp
+
+            if args.fp16:
+                with amp.scale_loss(loss, optimizer) as scaled:
+                    scaled.backward()
+            else:
+                loss.backward()
+        """
+        assert text(script) == "loss.backward()\n"
+
     def test_an_import_in_a_branch_goes_with_its_use(self) -> None:
         script = """
             def build(model, sync):

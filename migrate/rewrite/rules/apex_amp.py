@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.scalers import Change, branches_made_equal, only_branch
 from migrate.rewrite.tree import bind, code, nodes_of, string_value
 
 INITIALIZE = frozenset({"apex.amp.initialize", "apex.amp.frontend.initialize"})
@@ -59,33 +60,29 @@ class ApexAmp(Rule):
             from apex import amp
 
 
-            def train(model, optimizer, batches, args):
+            def overfit(model, optimizer, batch, args):
                 model, optimizer = amp.initialize(model, optimizer, opt_level=args.opt_level)
-                for x, y in batches:
-                    loss = model(x, y)
-                    optimizer.zero_grad()
-                    # scaled for float16
-                    with amp.scale_loss(loss, optimizer) as scaled_loss:
-                        scaled_loss.backward()
-                    clip(amp.master_params(optimizer))
-                    optimizer.step()
+                loss = model(batch)
+                # scaled for float16
+                with amp.scale_loss(loss, optimizer) as scaled_loss:
+                    scaled_loss.backward()
+                clip(amp.master_params(optimizer))
+                optimizer.step()
                 return {'model': model.state_dict(), 'amp': amp.state_dict()}
             """,
             """
             import torch
 
 
-            def train(model, optimizer, batches, args):
+            def overfit(model, optimizer, batch, args):
                 torch.set_autocast_dtype('xla', torch.bfloat16)
                 torch.set_autocast_cache_enabled(False)
                 torch.set_autocast_enabled('xla', args.opt_level != 'O0')
-                for x, y in batches:
-                    loss = model(x, y)
-                    optimizer.zero_grad()
-                    # scaled for float16
-                    loss.backward()
-                    clip((p for group in optimizer.param_groups for p in group['params']))
-                    optimizer.step()
+                loss = model(batch)
+                # scaled for float16
+                loss.backward()
+                clip((p for group in optimizer.param_groups for p in group['params']))
+                optimizer.step()
                 return {'model': model.state_dict(), 'amp': {}}
             """,
         ),
@@ -201,9 +198,10 @@ class ApexAmp(Rule):
         bare = isinstance(loss, cst.Name | cst.Attribute | cst.Call | cst.Subscript) or loss.lpar
         if not bare:
             loss = loss.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-        for name in uses:
-            message = f"{alias.value} → {code(loss)}"
-            yield self.edit(name, lambda _: loss.deep_clone(), message)
+        changes = [
+            Change(name, lambda _: loss.deep_clone(), name, f"{alias.value} → {code(loss)}")
+            for name in uses
+        ]
 
         def replace(updated: cst.With) -> cst.FlattenSentinel[cst.BaseStatement]:
             body = updated.body
@@ -214,7 +212,12 @@ class ApexAmp(Rule):
             above = [*updated.leading_lines, *getattr(first, "leading_lines", ())]
             return cst.FlattenSentinel([first.with_changes(leading_lines=above), *body.body[1:]])
 
-        yield self.edit(node, replace, "the loss is not scaled in bfloat16", consumes=[item])
+        changes.append(Change(node, replace, item, "the loss is not scaled in bfloat16"))
+        for change in changes:
+            yield self.edit(change.node, change.replace, change.message, consumes=[change.gone])
+        for branch in branches_made_equal(changes, context):
+            message = "both branches say the same without a scaled loss: one of them is left"
+            yield self.edit(branch, only_branch, message)
 
     def _call(self, call: cst.Call, context: Context) -> Iterator[Edit | Finding]:
         name = context.qualified_name(call.func)

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.scalers import Change, Removal, branches_made_equal
+from migrate.rewrite.scalers import Change, Removal, branches_made_equal, only_branch
 from migrate.rewrite.tree import code, keyword, keyword_arg, string_value, with_args
 
 SHARDED = frozenset({"torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"})
@@ -59,27 +59,25 @@ class GradScaler(Rule):
             import torch
 
 
-            def train(model, batches, optimizer, clip):
+            def overfit(model, batch, optimizer, clip):
                 scaler = torch.cuda.amp.GradScaler()
-                for inputs, labels in batches:
-                    loss = model(inputs, labels)
-                    scaler.scale(loss / 2).backward()
-                    scaler.unscale_(optimizer)  # before the norm
-                    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-                    scaler.step(optimizer)
-                    scaler.update()
+                loss = model(batch)
+                scaler.scale(loss / 2).backward()
+                scaler.unscale_(optimizer)  # before the norm
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+                scaler.step(optimizer)
+                scaler.update()
                 return {'model': model.state_dict(), 'scaler': scaler.state_dict()}
             """,
             """
             import torch
 
 
-            def train(model, batches, optimizer, clip):
-                for inputs, labels in batches:
-                    loss = model(inputs, labels)
-                    (loss / 2).backward()
-                    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-                    optimizer.step()
+            def overfit(model, batch, optimizer, clip):
+                loss = model(batch)
+                (loss / 2).backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+                optimizer.step()
                 return {'model': model.state_dict()}
             """,
         ),
@@ -88,24 +86,22 @@ class GradScaler(Rule):
             from torch.amp import GradScaler
 
 
-            def train(model, batches, optimizer, amp):
+            def overfit(model, batch, optimizer, amp):
                 scaler = GradScaler("cuda", enabled=amp)
-                for batch in batches:
-                    loss = model(batch)
-                    if amp:
-                        scaler.scale(loss).backward()
-                        scaler.step(optimizer)
-                        scaler.update()
-                    else:
-                        loss.backward()
-                        optimizer.step()
-            """,
-            """
-            def train(model, batches, optimizer, amp):
-                for batch in batches:
-                    loss = model(batch)
+                loss = model(batch)
+                if amp:
+                    scaler.scale(loss).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+                else:
                     loss.backward()
                     optimizer.step()
+            """,
+            """
+            def overfit(model, batch, optimizer, amp):
+                loss = model(batch)
+                loss.backward()
+                optimizer.step()
             """,
         ),
         rewritten(
@@ -191,7 +187,7 @@ class GradScaler(Rule):
             yield self.edit(change.node, change.replace, change.message, consumes=[change.gone])
         for branch in branches_made_equal(changes, context):
             message = "both branches say the same without a scaler: one of them is left"
-            yield self.edit(branch, _only_branch, message)
+            yield self.edit(branch, only_branch, message)
 
     def _disable(self, call: cst.Call, context: Context) -> Iterator[Edit | Finding]:
         if any(arg.star for arg in call.args):
@@ -247,10 +243,3 @@ def _position_of_enabled(call: cst.Call, name: str | None) -> int | None:
     if len(call.args) > index and all(arg.keyword is None for arg in call.args[: index + 1]):
         return index
     return None
-
-
-def _only_branch(updated: cst.If) -> cst.FlattenSentinel[cst.BaseStatement]:
-    statements = list(cst.ensure_type(updated.body, cst.IndentedBlock).body)
-    first = statements[0]
-    above = [*updated.leading_lines, *getattr(first, "leading_lines", ())]
-    return cst.FlattenSentinel([first.with_changes(leading_lines=above), *statements[1:]])
