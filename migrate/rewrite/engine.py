@@ -12,6 +12,7 @@ import libcst as cst
 
 from migrate.errors import MigrateError
 from migrate.rewrite.apply import apply
+from migrate.rewrite.calls.facts import ModuleCalls
 from migrate.rewrite.context import Context
 from migrate.rewrite.plan import Plan, plan
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
@@ -66,14 +67,19 @@ class Rewrite:
 
     def diff(self, to: Path) -> str:
         """Return the change as a unified diff, `to` being the name of the rewritten script."""
-        before, after = self.source.text, parse(self.data, to).text
-        lines = difflib.unified_diff(
-            before.splitlines(keepends=True),
-            after.splitlines(keepends=True),
-            str(self.path),
-            str(to),
-        )
-        return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+        return unified_diff(self.source.data, self.data, str(self.path), str(to), self.path)
+
+
+def unified_diff(before: bytes, after: bytes, old: str, new: str, path: Path) -> str:
+    """Return what is between two contents of the script at `path`, named `old` and `new`, as a patch."""
+    lines = difflib.unified_diff(
+        parse(before, path).text.splitlines(keepends=True),
+        parse(after, path).text.splitlines(keepends=True),
+        old,
+        new,
+    )
+    no_newline = "\n\\ No newline at end of file\n"
+    return "".join(line if line.endswith("\n") else f"{line}{no_newline}" for line in lines)
 
 
 def rewrite(path: Path, rules: Sequence[Rule] | None = None) -> Rewrite:
@@ -86,19 +92,34 @@ def rewrite(path: Path, rules: Sequence[Rule] | None = None) -> Rewrite:
     return rewrite_source(read(path), rules)
 
 
-def rewrite_source(source: Source, rules: Sequence[Rule] | None = None) -> Rewrite:
-    """Return the rewritten form of `source`."""
+def rewrite_source(
+    source: Source,
+    rules: Sequence[Rule] | None = None,
+    *,
+    calls: ModuleCalls | None = None,
+    check: bool = True,
+) -> Rewrite:
+    """Return the rewritten form of `source`.
+
+    Args:
+        source: the script.
+        rules: all of them by default.
+        calls: what its calls run, where its project is known already.
+        check: whether to see that a second run would change nothing.
+    """
     rules = all_rules() if rules is None else rules
-    found, data = _pass(source, rules)
-    if data != source.data:
-        _check_stable(source, data, rules)
+    found, data = _pass(source, rules, calls)
+    if check and data != source.data:
+        check_stable(data, source.path, rules)
     edits = [*_notes(found, found.edits), *_lost_comments(found, data)]
     edits.sort(key=lambda note: (note.line, note.column))
     return Rewrite(source, data, tuple(edits), _notes(found, found.findings))
 
 
-def _pass(source: Source, rules: Sequence[Rule]) -> tuple[Plan, bytes]:
-    context = Context(source)
+def _pass(
+    source: Source, rules: Sequence[Rule], calls: ModuleCalls | None = None
+) -> tuple[Plan, bytes]:
+    context = Context(source, calls)
     found = plan(context, rules)
     if not found.edits:
         return found, source.data
@@ -106,17 +127,29 @@ def _pass(source: Source, rules: Sequence[Rule]) -> tuple[Plan, bytes]:
     return found, source.render(module)
 
 
-def _check_stable(source: Source, data: bytes, rules: Sequence[Rule]) -> None:
+def check_stable(
+    data: bytes,
+    path: Path,
+    rules: Sequence[Rule] | None = None,
+    *,
+    calls: ModuleCalls | None = None,
+) -> None:
+    """See that `data`, a rewritten form of the script at `path`, parses and would not change again.
+
+    Raises:
+        NotStableError: it would.
+    """
+    rules = all_rules() if rules is None else rules
     try:
-        again, _ = _pass(parse(data, source.path), rules)
+        again, _ = _pass(parse(data, path), rules, calls)
     except NotPythonError as error:
         raise NotStableError(
-            f"{source.path}: the rewritten script does not parse ({error.what})",
+            f"{path}: the rewritten script does not parse ({error.what})",
             "please report this with the script",
         ) from error
     if again.edits:
         raise NotStableError(
-            f"{source.path}: the rule {again.edits[0].rule} would change the rewritten script again "
+            f"{path}: the rule {again.edits[0].rule} would change the rewritten script again "
             f"({again.edits[0].message})",
             "please report this with the script",
         )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from converters.checkpoint.atomic import atomic_write
 from migrate.errors import MigrateError
 from migrate.rewrite.engine import Rewrite
+from migrate.rewrite.repository import FolderRewrite, files_of
 
 
 class NotWritableError(MigrateError):
@@ -27,6 +30,74 @@ class WouldOverwriteError(MigrateError):
 
     Remedy: name another file with `-o`, or overwrite it with `--force`.
     """
+
+
+def write_folder(rewrite: FolderRewrite, to: Path, *, force: bool = False) -> None:
+    """Write the folder as rewritten to the folder `to`: changed files, and copies of all the others.
+
+    It is made beside `to` and renamed when it is complete: `to` is never a half of it. Left out are
+    version control, caches and virtual environments.
+
+    Args:
+        rewrite: what becomes of the folder's files.
+        to: where to; with `force`, what is there goes.
+        force: whether a folder that is not empty may be replaced.
+
+    Raises:
+        NotWritableError: `to` lies inside of the folder or around it, or its own folder is missing.
+        WouldOverwriteError: `to` is there and not empty, and `force` is not given.
+    """
+    check_folder_target(rewrite.folder, to, force=force)
+    to = Path(os.path.abspath(to))
+    partial = to.with_name(f".{to.name}.partial-{os.getpid()}")
+    replaced = to.with_name(f".{to.name}.replaced-{os.getpid()}")
+    contents = {file.name: file.after for file in rewrite.changed}
+    try:
+        _copy(rewrite.folder, partial, contents)
+        if to.exists():
+            to.rename(replaced)
+        partial.rename(to)
+    except OSError as error:
+        if replaced.exists() and not to.exists():
+            replaced.rename(to)
+        reason = (error.strerror or str(error)).lower()
+        raise NotWritableError(f"{error.filename or to}: {reason}", "name another folder") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def check_folder_target(folder: Path, to: Path, *, force: bool) -> None:
+    """Raise what `write_folder` would raise, as far as it can be known before any work."""
+    inner, outer = to.resolve(), folder.resolve()
+    if inner == outer or outer in inner.parents or inner in outer.parents:
+        raise NotWritableError(
+            f"{to}: lies in {folder}, or around it", "name a folder beside it with -o"
+        )
+    if not to.parent.is_dir():
+        raise NotWritableError(f"{to.parent}: no such folder", "make it first")
+    if to.is_symlink() or (to.exists() and not to.is_dir()):
+        raise NotWritableError(f"{to}: is no folder", "name another one with -o")
+    if to.is_dir() and not force and any(to.iterdir()):
+        raise WouldOverwriteError(
+            f"{to}: is already there and not empty", "name another folder, or pass --force"
+        )
+
+
+def _copy(folder: Path, to: Path, contents: Mapping[Path, bytes]) -> None:
+    """Copy `folder` to `to`, with `contents` in the place of some files; links stay links."""
+    to.mkdir()
+    for path in files_of(folder):
+        name = path.relative_to(folder)
+        target = to / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink():
+            target.symlink_to(os.readlink(path))
+        elif name in contents:
+            target.write_bytes(contents[name])
+            shutil.copymode(path, target)
+        elif path.is_file():  # no sockets or pipes
+            shutil.copy2(path, target)
 
 
 def beside(path: Path) -> Path:

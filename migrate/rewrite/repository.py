@@ -1,0 +1,232 @@
+"""Rewrite a whole folder: which files change, what is left to do by hand, in which order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from migrate.errors import MigrateError
+from migrate.rewrite.calls.analysis import Analysis
+from migrate.rewrite.calls.facts import ModuleCalls, calls_of_file
+from migrate.rewrite.engine import Note, NotStableError, check_stable, rewrite_source, unified_diff
+from migrate.rewrite.order import in_order
+from migrate.rewrite.prescan import concerns_rules
+from migrate.rewrite.project import Project
+from migrate.rewrite.source import UnreadableScriptError, parse
+
+# Not part of the source: left out of the rewritten folder, and not looked into.
+LEFT_OUT = frozenset(
+    {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox"}
+)
+# Fewer files than that are rewritten in this process: starting others takes longer.
+WORTH_A_POOL = 8
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class FileRewrite:
+    """One Python file of a folder and what became of it.
+
+    Args:
+        name: its path in the folder.
+        before, after: its content.
+        edits, findings: as of a single script.
+        problem: why it could not be rewritten; it is copied as it is then.
+    """
+
+    name: Path
+    before: bytes
+    after: bytes
+    edits: tuple[Note, ...] = ()
+    findings: tuple[Note, ...] = ()
+    problem: str = ""
+
+    @property
+    def changed(self) -> bool:
+        """Whether its content is another one."""
+        return self.before != self.after
+
+    def diff(self) -> str:
+        """Return the change as a unified diff, as git writes it."""
+        return unified_diff(self.before, self.after, f"a/{self.name}", f"b/{self.name}", self.name)
+
+
+@dataclass(frozen=True)
+class FolderRewrite:
+    """A folder and what became of its Python files.
+
+    Args:
+        folder: the folder.
+        files: the Python files that concern any rule, in the order of their names.
+        untouched: the number of Python files that concern none.
+        notebooks: Jupyter notebooks; they are copied as they are.
+        left_to_do: (file, finding) for all findings, in the order in which to mend them.
+    """
+
+    folder: Path
+    files: tuple[FileRewrite, ...]
+    untouched: int
+    notebooks: tuple[Path, ...]
+    left_to_do: tuple[tuple[Path, Note], ...] = field(repr=False)
+
+    @property
+    def changed(self) -> tuple[FileRewrite, ...]:
+        """The files whose content is another one."""
+        return tuple(file for file in self.files if file.changed)
+
+    @property
+    def problems(self) -> tuple[FileRewrite, ...]:
+        """The files that could not be rewritten."""
+        return tuple(file for file in self.files if file.problem)
+
+    @cached_property
+    def edits_by_rule(self) -> dict[str, int]:
+        """The number of edits of each rule, the most frequent first."""
+        return _counts(note for file in self.files for note in file.edits)
+
+    @cached_property
+    def findings_by_rule(self) -> dict[str, int]:
+        """The number of findings of each rule, the most frequent first."""
+        return _counts(note for file in self.files for note in file.findings)
+
+
+def _counts(notes: Iterator[Note]) -> dict[str, int]:
+    return dict(Counter(note.rule for note in notes).most_common())
+
+
+def rewrite_folder(
+    folder: Path,
+    *,
+    processes: int | None = None,
+    progress: Callable[[str], None] = lambda message: None,
+) -> FolderRewrite:
+    """Return the rewritten form of every Python file of `folder`; nothing is written.
+
+    A file that cannot be read, or on which a rule fails, does not keep the others from being rewritten:
+    it stays as it is, and its problem is in the result.
+
+    Args:
+        folder: the folder of the project.
+        processes: how many work at it; by default one for each core.
+        progress: is told what is being done.
+
+    Raises:
+        UnreadableScriptError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise UnreadableScriptError(f"{folder}: no such folder", "check the path")
+    paths = sorted(path for path in files_of(folder) if path.suffix == ".py" and path.is_file())
+    contents = {path: path.read_bytes() for path in paths}
+    concerned = [path for path in paths if concerns_rules(contents[path])]
+    progress(f"reading {len(paths)} files of {folder}")
+    project = Project.of_files(folder, paths)
+    calls = _calls(project, concerned)
+    jobs = [_Job(path.relative_to(folder), path, contents[path], calls[path]) for path in concerned]
+    progress(f"rewriting {len(jobs)} files of {folder}")
+    files = _in_processes(_rewrite, jobs, processes)
+    changed = {folder / file.name: file.after for file in files if file.changed}
+    if changed:
+        progress(f"checking {len(changed)} rewritten files")
+        files = _checked(folder, paths, files, changed, processes)
+    notebooks = sorted(p.relative_to(folder) for p in files_of(folder) if p.suffix == ".ipynb")
+    return FolderRewrite(
+        folder,
+        tuple(files),
+        len(paths) - len(concerned),
+        tuple(notebooks),
+        in_order(files, project),
+    )
+
+
+def files_of(folder: Path) -> Iterator[Path]:
+    """Yield the files of `folder`, links included, but not what is no source: caches, environments."""
+    for place, folders, names in os.walk(folder):
+        here = Path(place)
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name not in LEFT_OUT and not (here / name / "pyvenv.cfg").exists()
+        )
+        yield from (here / name for name in sorted(names))
+
+
+@dataclass(frozen=True)
+class _Job:
+    name: Path  # in the folder
+    path: Path
+    data: bytes
+    calls: ModuleCalls
+
+
+def _calls(project: Project, paths: Sequence[Path]) -> dict[Path, ModuleCalls]:
+    analysis = Analysis(project)
+    return {path: calls_of_file(analysis, path) for path in paths}
+
+
+def _rewrite(job: _Job) -> FileRewrite:
+    """Rewrite one file; in a process of the pool."""
+    try:
+        done = rewrite_source(parse(job.data, job.path), calls=job.calls, check=False)
+    except MigrateError as error:
+        return FileRewrite(job.name, job.data, job.data, problem=str(error))
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        problem = f"{job.name}: internal error ({what}); please report this with the file"
+        return FileRewrite(job.name, job.data, job.data, problem=problem)
+    return FileRewrite(job.name, job.data, done.data, done.edits, done.findings)
+
+
+def _check(job: _Job) -> str:
+    """Return why the rewritten file does not stand: it does not parse, or would change again."""
+    try:
+        check_stable(job.data, job.path, calls=job.calls)
+    except NotStableError as error:
+        return str(error)
+    except Exception as error:
+        return f"{job.name}: the rewritten file cannot be read again ({type(error).__name__})"
+    return ""
+
+
+def _checked(
+    folder: Path,
+    paths: Sequence[Path],
+    files: Sequence[FileRewrite],
+    changed: Mapping[Path, bytes],
+    processes: int | None,
+) -> list[FileRewrite]:
+    """Return `files` with those as they were that a second run, over the rewritten folder, would change."""
+    calls = _calls(Project.of_files(folder, paths, changed), list(changed))
+    jobs = [
+        _Job(path.relative_to(folder), path, data, calls[path]) for path, data in changed.items()
+    ]
+    problems = dict(
+        zip((job.name for job in jobs), _in_processes(_check, jobs, processes), strict=True)
+    )
+    return [
+        FileRewrite(file.name, file.before, file.before, problem=problems[file.name])
+        if problems.get(file.name)
+        else file
+        for file in files
+    ]
+
+
+def _in_processes(
+    work: Callable[[_Job], Result], jobs: Sequence[_Job], processes: int | None
+) -> list[Result]:
+    """Return what `work` gives for each of `jobs`, in their order."""
+    count = min(processes or _cores(), max(1, len(jobs)))
+    if count == 1 or (processes is None and len(jobs) < WORTH_A_POOL):
+        return [work(job) for job in jobs]
+    # Spawned, not forked: the caller may have threads, and torch in it.
+    with multiprocessing.get_context("spawn").Pool(count) as pool:
+        return pool.map(work, jobs, chunksize=max(1, min(16, len(jobs) // (4 * count))))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
