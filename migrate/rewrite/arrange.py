@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.rewrite.dataflow import overlap
+from migrate.rewrite.dataflow import base_name, overlap
 from migrate.rewrite.leaving import ends_program, leaves_turn
 from migrate.rewrite.outside import Outside
 from migrate.rewrite.read import Read, as_read
 from migrate.rewrite.reads import METHODS, Reads
-from migrate.rewrite.slice import Body, Statement
+from migrate.rewrite.slice import Body
+from migrate.rewrite.statement import Statement
+from migrate.rewrite.tails import Tail
 from migrate.rewrite.tree import code, nodes_of
 
 # What moves below the block where nothing speaks against it.
@@ -77,7 +79,31 @@ def arrange(body: Body, first: int, last: int) -> Arrangement:
         if copies:
             found.copies[index] = copies
     _lift_schedules(found)
+    for index in found.staying():
+        end = body.tails.get(index)
+        if end is not None and _tail_depends(found, end, index):
+            return arrange(body.with_whole(index), first, last)
     return found
+
+
+def _tail_depends(found: Arrangement, end: Tail, index: int) -> bool:
+    """Whether running the end of the statement at `index` after the block changes anything."""
+    statement, context = found.body.statements[index], found.body.context
+    leaving = [Statement(node, statement.values, context) for node in end.statements]
+    later = list(found.after(index))
+    if isinstance(end.node, cst.If):
+        asked = {str(base_name(name)) for name in nodes_of(end.node.test, cst.Name)}
+        if any(overlap(asked, other.flow.written) for other in (statement, *later)):
+            return True
+    used = {name for one in leaving for name in one.flow.used}
+    written = {name for one in leaving for name in one.flow.written}
+    if any(overlap(used | written, other.flow.written) for other in later):
+        return True
+    if any(overlap(written, other.flow.used) for other in later):
+        return True
+    return bool(later) and (
+        bool(overlap(used, found.body.state)) or any(leaves_turn(one.node) for one in leaving)
+    )
 
 
 def _core(found: Arrangement) -> set[int]:

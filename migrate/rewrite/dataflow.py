@@ -91,14 +91,15 @@ def aliases(statements: Iterable[cst.CSTNode]) -> list[tuple[str, str]]:
     while stack:
         node = stack.pop()
         stack.extend(node.children)
-        if isinstance(node, cst.Assign) and _is_view(node.value):
+        if isinstance(node, cst.Assign) and is_view(node.value):
             original = base_name(node.value)
             names = [get_full_name_for_node(target.target) for target in node.targets]
             found.extend((name, original) for name in names if name and original)
     return found
 
 
-def _is_view(value: cst.BaseExpression) -> bool:
+def is_view(value: cst.BaseExpression) -> bool:
+    """Whether `value` names a tensor that there already is, or is a view of one: `x[0].view(-1)`."""
     while not isinstance(value, cst.Name):
         if isinstance(value, cst.Call):
             if not isinstance(value.func, cst.Attribute) or not VIEWS.fullmatch(

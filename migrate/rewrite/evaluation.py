@@ -50,8 +50,9 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Context) -> Arran
     if not forward:
         return None
     statement = body.statements[forward[0]]
-    inner = statement.node.body if isinstance(statement.node, cst.With) else None
     if statement.outside is not None:
+        node = block.body[forward[0]]
+        inner = node.body if isinstance(node, cst.With) else None
         if isinstance(inner, cst.IndentedBlock):
             return _part(inner, batch, context)
         return None  # the forward is in a statement that reads: `out.append(model(x).cpu())`

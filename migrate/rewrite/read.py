@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from migrate.rewrite.dataflow import is_view
 from migrate.rewrite.reads import METHODS
-from migrate.rewrite.tree import is_dotted_name
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,7 @@ class Read:
     @property
     def names_a_tensor(self) -> bool:
         """Whether there already is a tensor that is read, and nothing is computed for it."""
-        node = self.tensor
-        while isinstance(node, cst.Subscript):
-            node = node.value
-        return is_dotted_name(node)
+        return is_view(self.tensor)
 
     def kept(self, updated: cst.CSTNode) -> cst.BaseExpression:
         """Return what the variable is in the step: a copy, since the tensor may be changed later."""

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.rewrite.dataflow import Flow, aliases, base_name, flow, overlap
+from migrate.rewrite.dataflow import aliases, base_name, overlap
 from migrate.rewrite.device_values import DeviceValues
-from migrate.rewrite.devices import moves
 from migrate.rewrite.effects import Effect
-from migrate.rewrite.outside import Outside, why_outside
-from migrate.rewrite.tree import nodes, nodes_of
+from migrate.rewrite.outside import Outside
+from migrate.rewrite.statement import Statement
+from migrate.rewrite.tails import tail
+from migrate.rewrite.tree import nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
 
-# What follows an optimizer's step and is work of the device: averages of weights, a scaler's update.
-AVERAGE = re.compile(
-    r".*(ema|moving_average|polyak|swa|avg_model|averaged?_model|momentum_(update|encoder)"
-    r"|update_(teacher|target|momentum)|soft_update)(_.*|\d*)?|accumulate|.*scaler",
-    re.IGNORECASE,
-)
-IN_PLACE = re.compile("(add|addcdiv|addcmul|copy|lerp|mul|sub|div|zero)_")
 ON_STATE = re.compile(
     "eval|named_parameters|parameters|requires_grad_|state_dict|step|train|unscale_|zero_grad"
 )
@@ -40,13 +33,37 @@ class Body:
         block: the block.
         batch: the names that the loop around it binds to a batch.
         context: the script.
+        whole: the indices of statements whose end is not looked at by itself.
     """
 
-    def __init__(self, block: cst.IndentedBlock, batch: Sequence[str], context: Context) -> None:
+    def __init__(
+        self,
+        block: cst.IndentedBlock,
+        batch: Sequence[str],
+        context: Context,
+        whole: frozenset[int] = frozenset(),
+    ) -> None:
         self.block = block
         self.context = context
+        self.batch = batch
+        self.whole = whole
         self.values = DeviceValues(block, batch, context)
-        self.statements = [Statement(s, self.values, context) for s in block.body]
+        all_of_it = [Statement(s, self.values, context) for s in block.body]
+        self.tails = {
+            index: end
+            for index, statement in enumerate(all_of_it)
+            if index not in whole and (end := tail(statement)) is not None
+        }
+        self.statements = [
+            Statement(self.tails[index].rest, self.values, context, statement.node)
+            if index in self.tails
+            else statement
+            for index, statement in enumerate(all_of_it)
+        ]
+
+    def with_whole(self, index: int) -> Body:
+        """Return the same block, the statement at `index` taken as one."""
+        return Body(self.block, self.batch, self.context, self.whole | {index})
 
     @cached_property
     def state(self) -> frozenset[str]:
@@ -80,7 +97,7 @@ class Body:
             statement = self.statements[index]
             if overlap(statement.flow.written, used):
                 used |= statement.flow.used
-                if statement.on_device:
+                if statement.on_device or statement.clears_gradients:
                     first = index
             elif statement.clears_gradients and statement.outside is None:
                 first = index
@@ -103,106 +120,3 @@ class Body:
             if ends or (averages and over_logs):
                 found.insert(0, index)
         return found
-
-
-@dataclass(frozen=True)
-class Statement:
-    """One statement of a block and what is known of it."""
-
-    node: cst.BaseStatement
-    values: DeviceValues
-    context: Context
-
-    @cached_property
-    def effect(self) -> Effect:
-        """Whether it runs a backward pass or an optimizer's step."""
-        return self.context.effects.of(self.node)
-
-    @cached_property
-    def flow(self) -> Flow:
-        """The names that it reads, binds and changes."""
-        return flow(self.node, self.values, self.context)
-
-    @cached_property
-    def outside(self) -> Outside | None:
-        """Why it stays outside of a step, if it does."""
-        if self.effect:
-            return None
-        why = why_outside(self.node, self.values, self.context)
-        alone = (Outside.GUARD, Outside.SAVE, Outside.EVALUATION)
-        return None if self.averages and why not in alone else why
-
-    @cached_property
-    def clears_gradients(self) -> bool:
-        """Whether it calls `zero_grad`."""
-        return any(
-            isinstance(call.func, cst.Attribute) and call.func.attr.value == "zero_grad"
-            for call in nodes_of(self.node, cst.Call)
-        )
-
-    @cached_property
-    def averages(self) -> bool:
-        """Whether it averages weights, or tells a gradient scaler that the step is done."""
-        return any(self._averages(call) for call in nodes_of(self.node, cst.Call))
-
-    @cached_property
-    def moves(self) -> bool:
-        """Whether it moves something to the device, itself or in a function of the script."""
-        calls = nodes_of(self.node, cst.Call)
-        called = (self.values.method(call.func) for call in calls)
-        places = (self.node, *(function.body for function in called if function is not None))
-        return any(next(moves(place, self.context), None) is not None for place in places)
-
-    @cached_property
-    def on_device(self) -> bool:
-        """Whether it is work of the device: moves or computes tensors there."""
-        if self.moves or _edits_tensors(self.node):
-            return True
-        for node in nodes(self.node):
-            if isinstance(node, cst.Call) and self.values.is_state(node.func):
-                return True
-            computes = isinstance(node, cst.Call | cst.Subscript | cst.BinaryOperation)
-            if computes and self.values.mentions(node):
-                return True
-        return False
-
-    @cached_property
-    def ends_a_step(self) -> bool:
-        """Whether it clears gradients, or asks a prefetcher for the next batch: `prefetcher.next()`."""
-        return self.clears_gradients or any(
-            isinstance(call.func, cst.Attribute) and call.func.attr.value == "next"
-            for call in nodes_of(self.node, cst.Call)
-        )
-
-    def _averages(self, call: cst.Call) -> bool:
-        func = call.func
-        if isinstance(func, cst.Attribute):
-            if IN_PLACE.fullmatch(func.attr.value):
-                return _walks_parameters(self.node)
-            method = func.attr.value in ("update", "update_parameters", "step")
-            receiver = (base_name(func.value) or "").split(".")[-1]
-            if method and AVERAGE.fullmatch(receiver):
-                return True
-            return AVERAGE.fullmatch(func.attr.value) is not None
-        if not isinstance(func, cst.Name):
-            return False
-        called = self.context.functions.get(func.value)
-        if called is not None and _walks_parameters(called.body):
-            return _edits_tensors(called.body)
-        return AVERAGE.fullmatch(func.value) is not None and not self.values.is_state(func)
-
-
-def _edits_tensors(node: cst.CSTNode) -> bool:
-    return any(
-        isinstance(call.func, cst.Attribute)
-        and IN_PLACE.fullmatch(call.func.attr.value) is not None
-        for call in nodes_of(node, cst.Call)
-    )
-
-
-def _walks_parameters(node: cst.CSTNode) -> bool:
-    """Whether `node` goes over the parameters of a model."""
-    return any(
-        attribute.attr.value in ("parameters", "named_parameters", "buffers", "state_dict")
-        for attribute in nodes_of(node, cst.Attribute)
-    )

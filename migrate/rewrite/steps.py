@@ -16,7 +16,7 @@ from migrate.rewrite.effects import BOTH, Effect
 from migrate.rewrite.loops import Loop, batch_names, has_sync, loops
 from migrate.rewrite.outside import Outside
 from migrate.rewrite.slice import Body
-from migrate.rewrite.tree import nodes
+from migrate.rewrite.tree import nodes, nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
@@ -54,11 +54,14 @@ class Steps:
         self._context = context
         self._found: dict[int, list[Step | Undecided]] = defaultdict(list)
         self._blocks: set[int] = set()
-        if not trains_on_accelerator(context):
-            return
+        on_accelerator = trains_on_accelerator(context)
         for loop in loops(context.module):
-            if context.effects.of(loop.body) & BOTH == BOTH and not has_sync(loop, context):
+            marked = context.effects.is_marked(loop)
+            if not (marked or on_accelerator) or has_sync(loop, context):
+                continue
+            if context.effects.is_step_loop(loop):
                 self._loop(loop)
+            self._hopeless(loop)
 
     def of(self, loop: Loop) -> Sequence[Step | Undecided]:
         """Return the steps of the training loop `loop`; none where it is no training loop."""
@@ -77,6 +80,14 @@ class Steps:
         else:
             self._undecided(loop, loop, "the step is on the line of the loop: put it on its own")
 
+    def _hopeless(self, loop: Loop) -> None:
+        """Note the calls of the loop that train in a way that no step can hold."""
+        for call in nodes_of(loop.body, cst.Call):
+            why = self._context.effects.obstacle(call)
+            inner = next(a for a in self._context.ancestors(call) if isinstance(a, Loop))
+            if why is not None and inner is loop:
+                self._undecided(loop, call, why)
+
     def _undecided(self, loop: Loop, node: cst.CSTNode, why: str) -> None:
         self._found[id(loop)].append(Undecided(node, why))
 
@@ -92,24 +103,21 @@ class Steps:
         trains = [i for i, statement in enumerate(body.statements) if statement.effect]
         micro = [micro_batches(body.statements[i].node, self._context) for i in trains]
         if len(trains) == 1:
-            inner = self._inner(body.statements[trains[0]].node, micro[0] is not None)
+            inner = self._inner(body, trains[0], micro[0] is not None)
             if inner is not None:
                 self._block(loop, *inner)
                 return
         if any(micro):
             self._accumulation(loop, body, batch, trains, micro)
             return
-        if not body.backward():
+        bounds = _bounds(body)
+        if bounds is None:
             why = (
                 "no backward pass in plain sight: put the step in `with torch_xla.step():` by hand"
             )
             self._undecided(loop, loop, why)
             return
-        self._whole(loop, body, batch)
-
-    def _whole(self, loop: Loop, body: Body, batch: Sequence[str]) -> None:
-        first = body.first(body.backward()[0])
-        tried = [arrange(body, first, end) for end in body.ends()]
+        tried = [arrange(body, bounds[0], end) for end in bounds[1]]
         found = next((one for one in tried if not one.obstacles()), tried[-1])
         parts = _parts(found)
         if parts is None:
@@ -122,10 +130,12 @@ class Steps:
             statement = found.body.statements[index]
             assert statement.outside is not None
             why = found.kept.get(index, "")
+            moved = f" and cannot be moved below it ({why})" if why else ""
+            hangs = statement.outside is Outside.GUARD
             message = (
-                f"{statement.outside.value} lies in the middle of the step"
-                f"{f' and cannot be moved below it ({why})' if why else ''}: move it, then put the "
-                "step in `with torch_xla.step():`"
+                f"{statement.outside.value} lies in the middle of the step{moved}: "
+                f"{'in the block it would part the graphs of the replicas, which then hang; ' * hangs}"
+                "move it, then put the step in `with torch_xla.step():`"
             )
             self._undecided(loop, statement.node, message)
 
@@ -163,10 +173,11 @@ class Steps:
             self._step(loop, body, (), [update])
 
     def _inner(
-        self, node: cst.BaseStatement, accumulates: bool
+        self, body: Body, index: int, accumulates: bool
     ) -> tuple[cst.IndentedBlock, list[str]] | None:
-        """Return the block in `node` that the step goes into, where `node` as a whole cannot be it."""
+        """Return the block in a statement that the step goes into, where that as a whole cannot be it."""
         effects = self._context.effects
+        node = body.block.body[index]
         if effects.of(node) & BOTH != BOTH:
             return None
         if isinstance(node, cst.With | cst.If | cst.Try):
@@ -177,17 +188,30 @@ class Steps:
             callees = effects.callees([node])
             whole = [callee for callee in callees if effects.of(callee.body) & BOTH == BOTH]
             called = whole[0] if len(whole) == 1 and len(callees) == 1 else None
-            body = called.body if called is not None else None
-            block = body if isinstance(body, cst.IndentedBlock) else None
+            suite = called.body if called is not None else None
+            block = suite if isinstance(suite, cst.IndentedBlock) else None
             batch = [p.name.value for p in called.params.params] if called is not None else []
         if block is None:
             return None
         inner = Body(block, batch, self._context)
-        mixed = any(statement.outside is not None for statement in inner.statements)
+        end = body.tails.get(index)
+        leaving = end.statements if end is not None else ()
+        mixed = any(s.outside is not None and s.node not in leaving for s in inner.statements)
         deeper = any(
-            self._inner(s.node, accumulates) is not None for s in inner.statements if s.effect
+            self._inner(inner, i, accumulates) is not None
+            for i, statement in enumerate(inner.statements)
+            if statement.effect
         )
         return (block, batch) if mixed or accumulates or deeper else None
+
+
+def _bounds(body: Body) -> tuple[int, list[int]] | None:
+    """Return the first statement of the step, and those that may be its last."""
+    if backward := body.backward():
+        return body.first(backward[0]), body.ends()
+    # Marked by hand: what computes on the device is the step.
+    work = [i for i, s in enumerate(body.statements) if s.on_device and s.outside is None]
+    return (work[0], [work[-1]]) if work else None
 
 
 def _updates(body: Body, index: int) -> bool:

@@ -10,10 +10,11 @@ import libcst as cst
 from migrate.rewrite.arrange import Arrangement, exits
 from migrate.rewrite.context import Context
 from migrate.rewrite.layout import Layout, new, original, renamed
-from migrate.rewrite.nested import Tail, nested_reads, tail
+from migrate.rewrite.nested import nested_reads
 from migrate.rewrite.read import Read
 from migrate.rewrite.reads import Reads
 from migrate.rewrite.rule import Edit, Finding, Run, Wrap
+from migrate.rewrite.tails import Tail
 from migrate.rewrite.tree import code, nodes
 
 
@@ -52,7 +53,7 @@ class Wrapping:
             yield Wrap(
                 self.rule, end.block, end.statements[0], end.statements[-1], end.cut, message
             )
-        statements = [statement.node for statement in body.statements]
+        statements = body.block.body
         yield Wrap(
             self.rule,
             body.block,
@@ -106,15 +107,13 @@ class Wrapping:
     def _nested(self, part: Arrangement, layout: Layout, index: int, start: int) -> None:
         """Take what can leave the compound statement at `index` out of it, and report the rest."""
         reads = nested_reads(part, index)
-        end = tail(part, index)
+        end = part.body.tails.get(index)
         for read in reads:
             self._after(layout, read)
         if end is not None:
             self._tails.append(end)
             layout.below.append(end.piece(index - start))
         gone = {id(node) for read in reads for node in nodes(read.call)}
-        if end is not None:
-            gone |= {id(node) for statement in end.statements for node in nodes(statement)}
         self._report(part, index, gone)
 
     def _report(self, part: Arrangement, index: int, gone: set[int]) -> None:

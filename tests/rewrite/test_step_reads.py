@@ -1,0 +1,401 @@
+"""What is read, logged or saved in the middle of a step: where it goes, and what stays and is reported."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.engine import Rewrite, rewrite_source
+from migrate.rewrite.source import parse
+
+
+def run(script: str) -> Rewrite:
+    data = (textwrap.dedent(script).strip() + "\n").encode()
+    return rewrite_source(parse(data, Path("script.py")))
+
+
+def loop(body: str) -> Rewrite:
+    """Return the rewritten form of a training loop with the statements `body`."""
+    head = """
+        import math
+        import sys
+
+        import torch
+
+
+        def train(model, loader, optimizer, scheduler, meter, rank, accum):
+            model.to("xla")
+            running = 0.0
+            for i, (x, y) in enumerate(loader):
+                x, y = x.to("xla"), y.to("xla")
+    """
+    indented = textwrap.indent(textwrap.dedent(body).strip(), " " * 8)
+    return run(textwrap.dedent(head).rstrip() + "\n" + indented)
+
+
+def statements(done: Rewrite) -> tuple[list[str], list[str]]:
+    """Return the lines in the step and those below it, without their indentation and blank lines."""
+    lines = done.data.decode().splitlines()
+    (start,) = [i for i, line in enumerate(lines) if line.strip() == "with torch_xla.step():"]
+    indent = len(lines[start]) - len(lines[start].lstrip())
+    after = [line for line in lines[start + 1 :] if line.strip()]
+    depth = [len(line) - len(line.lstrip()) for line in after]
+    end = next((i for i, d in enumerate(depth) if d <= indent), len(after))
+    return [line.strip() for line in after[:end]], [line.strip() for line in after[end:]]
+
+
+def reports(done: Rewrite) -> list[str]:
+    return [note.message for note in done.findings if note.rule == "step"]
+
+
+UPDATE = """
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_reads_come_below_the_block_in_their_order() -> None:
+    done = loop(
+        """
+        loss = (model(x) - y).mean()
+        running += loss.item()
+        print(running)
+        if i % 10 == 0:
+            meter.update(float(loss), x.size(0))
+        loss.backward()
+        optimizer.step()
+        print(f"{loss:.3f}")
+        """
+    )
+    inside, below = statements(done)
+    assert inside[1:] == ["loss = (model(x) - y).mean()", "loss.backward()", "optimizer.step()"]
+    assert below == [
+        "running += loss.item()",
+        "print(running)",
+        "if i % 10 == 0:",
+        "meter.update(float(loss), x.size(0))",
+        'print(f"{loss:.3f}")',
+    ]
+    assert reports(done) == []
+
+
+def test_a_tensor_that_is_changed_after_the_read_is_copied_before() -> None:
+    done = loop(
+        """
+        loss = (model(x) - y).mean()
+        value = loss.item()
+        running += loss.item()
+        loss /= accum
+        loss.backward()
+        optimizer.step()
+        meter.update(value)
+        """
+    )
+    inside, below = statements(done)
+    assert inside[2:5] == [
+        "value = loss.detach().clone()",
+        "loss_value = loss.detach().clone()",
+        "loss /= accum",
+    ]
+    assert below == ["value = value.item()", "running += loss_value.item()", "meter.update(value)"]
+
+
+def test_a_name_that_is_bound_anew_needs_no_clone() -> None:
+    done = loop(
+        """
+        loss = (model(x) - y).mean()
+        running += loss.item()
+        print(loss.item())
+        loss = loss / accum
+        loss.backward()
+        optimizer.step()
+        """
+    )
+    inside, below = statements(done)
+    assert inside[2:4] == ["loss_value = loss.detach()", "loss = loss / accum"]
+    assert below == ["running += loss_value.item()", "print(loss_value.item())"]
+
+
+def test_an_edit_by_another_name_of_the_same_memory_counts() -> None:
+    done = loop(
+        """
+        loss = (model(x) - y).mean()
+        kept = loss
+        running += kept.item()
+        loss /= accum
+        loss.backward()
+        optimizer.step()
+        """
+    )
+    inside, below = statements(done)
+    assert "kept_value = kept.detach().clone()" in inside
+    assert below == ["running += kept_value.item()"]
+
+
+def test_what_is_computed_for_a_read_stays_in_the_graph() -> None:
+    done = loop(
+        """
+        output = model(x)
+        correct = (output.argmax(1) == y).sum().item()
+        loss = (output - y).mean()
+        loss.backward()
+        optimizer.step()
+        """
+    )
+    inside, below = statements(done)
+    assert "correct = (output.argmax(1) == y).sum()" in inside
+    assert below == ["correct = correct.item()"]
+
+
+def test_a_read_in_a_context_is_made_after_the_block() -> None:
+    done = loop(
+        """
+        with torch.autocast("xla"):
+            loss = (model(x) - y).mean()
+            value = loss.item()
+            loss = loss / accum
+        loss.backward()
+        optimizer.step()
+        print(value)
+        """
+    )
+    inside, below = statements(done)
+    assert "value = loss.detach().clone()" in inside
+    assert below == ["value = value.item()", "print(value)"]
+    assert reports(done) == []
+
+
+def test_a_check_that_ends_the_program_comes_one_update_later_and_says_so() -> None:
+    done = loop(
+        """
+        loss = (model(x) - y).mean()
+        if not math.isfinite(loss.item()):
+            print("stopping")
+            sys.exit(1)
+        loss.backward()
+        optimizer.step()
+        """
+    )
+    _, below = statements(done)
+    assert below[0] == "if not math.isfinite(loss.item()):"
+    (edit,) = [note.message for note in done.edits if note.rule == "step"]
+    assert "updated once more" in edit
+
+
+@pytest.mark.parametrize("leave", ["continue", "break", "return"])
+def test_a_check_that_skips_the_update_stays_and_is_reported(leave: str) -> None:
+    done = loop(
+        f"""
+        loss = (model(x) - y).mean()
+        if torch.isnan(loss):
+            {leave}
+        loss.backward()
+        optimizer.step()
+        """
+    )
+    inside, below = statements(done)
+    assert leave in inside
+    assert below == []
+    assert ["decides whether the rest of the step runs" in m for m in reports(done)] == [True]
+
+
+def test_a_read_that_the_step_needs_stays_and_is_reported() -> None:
+    done = loop(
+        """
+        loss = (model(x) - y).mean()
+        scale = 1.0 / max(loss.item(), 1.0)
+        (loss * scale).backward()
+        optimizer.step()
+        """
+    )
+    inside, _ = statements(done)
+    assert "scale = 1.0 / max(loss.item(), 1.0)" in inside
+    assert ["each step waits for it" in message for message in reports(done)] == [True]
+
+
+class TestOnSomeReplicas:
+    def test_logging_goes_below(self) -> None:
+        done = loop(
+            """
+            loss = (model(x) - y).mean()
+            if rank == 0:
+                print(loss.item())
+            loss.backward()
+            optimizer.step()
+            """
+        )
+        inside, below = statements(done)
+        assert not any("rank" in line for line in inside)
+        assert below == ["if rank == 0:", "print(loss.item())"]
+        assert reports(done) == []
+
+    def test_what_looks_at_the_model_in_the_middle_is_an_error(self) -> None:
+        done = loop(
+            """
+            loss = (model(x) - y).mean()
+            loss.backward()
+            if rank == 0:
+                print(norm(model).item())
+            optimizer.step()
+            """
+        )
+        assert "torch_xla.step" not in done.data.decode()
+        assert ["some of the replicas" in message for message in reports(done)] == [True]
+
+    def test_a_read_between_computations_of_a_context_is_an_error(self) -> None:
+        done = loop(
+            """
+            with torch.autocast("xla"):
+                loss = (model(x) - y).mean()
+                if rank == 0:
+                    print(loss.item())
+                loss = loss * 2
+            loss.backward()
+            optimizer.step()
+            """
+        )
+        assert "torch_xla.step" not in done.data.decode()
+        assert ["hang" in message for message in reports(done)] == [True]
+
+
+class TestTails:
+    def test_logging_after_the_update_of_accumulated_gradients(self) -> None:
+        done = loop(
+            """
+            loss = (model(x) - y).mean()
+            loss.backward()
+            running += loss.item()
+            if (i + 1) % accum == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+                seen += 1
+
+                if seen % 100 == 0:
+                    print(running / seen)
+                    torch.save(model.state_dict(), "model.pt")
+            """
+        )
+        inside, below = statements(done)
+        assert inside[-4:] == [
+            "if (i + 1) % accum == 0:",
+            "optimizer.step()",
+            "optimizer.zero_grad()",
+            "seen += 1",
+        ]
+        assert below[:4] == [
+            "running += loss.item()",
+            "if (i + 1) % accum == 0:",
+            "if seen % 100 == 0:",
+            "print(running / seen)",
+        ]
+        assert reports(done) == []
+
+    def test_stays_where_the_test_would_come_out_otherwise(self) -> None:
+        done = loop(
+            """
+            loss = (model(x) - y).mean()
+            loss.backward()
+            if pending == accum:
+                optimizer.step()
+                pending = 0
+                print(loss.item())
+            """
+        )
+        inside, below = statements(done)
+        assert "print(loss.item())" in inside
+        assert below == []
+        assert ["reads a value inside the step" in m for m in reports(done)] == [True]
+
+
+class TestOtherThings:
+    def test_the_learning_rate_is_set_above_the_block(self) -> None:
+        done = loop(
+            """
+            adjust_learning_rate(optimizer, i)
+            loss = (model(x) - y).mean()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            """
+        )
+        inside, below = statements(done)
+        text = done.data.decode()
+        assert text.index("adjust_learning_rate") < text.index("with torch_xla.step")
+        assert inside[-1] == "optimizer.step()"
+        assert below == ["scheduler.step()", "optimizer.zero_grad()"]
+
+    def test_the_current_learning_rate_may_be_logged_later(self) -> None:
+        done = loop(
+            """
+            loss = (model(x) - y).mean()
+            print(optimizer.param_groups[0]["lr"])
+            loss.backward()
+            optimizer.step()
+            """
+        )
+        assert statements(done)[1] == ['print(optimizer.param_groups[0]["lr"])']
+
+    def test_a_wait_for_the_device_goes_below(self) -> None:
+        done = loop(
+            """
+            loss = (model(x) - y).mean()
+            loss.backward()
+            optimizer.step()
+            torch.cuda.synchronize()
+            ema.update(model)
+            """
+        )
+        inside, _ = statements(done)
+        assert inside[-2:] == ["optimizer.step()", "ema.update(model)"]
+
+    def test_an_evaluation_between_two_updates_cuts_the_step_in_two(self) -> None:
+        done = loop(
+            """
+            model(x).mean().backward()
+            optimizer.step()
+            evaluate(model)
+            model(y).mean().backward()
+            optimizer.step()
+            """
+        )
+        lines = [line.strip() for line in done.data.decode().splitlines()]
+        assert lines.count("with torch_xla.step():") == 2
+        assert lines[lines.index("evaluate(model)") + 1] == "with torch_xla.step():"
+
+    def test_a_save_in_the_middle_of_one_update_is_reported(self) -> None:
+        done = loop(
+            """
+            model(x).mean().backward()
+            torch.save(model.state_dict(), "model.pt")
+            optimizer.step()
+            """
+        )
+        assert "torch_xla.step" not in done.data.decode()
+        assert ["a save" in message for message in reports(done)] == [True]
+
+
+def test_a_function_that_trains_and_reads_has_the_block_inside() -> None:
+    done = run(
+        """
+        class Trainer:
+            def __init__(self, model):
+                self.model = model.to("xla")
+
+            def run_batch(self, x, y):
+                loss = (self.model(x) - y).mean()
+                loss.backward()
+                self.optimizer.step()
+                return loss.item()
+
+            def run_epoch(self):
+                for x, y in self.loader:
+                    self.total += self.run_batch(x.to("xla"), y.to("xla"))
+        """
+    )
+    inside, below = statements(done)
+    assert inside[-1] == "self.optimizer.step()"
+    assert below[0] == "return loss.item()"
+    assert reports(done) == []
