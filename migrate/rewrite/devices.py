@@ -64,7 +64,8 @@ def names_cuda(node: cst.CSTNode | None) -> bool:
     """Whether `node` spells a CUDA device: 'cuda', 'cuda:0', f'cuda:{i}', 'cuda:%d' % i."""
     if isinstance(node, cst.FormattedString) and node.parts:
         first = node.parts[0]
-        return isinstance(first, cst.FormattedStringText) and first.value.startswith("cuda:")
+        text = first.value if isinstance(first, cst.FormattedStringText) else ""
+        return text.startswith("cuda:") or (text == "cuda" and len(node.parts) == 1)
     if isinstance(node, cst.BinaryOperation):
         if isinstance(node.operator, cst.Modulo | cst.Add):
             return (string_value(node.left) or "").startswith("cuda:")

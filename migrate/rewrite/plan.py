@@ -38,10 +38,20 @@ def plan(context: Context, rules: Sequence[Rule]) -> Plan:
                     findings.append(found)
                 else:
                     edits.append(found)
+    edits = _without_moot(edits)
     findings.extend(remaining(context, _handled(edits, findings)))
     findings.sort(key=lambda finding: _place(finding.node, context))
     edits.sort(key=lambda edit: _place(edit.node, context))
     return Plan(context, tuple(edits), tuple(findings))
+
+
+def _without_moot(edits: Sequence[Edit | Wrap]) -> list[Edit | Wrap]:
+    """Leave out the edits inside code that another edit takes away: the code does not survive."""
+    gone: set[int] = set()
+    for edit in edits:
+        for subtree in edit.consumes if isinstance(edit, Edit) else ():
+            gone.update(id(node) for node in nodes(subtree) if node is not subtree)
+    return [edit for edit in edits if not isinstance(edit, Edit) or id(edit.node) not in gone]
 
 
 def _place(node: cst.CSTNode, context: Context) -> tuple[int, int]:

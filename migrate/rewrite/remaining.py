@@ -60,7 +60,10 @@ ADVICE = {
     "torch.cuda.amp": "silently runs fp32 on XLA: torch.autocast('xla', dtype=torch.bfloat16)",
     "torch.cuda.amp.GradScaler": "bf16 on a TPU needs no scaler: remove it",
     "torch.amp.GradScaler": "bf16 on a TPU needs no scaler: remove it",
-    "torch.cuda.device_count": "torch_xla.runtime.world_size(), and only inside the worker",
+    "torch.cuda.device_count": (
+        "0 on a TPU: torch_xla.runtime.local_device_count(), the devices of this host, and only "
+        "inside the worker"
+    ),
     "torch.cuda.CUDAGraph": "XLA compiles the step as a whole: call the function itself",
     "torch.cuda.graph": "XLA compiles the step as a whole: run the block itself",
     "torch.cuda.make_graphed_callables": "XLA compiles the step as a whole: call the function itself",

@@ -8,9 +8,10 @@ import libcst as cst
 
 from migrate.rewrite.branch import body_of
 from migrate.rewrite.context import Context
+from migrate.rewrite.devices import is_move, names_cuda
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.cuda_memory import FIGURES
-from migrate.rewrite.tree import code, nodes_of
+from migrate.rewrite.tree import code, nodes, nodes_of
 
 ASKED = frozenset(
     {
@@ -38,11 +39,12 @@ class CudaAvailable(Rule):
     `torch.accelerator.is_available()` is the same question, and `torch.cuda.is_bf16_supported()` has the
     same answer: every TPU has bfloat16.
 
-    **Left alone.** A branch that asks CUDA for memory figures or the properties of the GPU: nothing on XLA
-    answers, and it is well skipped. A branch on the backend (`"nccl" if … else "gloo"`), of which the rule
-    for `init_process_group` speaks.
+    **Left alone.** `torch.distributed.is_available()`, which is another question.
 
-    **Reported.** Every other use, as in `print(torch.cuda.is_available())`.
+    **Reported.** Every other use, as in `print(torch.cuda.is_available())`, and a choice of the backend
+    (`"nccl" if … else "gloo"`). A branch that asks CUDA for memory figures or the properties of the GPU
+    stays: nothing on XLA answers, and it is well skipped; with it stays a branch of the same function
+    that prepares for it.
 
     Source: torch_xla 2.9 (measured: both are False beside an XLA device).
     """
@@ -139,13 +141,19 @@ class CudaAvailable(Rule):
                 print("distributed")
             """
         ),
-        left_alone(
+        reported(
             """
             import torch
 
+            line = "step {step}"
             if torch.cuda.is_available():
-                print("peak", torch.cuda.max_memory_allocated())
-            """
+                line += ", peak {peak}"
+            if torch.cuda.is_available():
+                print(line.format(step=1, peak=torch.cuda.max_memory_allocated()))
+            else:
+                print(line.format(step=1))
+            """,
+            "is skipped",
         ),
         reported(
             """
@@ -168,7 +176,12 @@ class CudaAvailable(Rule):
             return  # the first question of a condition answers for all of them
         answer = _fold(condition, condition, context)
         if isinstance(above, cst.If) and above.test is condition:
-            if not _stays(above.body, context):
+            if _stays(above.body, context):
+                message = (
+                    f"`{code(condition)}` is False on a TPU: what only CUDA can tell is skipped"
+                )
+                yield from self.report(node, message)
+            else:
                 yield from self._if(above, condition, answer, context)
             return
         if isinstance(above, cst.IfExp) and above.test is condition:
@@ -307,5 +320,27 @@ def _is_about_the_backend(choice: cst.IfExp) -> bool:
 
 
 def _stays(branch: cst.CSTNode, context: Context) -> bool:
-    """Whether `branch` asks what only CUDA answers, so that it is well skipped."""
-    return any(context.qualified_name(call.func) in FIGURES for call in nodes_of(branch, cst.Call))
+    """Whether `branch` asks what only CUDA answers, or prepares for a branch that does.
+
+    A branch prepares that has nothing of CUDA in it, in a function where another one asks.
+    """
+    if _asks_for_figures(branch, context):
+        return True
+    calls = list(nodes_of(branch, cst.Call))
+    uses = any((context.qualified_name(c.func) or "").startswith("torch.cuda.") for c in calls)
+    if uses or any(names_cuda(node) for node in nodes(branch)):
+        return False
+    if any(is_move(call, context) for call in calls):
+        return False
+    around = context.function_around(branch) or context.module
+    others = (node for node in nodes_of(around, cst.If) if node.body is not branch)
+    return any(
+        any(_is_asked(call, context) for call in nodes_of(other.test, cst.Call))
+        and _asks_for_figures(other.body, context)
+        for other in others
+    )
+
+
+def _asks_for_figures(branch: cst.CSTNode, context: Context) -> bool:
+    calls = nodes_of(branch, cst.Call)
+    return any(context.qualified_name(call.func) in FIGURES for call in calls)

@@ -45,6 +45,9 @@ class Ddp(Rule):
     `device_ids` and `output_device` name CUDA devices; on XLA `[0]` constructs and `[3]` fails in the
     forward. `gradient_as_bucket_view` spares one copy of the gradients.
 
+    `(DDP if distributed else Plain)(model, device_ids=[rank])` only loses its devices: the other class may
+    not know the rest.
+
     **Reported.** A call with `*` or `**` arguments. An explicit `gradient_as_bucket_view=False`, and a
     script that trains on the CPU by intent, are reported too, the call being rewritten all the same.
 
@@ -72,6 +75,32 @@ class Ddp(Rule):
                 return DDP(model.to("xla"), find_unused_parameters=True, gradient_as_bucket_view=True)
             """,
         ),
+        rewritten(
+            """
+            import torch
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+            from models import Plain
+
+
+            def wrap(model, distributed):
+                devices = dict(device_ids=[torch.device("cuda:0")])
+                both = (DDP if distributed else Plain)(model, device_ids=[0], output_device=0)
+                return both, DDP(model, device_ids=[torch.device("cuda", 0)])
+            """,
+            """
+            import torch
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+            from models import Plain
+
+
+            def wrap(model, distributed):
+                devices = dict(device_ids=[torch.device("xla")])
+                both = (DDP if distributed else Plain)(model)
+                return both, DDP(model, gradient_as_bucket_view=True)
+            """,
+        ),
         left_alone(
             """
             from torch.nn.parallel import DistributedDataParallel as DDP
@@ -96,6 +125,9 @@ class Ddp(Rule):
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
         """Yield the edit of one construction of DistributedDataParallel."""
         assert isinstance(node, cst.Call)
+        if isinstance(node.func, cst.IfExp):
+            yield from self._one_of_two(node, node.func, context)
+            return
         if context.qualified_name(node.func) not in DDP:
             return
         bound = bind(node, PARAMETERS)
@@ -136,4 +168,21 @@ class Ddp(Rule):
             return with_args(updated, args)
 
         message = "DistributedDataParallel without device ids, gradients as views of the buckets"
+        yield self.edit(node, replace, message, consumes=gone)
+
+    def _one_of_two(
+        self, node: cst.Call, choice: cst.IfExp, context: Context
+    ) -> Iterable[Edit | Finding]:
+        """Take the devices out of `(DDP if distributed else Plain)(model, device_ids=[…])`."""
+        if not {context.qualified_name(c) or "" for c in (choice.body, choice.orelse)} & DDP:
+            return
+        gone = [arg for arg in node.args if arg.keyword and arg.keyword.value in DEVICES]
+        kept = [index for index, arg in enumerate(node.args) if arg not in gone]
+        if not gone:
+            return
+
+        def replace(updated: cst.Call) -> cst.Call:
+            return with_args(updated, [updated.args[index] for index in kept])
+
+        message = f"{code(choice)}: without device ids; see that the other class does not need them"
         yield self.edit(node, replace, message, consumes=gone)

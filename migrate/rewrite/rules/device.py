@@ -42,6 +42,8 @@ class Device(Rule):
       `args.device = torch.cuda.current_device()`, `def f(device='cuda')`, and the default of the option
       `--device`.
 
+    `x.pin_memory()` goes, which is for copies to a GPU and raises without one.
+
     Always `'xla'`, never `'xla:3'`: a replica sees one device, and its index is not the rank. The rank is
     followed from the launched worker through direct calls and assignments (`self.gpu_id = gpu_id`);
     `gpu`, `local_rank` and their like are an index by their name where nothing else is known of them.
@@ -138,6 +140,7 @@ class Device(Rule):
 
             def run(x, y, choose):
                 x = x.cuda(args.gpu, non_blocking=True)
+                y = y.pin_memory().to(device=torch.device(f'cuda'))
                 return x.to('cuda:%d' % args.gpu), y.to('cuda' if choose else 'cpu'), y.to(device=args.gpu)
             """,
             """
@@ -164,6 +167,7 @@ class Device(Rule):
 
             def run(x, y, choose):
                 x = x.to('xla', non_blocking=True)
+                y = y.to(device=torch.device('xla'))
                 return x.to('xla'), y.to('xla' if choose else 'cpu'), y.to(device='xla')
             """,
         ),
@@ -248,7 +252,12 @@ class Device(Rule):
         name = context.qualified_name(node.func) or ""
         if context.devices.says_where_to_load(node):
             return
-        if is_move(node, context):
+        if _pins(node, context):
+            message = "`.pin_memory()` goes: it is for copies to a GPU, and raises without one"
+            assert isinstance(node.func, cst.Attribute)
+            gone = [node.func.attr, *node.args]
+            yield self.edit(node, lambda call: call.func.value, message, consumes=gone)
+        elif is_move(node, context):
             assert isinstance(node.func, cst.Attribute)
             if node.func.attr.value == "cuda":
                 yield from self._cuda(node, context)
@@ -256,8 +265,7 @@ class Device(Rule):
             arg = device_argument(node)
             assert arg is not None
             yield from self._device(arg.value, context)
-            return
-        if name in DEVICE:
+        elif name in DEVICE:
             yield from self._torch_device(node, context)
         elif name in ACCELERATOR:
             yield self._accelerator(node, context)
@@ -377,6 +385,14 @@ class Device(Rule):
     def _literal(self, value: cst.BaseExpression, context: Context) -> Edit:
         xla = context.string("xla", like=value)
         return self.edit(value, lambda _: xla, f"device {code(value)} → 'xla'", consumes=[value])
+
+
+def _pins(call: cst.Call, context: Context) -> bool:
+    """Whether `call` is `x.pin_memory()`, of a tensor."""
+    func = call.func
+    if not isinstance(func, cst.Attribute) or func.attr.value != "pin_memory" or call.args:
+        return False
+    return context.qualified_name(func) is None and context.devices.are_used
 
 
 def _makes(value: cst.BaseExpression, context: Context) -> bool:
