@@ -51,7 +51,7 @@ WORKS = frozenset(
 )
 
 # Their rules speak of every call; what is left are other uses, as in `wrap = DDP`.
-SPOKEN_FOR = DDP | INIT | SCALERS | SPAWN
+SPOKEN_FOR = DDP | INIT | SCALERS | SPAWN | {"torch.save"}
 
 # The longest prefix that fits a name says what to do by hand.
 ADVICE = {
