@@ -17,7 +17,7 @@ import libcst as cst
 
 from migrate.rewrite.devices import moves
 from migrate.rewrite.environment import environment_name, is_read
-from migrate.rewrite.ranks import LAUNCHERS, SPAWN
+from migrate.rewrite.ranks import LAUNCHERS, PROCESS, SPAWN
 from migrate.rewrite.tree import code, keyword, nodes, nodes_of, string_value
 
 if TYPE_CHECKING:
@@ -27,13 +27,6 @@ INIT = frozenset(
     {
         "torch.distributed.init_process_group",
         "torch.distributed.distributed_c10d.init_process_group",
-    }
-)
-PROCESS = frozenset(
-    {
-        "multiprocessing.Process",
-        "multiprocessing.context.Process",
-        "torch.multiprocessing.Process",
     }
 )
 # Set by torchrun in every process, and by the launcher that the rewrite adds.

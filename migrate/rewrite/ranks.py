@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.rewrite.tree import bind, is_attribute_of_self, keyword, nodes_of, targets
+from migrate.rewrite.environment import environment_name
+from migrate.rewrite.process_loops import process_loop
+from migrate.rewrite.tree import (
+    bind,
+    code,
+    is_attribute_of_self,
+    keyword,
+    nodes_of,
+    string_value,
+    targets,
+)
 
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
@@ -15,14 +25,33 @@ if TYPE_CHECKING:
 SPAWN = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn"})
 LAUNCHERS = SPAWN | {"torch_xla.launch", "torch_xla.distributed.xla_multiprocessing.spawn"}
 
+PROCESS = frozenset(
+    {
+        "multiprocessing.Process",
+        "multiprocessing.context.Process",
+        "torch.multiprocessing.Process",
+    }
+)
+
 # What a script may ask for the index instead of receiving it.
 ASKED = frozenset({"torch.distributed.get_rank", "torch.distributed.get_node_local_rank"})
+VARIABLES = frozenset(
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+    }
+)
 
 
 class Ranks:
     """Names that hold the replica's index, followed from the launched worker through direct calls.
 
-    The first parameter of a launched function is the index, and so is `dist.get_rank()`. It flows on
+    The first parameter of a launched function is the index, and so are `dist.get_rank()`,
+    `int(os.environ['LOCAL_RANK'])` and the option `--local_rank`. It flows on
     where it is passed by name to a function or class of the same script, and where it is assigned
     (`gpu = rank`, `self.gpu_id = gpu_id`).
     A parameter to which some call passes something else, and a name that is assigned more than once,
@@ -35,6 +64,8 @@ class Ranks:
         self._parameters: set[tuple[int, str]] = set()  # (id of the function, name)
         self._attributes: set[tuple[int, str]] = set()  # (id of the class, attribute)
         self._calls = self._calls_by_callee()
+        self._kept: frozenset[str] = frozenset()
+        self._kept = self._keep()
         for worker in self._workers:
             if worker.params.params:
                 self._parameters.add((id(worker), worker.params.params[0].name.value))
@@ -48,19 +79,57 @@ class Ranks:
         if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Modulo):
             return self.is_rank(node.left)  # rank % torch.cuda.device_count()
         if isinstance(node, cst.Call):
-            return self._context.qualified_name(node.func) in ASKED
+            return self._is_asked(node)
         if is_attribute_of_self(node):
             return (id(self._context.class_around(node)), node.attr.value) in self._attributes
+        if isinstance(node, cst.Attribute):
+            return code(node) in self._kept
         return False
+
+    def _is_asked(self, call: cst.Call) -> bool:
+        """Whether `call` asks for the index: `dist.get_rank()`, `int(os.environ['LOCAL_RANK'])`."""
+        if self._context.qualified_name(call.func) in ASKED:
+            return True
+        if code(call.func) != "int" or len(call.args) != 1:
+            return False
+        asked = call.args[0].value
+        strings = nodes_of(asked, cst.SimpleString)
+        return isinstance(asked, cst.Subscript | cst.Call) and any(
+            environment_name(string, self._context) in VARIABLES for string in strings
+        )
+
+    def _keep(self) -> frozenset[str]:
+        """Return the attributes of options, as `args.gpu`, to which only an index is assigned."""
+        values: dict[str, list[cst.BaseExpression]] = defaultdict(list)
+        for node in self._context.nodes:
+            if isinstance(node, cst.Assign):
+                for target in node.targets:
+                    attribute = target.target
+                    if isinstance(attribute, cst.Attribute) and not is_attribute_of_self(attribute):
+                        values[code(attribute)].append(node.value)
+        kept = {"args.local_rank"} if self._declares_local_rank() else set()
+        for _ in range(2):  # `args.rank` from the environment, then `args.gpu` from `args.rank`
+            self._kept = frozenset(kept)
+            kept |= {name for name, found in values.items() if all(map(self.is_rank, found))}
+        return frozenset(kept)
+
+    def _declares_local_rank(self) -> bool:
+        return any(
+            string_value(node) in ("--local_rank", "--local-rank") for node in self._context.nodes
+        )
 
     def _launched(self) -> list[cst.FunctionDef]:
         """Return the functions of this script that it launches."""
         workers = []
         for call in (node for node in self._context.nodes if isinstance(node, cst.Call)):
-            if self._context.qualified_name(call.func) in LAUNCHERS:
+            name = self._context.qualified_name(call.func)
+            first = None
+            if name in LAUNCHERS:
                 first = keyword(call, "fn") or (call.args[0] if call.args else None)
-                name = first.value.value if first and isinstance(first.value, cst.Name) else ""
-                worker = self._context.functions.get(str(name))
+            elif name in PROCESS and process_loop(call, self._context) is not None:
+                first = keyword(call, "target")
+            if first is not None:
+                worker = self._context.functions.get(code(first.value))
                 if worker is not None:
                     workers.append(worker)
         return workers

@@ -12,11 +12,11 @@ import libcst as cst
 
 from migrate.rewrite.context import Context
 from migrate.rewrite.devices import names_cuda
+from migrate.rewrite.launch import INIT
 from migrate.rewrite.ranks import SPAWN
 from migrate.rewrite.rule import Finding
 from migrate.rewrite.rules.ddp import DDP
 from migrate.rewrite.rules.grad_scaler import SCALERS
-from migrate.rewrite.rules.init_process_group import INIT
 from migrate.rewrite.tree import code, keyword, string_value
 
 NAME = "unhandled"

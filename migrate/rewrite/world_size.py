@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import libcst as cst
 
@@ -215,11 +215,15 @@ class WorldSize:
             if id(name) not in inside and self._context.bound_to(name)[0] is owner
         ]
 
-    def other_uses(self) -> Iterator[tuple[cst.CSTNode, str]]:
+    def other_uses(self, besides: Iterable[cst.CSTNode] = ()) -> Iterator[tuple[cst.CSTNode, str]]:
         """Yield where the script goes on using its own number of processes, and what to do there.
 
         A sampler that is told 2 of 8 replicas gives the same data to several of them, without an error.
+
+        Args:
+            besides: code that does not survive.
         """
+        gone = {id(node) for root in besides for node in nodes(root)}
         if isinstance(self._count, cst.Integer):
             for element in self._args:
                 if element.value.deep_equals(self._count):

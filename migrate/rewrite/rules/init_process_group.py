@@ -7,15 +7,10 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.launch import INIT
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import bind, code, keyword_arg, string_value, with_args
 
-INIT = frozenset(
-    {
-        "torch.distributed.init_process_group",
-        "torch.distributed.distributed_c10d.init_process_group",
-    }
-)
 PARAMETERS = (
     "backend",
     "init_method",
@@ -28,17 +23,19 @@ PARAMETERS = (
     "device_id",
 )
 # What the xla:// rendezvous knows by itself, from the TPU runtime.
-DROPPED = frozenset({"init_method", "world_size", "rank", "device_id"})
+DROPPED = frozenset({"init_method", "world_size", "rank", "store", "pg_options", "device_id"})
 
 
 class InitProcessGroup(Rule):
     """Join the process group over the TPU runtime instead of NCCL or Gloo.
 
     **What it does.** `init_process_group("nccl", rank=r, world_size=n)` becomes
-    `init_process_group("xla", init_method="xla://")`. Rank, world size and address are the runtime's;
-    `timeout` stays. `import torch_xla.distributed.xla_backend` is added: it registers the backend.
+    `init_process_group("xla", init_method="xla://")`, whatever the backend and the address were: literals,
+    options, conditions. Rank, world size, address and store are the runtime's; `timeout` stays.
+    `import torch_xla.distributed.xla_backend` is added: it registers the backend.
 
-    **Reported.** A group made over a `store`, with `pg_options`, over MPI, or with `*` or `**` arguments.
+    **Reported.** A group over MPI, or with `*` or `**` arguments. A `store`, `pg_options` and a
+    backend for CPU tensors (`"cpu:gloo,cuda:nccl"`) are reported too, the call being rewritten all the same.
 
     Source: torch_xla 2.9, `torch_xla/_internal/rendezvous.py`.
     """
@@ -90,6 +87,29 @@ class InitProcessGroup(Rule):
             )
             """,
         ),
+        rewritten(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def setup(args, device):
+                backend = "nccl" if torch.cuda.is_available() else "gloo"
+                dist.init_process_group(backend, args.dist_url, None, args.size, args.rank, device_id=device)
+                return backend
+            """,
+            """
+            import torch
+            import torch.distributed as dist
+            import torch_xla.distributed.xla_backend
+
+
+            def setup(args, device):
+                backend = "nccl" if torch.cuda.is_available() else "gloo"
+                dist.init_process_group("xla", init_method="xla://", timeout=None)
+                return backend
+            """,
+        ),
         left_alone(
             """
             import torch.distributed as dist
@@ -121,10 +141,18 @@ class InitProcessGroup(Rule):
         method = bound["init_method"].value if "init_method" in bound else None
         if string_value(backend) == "xla" and string_value(method) == "xla://":
             return
-        if refused := [name for name in ("store", "pg_options") if name in bound]:
-            message = f"init_process_group with {refused[0]}= has no equivalent on XLA"
+        if unused := [name for name in ("store", "pg_options") if name in bound]:
+            message = (
+                f"init_process_group({unused[0]}=…): the TPU runtime meets over a store of its own and has "
+                f"no such options; what makes `{code(bound[unused[0]].value)}` may go"
+            )
             yield from self.report(node, message)
-            return
+        if "cpu:" in (string_value(backend) or ""):
+            message = (
+                "the group had a backend for tensors on the CPU: collectives of these, and of objects, "
+                "need a group of their own, `torch.distributed.new_group(backend='gloo')`"
+            )
+            yield from self.report(node, message)
         if string_value(backend) == "mpi":
             yield from self.report(node, "a group over MPI: start the script without mpirun first")
             return

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.launch import is_guard
 from migrate.rewrite.ranks import SPAWN
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import bind, code, elements, with_args, without
@@ -27,7 +28,8 @@ class MpSpawn(Rule):
     argument and the count go. Where the worker does not use it, no statement is added.
 
     **Reported.** A spawn that does not wait (`join=False`), a call with `*args` or `**kwargs`, a script
-    built on `torch.distributed.rpc`; a world size that is passed to a worker whose definition is not in
+    built on `torch.distributed.rpc`; a lambda or nested worker, and a launch without a `__main__` guard
+    (rewritten all the same); a world size that is passed to a worker whose definition is not in
     the script; other uses of the script's own number of processes, such as
     `DistributedSampler(num_replicas=WORLD_SIZE)`.
 
@@ -91,6 +93,29 @@ class MpSpawn(Rule):
         reported(
             """
             import torch.multiprocessing as mp
+
+
+            def main():
+                mp.spawn(lambda rank: print(rank), nprocs=2)
+            """,
+            "define it at module level",
+        ),
+        reported(
+            """
+            import torch.multiprocessing as mp
+
+
+            def worker(rank):
+                print(rank)
+
+
+            mp.spawn(worker, nprocs=2)
+            """,
+            "while the file is read",
+        ),
+        reported(
+            """
+            import torch.multiprocessing as mp
             from torch.utils.data import DistributedSampler
 
             WORLD_SIZE = 2
@@ -127,6 +152,7 @@ class MpSpawn(Rule):
             message = "torch_xla.launch always waits for its replicas: join=False has no equivalent"
             yield from self.report(node, message)
             return
+        yield from self._not_launchable(node, bound["fn"].value, context)
         size = WorldSize(self, context, node, bound)
         passed = size.passed()
         if passed is not None and not size.may_be_dropped(passed):
@@ -140,6 +166,28 @@ class MpSpawn(Rule):
         for place, message in size.other_uses():
             yield from self.report(place, message)
         yield self._launch(node, context, bound, passed)
+
+    def _not_launchable(
+        self, node: cst.Call, fn: cst.BaseExpression, context: Context
+    ) -> Iterator[Finding]:
+        """Yield what keeps a spawned process from running the worker."""
+        nested = any(
+            isinstance(f, cst.FunctionDef) and isinstance(fn, cst.Name) and f.name.value == fn.value
+            for around in context.ancestors(node)
+            if isinstance(around, cst.FunctionDef)
+            for f in around.body.body
+        )
+        if isinstance(fn, cst.Lambda) or nested:
+            message = "a lambda or a nested function cannot be launched: define it at module level"
+            yield from self.report(node, message)
+        if context.function_around(node) is None and not any(
+            isinstance(above, cst.If) and is_guard(above) for above in context.ancestors(node)
+        ):
+            message = (
+                "launched while the file is read: the replicas read it too. Put the launch under "
+                "`if __name__ == '__main__':`"
+            )
+            yield from self.report(node, message)
 
     def _launch(
         self,

@@ -1,0 +1,185 @@
+"""Ranks of SLURM and MPI come after those of the launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
+
+import libcst as cst
+
+from migrate.rewrite.context import Context
+from migrate.rewrite.environment import environment_name, is_read
+from migrate.rewrite.launch import CLUSTER, RANKS, Style
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.tree import code, nodes_of
+
+
+class ClusterEnvironment(Rule):
+    """Take the rank from the launcher before SLURM's or MPI's.
+
+    **What it does.** SLURM and MPI give their variables to the process that starts the replicas, and each
+    replica inherits the same rank. In an `if` that takes the rank from them in one branch and from RANK
+    in a later one, the earlier branch is taken only where RANK is not set:
+    `if "RANK" not in os.environ and args.is_slurm_job:`. The launcher of the rewritten script sets RANK.
+
+    **Left alone.** A branch for SLURM or MPI after that for RANK: it is not reached.
+
+    **Reported.** SLURM's and MPI's variables where there is no branch for RANK, and mpi4py's communicators.
+    Start the script once on each host, with one task a node.
+
+    Source: torch_xla 2.9 (replicas inherit the environment of the process that launches them).
+    """
+
+    name = "cluster-environment"
+    nodes = (cst.If, cst.SimpleString, cst.Attribute)
+    examples = (
+        rewritten(
+            """
+            import os
+
+
+            def init_distributed_mode(args):
+                if args.on_mpi:
+                    args.rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+                elif "RANK" in os.environ:
+                    args.rank = int(os.environ["RANK"])
+                elif "SLURM_PROCID" in os.environ:
+                    args.rank = int(os.environ["SLURM_PROCID"])
+            """,
+            """
+            import os
+
+
+            def init_distributed_mode(args):
+                if "RANK" not in os.environ and args.on_mpi:
+                    args.rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+                elif "RANK" in os.environ:
+                    args.rank = int(os.environ["RANK"])
+                elif "SLURM_PROCID" in os.environ:
+                    args.rank = int(os.environ["SLURM_PROCID"])
+            """,
+        ),
+        left_alone(
+            """
+            import os
+
+            job = os.environ.get("SLURM_JOB_ID", "local")
+            """
+        ),
+        reported(
+            """
+            import os
+
+
+            def rank():
+                return int(os.environ["SLURM_PROCID"])
+            """,
+            "the same in all replicas",
+        ),
+        reported(
+            """
+            from mpi4py import MPI
+
+
+            def shard(paths):
+                return paths[MPI.COMM_WORLD.Get_rank() :: MPI.COMM_WORLD.Get_size()]
+            """,
+            "torch.distributed.get_rank()",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+        """Yield the edit of one branch, or a finding for a rank without a branch for RANK."""
+        if isinstance(node, cst.If):
+            if _comes_before_rank(node, context):
+                yield self._edit(node, context)
+        elif isinstance(node, cst.Attribute):
+            yield from self._communicator(node, context)
+        elif isinstance(node, cst.SimpleString):
+            yield from self._variable(node, context)
+
+    def _edit(self, node: cst.If, context: Context) -> Edit:
+        os = context.imports.require("os")
+        condition = f"{code(context.string('RANK'))} not in {os}.environ"
+
+        def replace(updated: cst.If) -> cst.If:
+            test = updated.test
+            if isinstance(test, cst.BooleanOperation | cst.IfExp | cst.NamedExpr) and not test.lpar:
+                test = test.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+            both = cst.BooleanOperation(
+                left=cst.parse_expression(condition), operator=cst.And(), right=test
+            )
+            return updated.with_changes(test=both, whitespace_before_test=cst.SimpleWhitespace(" "))
+
+        message = f"`{code(node.test)}`: only where the launcher has not set RANK"
+        return self.edit(node, replace, message)
+
+    def _variable(self, node: cst.SimpleString, context: Context) -> Iterator[Finding]:
+        name = environment_name(node, context)
+        if name not in CLUSTER or not is_read(node, context):
+            return
+        for above in context.ancestors(node):
+            if isinstance(above, cst.If) and _has_branch_for_rank(above, context):
+                return
+        message = (
+            f"{name} belongs to the process that starts the replicas and is the same in all replicas "
+            f"of it: take {CLUSTER[name]}, which the launcher sets, or ask torch_xla.runtime in the "
+            "replica; start the script once on each host"
+        )
+        yield from self.report(node, message)
+
+    def _communicator(self, node: cst.Attribute, context: Context) -> Iterator[Finding]:
+        name = context.qualified_name(node)
+        if name not in ("mpi4py.MPI.COMM_WORLD", "mpi4py.MPI.COMM_SELF"):
+            return
+        above = context.parent(node)
+        method = above.attr.value if isinstance(above, cst.Attribute) else ""
+        instead = {
+            "Get_rank": "torch.distributed.get_rank()",
+            "rank": "torch.distributed.get_rank()",
+            "Get_size": "torch.distributed.get_world_size()",
+            "size": "torch.distributed.get_world_size()",
+            "bcast": "torch.distributed.broadcast_object_list, over a gloo group",
+            "Barrier": "torch_xla.core.xla_model.rendezvous(tag)",
+        }.get(method, "torch.distributed, or read from the file system in each replica")
+        message = (
+            f"{code(above if method and above else node)}: replicas are no MPI processes, each is rank 0 "
+            f"of 1: {instead}"
+        )
+        yield from self.report(node, message)
+
+
+def _chain(node: cst.If) -> Iterator[cst.If | cst.Else]:
+    """Yield the branches of an `if`, beginning at `node`."""
+    branch: cst.If | cst.Else | None = node
+    while branch is not None:
+        yield branch
+        branch = branch.orelse if isinstance(branch, cst.If) else None
+
+
+def _comes_before_rank(node: cst.If, context: Context) -> bool:
+    """Whether the branch takes its rank from a cluster, and a later one of the same `if` from RANK."""
+    if context.launch.style is Style.SPAWN or _asks(node.test, RANKS, context):
+        return False
+    if not (_asks(node.body, CLUSTER, context) or _asks(node.test, CLUSTER, context)):
+        return False
+    return any(_takes_rank(branch, context) for branch in list(_chain(node))[1:])
+
+
+def _has_branch_for_rank(node: cst.If, context: Context) -> bool:
+    top: cst.CSTNode = node
+    while isinstance(above := context.parent(top), cst.If) and above.orelse is top:
+        top = above
+    assert isinstance(top, cst.If)
+    return any(_takes_rank(branch, context) for branch in _chain(top))
+
+
+def _takes_rank(branch: cst.If | cst.Else, context: Context) -> bool:
+    roots = [branch.body, branch.test] if isinstance(branch, cst.If) else [branch.body]
+    return any(_asks(root, RANKS, context) for root in roots)
+
+
+def _asks(root: cst.CSTNode, names: Container[str], context: Context) -> bool:
+    return any(
+        (environment_name(string, context) or "") in names and is_read(string, context)
+        for string in nodes_of(root, cst.SimpleString)
+    )
