@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from migrate.hazards.check import check_context
+from migrate.hazards.common import ImportHazard
 from migrate.hazards.config import Config
 from migrate.hazards.finding import UNREADABLE, UNUSED_IGNORE
 from migrate.hazards.hazard import Severity
@@ -32,15 +34,16 @@ class Left:
 
 
 def after_rewrite(
-    original: str, rewritten: Context, spoken: Sequence[tuple[int, int, str]] = ()
+    original: str, rewritten: Context, spoken: Sequence[tuple[int, int, str, str]] = ()
 ) -> tuple[Left, ...]:
     """Return what the rewrite did not handle and would fail, hang or be slow on a TPU.
 
     Args:
         original: the text of the script before the rewrite.
         rewritten: the script after it, or as it was where nothing changed.
-        spoken: line, column and rule of what the rewrite itself reports, in the original. A hazard of
-            which its rule speaks there is not said twice.
+        spoken: line, column, rule and message of what the rewrite itself reports, in the original. A
+            hazard of which its rule speaks there is not said twice, nor the import of a library whose
+            uses are reported.
     """
     lines = original.splitlines()
     origin = _origins(lines, rewritten.module.code.splitlines())
@@ -55,11 +58,25 @@ def after_rewrite(
         rules = hazards[one.code].spoken_by
         if any(
             said == line and (rule in rules or (rule == REMAINING and column <= at < end))
-            for said, at, rule in spoken
+            for said, at, rule, _ in spoken
         ):
             continue
-        found.append(Left(line, column, one.code, one.message))
+        if isinstance(hazards[one.code], ImportHazard):
+            library = re.split(r"[.:]", one.message)[0]
+            if any(message.startswith((f"{library}.", f"{library}:")) for *_, message in spoken):
+                continue
+        found.append(Left(line, column, one.code, _at_origin(one.message, origin)))
     return tuple(found)
+
+
+def _at_origin(message: str, origin: Mapping[int, tuple[int, int]]) -> str:
+    """Return `message` with the lines that it names as those of the original."""
+
+    def line(match: re.Match[str]) -> str:
+        found = origin.get(int(match[1]))
+        return f"line {found[0]}" if found else "a line that the rewrite added"
+
+    return re.sub(r"\bline (\d+)", line, message)
 
 
 def _origins(before: Sequence[str], after: Sequence[str]) -> dict[int, tuple[int, int]]:

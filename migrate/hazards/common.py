@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 import libcst as cst
@@ -23,6 +23,8 @@ class NamedHazard(Hazard):
         name = facts.names.of(node)
         if name is None:
             return
+        if isinstance(facts.context.parent(node), cst.BaseElement):
+            return  # one of several types, for isinstance
         for known, message in self.names:
             if name == known or (known.endswith(".") and name.startswith(known)):
                 yield self.hit(node, f"{name}: {message}")
@@ -73,6 +75,15 @@ def receiver(call: cst.Call) -> cst.BaseExpression:
     return cst.ensure_type(call.func, cst.Attribute).value
 
 
-def in_step(node: cst.CSTNode, facts: Facts, usual: Severity) -> Severity:
-    """Return `usual` inside of a training step, else `info`: code that runs once costs once."""
-    return usual if facts.steps.when(node) is When.STEP else Severity.INFO
+def placed(
+    hazard: Hazard, node: cst.CSTNode, value: cst.CSTNode | None, message: str, facts: Facts
+) -> Iterator[Hit]:
+    """Yield a hit at `node` for what is done to `value`.
+
+    Inside of a step it is as bad as usual; elsewhere, where it runs once or now and then, it is information,
+    and only if the value is on the device: data is prepared on the host in just these ways.
+    """
+    if facts.steps.when(node) is When.STEP:
+        yield hazard.hit(node, message)
+    elif facts.tensors.on_device(value):
+        yield hazard.hit(node, message, Severity.INFO)

@@ -7,7 +7,6 @@ import re
 import libcst as cst
 
 from migrate.rewrite.context import Context
-from migrate.rewrite.tree import nodes, nodes_of
 
 # Names that scripts give to the index of a replica, and to the question whether this is the first one.
 RANK = re.compile(r"(^|_)(rank|ordinal)$", re.IGNORECASE)
@@ -137,20 +136,3 @@ def _is_minus_one(node: cst.BaseExpression) -> bool:
         and isinstance(node.operator, cst.Minus)
         and isinstance(node.expression, cst.Integer)
     )
-
-
-def leaves_loop(block: cst.BaseSuite) -> cst.CSTNode | None:
-    """Return the first statement directly in `block` that leaves the loop or the program."""
-    for node in nodes_of(block, cst.SimpleStatementLine):
-        for small in node.body:
-            if isinstance(small, cst.Break | cst.Return):
-                return small
-            called = small.value if isinstance(small, cst.Expr) else None
-            if isinstance(called, cst.Call) and _last(called.func) in ("exit", "_exit", "quit"):
-                return small
-    return None
-
-
-def mentions(node: cst.CSTNode, names: frozenset[str]) -> bool:
-    """Whether one of `names` stands in `node`, as a name or an attribute."""
-    return any(isinstance(part, cst.Name) and part.value in names for part in nodes(node))

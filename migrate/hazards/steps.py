@@ -34,7 +34,7 @@ class Steps:
         self._functions: dict[tuple[int, str], cst.FunctionDef] = {}
         self.loops: list[cst.For | cst.While] = []
         self._inside: set[int] = set()
-        self._bodies: dict[int, cst.For | cst.While] = {}
+        self._bodies: set[int] = set()
         marked: list[cst.With] = []
         for node in context.nodes:
             if isinstance(node, cst.FunctionDef):
@@ -47,7 +47,7 @@ class Steps:
                 marked.append(node)
         starts: list[cst.CSTNode] = [block.body for block in marked]
         for loop in self.loops:
-            self._bodies[id(loop.body)] = loop
+            self._bodies.add(id(loop.body))
             if not any(loop in context.ancestors(block) for block in marked):
                 starts.extend(_slice(loop, context))
         starts.extend(self._forwards())
@@ -106,7 +106,13 @@ class Steps:
             self._inside.add(id(start))
             for call in nodes_of(start, cst.Call):
                 callee = self._callee(call)
-                if callee is not None and id(callee.body) not in self._inside:
+                if callee is None or id(callee.body) in self._inside | self._bodies:
+                    continue
+                if self._context.effects.of(callee.body) & BOTH == BOTH:
+                    # A method that is the whole step: what stands below the update is not in it.
+                    self._bodies.add(id(callee.body))
+                    stack.extend(_slice(callee, self._context))
+                else:
                     stack.append(callee.body)
 
     def _callee(self, call: cst.Call) -> cst.FunctionDef | None:
@@ -127,15 +133,15 @@ def is_step(block: cst.With, context: Context) -> bool:
     )
 
 
-def _slice(loop: cst.For | cst.While, context: Context) -> list[cst.CSTNode]:
-    """Return the statements of a loop from the one that the backward pass starts from to the update.
+def _slice(around: cst.For | cst.While | cst.FunctionDef, context: Context) -> list[cst.CSTNode]:
+    """Return the statements of a loop or function from what the backward pass starts from to the update.
 
     From the backward pass upwards a statement belongs if it binds a name that a later one uses; what lies
     between is taken along: as the script stands, it runs between forward and update.
     """
-    if not isinstance(loop.body, cst.IndentedBlock):
-        return [loop.body]
-    statements = list(loop.body.body)
+    if not isinstance(around.body, cst.IndentedBlock):
+        return [around.body]
+    statements = list(around.body.body)
     effects = [context.effects.of(statement) for statement in statements]
     backward = [i for i, effect in enumerate(effects) if Effect.BACKWARD in effect]
     if not backward:

@@ -93,7 +93,11 @@ class Tensors:
             value = binding.value if binding is not None and binding.how is How.VALUE else None
             if value is not None and self.is_boolean(value, depth + 1):
                 return True
-            return v.MASK.search(node.value) is not None
+            if v.MASK.search(node.value) is None:
+                return False
+            parameter = self._parameter(node) if binding is None else None
+            passed = list(self._bindings.passed(parameter[0], node.value)) if parameter else []
+            return not passed or any(self.is_boolean(one, depth + 1) for one in passed)
         return False
 
     def _of(self, node: cst.CSTNode) -> Kind:

@@ -25,14 +25,14 @@ SAME = frozenset({"data", "grad", "T", "mT", "H", "real", "imag"})
 
 # What only a tensor has, not an array of numpy.
 ONLY_TENSORS = words(
-    "unsqueeze permute contiguous detach requires_grad requires_grad_ is_cuda masked_fill masked_fill_ cuda "
-    "cpu backward new_zeros new_ones new_full new_tensor new_empty index_select expand expand_as type_as "
-    "softmax sigmoid log_softmax device dim float long half bfloat16 masked_select scatter_ scatter gather "
-    "index_add_ bmm matmul narrow unbind flatten_parameters sigmoid_ relu_ zero_ add_ mul_ sub_ div_ "
-    "clamp_ copy_ fill_ numel tril triu logsumexp argsort_ view_as size topk norm"
+    "unsqueeze permute contiguous detach masked_fill masked_fill_ backward new_zeros new_ones new_full "
+    "new_tensor new_empty index_select expand expand_as type_as log_softmax masked_select scatter_ scatter "
+    "index_add_ bmm narrow unbind zero_ add_ mul_ sub_ div_ clamp_ fill_ numel tril triu logsumexp view_as "
+    "data_ptr"
 )
 IN_A_FORWARD = ONLY_TENSORS | words(
-    "shape dtype view reshape transpose mean sum max min chunk split squeeze clone to"
+    "shape dtype view reshape transpose mean sum max min chunk split squeeze clone to size dim float long "
+    "half cpu device"
 )
 
 # torch functions that make a tensor, on the CPU where no device is named.

@@ -11,6 +11,7 @@ from pathlib import Path
 import libcst as cst
 
 from migrate.errors import MigrateError
+from migrate.hazards.after_rewrite import after_rewrite
 from migrate.rewrite.apply import apply
 from migrate.rewrite.calls.facts import ModuleCalls
 from migrate.rewrite.context import Context
@@ -107,13 +108,30 @@ def rewrite_source(
         calls: what its calls run, where its project is known already.
         check: whether to see that a second run would change nothing.
     """
-    rules = all_rules() if rules is None else rules
+    chosen, rules = rules, all_rules() if rules is None else rules
     found, data = _pass(source, rules, calls)
-    if check and data != source.data:
-        check_stable(data, source.path, rules)
+    rewritten = found.context
+    if data != source.data:
+        if check:
+            rewritten = check_stable(data, source.path, rules)
+        elif chosen is None:
+            rewritten = Context(parse(data, source.path))
+    findings = _notes(found, found.findings)
+    if chosen is None:
+        findings = _with_hazards(source, rewritten, findings)
     edits = [*_notes(found, found.edits), *_lost_comments(found, data)]
     edits.sort(key=lambda note: (note.line, note.column))
-    return Rewrite(source, data, tuple(edits), _notes(found, found.findings))
+    return Rewrite(source, data, tuple(edits), findings)
+
+
+def _with_hazards(
+    source: Source, rewritten: Context, findings: tuple[Note, ...]
+) -> tuple[Note, ...]:
+    """Return `findings` with the hazards that the rewritten script still has, in order of the lines."""
+    spoken = [(note.line, note.column, note.rule, note.message) for note in findings]
+    left = after_rewrite(source.text, rewritten, spoken)
+    hazards = [Note(one.line, one.column, one.code, one.message) for one in left]
+    return tuple(sorted((*findings, *hazards), key=lambda note: (note.line, note.column)))
 
 
 def _pass(
@@ -133,8 +151,11 @@ def check_stable(
     rules: Sequence[Rule] | None = None,
     *,
     calls: ModuleCalls | None = None,
-) -> None:
+) -> Context:
     """See that `data`, a rewritten form of the script at `path`, parses and would not change again.
+
+    Returns:
+        What is known of the rewritten script.
 
     Raises:
         NotStableError: it would.
@@ -153,6 +174,7 @@ def check_stable(
             f"({again.edits[0].message})",
             "please report this with the script",
         )
+    return again.context
 
 
 def _lost_comments(found: Plan, data: bytes) -> Iterator[Note]:

@@ -41,7 +41,7 @@ def train(model, loader, optimizer):
 """
 
 
-def left(before: str, after: str, spoken: list[tuple[int, int, str]]) -> tuple[Left, ...]:
+def left(before: str, after: str, spoken: list[tuple[int, int, str, str]]) -> tuple[Left, ...]:
     source = parse(inspect.cleandoc(after).encode() + b"\n", Path("script.py"))
     return after_rewrite(inspect.cleandoc(before) + "\n", Context(source), spoken)
 
@@ -57,10 +57,27 @@ def test_what_the_rewrite_reports_is_not_said_twice() -> None:
     after = AFTER.replace("x.nonzero()", "loss_of(x, x.mean().item())")
     (one,) = left(before, after, [])
     assert one.code == "XLA201"
-    assert left(before, after, [(one.line, one.column, "step")]) == ()
-    assert left(before, after, [(one.line, one.column, "unhandled")]) == ()
-    assert left(before, after, [(one.line, 1, "unhandled")]) == (one,)
-    assert left(before, after, [(one.line, one.column, "ddp")]) == (one,)
+    assert left(before, after, [(one.line, one.column, "step", "")]) == ()
+    assert left(before, after, [(one.line, one.column, "unhandled", "")]) == ()
+    assert left(before, after, [(one.line, 1, "unhandled", "")]) == (one,)
+    assert left(before, after, [(one.line, one.column, "ddp", "")]) == (one,)
+
+
+def test_a_line_in_the_message_is_that_of_the_original() -> None:
+    before = (
+        BEFORE + "\n\ndef end(model, rank):\n    if rank == 0:\n        torch.save(model, 'm')\n"
+    )
+    after = AFTER + "\n\ndef end(model, rank):\n    if rank == 0:\n        torch.save(model, 'm')\n"
+    _, one = left(before, after, [])
+    assert (one.code, one.line) == ("XLA301", 16)
+    assert "(line 15)" in one.message
+
+
+def test_an_import_is_not_named_beside_its_uses() -> None:
+    script = "from apex import amp\n\namp.half_function(f)\n"
+    (one,) = left(script, script, [])
+    assert (one.code, one.line) == ("XLA404", 1)
+    assert left(script, script, [(3, 1, "unhandled", "apex.amp.half_function: needs CUDA")]) == ()
 
 
 def test_what_only_costs_once_is_not_work_left_to_do() -> None:

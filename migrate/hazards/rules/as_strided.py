@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.hazards.common import in_step, method, receiver
+from migrate.hazards.common import method, placed, receiver
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
 
@@ -55,8 +55,10 @@ class AsStrided(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one call."""
         assert isinstance(node, cst.Call)
-        called = facts.names.of(node.func) == "torch.as_strided"
-        asked = method(node) in ("as_strided", "as_strided_") and not facts.names.of(node.func)
+        name = facts.names.of(node.func)
+        called = name == "torch.as_strided"
+        asked = method(node) in ("as_strided", "as_strided_") and name is None
         if called or (asked and facts.tensors.is_tensor(receiver(node))):
             message = "as_strided becomes a gather of every element: unfold, view or slices"
-            yield self.hit(node, message, in_step(node, facts, self.severity))
+            value = node.args[0].value if name and node.args else receiver(node)
+            yield from placed(self, node, value, message, facts)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.hazards.common import in_step
+from migrate.hazards.common import placed
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
 
@@ -67,5 +67,5 @@ class BooleanIndex(Hazard):
                 assigned = isinstance(facts.context.parent(node), cst.AssignTarget)
                 instead = "masked_fill or torch.where" if assigned else "torch.where(mask, x, 0)"
                 message = f"a boolean mask as index: a compilation for each number; {instead}"
-                yield self.hit(node, message, in_step(node, facts, self.severity))
+                yield from placed(self, node, index.value, message, facts)
                 return

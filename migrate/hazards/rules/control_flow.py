@@ -9,13 +9,10 @@ import libcst as cst
 from migrate.hazards.common import method, receiver
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
+from migrate.hazards.reads import CHECKS
 from migrate.hazards.steps import When
 from migrate.hazards.vocabulary import READS
 from migrate.rewrite.tree import code
-
-CHECKS = frozenset(
-    {"math.isfinite", "math.isnan", "math.isinf", "numpy.isnan", "numpy.isfinite", "numpy.isinf"}
-)
 
 
 class ControlFlow(Hazard):

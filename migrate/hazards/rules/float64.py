@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.hazards.common import in_step, method, receiver
+from migrate.hazards.common import method, receiver
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
 
@@ -67,7 +67,8 @@ class Float64(Hazard):
         compared = isinstance(facts.context.parent(node), cst.Comparison | cst.ComparisonTarget)
         if not compared and not _in_table(node, facts):
             message = "float64 is emulated on a TPU, slowly: float32"
-            yield self.hit(node, f"{what}: {message}", in_step(node, facts, self.severity))
+            once = not facts.steps.inside(node)
+            yield self.hit(node, f"{what}: {message}", Severity.INFO if once else None)
 
 
 def _in_table(node: cst.CSTNode, facts: Facts) -> bool:

@@ -60,6 +60,19 @@ class Item(Hazard):
                 print(loss.item())
 
 
+            class Trainer:
+                def run_batch(self, x, y):
+                    loss = self.model(x.cuda(), y.cuda())
+                    loss.backward()
+                    self.optimizer.step()
+                    if self.count % 10 == 0:
+                        print(loss.item())
+
+                def train(self, loader):
+                    for x, y in loader:
+                        self.run_batch(x, y)
+
+
             def names(record):
                 return record.item(), record["rows"].tolist()
             """

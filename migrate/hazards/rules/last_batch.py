@@ -11,20 +11,21 @@ from migrate.hazards.hazard import Hazard, Hit, Severity, example
 from migrate.rewrite.tree import code, keyword
 
 LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
+EVALUATION = ("val", "test", "eval", "sequential", "dev_")
 
 
 class LastBatch(Hazard):
     """The training loader keeps a last batch that is shorter than the others.
 
     **Why.** Its shape is new: the whole step is compiled once more, which on a TPU takes minutes for a
-    large model.
+    large model. Once: the second epoch finds both graphs.
 
     **What to do.** `drop_last=True` on the training loader.
     """
 
     code = "XLA108"
     name = "last-batch"
-    severity = Severity.WARNING
+    severity = Severity.INFO
     nodes = (cst.Call,)
     examples = (
         example(
@@ -42,6 +43,7 @@ class LastBatch(Hazard):
             train = DataLoader(images, batch_size=64, shuffle=True, drop_last=True)
             test = DataLoader(images, batch_size=64)
             other = DataLoader(images, batch_sampler=sampler)
+            test_loader = DataLoader(images, batch_size=64, shuffle=True)
             whole = DataLoader(images, shuffle=True)
             """
         ),
@@ -60,6 +62,10 @@ class LastBatch(Hazard):
             size = node.args[1].value
         if size is None or code(size) in ("1", "None"):
             return  # one sample at a time: no batch is shorter
+        above = facts.context.parent(node)
+        names = [code(one.target).lower() for one in getattr(above, "targets", ())]
+        if any(word in name for name in names for word in EVALUATION):
+            return
         if self._trains(node):
             message = "a last, shorter batch compiles the step once more: drop_last=True"
             yield self.hit(node, message)
@@ -69,5 +75,5 @@ class LastBatch(Hazard):
         shuffle, sampler = keyword(call, "shuffle"), keyword(call, "sampler")
         if sampler is not None and code(sampler.value) != "None":
             text = code(sampler.value).lower()
-            return not any(word in text for word in ("val", "test", "eval", "sequential"))
+            return not any(word in text for word in EVALUATION)
         return shuffle is not None and code(shuffle.value) not in ("False", "None")

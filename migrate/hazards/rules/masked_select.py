@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.hazards.common import in_step, method, receiver
+from migrate.hazards.common import method, placed, receiver
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
 
@@ -56,4 +56,5 @@ class MaskedSelect(Hazard):
             message = (
                 "masked_select: a compilation for each number selected; torch.where(mask, x, 0)"
             )
-            yield self.hit(node, message, in_step(node, facts, self.severity))
+            value = node.args[0].value if name and node.args else receiver(node)
+            yield from placed(self, node, value, message, facts)

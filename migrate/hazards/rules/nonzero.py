@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.hazards.common import in_step, method, receiver
+from migrate.hazards.common import method, placed, receiver
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
 
@@ -65,4 +65,5 @@ class Nonzero(Hazard):
                 return
             message = "a shape that depends on values: a compilation for each; mask, or use topk"
             what = name or f".{method(node)}()"
-            yield self.hit(node, f"{what}: {message}", in_step(node, facts, self.severity))
+            value = node.args[0].value if called and node.args else receiver(node)
+            yield from placed(self, node, value, f"{what}: {message}", facts)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.hazards.common import in_step, method, receiver
+from migrate.hazards.common import method, placed, receiver
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
 from migrate.rewrite.tree import keyword
@@ -62,6 +62,7 @@ class RepeatInterleave(Hazard):
         else:
             return
         named = keyword(node, "repeats")
-        if facts.tensors.is_tensor(named.value if named is not None else counts):
+        counts = named.value if named is not None else counts
+        if facts.tensors.is_tensor(counts):
             message = "repeat_interleave with a tensor of counts: a compilation for each total"
-            yield self.hit(node, message, in_step(node, facts, self.severity))
+            yield from placed(self, node, counts, message, facts)

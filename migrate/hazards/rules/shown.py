@@ -51,6 +51,7 @@ class Shown(Hazard):
             def train(model, loader, optimizer):
                 for step, (x, y) in enumerate(loader):
                     print("step", step, x.shape, f"{x.dtype}")
+                    x = torch.log(x.cuda())
                     loss = model(x.cuda(), y.cuda())
                     loss.backward()
                     optimizer.step()
@@ -67,7 +68,10 @@ class Shown(Hazard):
             return
         assert isinstance(node, cst.Call)
         prints = isinstance(node.func, cst.Name) and node.func.value == "print"
-        if prints or method(node) in LOGS:
+        logs = method(node) in LOGS and (facts.names.of(node.func) or "logging").startswith(
+            "logging"
+        )
+        if prints or logs:
             for value in _values(node):
                 if facts.tensors.on_device(value):
                     yield from placed(self, node, "printing a tensor", facts)

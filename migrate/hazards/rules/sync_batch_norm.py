@@ -44,7 +44,8 @@ class SyncBatchNorm(NamedHazard):
 
 
             def convert(model):
-                return torch.nn.BatchNorm2d(3)
+                kinds = (torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm)
+                return isinstance(model, kinds)
             """
         ),
     )

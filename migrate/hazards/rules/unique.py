@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.hazards.common import in_step, method, receiver
+from migrate.hazards.common import method, placed, receiver
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
 from migrate.hazards.tensors import Kind
@@ -59,4 +59,5 @@ class Unique(Hazard):
         asked = method(node) in ("unique", "unique_consecutive") and name is None
         if called or (asked and facts.tensors.is_tensor(receiver(node))):
             message = "unique: a compilation for each number of values; do it in the data loader"
-            yield self.hit(node, message, in_step(node, facts, self.severity))
+            value = node.args[0].value if name and node.args else receiver(node)
+            yield from placed(self, node, value, message, facts)

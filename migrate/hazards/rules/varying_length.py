@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.hazards.common import in_step, method, receiver
+from migrate.hazards.common import method, placed, receiver
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
 from migrate.hazards.vocabulary import READS
@@ -68,33 +68,38 @@ class VaryingLength(Hazard):
         """Yield one slice, loop count or packed sequence."""
         if isinstance(node, cst.Slice):
             for bound in (node.lower, node.upper):
-                if bound is not None and _read(bound, facts):
+                value = _read(bound, facts) if bound is not None else None
+                if bound is not None and value is not None:
                     text = f"`{code(bound)}` as a slice bound is read from a tensor"
-                    yield self._hit(bound, text, facts)
+                    yield from self._hits(bound, value, text, facts)
             return
         assert isinstance(node, cst.Call)
         if facts.names.of(node.func) in PACKED:
-            yield self._hit(node, "a packed sequence has its lengths in the graph", facts)
+            data = node.args[0].value if node.args else None
+            text = "a packed sequence has its lengths in the graph"
+            yield from self._hits(node, data, text, facts)
         elif isinstance(node.func, cst.Name) and node.func.value == "range":
-            yield from (
-                self._hit(node, f"`{code(node)}`: the number of turns is read", facts)
-                for arg in node.args[:2]
-                if _read(arg.value, facts)
-            )
+            for arg in node.args[:2]:
+                value = _read(arg.value, facts)
+                if value is not None:
+                    text = f"`{code(node)}`: the number of turns is read"
+                    yield from self._hits(node, value, text, facts)
 
-    def _hit(self, node: cst.CSTNode, what: str, facts: Facts) -> Hit:
+    def _hits(
+        self, node: cst.CSTNode, value: cst.CSTNode | None, what: str, facts: Facts
+    ) -> Iterator[Hit]:
         message = f"{what}: a compilation for each; pad to a few lengths and mask"
-        return self.hit(node, message, in_step(node, facts, self.severity))
+        yield from placed(self, node, value, message, facts)
 
 
-def _read(bound: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `bound` holds a value that is read from a tensor."""
+def _read(bound: cst.BaseExpression, facts: Facts) -> cst.BaseExpression | None:
+    """Return the tensor from which a value in `bound` is read, if any is."""
     if facts.tensors.is_tensor(bound):
-        return True
+        return bound
     for call in nodes_of(bound, cst.Call):
         if method(call) in READS and facts.tensors.is_tensor(receiver(call)):
-            return True
+            return receiver(call)
         plain = isinstance(call.func, cst.Name) and call.func.value == "int"
         if plain and call.args and facts.tensors.is_tensor(call.args[0].value):
-            return True
-    return False
+            return call.args[0].value
+    return None

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.hazards.common import in_step
+from migrate.hazards.common import placed
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
 from migrate.hazards.tensors import Kind
@@ -62,4 +62,4 @@ class WhereIndices(Hazard):
         if node.args[0].star or facts.tensors.kind(node.args[0].value) is Kind.HOST:
             return
         message = "one argument: indices whose number depends on values; give it three"
-        yield self.hit(node, f"torch.where: {message}", in_step(node, facts, self.severity))
+        yield from placed(self, node, node.args[0].value, f"torch.where: {message}", facts)
