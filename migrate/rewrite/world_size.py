@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.rewrite.context import Context
 from migrate.rewrite.devices import is_device_count
 from migrate.rewrite.index_sums import added_index
+from migrate.rewrite.process_loops import holds
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.rules.init_process_group import in_rendezvous_argument
 from migrate.rewrite.shared_counts import SharedCounts
@@ -57,8 +58,12 @@ class WorldSize:
         position = self._position(passed)
         if worker is None or position >= len(worker.params.params):
             return False
-        calls = self._direct_calls(worker)
-        return all(call.args[position].value.deep_equals(passed.value) for call in calls)
+        if worker.params.params[position].default is not None:
+            return False
+        return all(
+            position < len(call.args) and call.args[position].value.deep_equals(passed.value)
+            for call in self._direct_calls(worker)
+        )
 
     def _launched(self) -> cst.FunctionDef | None:
         if not isinstance(self._fn, cst.Name):
@@ -70,16 +75,12 @@ class WorldSize:
         worker = self._launched()
         if worker is None or isinstance(worker.params.star_arg, cst.Param):
             return None
-        if any(parameter.default is not None for parameter in worker.params.params):
-            return None
         for name in self._context.references(worker.name.value):
             if name is not self._fn and name is not worker.name:
                 call = self._context.parent(name)
                 if not isinstance(call, cst.Call) or call.func is not name:
                     return None
-                if len(call.args) != len(worker.params.params) or any(
-                    arg.star or arg.keyword for arg in call.args
-                ):
+                if any(arg.star or arg.keyword for arg in call.args):
                     return None
         return worker
 
@@ -92,11 +93,14 @@ class WorldSize:
     def _position(self, passed: cst.BaseElement) -> int:
         return self._args.index(passed) + self._first
 
-    def edits(self, passed: cst.BaseElement | None) -> Iterator[Edit]:
+    def edits(
+        self, passed: cst.BaseElement | None, besides: Sequence[cst.CSTNode] = ()
+    ) -> Iterator[Edit]:
         """Yield the edits by which the worker asks for the number of replicas.
 
         Args:
             passed: the element of `args=(…)` that goes, with the worker's parameter for it; None for none.
+            besides: code that does not survive.
         """
         worker = self._launched()
         asked = [f"{target} = {self._ask(target)}" for target in self._shared.in_worker()]
@@ -113,7 +117,7 @@ class WorldSize:
         if worker is not None and (asked or position is not None):
             yield self._worker_edit(worker, asked, position, gone)
         yield from self._shared.removed(self._rule)
-        yield from self._count_removed()
+        yield from self._count_removed(besides)
 
     def _ask(self, target: str) -> str:
         """Return the call that asks for the number that `target` holds: of this host, or of all."""
@@ -176,17 +180,20 @@ class WorldSize:
             and self._context.bound_to(name)[0] is worker
         ]
 
-    def _count_removed(self) -> Iterator[Edit]:
-        """Remove `world_size = torch.cuda.device_count()` where nothing but the spawn uses it."""
-        others = [m for m in self._other_mentions() if not self._goes_anyway(m)]
+    def _count_removed(self, besides: Sequence[cst.CSTNode]) -> Iterator[Edit]:
+        """Remove `world_size = torch.cuda.device_count()` where nothing but the launch uses it."""
+        mentions = (m for m in self._other_mentions() if not self._goes_anyway(m))
+        others = [m for m in mentions if not any(holds(root, m) for root in besides)]
         if len(others) != 1:
             return
         assign = self._context.parent(self._context.parent(others[0]))
         if (
             isinstance(assign, cst.Assign)
             and len(assign.targets) == 1
-            and isinstance(assign.value, cst.Call)
-            and is_device_count(assign.value, self._context)
+            and (
+                isinstance(assign.value, cst.Integer)
+                or is_device_count(assign.value, self._context)
+            )
         ):
             message = f"`{code(assign)}` goes: the launcher counts the devices"
             yield self._rule.edit(
@@ -234,7 +241,7 @@ class WorldSize:
                     )
         for mention in self._other_mentions():
             binds = isinstance(self._context.parent(mention), cst.AssignTarget | cst.Param)
-            if not binds and not self._goes_anyway(mention):
+            if not binds and id(mention) not in gone and not self._goes_anyway(mention):
                 yield (
                     mention,
                     f"`{code(mention)}` is the script's own number of processes; there are as many "
