@@ -19,6 +19,9 @@ class OptimizerOrder(Rule):
 
     **Reported.** A construction of an optimizer of torch in a function that moves nothing to the device
     before it, in a script that does so elsewhere: move the model first, or see that the caller has.
+    `torch.__future__.set_swap_module_params_on_conversion(True)`, before anything is moved, lets a move
+    keep the parameters themselves, so that the order no longer matters (measured: the optimizer made
+    before the move changes the weights).
 
     Source: torch_xla 2.9 (measured); pytorch/xla#3675, #1764.
     """
@@ -79,5 +82,6 @@ class OptimizerOrder(Rule):
             yield from self.report(
                 node,
                 "if the model is moved to the device only after this, its weights never change, with no "
-                "error: move it before the optimizer is made",
+                "error: move it before the optimizer is made, or call "
+                "torch.__future__.set_swap_module_params_on_conversion(True) first",
             )
