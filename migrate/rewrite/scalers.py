@@ -9,7 +9,7 @@ import libcst as cst
 
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Replacement
-from migrate.rewrite.tree import code
+from migrate.rewrite.tree import code, nodes_of
 
 ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 
@@ -127,7 +127,9 @@ class Removal:
             return False
         self._lines.add(id(line))
         message = f"removed: {code(statement)}"
-        self.changes.append(Change(line, lambda _: cst.RemoveFromParent(), line, message))
+        # Not the whole line: another rule may edit what is in it, to no effect.
+        call = next(nodes_of(statement, cst.Call))
+        self.changes.append(Change(line, lambda _: cst.RemoveFromParent(), call.func, message))
         return True
 
     def _empties_a_block(self) -> bool:

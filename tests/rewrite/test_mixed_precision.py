@@ -237,6 +237,28 @@ class TestOldTorchXla:
         assert reports(script, "old-torch-xla")
 
 
+AVAILABLE = "torch.cuda.is_available()"
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        (f"with torch.autocast('cuda' if {AVAILABLE} else 'cpu'): f()", "torch.autocast('xla'"),
+        (
+            f"kind = torch.bfloat16 if {AVAILABLE} else torch.half\n"
+            "with torch.autocast('cuda', dtype=kind): f()",
+            "kind = torch.bfloat16\n",
+        ),
+        (f"self.s = torch.amp.GradScaler('cuda', enabled={AVAILABLE})", "enabled=False"),
+        (f"o = torch.optim.Adam(p, fused={AVAILABLE})", "torch.optim.Adam(p)"),
+        (f"s = torch.amp.GradScaler('cuda' if {AVAILABLE} else 'cpu')\ns.scale(x)", "x"),
+        ("model = torch.compile(model.cuda())", ".to("),
+    ],
+)
+def test_beside_rules_that_edit_the_same_lines(line: str, after: str) -> None:
+    assert after in text(f"import torch\n\n{line}\n").replace('"', "'")
+
+
 def test_a_framework_is_named_once() -> None:
     script = "import deepspeed\nfrom deepspeed import zero\n\ndeepspeed.initialize(zero)\n"
     assert len(reports(script, "frameworks")) == 1

@@ -124,7 +124,7 @@ class ApexAmp(Rule):
         name = context.qualified_name(call.func)
         if name == "apex.amp.load_state_dict" and isinstance(statement, cst.Expr):
             message = "a loss scale is not loaded: bfloat16 has none"
-            yield self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[line])
+            yield self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[call.func])
         if name not in INITIALIZE or not isinstance(statement, cst.Assign):
             return
         switch = self._switch(statement, call, context)
@@ -139,10 +139,10 @@ class ApexAmp(Rule):
 
         if switch:
             message = "apex.amp.initialize → autocast on for XLA, in bfloat16"
-            yield self.edit(line, replace, message, consumes=[line])
+            yield self.edit(line, replace, message, consumes=[call.func])
         else:
             message = "apex.amp.initialize goes: float32"
-            yield self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[line])
+            yield self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[call.func])
 
     def _switch(self, statement: cst.Assign, call: cst.Call, context: Context) -> list[str] | None:
         """Return the lines in place of `initialize`, none where it does nothing; None: not plain."""
@@ -195,7 +195,10 @@ class ApexAmp(Rule):
             yield from self.report(call, message)
             return
         loss = bound["loss"].value
-        bare = isinstance(loss, cst.Name | cst.Attribute | cst.Call | cst.Subscript) or loss.lpar
+        if next(nodes_of(loss, cst.Call), None) is not None:
+            yield from self.report(call, f"give `{code(loss)}` a name and run its backward")
+            return
+        bare = isinstance(loss, cst.Name | cst.Attribute | cst.Subscript) or loss.lpar
         if not bare:
             loss = loss.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         changes = [
@@ -212,7 +215,7 @@ class ApexAmp(Rule):
             above = [*updated.leading_lines, *getattr(first, "leading_lines", ())]
             return cst.FlattenSentinel([first.with_changes(leading_lines=above), *body.body[1:]])
 
-        changes.append(Change(node, replace, item, "the loss is not scaled in bfloat16"))
+        changes.append(Change(node, replace, call.func, "the loss is not scaled in bfloat16"))
         for change in changes:
             yield self.edit(change.node, change.replace, change.message, consumes=[change.gone])
         for branch in branches_made_equal(changes, context):

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.cuda_available import ASKED
 from migrate.rewrite.tree import bind, code, keyword_arg, nodes_of, string_value, with_args
 
 CUDA_AUTOCAST = frozenset(
@@ -133,7 +134,7 @@ class Autocast(Rule):
         elif name in AUTOCAST:
             bound = bind(call, PARAMETERS)
             device = bound.get("device_type") if bound else None
-            value = string_value(device.value) if device else None
+            value = _device_type(device, context) if device else None
             if bound is None or value == "cuda":
                 yield from self._region(call, context, bound, device)
             elif value == "xla" or value is None:
@@ -173,7 +174,9 @@ class Autocast(Rule):
                 args.append(arg if arg.keyword else keyword_arg(name, arg.value))
             return with_args(updated, args).with_changes(func=function)
 
-        gone: list[cst.CSTNode] = [device.value] if device else [call.func]
+        gone: list[cst.CSTNode] = [] if device else [call.func]
+        if device and string_value(device.value) is not None:
+            gone.append(device.value)
         if half and dtype is not None:
             gone.append(dtype.value)
         if not device and "device" in bound:
@@ -206,7 +209,7 @@ class Autocast(Rule):
             return
         if name in CUDA_AUTOCAST and isinstance(above, cst.Assign):
             yield self._partial(node, context)
-        elif name in HALF and _leads_to_region(node, context):
+        elif name in HALF and _leads_to_region(node, context) and not _is_dropped(node, context):
             bfloat16 = cst.parse_expression(f"{context.imports.require('torch')}.bfloat16")
             message = f"{code(node)} → torch.bfloat16: the type of an autocast region"
             yield self.edit(node, lambda _: bfloat16, message, consumes=[node])
@@ -272,7 +275,31 @@ def _leads_to_region(node: cst.CSTNode, context: Context) -> bool:
 def _is_for_cuda(call: cst.Call, context: Context) -> bool:
     name = context.qualified_name(call.func)
     device = (bind(call, PARAMETERS) or {}).get("device_type") if name in AUTOCAST else None
-    return name in CUDA_AUTOCAST or (device is not None and string_value(device.value) == "cuda")
+    return name in CUDA_AUTOCAST or (device is not None and _device_type(device, context) == "cuda")
+
+
+def _device_type(arg: cst.Arg, context: Context) -> str | None:
+    """Return the type of device in the argument; of a choice by CUDA's availability, CUDA."""
+    value = arg.value
+    if isinstance(value, cst.IfExp) and _asks(value.test, context):
+        value = value.orelse if isinstance(value.test, cst.UnaryOperation) else value.body
+    return string_value(value)
+
+
+def _asks(test: cst.BaseExpression, context: Context) -> bool:
+    return any(context.qualified_name(call.func) in ASKED for call in nodes_of(test, cst.Call))
+
+
+def _is_dropped(node: cst.CSTNode, context: Context) -> bool:
+    """Whether `node` is what a choice by CUDA's availability does not take."""
+    below = node
+    for above in context.ancestors(node):
+        if isinstance(above, cst.IfExp) and _asks(above.test, context):
+            negated = isinstance(above.test, cst.UnaryOperation)
+            if below is (above.body if negated else above.orelse):
+                return True
+        below = above
+    return False
 
 
 def _is_dtype_of_region(arg: cst.CSTNode, call: cst.Call, context: Context) -> bool:

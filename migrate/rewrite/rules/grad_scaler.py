@@ -221,8 +221,8 @@ class GradScaler(Rule):
                 return with_args(updated, [cst.Arg(xla), *args]).with_changes(func=function)
             return with_args(updated, args)
 
-        gone: list[cst.CSTNode] = [call.func]
-        gone += [arg.value for arg in (enabled, device) if arg is not None]
+        # Not `enabled`: another rule may edit what is in it, to no effect.
+        gone = [call.func] if device is None else [call.func, device.value]
         message = (
             f"{code(call)}: disabled, so that its calls pass through; bfloat16 needs no scaling"
         )
