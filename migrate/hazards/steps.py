@@ -69,7 +69,7 @@ class Steps:
                 return When.SOMETIMES if conditional else When.EVERY_STEP
             if isinstance(above, cst.FunctionDef | cst.ClassDef):
                 return When.ELSEWHERE
-            if isinstance(above, cst.If) and below is not above.test:
+            if isinstance(above, cst.If) and below is not above.test and above is not node:
                 conditional = True
             below = above
         return When.ELSEWHERE
