@@ -16,6 +16,8 @@ from migrate.rewrite.engine import rewrite
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(folder.name for folder in EXAMPLES.glob("launch_*"))
 ROOT = EXAMPLES.parent
+# Starts its processes with `Process` itself, which `python -m shims` does not see by itself.
+START = {"launch_process": ["--start", "alone"]}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -34,7 +36,11 @@ def losses(output: str) -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_two_replicas_train_as_two_processes(name: str) -> None:
     before = subprocess.run(
-        [sys.executable, "-m", "shims", "--ranks", "2", "--backend", "cpu", "before.py"],
+        [
+            *(sys.executable, "-m", "shims", "--ranks", "2", "--backend", "cpu"),
+            *START.get(name, []),
+            "before.py",
+        ],
         cwd=EXAMPLES / name,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
