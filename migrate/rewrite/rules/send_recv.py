@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.rewrite.collective_calls import POINT_TO_POINT, called
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.tree import keyword
 
 
 class SendRecv(Rule):
@@ -21,6 +22,8 @@ class SendRecv(Rule):
     **Reported.** `send`, `recv`, `isend`, `irecv`, `batch_isend_irecv`, `send_object_list` and
     `recv_object_list`. `torch_xla.core.xla_model.collective_permute(x, pairs)` says the same in one
     operation that all replicas make.
+
+    `all_to_all_single` with sizes of the parts too: XLA splits evenly, other sizes raise.
 
     Source: torch_xla 2.9, `torch_xla/distributed/xla_backend.py` (read).
     """
@@ -52,12 +55,26 @@ class SendRecv(Rule):
             """,
             "collective_permute",
         ),
+        reported(
+            """
+            import torch.distributed as dist
+
+
+            def exchange(received, x, sizes):
+                dist.all_to_all_single(received, x, input_split_sizes=sizes)
+            """,
+            "pad the parts",
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Finding]:
         """Yield a finding for one message."""
         assert isinstance(node, cst.Call)
         name = called(node, context)
+        sizes = [keyword(node, f"{side}_split_sizes") for side in ("output", "input")]
+        if name == "all_to_all_single" and any(sizes):
+            message = "all_to_all_single with split sizes raises on XLA: pad the parts to one size"
+            yield from self.report(node, message)
         if name in POINT_TO_POINT:
             message = (
                 f"{name} cuts the graph on XLA: let all replicas call "
