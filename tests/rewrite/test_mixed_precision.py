@@ -251,7 +251,7 @@ AVAILABLE = "torch.cuda.is_available()"
         ),
         (f"self.s = torch.amp.GradScaler('cuda', enabled={AVAILABLE})", "enabled=False"),
         (f"o = torch.optim.Adam(p, fused={AVAILABLE})", "torch.optim.Adam(p)"),
-        (f"s = torch.amp.GradScaler('cuda' if {AVAILABLE} else 'cpu')\ns.scale(x)", "x"),
+        (f"s = torch.amp.GradScaler('cuda' if {AVAILABLE} else 'cpu')\ns.scale(x)", "x\n"),
         ("model = torch.compile(model.cuda())", ".to("),
     ],
 )
