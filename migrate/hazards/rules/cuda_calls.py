@@ -21,7 +21,7 @@ class CudaCalls(NamedHazard):
     code = "XLA801"
     name = "cuda-calls"
     severity = Severity.ERROR
-    spoken_by = ("set-device",)
+    spoken_by = ("set-device", "cuda-memory")
     nodes = (cst.Name, cst.Attribute)
     names = (
         ("torch.cuda.set_device", "raises: a replica sees one device, remove it"),
@@ -30,7 +30,6 @@ class CudaCalls(NamedHazard):
         ("torch.cuda.synchronize", "raises: torch_xla.sync(wait=True)"),
         ("torch.cuda.Event", "raises: time.perf_counter() after torch_xla.sync(wait=True)"),
         ("torch.cuda.Stream", "raises: XLA orders its own work, remove it"),
-        ("torch.cuda.stream", "raises: XLA orders its own work, remove it"),
         ("torch.cuda.current_stream", "raises: XLA orders its own work, remove it"),
         ("torch.cuda.default_stream", "raises: XLA orders its own work, remove it"),
         ("torch.cuda.get_rng_state", "raises: xm.get_rng_state()"),
@@ -38,6 +37,9 @@ class CudaCalls(NamedHazard):
         ("torch.cuda.get_device_properties", "raises: there is no CUDA device"),
         ("torch.cuda.get_device_name", "raises: there is no CUDA device"),
         ("torch.cuda.get_device_capability", "raises: there is no CUDA device"),
+        ("torch.cuda.memory_summary", "raises: xm.get_memory_info()"),
+        ("torch.cuda.reset_peak_memory_stats", "raises: remove it"),
+        ("torch.cuda.reset_max_memory_allocated", "raises: remove it"),
         ("torch.cuda.mem_get_info", "raises: xm.get_memory_info()"),
         ("torch.cuda.CUDAGraph", "raises: XLA replays its graphs by itself"),
         ("torch.cuda.graph", "raises: XLA replays its graphs by itself"),

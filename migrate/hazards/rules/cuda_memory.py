@@ -32,12 +32,6 @@ class CudaMemory(NamedHazard):
         ("torch.cuda.memory_cached", "silently answers 0 on XLA: xm.get_memory_info()"),
         ("torch.cuda.max_memory_cached", "silently answers 0 on XLA: xm.get_memory_info()"),
         ("torch.cuda.memory_stats", "silently answers 0 on XLA: xm.get_memory_info()"),
-        ("torch.cuda.memory_summary", "silently answers 0 on XLA: xm.get_memory_info()"),
-        ("torch.cuda.reset_peak_memory_stats", "silently answers 0 on XLA: xm.get_memory_info()"),
-        (
-            "torch.cuda.reset_max_memory_allocated",
-            "silently answers 0 on XLA: xm.get_memory_info()",
-        ),
     )
     examples = (
         example(
