@@ -261,6 +261,20 @@ def _independent(schedule: Statement, other: Statement) -> bool:
     )
 
 
+def feedback(found: Arrangement) -> Iterator[tuple[int, list[str]]]:
+    """Yield the statements below the block that read what the next step uses, and the names of that."""
+    statements = found.body.statements
+    for index in sorted(found.below):
+        if statements[index].outside is not Outside.READ:
+            continue
+        earlier = (statements[i].flow.used for i in found.staying() if i < index)
+        names = {
+            name for used in earlier for name in overlap(statements[index].flow.assigned, used)
+        }
+        if names:
+            yield index, sorted(names)
+
+
 def exits(found: Arrangement) -> list[cst.BaseStatement]:
     """Return the statements that end the program and now do so after the step."""
     moved = (found.body.statements[i].node for i in sorted(found.below))

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.rewrite.arrange import Arrangement, exits
+from migrate.rewrite.arrange import Arrangement, exits, feedback
 from migrate.rewrite.context import Context
 from migrate.rewrite.layout import Layout, new, original, renamed
 from migrate.rewrite.nested import nested_reads
+from migrate.rewrite.outside import Outside
 from migrate.rewrite.read import Read
 from migrate.rewrite.reads import Reads
 from migrate.rewrite.rule import Edit, Finding, Run, Wrap
@@ -120,6 +121,11 @@ class Wrapping:
         """Report the reads that stay in the block."""
         statement = part.body.statements[index]
         why = part.kept.get(index, "")
+        if statement.outside is Outside.TIMER:
+            message = (
+                f"`{_head(statement.node)}` in the step only times its recording: time whole steps"
+            )
+            self._findings.append(Finding(self.rule, part.body.block.body[index], message))
         for read in Reads(part.body.values, self.context).inside(statement.node):
             if id(read) in gone:
                 continue
@@ -149,6 +155,12 @@ class Wrapping:
                 else "statement that logs or reads goes"
             )
             self._notes.append(f"{count} {what} below it")
+        for index, names in feedback(part):
+            message = (
+                f"{', '.join(names)}: read after each step, for the next one needs it: the device waits "
+                "for the host at every step"
+            )
+            self._findings.append(Finding(self.rule, part.body.block.body[index], message))
         for node in exits(part):
             self._notes.append(
                 f"`{_head(node)}` comes after the step: the weights are updated once more before the "

@@ -215,6 +215,38 @@ def test_a_read_that_the_step_needs_stays_and_is_reported() -> None:
     assert ["each step waits for it" in message for message in reports(done)] == [True]
 
 
+def test_a_read_that_the_next_step_needs_is_made_after_this_one_and_flagged() -> None:
+    done = loop(
+        """
+        loss = (model(x) - y).mean() * scale
+        scale = 1.0 / max(loss.item(), 1.0)
+        loss.backward()
+        optimizer.step()
+        """
+    )
+    assert statements(done)[1] == ["scale = 1.0 / max(loss.item(), 1.0)"]
+    assert ["scale: read after each step" in message for message in reports(done)] == [True]
+
+
+def test_a_timer_in_the_middle_is_reported() -> None:
+    done = run(
+        """
+        import time
+
+
+        def train(model, loader, optimizer):
+            model.to("xla")
+            for x in loader:
+                x = x.to("xla")
+                loss = model(x).mean()
+                forward = time.time()
+                loss.backward()
+                optimizer.step()
+        """
+    )
+    assert ["only times its recording" in message for message in reports(done)] == [True]
+
+
 class TestOnSomeReplicas:
     def test_logging_goes_below(self) -> None:
         done = loop(
