@@ -17,31 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from migrate.options import as_json, takes_a_script
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 FINE, FINDINGS, COULD_NOT = 0, 1, 2
-
-Command = Callable[..., None]
-
-
-def takes_a_script(command: Command) -> Command:
-    """Add what the commands that run a script share: the script, its arguments, replicas, time limit."""
-    a_path = click.Path(path_type=Path)
-    up_to_64 = click.IntRange(1, 64)
-    for decorate in (
-        click.option("--timeout", type=click.FloatRange(min=1), help="Seconds for each run."),
-        click.option(
-            "--replicas", default=2, show_default=True, type=up_to_64, help="Ranks of a run."
-        ),
-        click.argument("args", nargs=-1, type=click.UNPROCESSED),
-        click.argument("script", type=a_path),
-    ):
-        command = decorate(command)
-    return command
-
-
-as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON for machines.")
 
 
 def main() -> None:
@@ -153,13 +134,15 @@ def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
     short_help="Rewrite DDP scripts for torch_xla.",
 )
 @click.argument(
-    "paths", metavar="SCRIPT...", nargs=-1, required=True, type=click.Path(path_type=Path)
+    "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write to this file or folder."
+)
 @click.option("--diff", is_flag=True, help="Print the change, write nothing.")
 @click.option("--in-place", is_flag=True, help="Overwrite the script itself.")
 @click.option("--check", is_flag=True, help="Write nothing; exit code 1 if something would change.")
-@click.option("--force", is_flag=True, help="Overwrite an existing rewritten file.")
+@click.option("--force", is_flag=True, help="Overwrite an existing rewritten file or folder.")
 @as_json
 def rewrite(
     paths: tuple[Path, ...],
@@ -170,41 +153,42 @@ def rewrite(
     force: bool,
     json_output: bool,
 ) -> None:
-    """Rewrite DDP scripts into torch_xla launch/step form.
+    """Rewrite DDP scripts, or a folder of them, into torch_xla launch/step form.
 
-    Writes SCRIPT_xla.py beside each untouched SCRIPT.py and says what it did. What no rule handles is
-    listed with file and line; exit code 1 then.
+    Writes SCRIPT_xla.py beside each untouched SCRIPT.py; of a folder, rewritten files and copies of the
+    others to the folder -o. What no rule handles is listed with file and line; exit code 1 then.
     """
     if output is not None and (in_place or len(paths) > 1):
-        raise click.UsageError("-o names one file: give one script, and not --in-place")
+        raise click.UsageError("-o names one file or folder: give one path, and not --in-place")
     if sum((diff, in_place, check)) > 1:
         raise click.UsageError("--diff, --in-place and --check exclude one another")
+    if any(path.is_dir() for path in paths):
+        if len(paths) > 1 or in_place or (output is None and not (diff or check)):
+            raise click.UsageError(
+                "a folder is rewritten to another one: give it alone, with -o OUT"
+            )
+        with _errors():
+            to = None if diff or check else output
+            sys.exit(_rewrite_folder(paths[0], to, diff, force, json_output))
     with _errors():
         from migrate.rewrite.engine import rewrite as rewrite_script
-        from migrate.rewrite.write import beside, check_target, write
+        from migrate.rewrite.write import beside, write_all
         from migrate.views.rewrite import rewrite_as_json, rewrite_summary
 
         rewrites = [rewrite_script(path) for path in paths]
         targets = [path if in_place else output or beside(path) for path in paths]
-        writes = not (diff or check)
-        jobs = [job for job in zip(rewrites, targets, strict=True) if job[0].changed]
-        if writes:
-            for done, target in jobs:  # all of them before the first is written
-                check_target(done, target, force=force or in_place)
-            for done, target in jobs:
-                write(done, target, force=force or in_place)
+        pairs = list(zip(rewrites, targets, strict=True))
+        if writes := not (diff or check):
+            write_all(pairs, force=force or in_place)
         if json_output:
-            pairs = zip(rewrites, targets, strict=True)
             _show_json([rewrite_as_json(done, to if writes else None) for done, to in pairs])
-        else:
-            for done, target in zip(rewrites, targets, strict=True):
-                if diff:
-                    click.echo(done.diff(target), nl=False)
-                # With --diff, stdout is a patch and nothing else.
-                _show(*rewrite_summary(done, target if writes else None), err=diff)
-    open_ends = any(done.findings for done in rewrites)
-    would_change = check and any(done.changed for done in rewrites)
-    sys.exit(FINDINGS if open_ends or would_change else FINE)
+        for done, target in () if json_output else pairs:
+            if diff:
+                click.echo(done.diff(target), nl=False)
+            # With --diff, stdout is a patch and nothing else.
+            _show(*rewrite_summary(done, target if writes else None), err=diff)
+    left = any(done.findings or (check and done.changed) for done in rewrites)
+    sys.exit(FINDINGS if left else FINE)
 
 
 @commands.command(
@@ -244,6 +228,23 @@ def check(
         for line in check_lines(checked, form):
             click.echo(line)
     sys.exit(FINDINGS if checked.failed else FINE)
+
+
+def _rewrite_folder(folder: Path, to: Path | None, diff: bool, force: bool, json: bool) -> int:
+    """Do what `rewrite` does for a whole folder; return the exit code."""
+    from migrate.rewrite.write import rewrite_into
+    from migrate.views.folder import folder_as_json, folder_summary
+
+    with _progress(quiet=json) as progress:
+        done = rewrite_into(folder, to, force=force, progress=progress)
+    if json:
+        _show_json(folder_as_json(done, to))
+    else:
+        if diff:
+            click.echo(done.diff(), nl=False)
+        _show(*folder_summary(done, to), err=diff)
+    would_change = to is None and not diff and done.changed
+    return FINDINGS if done.left_to_do or done.problems or would_change else FINE
 
 
 @commands.command(

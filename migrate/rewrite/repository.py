@@ -80,6 +80,10 @@ class FolderRewrite:
         """The files whose content is another one."""
         return tuple(file for file in self.files if file.changed)
 
+    def diff(self) -> str:
+        """Return all changes as one patch."""
+        return "".join(file.diff() for file in self.changed)
+
     @property
     def problems(self) -> tuple[FileRewrite, ...]:
         """The files that could not be rewritten."""
@@ -121,7 +125,9 @@ def rewrite_folder(
     """
     if not folder.is_dir():
         raise UnreadableScriptError(f"{folder}: no such folder", "check the path")
-    paths = sorted(path for path in files_of(folder) if path.suffix == ".py" and path.is_file())
+    python = (path for path in files_of(folder) if path.suffix == ".py")
+    # A link is copied as a link, so what it points to is rewritten, if it lies in the folder.
+    paths = sorted(path for path in python if path.is_file() and not path.is_symlink())
     contents = {path: path.read_bytes() for path in paths}
     concerned = [path for path in paths if concerns_rules(contents[path])]
     progress(f"reading {len(paths)} files of {folder}")

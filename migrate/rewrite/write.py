@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from converters.checkpoint.atomic import atomic_write
 from migrate.errors import MigrateError
 from migrate.rewrite.engine import Rewrite
-from migrate.rewrite.repository import FolderRewrite, files_of
+from migrate.rewrite.repository import FolderRewrite, files_of, rewrite_folder
 
 
 class NotWritableError(MigrateError):
@@ -30,6 +30,28 @@ class WouldOverwriteError(MigrateError):
 
     Remedy: name another file with `-o`, or overwrite it with `--force`.
     """
+
+
+def rewrite_into(
+    folder: Path,
+    to: Path | None,
+    *,
+    force: bool = False,
+    progress: Callable[[str], None] = lambda message: None,
+) -> FolderRewrite:
+    """Rewrite `folder` and write it to the folder `to`, where one is given.
+
+    Raises:
+        UnreadableScriptError: there is no such folder.
+        NotWritableError, WouldOverwriteError: before any work, see `write_folder`.
+    """
+    if to is not None:
+        check_folder_target(folder, to, force=force)
+    done = rewrite_folder(folder, progress=progress)
+    if to is not None:
+        progress(f"writing {to}")
+        write_folder(done, to, force=force)
+    return done
 
 
 def write_folder(rewrite: FolderRewrite, to: Path, *, force: bool = False) -> None:
@@ -121,6 +143,19 @@ def write(rewrite: Rewrite, to: Path, *, force: bool = False) -> bool:
         file.write(rewrite.data)
         os.fchmod(file.fileno(), mode | stat.S_IWUSR)
     return True
+
+
+def write_all(rewrites: Sequence[tuple[Rewrite, Path]], *, force: bool = False) -> None:
+    """Write each script that changed to its place, if all of them can be.
+
+    Raises:
+        NotWritableError, WouldOverwriteError: before the first is written; see `write`.
+    """
+    changed = [(rewrite, to) for rewrite, to in rewrites if rewrite.changed]
+    for rewrite, to in changed:
+        check_target(rewrite, to, force=force)
+    for rewrite, to in changed:
+        write(rewrite, to, force=force)
 
 
 def check_target(rewrite: Rewrite, to: Path, *, force: bool) -> None:

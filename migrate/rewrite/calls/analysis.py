@@ -12,10 +12,11 @@ from functools import cached_property
 from pathlib import Path
 
 from migrate.rewrite.calls.effect import BOTH, Effect
+from migrate.rewrite.calls.kinds import External, Instance, Place, Value
 from migrate.rewrite.calls.order import callees_first
 from migrate.rewrite.calls.scopes import Class, Function, ModuleScope, Region, Scope, scopes_of
 from migrate.rewrite.calls.training import CAPTURES, Running, running
-from migrate.rewrite.calls.values import Evaluator, External, Instance, Place, Value
+from migrate.rewrite.calls.values import Evaluator
 from migrate.rewrite.project import Project, file_of
 
 # Arguments carry functions into functions that carry them on: so many times they are followed.

@@ -8,16 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from migrate.rewrite.calls.effect import BOTH, Effect
+from migrate.rewrite.calls.kinds import SCHEDULER, External, Instance, Result, Super, Value
 from migrate.rewrite.calls.scopes import Class, Function, Scope
-from migrate.rewrite.calls.values import (
-    SCHEDULER,
-    Evaluator,
-    External,
-    Instance,
-    Result,
-    Super,
-    Value,
-)
+from migrate.rewrite.calls.values import Evaluator
 
 # `.step()` is also what these are told, by the names that scripts give them.
 NOT_OPTIMIZERS = re.compile(

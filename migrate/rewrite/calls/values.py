@@ -7,68 +7,36 @@ guessed.
 from __future__ import annotations
 
 import ast
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from migrate.rewrite.calls.families import Families
+from migrate.rewrite.calls.kinds import (
+    NOTHING,
+    External,
+    Instance,
+    Place,
+    Result,
+    Super,
+    Value,
+    Values,
+    class_around,
+    handed_back,
+    result_of,
+)
 from migrate.rewrite.calls.scopes import Binding, Class, Function, ModuleScope, Scope, lambda_name
 from migrate.rewrite.project import Project, file_of
 
 DEEPEST = 60
-# Of what external calls give only this is followed; every tensor would be too much.
-FOLLOWED = re.compile(r"optim|sched|scaler|adam|lamb|deepspeed|graph|fastai|learner", re.IGNORECASE)
 COLLECTIONS = frozenset(
     {"list", "tuple", "set", "dict", "sorted", "reversed", "iter", "zip", "enumerate", "filter"}
     | {"chain", "ModuleList"}
 )
-Values = frozenset["Value"]
 Key = tuple[str, int, int]
-SCHEDULER = re.compile(r"lr_scheduler|sched|annealing|warmup", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Instance:
-    """An object of a class of the project; not exact where it may be of a subclass."""
-
-    of: Class
-    exact: bool = True
-
-
-@dataclass(frozen=True)
-class Place:
-    """A module or package of the project."""
-
-    path: Path
-
-
-@dataclass(frozen=True)
-class External:
-    """Something outside of the project, by its dotted name."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Result:
-    """What calling something external gave: `Result('torch.optim.SGD')` is an optimizer."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Super:
-    """What `super()` is in a method of a class."""
-
-    of: Class
-
-
-Value = Function | Class | Instance | Place | External | Result | Super
-NOTHING: Values = frozenset()
-
-
-class Evaluator:
+class Evaluator(Families):
     """Evaluates expressions of a project, each once.
 
     Args:
@@ -84,12 +52,7 @@ class Evaluator:
         self._running: set[Key] = set()
         self._parameter_reads = 0
         self.passed: dict[tuple[Function, str], set[Value]] = defaultdict(set)
-        self._subclasses: dict[Class, list[Class]] = defaultdict(list)
-        for scope in scopes.values():
-            for made in scope.classes:
-                for base in self._bases(made):
-                    if isinstance(base, Class):
-                        self._subclasses[base].append(made)
+        super().__init__(made for scope in scopes.values() for made in scope.classes)
 
     def forget_parameters(self) -> None:
         """Evaluate anew, when asked, what depends on the arguments of calls."""
@@ -159,7 +122,7 @@ class Evaluator:
                 return self._member(value, name, exact=True)
             case Super(of):
                 found = (
-                    self._member(base, name) for base in self._bases(of) if isinstance(base, Class)
+                    self._member(base, name) for base in self.bases(of) if isinstance(base, Class)
                 )
                 return self._union(found)
             case Place(path):
@@ -169,34 +132,6 @@ class Evaluator:
             case Result(dotted):
                 return frozenset([External(f"{dotted}().{name}")])
         return NOTHING
-
-    def method(self, of: Class, name: str) -> Function | None:
-        """Return the method `name` of the class `of`, inherited ones included."""
-        for ancestor in self.ancestors(of):
-            for binding in ancestor.bindings.get(name, ()):
-                if isinstance(binding.scope, Function):
-                    return binding.scope
-        return None
-
-    def ancestors(self, of: Class) -> Iterator[Class]:
-        """Yield the class `of` and its bases in the project, the nearest first."""
-        seen: set[Class] = set()
-        waiting = [of]
-        while waiting:
-            made = waiting.pop(0)
-            if made not in seen:
-                seen.add(made)
-                yield made
-                waiting += [base for base in self._bases(made) if isinstance(base, Class)]
-
-    def external_bases(self, of: Class) -> set[str]:
-        """Return the dotted names of the external classes that `of` derives from."""
-        return {
-            base.name
-            for ancestor in self.ancestors(of)
-            for base in self._bases(ancestor)
-            if isinstance(base, External)
-        }
 
     def _elements(self, node: ast.expr | None, scope: Scope) -> Values:
         match node:
@@ -248,7 +183,7 @@ class Evaluator:
             return
         for value in self.values(node.value, scope):
             if isinstance(value, Instance):
-                for related in self._relatives(value.of, value.exact):
+                for related in self.relatives(value.of, value.exact):
                     assigned = (
                         *related.attributes[node.attr],
                         *related.bindings.get(node.attr, ()),
@@ -362,7 +297,7 @@ class Evaluator:
                     if isinstance(value, Class):
                         found.add(Instance(value, exact=False))
                     elif isinstance(value, External):
-                        found |= _result_of(value)
+                        found |= result_of(value)
                 return frozenset(found)
             case ast.BinOp(left=one, right=other):
                 return self._annotated(one, scope) | self._annotated(other, scope)
@@ -384,15 +319,15 @@ class Evaluator:
                 for returned in called.returns:
                     found |= self._bound(Binding("item", called, returned, index=index))
             elif isinstance(called, External):
-                found |= _result_of(called)
+                found |= result_of(called)
                 if index < len(value.args):  # model, optimizer = amp.initialize(model, optimizer)
-                    found |= _handed_back(called, self.values(value.args[index], scope))
+                    found |= handed_back(called, self.values(value.args[index], scope))
         return frozenset(found)
 
     def _result(self, call: ast.Call, scope: Scope) -> Values:
         """Return what calling gives; wrappers of the outside give what they wrap, too."""
         if isinstance(call.func, ast.Name):
-            if call.func.id == "super" and (own := _class_around(scope)):
+            if call.func.id == "super" and (own := class_around(scope)):
                 return frozenset([Super(own)])
             if call.func.id == "getattr" and len(call.args) >= 2:
                 return self._getattr(call, scope)
@@ -409,9 +344,9 @@ class Evaluator:
                     if method := self.method(of, "__call__"):
                         found |= self._union(self.values(r, method) for r in method.returns)
                 case External():
-                    found |= _result_of(called)
+                    found |= result_of(called)
                     if call.args:
-                        found |= _handed_back(called, self.values(call.args[0], scope))
+                        found |= handed_back(called, self.values(call.args[0], scope))
         return frozenset(found)
 
     def _getattr(self, call: ast.Call, scope: Scope) -> Values:
@@ -421,31 +356,11 @@ class Evaluator:
         found = self.values(call.args[0], scope)
         return self._union(self.attribute(value, name.value) for value in found)
 
-    def _bases(self, of: Class) -> Iterator[Value]:
-        for base in of.bases:
-            yield from self.values(base, of.parent or of)
-
-    def _relatives(self, of: Class, exact: bool) -> Iterator[Class]:
-        """Yield the classes whose members an instance of `of` may have: bases, and subclasses."""
-        yield from self.ancestors(of)
-        if not exact:
-            yield from self._descendants(of)
-
-    def _descendants(self, of: Class) -> Iterator[Class]:
-        seen: set[Class] = {of}
-        waiting = list(self._subclasses.get(of, ()))
-        while waiting:
-            made = waiting.pop()
-            if made not in seen:
-                seen.add(made)
-                yield made
-                waiting += self._subclasses.get(made, ())
-
     def _member(self, of: Class, name: str, exact: bool = True) -> Values:
         found: set[Value] = set()
         if method := self.method(of, name):
             found |= self._of_method(method)
-        for related in self._relatives(of, exact):
+        for related in self.relatives(of, exact):
             bindings = related.bindings.get(name, ())
             methods = (
                 b.scope for b in bindings if isinstance(b.scope, Function) and b.kind == "scope"
@@ -467,22 +382,3 @@ class Evaluator:
     @staticmethod
     def _union(found: Iterable[Values]) -> Values:
         return frozenset().union(*found)
-
-
-def _class_around(scope: Scope | None) -> Class | None:
-    while scope is not None:
-        if isinstance(scope, Function) and scope.owner is not None:
-            return scope.owner
-        scope = scope.parent
-    return None
-
-
-def _result_of(called: External) -> Values:
-    return frozenset([Result(called.name)]) if FOLLOWED.search(called.name) else NOTHING
-
-
-def _handed_back(called: External, values: Values) -> Values:
-    """Return those of `values` that `called`, given them, may hand back: a wrapped function or optimizer."""
-    if SCHEDULER.search(called.name):
-        return NOTHING  # made from an optimizer, and none itself
-    return frozenset(v for v in values if isinstance(v, Function | Class | Instance | Result))

@@ -1,0 +1,29 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+Command = Callable[..., None]
+
+
+def takes_a_script(command: Command) -> Command:
+    """Add what the commands that run a script share: the script, its arguments, replicas, time limit."""
+    a_path = click.Path(path_type=Path)
+    up_to_64 = click.IntRange(1, 64)
+    for decorate in (
+        click.option("--timeout", type=click.FloatRange(min=1), help="Seconds for each run."),
+        click.option(
+            "--replicas", default=2, show_default=True, type=up_to_64, help="Ranks of a run."
+        ),
+        click.argument("args", nargs=-1, type=click.UNPROCESSED),
+        click.argument("script", type=a_path),
+    ):
+        command = decorate(command)
+    return command
+
+
+as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON for machines.")

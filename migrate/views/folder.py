@@ -1,0 +1,87 @@
+"""What `migrate rewrite` shows of a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from migrate.rewrite.engine import Note
+from migrate.rewrite.repository import FolderRewrite
+from migrate.views.tables import plain_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def folder_summary(done: FolderRewrite, written: Path | None) -> Iterator[RenderableType]:
+    """Yield the report of a folder: files, rewrites by rule, findings, and what to do by hand in order.
+
+    Args:
+        done: the rewrite.
+        written: where it was written; None if nothing was.
+    """
+    target = f" → {escape(str(written))}" if written else ""
+    yield f"[bold]{escape(str(done.folder))}{target}[/bold]"
+    total = len(done.files) + done.untouched
+    yield f"{total} Python files: {len(done.changed)} rewritten, {total - len(done.changed)} as they are"
+    if done.notebooks:
+        yield f"{len(done.notebooks)} notebooks copied as they are"
+    if done.edits_by_rule or done.findings_by_rule:
+        yield from _rules(done)
+    if done.problems:
+        yield f"[red]{len(done.problems)} files could not be rewritten and are as they were[/red]"
+        yield from (f"  {escape(file.problem)}" for file in done.problems)
+    if done.left_to_do:
+        yield f"[yellow]{len(done.left_to_do)} left to do by hand, in this order[/yellow]"
+        yield _left_to_do(done)
+
+
+def _rules(done: FolderRewrite) -> Iterator[RenderableType]:
+    table = plain_table("rule", "rewrites", "findings")
+    names = list(dict.fromkeys([*done.edits_by_rule, *done.findings_by_rule]))
+    for name in names:
+        edits, findings = done.edits_by_rule.get(name, 0), done.findings_by_rule.get(name, 0)
+        table.add_row(name, str(edits), str(findings))
+    yield table
+
+
+def _left_to_do(done: FolderRewrite) -> RenderableType:
+    table = plain_table()
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(style="magenta", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, note in done.left_to_do:
+        place = f"{escape(str(name))}:{note.line}:{note.column}"
+        table.add_row(place, note.rule, escape(note.message))
+    return table
+
+
+def folder_as_json(done: FolderRewrite, written: Path | None) -> dict[str, Any]:
+    """Return the same as plain values; paths are in the folder."""
+    return {
+        "folder": str(done.folder),
+        "written": str(written) if written else None,
+        "python_files": len(done.files) + done.untouched,
+        "files": [
+            {
+                "path": str(file.name),
+                "changed": file.changed,
+                "problem": file.problem or None,
+                "edits": [dataclasses.asdict(note) for note in file.edits],
+            }
+            for file in done.files
+            if file.changed or file.problem
+        ],
+        "notebooks": [str(name) for name in done.notebooks],
+        "edits_by_rule": done.edits_by_rule,
+        "findings_by_rule": done.findings_by_rule,
+        "left_to_do": [_finding(name, note) for name, note in done.left_to_do],
+    }
+
+
+def _finding(name: Path, note: Note) -> dict[str, Any]:
+    return {"path": str(name), **dataclasses.asdict(note)}
