@@ -190,6 +190,11 @@ class Devices:
         found: dict[str, list[cst.Name | cst.Attribute]] = defaultdict(list)
         for node in self._context.nodes:
             if isinstance(node, cst.Name):
+                above = self._context.parent(node)
+                if isinstance(above, cst.Attribute) and above.attr is node:
+                    continue  # the last part of `torch.cuda.stream` is no mention of `stream`
+                if isinstance(above, cst.Arg) and above.keyword is node:
+                    continue
                 found[node.value].append(node)
             elif isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
                 found[f"{node.value.value}.{node.attr.value}"].append(node)
