@@ -247,7 +247,9 @@ class Collectives:
 def _known(kind: str) -> None:
     if kind not in _FOLDS:
         raise RefusedOnTpuError(
-            f"XLA has no reduction {kind!r} ({caller()})", f"one of {', '.join(_FOLDS)}"
+            f"XLA has no reduction {kind!r} ({caller()})",
+            f"one of {', '.join(_FOLDS)}",
+            "reduce-op",
         )
 
 

@@ -321,6 +321,7 @@ def _refusing_xla(function: Any) -> Any:
             raise RefusedOnTpuError(
                 f"an object collective on the xla group at {caller()}",
                 "use a group made by dist.new_group(backend='gloo')",
+                "object-collectives",
             )
         return function(*args, **kwargs)
 

@@ -12,17 +12,20 @@ class ShimError(Exception):
     Args:
         what: what went wrong, and where (file, line), in one line.
         remedy: what the user can do about it, in one line.
+        rule: the rule of `migrate rewrite` that rewrites or explains the construct, if one does.
     """
 
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(f"{what}; {remedy}")
+    def __init__(self, what: str, remedy: str, rule: str = "") -> None:
+        named = f" (`migrate rewrite`: rule {rule})" if rule else ""
+        super().__init__(f"{what}; {remedy}{named}")
         self.what = what
         self.remedy = remedy
+        self.rule = rule
 
-    def __reduce__(self) -> tuple[type[ShimError], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type[ShimError], tuple[str, str, str]]:
         # Exceptions are pickled by `args`, which holds the one joined line: errors cross process
         # borders here (a replica's error reaches the process that launched it).
-        return type(self), (self.what, self.remedy)
+        return type(self), (self.what, self.remedy, self.rule)
 
 
 class NotSimulatedError(ShimError):

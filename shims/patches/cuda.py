@@ -216,11 +216,17 @@ def _accelerator(devices: Devices, finish: Callable[[], None]) -> Iterator[Patch
             yield patch(accelerator, name, function, "as torch.cuda")
 
 
-def refusal(what: str, remedy: str) -> DeviceNotAnsweredError:
-    """The error for what has no true answer here, with the program's line."""
+def refusal(what: str, remedy: str, rule: str = "") -> DeviceNotAnsweredError:
+    """The error for what has no true answer here, with the program's line.
+
+    Args:
+        what: the call.
+        remedy: what to write instead.
+        rule: the rule of `migrate rewrite` that is about it.
+    """
     line = calls.user_line()
     return DeviceNotAnsweredError(
-        f"{what}{f' at {line}' if line else ''} has no answer here", remedy
+        f"{what}{f' at {line}' if line else ''} has no answer here", remedy, rule
     )
 
 
@@ -246,10 +252,15 @@ def refusals(answered: set[str]) -> Iterator[Patch]:
         yield patch(torch.cuda, name, _refusing(name), "refused: there is no true answer")
 
 
+# Names of `torch.cuda` by what they are about; the rest is reported as left over.
+_RULES = {"ExternalStream": "cuda-streams", "memory": "cuda-memory", "mem_get": "cuda-memory"}
+
+
 def _refusing(name: str) -> Callable[..., Any]:
     remedy = _REMEDIES.get(name, "leave the call out, or guard it by a flag of the program")
+    rule = next((rule for start, rule in _RULES.items() if name.startswith(start)), "")
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise refusal(f"torch.cuda.{name}", remedy)
+        raise refusal(f"torch.cuda.{name}", remedy, rule)
 
     return refuse

@@ -161,6 +161,7 @@ class Devices:
             raise DeviceNotAnsweredError(
                 f"CUDA error: invalid device ordinal {number}",
                 f"the program runs with {self.count} devices",
+                "device",
             )
         return number
 

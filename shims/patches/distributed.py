@@ -147,7 +147,9 @@ def _barrier(on_xla: bool) -> Callable[..., Any]:
         from torch_xla.core import xla_model
 
         if group is not None and dist.get_world_size(group) != dist.get_world_size():
-            raise refusal("dist.barrier of some of the replicas", "make its group with gloo")
+            raise refusal(
+                "dist.barrier of some of the replicas", "make its group with gloo", "barrier"
+            )
         # torch_xla's own barrier waits for nobody.
         xla_model.rendezvous("shims.barrier")
         return averages.Done() if async_op else None

@@ -32,6 +32,7 @@ def _figure(file: Path, field: str) -> int:
         raise DeviceNotAnsweredError(
             f"a memory figure asked for at {calls.user_line()}: the host's is not the TPU's",
             "torch_xla.core.xla_model.get_memory_info() tells the TPU's",
+            "cuda-memory",
         )
     try:
         for line in file.read_text().splitlines():
@@ -43,6 +44,7 @@ def _figure(file: Path, field: str) -> int:
     raise DeviceNotAnsweredError(
         f"a memory figure asked for at {calls.user_line()} has no answer: {file} has no {field}",
         "ask on Linux or on a GPU, or leave the figure out",
+        "cuda-memory",
     )
 
 
@@ -64,6 +66,7 @@ def reset_peak(device: Any = None) -> None:
         raise DeviceNotAnsweredError(
             f"torch.cuda.reset_peak_memory_stats at {calls.user_line()}: {error}",
             "leave the reset out: the peak then counts from the start of the process",
+            "cuda-memory",
         ) from error
 
 
@@ -84,6 +87,7 @@ class _Stats(dict[str, int]):
         raise DeviceNotAnsweredError(
             f"torch.cuda.memory_stats()[{key!r}] at {calls.user_line()} has no answer here",
             f"only {', '.join(self)} are measured",
+            "cuda-memory",
         )
 
 

@@ -53,6 +53,7 @@ def _move(parameter: Any, fn: Callable[[torch.Tensor], torch.Tensor], name: str)
         raise refusal(
             f"a move of {name}, which DDP holds,",
             "move the model before DDP; torch.save copies to the host by itself",
+            "optimizer-order",
         )
     if parameter._backward_hooks:
         raise refusal(

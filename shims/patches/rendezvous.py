@@ -52,6 +52,7 @@ def require_same(asked: int | None, running: int) -> None:
         raise refusal(
             f"init_process_group(world_size={asked}) in {running} replicas",
             f"run it with --ranks {asked}",
+            "init-process-group",
         )
 
 

@@ -123,6 +123,7 @@ class Stream:
             raise DeviceNotAnsweredError(
                 f"torch.cuda.Stream.cuda_stream at {calls.user_line()}: there is no CUDA stream",
                 "code that hands streams to CUDA libraries needs a GPU",
+                "cuda-streams",
             )
         raise AttributeError(name)
 

@@ -89,7 +89,7 @@ class Generators:
             DeviceNotAnsweredError: it is a state of a GPU's generator.
         """
         if new_state.dtype is not torch.int64 or new_state.numel() != 1:
-            raise refusal("a random state of a GPU", "seed with torch.manual_seed on XLA")
+            raise refusal("a random state of a GPU", "seed with torch.manual_seed on XLA", "rng")
         xla_model.set_rng_state(int(new_state.item()) % 2**64)
 
     def set_rng_state_all(self, new_states: Iterable[torch.Tensor]) -> None:
@@ -109,6 +109,7 @@ def patches(devices: Devices) -> Iterator[Patch]:
             raise refusal(
                 f"mp.spawn of {nprocs} processes with {devices.count} devices, join={join}",
                 f"run it with --ranks {nprocs} and join=True: XLA has a process for each device",
+                "mp-spawn",
             )
         torch_xla.launch(fn, args=tuple(args))
 
