@@ -113,6 +113,7 @@ SCRIPTS = (
         "--multiprocessing-distributed --world-size 1 --rank 0 --dist-url tcp://127.0.0.1:{port}",
         stands_in=DATA,
         start="spawn",
+        args_on_xla="-b 8",
     ),
     Script(
         "facebookresearch+barlowtwins",
