@@ -34,8 +34,9 @@ class InitProcessGroup(Rule):
     options, conditions. Rank, world size, address and store are the runtime's; `timeout` stays.
     `import torch_xla.distributed.xla_backend` is added: it registers the backend.
 
-    **Reported.** A group over MPI, or with `*` or `**` arguments. A `store`, `pg_options` and a
-    backend for CPU tensors (`"cpu:gloo,cuda:nccl"`) are reported too, the call being rewritten all the same.
+    **Reported.** A group over MPI, in a script built on `torch.distributed.rpc`, or with `*` or `**`
+    arguments. A `store`, `pg_options` and a backend for CPU tensors (`"cpu:gloo,cuda:nccl"`) are reported
+    too, the call being rewritten all the same.
 
     Source: torch_xla 2.9, `torch_xla/_internal/rendezvous.py`.
     """
@@ -153,6 +154,10 @@ class InitProcessGroup(Rule):
                 "need a group of their own, `torch.distributed.new_group(backend='gloo')`"
             )
             yield from self.report(node, message)
+        if context.uses_rpc:
+            message = "RPC has no equivalent on XLA: its process group stays as it is"
+            yield from self.report(node, message)
+            return
         if string_value(backend) == "mpi":
             yield from self.report(node, "a group over MPI: start the script without mpirun first")
             return
