@@ -162,14 +162,12 @@ def rewrite(
         raise click.UsageError("-o names one file or folder: give one path, and not --in-place")
     if sum((diff, in_place, check)) > 1:
         raise click.UsageError("--diff, --in-place and --check exclude one another")
-    if any(path.is_dir() for path in paths):
-        if len(paths) > 1 or in_place or (output is None and not (diff or check)):
-            raise click.UsageError(
-                "a folder is rewritten to another one: give it alone, with -o OUT"
-            )
+    writes = not (diff or check)
+    if len(paths) == 1 and paths[0].is_dir() and (output or not writes):
         with _errors():
-            to = None if diff or check else output
-            sys.exit(_rewrite_folder(paths[0], to, diff, force, json_output))
+            sys.exit(
+                _rewrite_folder(paths[0], output if writes else None, diff, force, json_output)
+            )
     with _errors():
         from migrate.rewrite.engine import rewrite as rewrite_script
         from migrate.rewrite.write import beside, write_all
@@ -178,7 +176,7 @@ def rewrite(
         rewrites = [rewrite_script(path) for path in paths]
         targets = [path if in_place else output or beside(path) for path in paths]
         pairs = list(zip(rewrites, targets, strict=True))
-        if writes := not (diff or check):
+        if writes:
             write_all(pairs, force=force or in_place)
         if json_output:
             _show_json([rewrite_as_json(done, to if writes else None) for done, to in pairs])

@@ -87,7 +87,8 @@ def read(path: Path) -> Source:
         raise UnreadableScriptError(f"{path}: no such file", "check the path") from None
     except IsADirectoryError:
         raise UnreadableScriptError(
-            f"{path}: is a directory", "name the Python files in it"
+            f"{path}: is a directory",
+            "name the Python files in it, or one folder, and -o OUT for the result",
         ) from None
     except OSError as error:
         raise UnreadableScriptError(

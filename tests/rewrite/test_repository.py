@@ -190,6 +190,9 @@ class TestCommand:
         assert run("rewrite", project, "--check").exit_code == 1
         assert contents(project) == before
 
-    @pytest.mark.parametrize("flags", [[], ["--in-place"], ["main.py", "-o", "x"]])
+    @pytest.mark.parametrize("flags", [[], ["--in-place"], ["--diff", "--check"]])
     def test_a_folder_needs_another_one(self, project: Path, flags: list[str]) -> None:
-        assert run("rewrite", project, *flags).exit_code == 2
+        before = contents(project)
+        done = run("rewrite", project, *flags)
+        assert done.exit_code == 2
+        assert contents(project) == before
