@@ -50,6 +50,7 @@ def batch():
 
 
 torch.manual_seed(0)
+torch_xla.manual_seed(0)
 model: nn.Module = nn.Linear(4, 1).to(device)
 if ddp:
     model = DDP(model, gradient_as_bucket_view=True)

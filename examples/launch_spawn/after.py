@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 def train(rank, world_size, device):
     torch.manual_seed(0)
+    torch_xla.manual_seed(0)
     model = nn.Linear(4, 1).to('xla')
     model = DDP(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
