@@ -13,6 +13,7 @@ from migrate.hazards.steps import Steps
 from migrate.hazards.tensors import Tensors
 from migrate.rewrite.context import Context
 from migrate.rewrite.ranks import LAUNCHERS
+from migrate.rewrite.tree import string_value, targets
 
 
 class Facts:
@@ -60,6 +61,16 @@ class Facts:
     def launches(self) -> bool:
         """Whether the script starts its own replicas."""
         return not self.called.isdisjoint(LAUNCHERS)
+
+    @cached_property
+    def sets_ranks(self) -> frozenset[str]:
+        """The variables of the environment that a script for torch_xla sets for its replicas."""
+        found = set()
+        for target in targets(self.context.module):
+            if isinstance(target, cst.Subscript) and self.names.of(target.value) == "os.environ":
+                index = target.slice[0].slice
+                found.add(string_value(index.value) if isinstance(index, cst.Index) else None)
+        return frozenset(name for name in found if name and self.uses_xla)
 
     @cached_property
     def is_distributed(self) -> bool:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.rewrite.context import Context
 from migrate.rewrite.effects import BOTH, Effect
-from migrate.rewrite.tree import is_attribute_of_self, nodes_of, targets
+from migrate.rewrite.tree import code, is_attribute_of_self, nodes_of, targets
 
 FORWARDS = frozenset({"forward", "training_step"})
 
@@ -70,6 +70,8 @@ class Steps:
             if isinstance(above, cst.FunctionDef | cst.ClassDef):
                 return When.ELSEWHERE
             if isinstance(above, cst.If) and below is not above.test and above is not node:
+                if below is above.body and code(above.test).endswith("not self.training"):
+                    return When.ELSEWHERE  # evaluation, in the forward of a module
                 conditional = True
             below = above
         return When.ELSEWHERE

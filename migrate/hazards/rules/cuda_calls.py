@@ -21,7 +21,7 @@ class CudaCalls(NamedHazard):
     code = "XLA801"
     name = "cuda-calls"
     severity = Severity.ERROR
-    spoken_by = ("set-device", "cuda-memory")
+    spoken_by = ("set-device", "cuda-memory", "cuda-streams", "cuda-timing")
     nodes = (cst.Name, cst.Attribute)
     names = (
         ("torch.cuda.set_device", "raises: a replica sees one device, remove it"),

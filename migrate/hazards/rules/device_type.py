@@ -23,7 +23,7 @@ class DeviceType(Hazard):
     code = "XLA702"
     name = "device-type"
     severity = Severity.WARNING
-    spoken_by = ("device", "half-precision", "cuda-available")
+    spoken_by = ("device-types", "device", "half-precision", "cuda-available")
     nodes = (cst.Comparison,)
     examples = (
         example(

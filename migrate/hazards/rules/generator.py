@@ -26,6 +26,7 @@ class Generator(Hazard):
     code = "XLA814"
     name = "generator"
     severity = Severity.ERROR
+    spoken_by = ("rng",)
     nodes = (cst.Call,)
     examples = (
         example(

@@ -31,6 +31,7 @@ class GuardedSave(Hazard):
     code = "XLA301"
     name = "guarded-save"
     severity = Severity.ERROR
+    spoken_by = ("save",)
     nodes = (cst.Call,)
     examples = (
         example(

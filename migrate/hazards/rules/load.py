@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import libcst as cst
@@ -9,7 +10,12 @@ import libcst as cst
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
 from migrate.rewrite.devices import is_accelerator
-from migrate.rewrite.tree import keyword, nodes_of, string_value
+from migrate.rewrite.tree import code, keyword, nodes_of, string_value
+
+# What tells that a file holds weights, where a statement loads one.
+WEIGHTS = re.compile(
+    r"ckpt|checkpoint|resume|model|weight|pretrain|state|snapshot|net|opt", re.IGNORECASE
+)
 
 
 class Load(Hazard):
@@ -26,6 +32,7 @@ class Load(Hazard):
     code = "XLA817"
     name = "load"
     severity = Severity.ERROR
+    spoken_by = ("map-location",)
     nodes = (cst.Call,)
     examples = (
         example(
@@ -36,7 +43,8 @@ class Load(Hazard):
             def load(path):
                 state = torch.load(path, map_location="cuda:0")  # XLA817
                 other = torch.load(path, map_location=lambda storage, loc: storage.cuda())  # XLA817
-                return state, other, torch.load(path)  # XLA817 info
+                model = torch.load(path)  # XLA817 info
+                return state, other, model
             """
         ),
         example(
@@ -48,6 +56,7 @@ class Load(Hazard):
 
             def load(path, device):
                 torch.load(path, map_location=device)
+                rows = torch.load(cached_features)
                 return torch.load(path, map_location="cpu"), torch.load(path, "cpu"), json.load(path)
             """
         ),
@@ -62,6 +71,9 @@ class Load(Hazard):
         if arg is None and len(node.args) > 1 and node.args[1].keyword is None:
             arg = node.args[1]
         if arg is None:
+            above = facts.context.statement_around(node)
+            if not WEIGHTS.search(code(above).partition(":")[0]):
+                return  # data of the host
             message = 'tensors saved on CUDA raise without map_location="cpu"'
             yield self.hit(node, message, Severity.INFO)
         elif _is_device(arg.value, facts):

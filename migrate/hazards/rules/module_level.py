@@ -21,6 +21,8 @@ ASKS = frozenset(
     }
 )
 
+RUNS_ITSELF = "runpy.run_path"
+
 
 class ModuleLevel(Hazard):
     """The device is touched before the replicas are launched.
@@ -87,6 +89,8 @@ class ModuleLevel(Hazard):
         asks = facts.names.of(node.func) in ASKS
         if not asks and not is_move(node, facts.context):
             return
+        if RUNS_ITSELF in facts.called:
+            return  # every replica executes the file again
         if facts.context.function_around(node) is None and facts.launches:
             if any(isinstance(above, cst.Lambda) for above in facts.context.ancestors(node)):
                 return

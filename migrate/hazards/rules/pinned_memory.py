@@ -24,6 +24,7 @@ class PinnedMemory(Hazard):
     code = "XLA605"
     name = "pinned-memory"
     severity = Severity.INFO
+    spoken_by = ("pinned-memory",)
     nodes = (cst.Call,)
     examples = (
         example(

@@ -53,11 +53,25 @@ class RankEnvironment(Hazard):
             row = {"RANK": 1}["RANK"]
             """
         ),
+        example(
+            """
+            import os
+            import torch_xla
+            import torch_xla.runtime as xr
+
+
+            def worker(index):
+                os.environ["RANK"] = str(index)
+                print(os.environ["RANK"])
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one question to the environment."""
         value = string_value(node)
+        if value in facts.sets_ranks:
+            return
         if value in VARIABLES and self._is_read(node, facts):
             message = f"{value} is not set by torch_xla.launch: {VARIABLES[value]}"
             yield self.hit(node, message)

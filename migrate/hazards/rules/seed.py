@@ -28,6 +28,7 @@ class Seed(Hazard):
     code = "XLA813"
     name = "seed"
     severity = Severity.WARNING
+    spoken_by = ("rng",)
     nodes = (cst.Call,)
     examples = (
         example(

@@ -25,6 +25,7 @@ class WeightTie(Hazard):
     code = "XLA818"
     name = "weight-tie"
     severity = Severity.WARNING
+    spoken_by = ("tied-weights",)
     nodes = (cst.Assign,)
     examples = (
         example(
