@@ -368,3 +368,11 @@ def is_move(call: cst.Call, context: Context) -> bool:
 def moves(root: cst.CSTNode, context: Context) -> Iterator[cst.Call]:
     """Yield the calls at and below `root` that move a value to an accelerator."""
     return (call for call in nodes_of(root, cst.Call) if is_move(call, context))
+
+
+def pins(call: cst.Call, context: Context) -> bool:
+    """Whether `call` is `x.pin_memory()`, of a tensor."""
+    func = call.func
+    if not isinstance(func, cst.Attribute) or func.attr.value != "pin_memory" or call.args:
+        return False
+    return context.qualified_name(func) is None and context.devices.are_used

@@ -20,6 +20,7 @@ from migrate.rewrite.devices import (
     is_option,
     names_cuda,
     option_names,
+    pins,
 )
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import bind, code, keyword, keyword_arg, with_args
@@ -252,7 +253,7 @@ class Device(Rule):
         name = context.qualified_name(node.func) or ""
         if context.devices.says_where_to_load(node):
             return
-        if _pins(node, context):
+        if pins(node, context):
             message = "`.pin_memory()` goes: it is for copies to a GPU, and raises without one"
             assert isinstance(node.func, cst.Attribute)
             gone = [node.func.attr, *node.args]
@@ -385,14 +386,6 @@ class Device(Rule):
     def _literal(self, value: cst.BaseExpression, context: Context) -> Edit:
         xla = context.string("xla", like=value)
         return self.edit(value, lambda _: xla, f"device {code(value)} → 'xla'", consumes=[value])
-
-
-def _pins(call: cst.Call, context: Context) -> bool:
-    """Whether `call` is `x.pin_memory()`, of a tensor."""
-    func = call.func
-    if not isinstance(func, cst.Attribute) or func.attr.value != "pin_memory" or call.args:
-        return False
-    return context.qualified_name(func) is None and context.devices.are_used
 
 
 def _makes(value: cst.BaseExpression, context: Context) -> bool:
