@@ -8,6 +8,7 @@ import re
 # environment of the launchers, and the two calls that make a training step.
 WORDS = re.compile(
     rb"torch|cuda|nccl|apex|deepspeed|horovod|fairscale|colossalai|lightning|accelerat|fastai|xla"
+    rb"|triton|flash_attn|xformers|bitsandbytes|cupy|numba|nvidia|nvml|tensorrt|transformer_engine"
     rb"|backward|\.step\b|\.to\(|gpu|RANK|WORLD_SIZE|MASTER_|SLURM|OMPI_"
     rb"|migrate:\s*step",
 )
