@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from functools import cached_property
 
 import libcst as cst
-from libcst._metadata_dependent import LazyValue
 from libcst.metadata import (
     CodePosition,
     MetadataWrapper,
-    ParentNodeProvider,
     PositionProvider,
-    QualifiedNameProvider,
     QualifiedNameSource,
+    ScopeProvider,
 )
 
 from migrate.rewrite.calls.facts import ModuleCalls, calls_of_script
@@ -27,6 +25,7 @@ from migrate.rewrite.launch import Launch
 from migrate.rewrite.ranks import Ranks
 from migrate.rewrite.source import Source
 from migrate.rewrite.tree import is_dotted_name, nodes, nodes_of, targets
+from migrate.rewrite.walk import parents
 
 
 class Context:
@@ -41,11 +40,13 @@ class Context:
     def __init__(self, source: Source, calls: ModuleCalls | None = None) -> None:
         self.source = source
         self._calls = calls
-        wrapper = MetadataWrapper(source.module)
+        # No copy: a tree that comes from the parser has no node twice.
+        wrapper = MetadataWrapper(source.module, unsafe_skip_copy=True)
         self.module = wrapper.module
-        self._parents = wrapper.resolve(ParentNodeProvider)
+        self._parents = parents(self.module)
         self._positions = wrapper.resolve(PositionProvider)
-        self._names = wrapper.resolve(QualifiedNameProvider)
+        self._scopes = wrapper.resolve(ScopeProvider)
+        self._qualified: dict[cst.CSTNode, str | None] = {}
         self.imports = Imports(self.module)
         self.definitions = Definitions(self.module)
 
@@ -57,9 +58,13 @@ class Context:
         """
         if node is None or not is_dotted_name(node):
             return None
-        found = self._names.get(node, ())
-        if isinstance(found, LazyValue):
-            found = found()
+        if node not in self._qualified:
+            self._qualified[node] = self._imported_name(node)
+        return self._qualified[node]
+
+    def _imported_name(self, node: cst.CSTNode) -> str | None:
+        scope = self._scopes.get(node)
+        found = scope.get_qualified_names_for(node) if scope is not None else ()
         imported = {name.name for name in found if name.source is QualifiedNameSource.IMPORT}
         return imported.pop() if len(imported) == 1 else None
 
@@ -191,7 +196,14 @@ class Context:
 
     def references(self, name: str) -> list[cst.Name]:
         """Return every mention of `name` as a name, wherever it is bound."""
-        return [node for node in self.nodes if isinstance(node, cst.Name) and node.value == name]
+        return self._mentions.get(name, [])
+
+    @cached_property
+    def _mentions(self) -> dict[str, list[cst.Name]]:
+        found: dict[str, list[cst.Name]] = defaultdict(list)
+        for name in nodes_of(self.module, cst.Name):
+            found[name.value].append(name)
+        return dict(found)
 
     @cached_property
     def moves_to_accelerator(self) -> bool:

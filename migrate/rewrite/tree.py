@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeGuard, TypeVar
+from typing import TypeGuard
 
 import libcst as cst
 
-Node = TypeVar("Node", bound=cst.CSTNode)
+from migrate.rewrite.walk import code_nodes
+from migrate.rewrite.walk import nodes as nodes
+from migrate.rewrite.walk import nodes_of as nodes_of
 
-
-def nodes(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield `root` and every node below it, in the order of the source."""
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        yield node
-        stack.extend(reversed(node.children))
-
-
-def nodes_of(root: cst.CSTNode, kind: type[Node]) -> Iterator[Node]:
-    """Yield the nodes of type `kind` at and below `root`, in the order of the source."""
-    return (node for node in nodes(root) if isinstance(node, kind))
+TARGETED = frozenset(
+    {
+        cst.AssignTarget,
+        cst.AugAssign,
+        cst.AnnAssign,
+        cst.NamedExpr,
+        cst.For,
+        cst.CompFor,
+        cst.AsName,
+    }
+)
 
 
 def targets(root: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     """Yield what is assigned to at and below `root`, tuples taken apart: names, attributes, subscripts."""
-    for node in nodes(root):
-        if isinstance(
-            node,
-            cst.AssignTarget
-            | cst.AugAssign
-            | cst.AnnAssign
-            | cst.NamedExpr
-            | cst.For
-            | cst.CompFor,
-        ):
-            yield from _flat(node.target)
-        elif isinstance(node, cst.AsName):
-            yield from _flat(node.name)
+    for node in code_nodes(root):
+        if type(node) in TARGETED:
+            target = getattr(node, "target", None) or node.name  # type: ignore[attr-defined]
+            yield from _flat(target)
 
 
 def _flat(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
