@@ -38,8 +38,7 @@ def _mp_fn(rank):
     # Join the group of all processes
     dist.init_process_group("xla", init_method="xla://")
 
-    # The same initial weights on every rank
-    torch.manual_seed(42)
+    # DDP gives every rank the weights of rank 0
     model = ToyModel()
     model = model.to('xla')
     ddp_model = DDP(model, gradient_as_bucket_view=True)

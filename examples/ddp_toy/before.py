@@ -38,8 +38,7 @@ def _mp_fn(rank, world_size):
     # Join the group of all processes
     dist.init_process_group("gloo", rank=rank, world_size=world_size)
 
-    # The same initial weights on every rank
-    torch.manual_seed(42)
+    # DDP gives every rank the weights of rank 0
     model = ToyModel()
     model = model.to(rank)
     ddp_model = DDP(model, device_ids=[rank])
