@@ -139,6 +139,9 @@ def _one(tally: Tally, source: Source, calls: ModuleCalls) -> None:
     except RuleConflictError as error:
         tally.fail("conflict", f"{path}: {error}")
         return
+    except NotPythonError as error:
+        tally.fail("does not parse", str(error))
+        return
     except Exception:
         tally.fail("crash", f"{path}\n{traceback.format_exc(limit=-3)}")
         return

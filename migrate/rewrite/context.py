@@ -12,7 +12,6 @@ from libcst.metadata import (
     MetadataWrapper,
     PositionProvider,
     QualifiedNameSource,
-    ScopeProvider,
 )
 
 from migrate.rewrite.calls.facts import ModuleCalls, calls_of_script
@@ -23,6 +22,7 @@ from migrate.rewrite.guards import Guards
 from migrate.rewrite.imports import Imports
 from migrate.rewrite.launch import Launch
 from migrate.rewrite.ranks import Ranks
+from migrate.rewrite.scopes import scopes_of
 from migrate.rewrite.source import Source
 from migrate.rewrite.tree import is_dotted_name, nodes, nodes_of, targets
 from migrate.rewrite.walk import parents
@@ -45,7 +45,7 @@ class Context:
         self.module = wrapper.module
         self._parents = parents(self.module)
         self._positions = wrapper.resolve(PositionProvider)
-        self._scopes = wrapper.resolve(ScopeProvider)
+        self._scopes = scopes_of(self.module)
         self._qualified: dict[cst.CSTNode, str | None] = {}
         self.imports = Imports(self.module)
         self.definitions = Definitions(self.module)

@@ -110,16 +110,16 @@ def rewrite_source(
     """
     chosen, rules = rules, all_rules() if rules is None else rules
     found, data = _pass(source, rules, calls)
-    rewritten = found.context
-    if data != source.data:
-        if check:
-            rewritten = check_stable(data, source.path, rules)
-        elif chosen is None:
-            rewritten = Context(parse(data, source.path))
+    if data == source.data:
+        rewritten = found.context
+    elif check:
+        rewritten = check_stable(data, source.path, rules)
+    else:
+        rewritten = Context(parse(data, source.path))
     findings = _notes(found, found.findings)
     if chosen is None:
         findings = _with_hazards(source, rewritten, findings)
-    edits = [*_notes(found, found.edits), *_lost_comments(found, data)]
+    edits = [*_notes(found, found.edits), *_lost_comments(found, rewritten.module)]
     edits.sort(key=lambda note: (note.line, note.column))
     return Rewrite(source, data, tuple(edits), findings)
 
@@ -177,10 +177,12 @@ def check_stable(
     return again.context
 
 
-def _lost_comments(found: Plan, data: bytes) -> Iterator[Note]:
+def _lost_comments(found: Plan, rewritten: cst.Module) -> Iterator[Note]:
     """Yield a note for each comment of the script that its rewritten form does not have."""
     context = found.context
-    kept = Counter(comment.value for comment in nodes_of(cst.parse_module(data), cst.Comment))
+    if rewritten is context.module:
+        return
+    kept = Counter(comment.value for comment in nodes_of(rewritten, cst.Comment))
     for comment in nodes_of(context.module, cst.Comment):
         if kept[comment.value]:
             kept[comment.value] -= 1

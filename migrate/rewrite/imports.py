@@ -13,6 +13,7 @@ from libcst.helpers import get_absolute_module_for_import, get_full_name_for_nod
 
 from migrate.rewrite.statements import KeepingComments
 from migrate.rewrite.tree import is_docstring, nodes_of, split_blank
+from migrate.rewrite.walk import children
 
 Statement = TypeVar("Statement", cst.Import, cst.ImportFrom)
 
@@ -221,27 +222,19 @@ def _uses(module: cst.Module) -> Counter[str]:
     """Count uses of names and of dotted names, each dotted prefix too, import statements left out."""
     uses: Counter[str] = Counter()
 
-    class Counting(cst.CSTVisitor):
-        def visit_Import(self, node: cst.Import) -> bool:
-            return False
-
-        def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-            return False
-
-        def visit_Arg(self, node: cst.Arg) -> bool:
-            node.value.visit(self)
-            return False
-
-        def visit_Attribute(self, node: cst.Attribute) -> bool:
+    waiting: list[cst.CSTNode] = [module]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, cst.Name):
+            uses[node.value] += 1
+        elif isinstance(node, cst.Attribute):
             if (name := get_full_name_for_node(node)) and "." in name:
                 uses[name] += 1
-            node.value.visit(self)
-            return False
-
-        def visit_Name(self, node: cst.Name) -> None:
-            uses[node.value] += 1
-
-    module.visit(Counting())
+            waiting.append(node.value)
+        elif isinstance(node, cst.Arg):
+            waiting.append(node.value)
+        elif not isinstance(node, cst.Import | cst.ImportFrom):
+            waiting.extend(children(node))
     return uses
 
 

@@ -82,9 +82,9 @@ class SharedCounts:
         objects = {before, self._parameters[before]}
         return [
             node
-            for node in self._context.nodes
-            if isinstance(node, cst.Attribute)
-            and node.attr.value == target.attr.value
+            for name in self._context.references(target.attr.value)
+            if isinstance(node := self._context.parent(name), cst.Attribute)
+            and node.attr is name
             and isinstance(node.value, cst.Name)
             and node.value.value in objects
             and not isinstance(self._context.parent(node), cst.AssignTarget)

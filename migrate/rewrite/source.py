@@ -57,13 +57,17 @@ class Source:
         """The script as text, a byte order mark included."""
         return self.data.decode(_codec(self.module))
 
+    @cached_property
+    def _is_exact(self) -> bool:
+        return self.module.bytes == self.data
+
     def render(self, module: cst.Module) -> bytes:
         """`module`, an edited form of this source's tree, as bytes in the encoding of the original.
 
         libcst drops some blank lines at the end of a file; the original's are put back.
         """
-        if self.module.bytes == self.data:
-            return module.bytes
+        if self._is_exact:
+            return self.data if module is self.module else module.bytes
         codec = _codec(self.module)
         edited = module.bytes.decode(codec)
         tail = self.text[len(self.text.rstrip()) :]

@@ -24,7 +24,9 @@ WHITE = (
     cst.TrailingWhitespace,
 )
 # Fields that hold nothing but these, in whichever node.
-WHITE_FIELDS = frozenset({"footer", "header", "leading_lines", "trailing_whitespace"})
+WHITE_FIELDS = frozenset(
+    {"footer", "header", "leading_lines", "leading_whitespace", "trailing_whitespace"}
+)
 WHITE_PREFIXES = ("whitespace", "lines_after_")
 
 
@@ -112,15 +114,22 @@ def _of_kind(kind: Any) -> tuple[dict[type[cst.CSTNode], bool], bool]:
     return {}, any(issubclass(a, b) or issubclass(b, a) for a in single for b in WHITE)
 
 
+def children(node: cst.CSTNode) -> list[cst.CSTNode]:
+    """Return the nodes directly below `node`, white space left out, in the order of the source."""
+    return _below(node, 1)
+
+
 def parents(root: cst.CSTNode) -> dict[cst.CSTNode, cst.CSTNode]:
     """Return the node directly above each node below `root`."""
-    found: dict[cst.CSTNode, cst.CSTNode] = {}
-    for node in _walk(root, 0):
-        readers = _readers.get(type(node)) or _learn(node)
-        for value in readers[0](node):
-            if isinstance(value, tuple | list):
-                for child in value:
-                    found[child] = node
-            elif value is not None and value is not cst.MaybeSentinel.DEFAULT:
-                found[value] = node
+    return {child: node for node in _walk(root, 0) for child in _below(node, 0)}
+
+
+def _below(node: cst.CSTNode, which: int) -> list[cst.CSTNode]:
+    found: list[cst.CSTNode] = []
+    readers = _readers.get(type(node)) or _learn(node)
+    for value in reversed(readers[which](node)):
+        if isinstance(value, tuple | list):
+            found.extend(value)
+        elif value is not None and value is not cst.MaybeSentinel.DEFAULT:
+            found.append(value)
     return found
