@@ -56,6 +56,11 @@ SPOKEN_FOR = DDP | INIT | SCALERS | SPAWN | {"torch.save"}
 # The longest prefix that fits a name says what to do by hand.
 ADVICE = {
     "apex": "apex needs CUDA: use torch.autocast('xla', dtype=torch.bfloat16) and plain DDP",
+    "torch.accelerator": "does not know XLA devices: remove it, or use its counterpart in torch_xla",
+    "torch.accelerator.device_count": (
+        "0 on a TPU: torch_xla.runtime.local_device_count(), the devices of this host, and only "
+        "inside the worker"
+    ),
     "torch.cuda": "has no meaning on XLA: remove it, or use its counterpart in torch_xla",
     "torch.cuda.amp": "silently runs fp32 on XLA: torch.autocast('xla', dtype=torch.bfloat16)",
     "torch.cuda.amp.GradScaler": "bf16 on a TPU needs no scaler: remove it",
