@@ -1,6 +1,10 @@
-"""Run public DDP scripts unedited through `python -m shims`, on synthetic data.
+"""Run public DDP scripts on synthetic data: unedited through `python -m shims`, or rewritten.
 
     python benchmarks/public_scripts/run.py --repositories DIR [--backend cpu] [--only NAME]
+    python benchmarks/public_scripts/run.py --repositories DIR --rewritten [--only NAME]
+
+With `--rewritten`, `migrate rewrite` rewrites the copy, or the folder of it that the script's line names,
+and `migrate run --replicas 2` starts the result; no edit is made by hand.
 
 DIR holds checkouts named OWNER+NAME; none of their code is in this repository, and nothing is written
 to them: each run has a copy. What the scripts import (torchvision, hydra, boto3, blobfile) must be
@@ -22,23 +26,29 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rewriting import MIGRATE, rewritten
 from scripts import SCRIPTS, Script, images
 
 HERE = Path(__file__).parent
 RANKS = 2
 SECONDS = 400
+REWRITTEN = "rewritten"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a script ended: "runs", "refused" (by the shims, with a reason) or "fails"."""
+    """How a script ended: "runs", "refused" (by the shims, with a reason) or "fails".
+
+    `rewriting` has the numbers of rewrites and findings, where it was rewritten first.
+    """
 
     how: str
     seconds: float
     text: str
+    rewriting: str = ""
 
 
 def run(script: Script, repositories: Path, backend: str, scratch: Path, seconds: float) -> Ended:
@@ -56,10 +66,16 @@ def run(script: Script, repositories: Path, backend: str, scratch: Path, seconds
         folder.mkdir()
     images(data)
     path = repository / script.path
-    asked = f"{script.args} {script.args_on_xla if backend == 'xla' else ''}"
+    rewriting = ""
+    if backend == REWRITTEN:
+        path, rewriting = rewritten(script, repository)
+    asked = f"{script.args} {script.args_on_xla if backend != 'cpu' else ''}"
     args = asked.format(data=data, port=_free_port(), out=out, repository=repository).split()
     start = ["--start", script.start] if script.start else []
     command = [sys.executable, "-m", "shims", f"--ranks={RANKS}", "--backend", backend, *start]
+    command.append(str(path))
+    if backend == REWRITTEN:
+        command = [MIGRATE, "run", f"--replicas={RANKS}", str(path), "--"]
     # The repository itself, as if it were installed.
     python_path = [HERE / "site", HERE.parents[1], repository, os.environ.get("PYTHONPATH", "")]
     variables = {
@@ -69,12 +85,12 @@ def run(script: Script, repositories: Path, backend: str, scratch: Path, seconds
         "PUBLIC_SCRIPTS_SAMPLES": str(script.samples),
         "OPENAI_LOGDIR": str(out),
     }
-    if backend == "xla":
+    if backend != "cpu":
         # Compiling is most of the time.
         variables["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "--xla_backend_optimization_level=0")
     started = time.monotonic()
     with subprocess.Popen(
-        [*command, str(path), *args],
+        [*command, *args],
         env={**os.environ, **variables},
         cwd=repository / script.folder if script.folder else path.parent,
         stdout=subprocess.PIPE,
@@ -89,15 +105,16 @@ def run(script: Script, repositories: Path, backend: str, scratch: Path, seconds
             process.send_signal(signal.SIGTERM)
             output, _ = process.communicate()
             steps = _steps(records)
-            return Ended("fails", seconds, f"still running after {seconds:.0f} s; steps {steps}")
+            text = f"still running after {seconds:.0f} s; steps {steps}"
+            return Ended("fails", seconds, text, rewriting)
     (scratch / "output.txt").write_text(output)
     took = time.monotonic() - started
     if process.returncode == 0:
-        return _judged(records, took)
+        return replace(_judged(records, took), rewriting=rewriting)
     lines = re.findall(r"^.*(?:Error|Exception|error:).*$", output, re.M)
     refused = [line for line in lines if "NotAnsweredError" in line or "shims.errors." in line]
     text = (refused or lines or ["no message"])[-1].strip()[:300]
-    return Ended("refused" if refused else "fails", took, text)
+    return Ended("refused" if refused else "fails", took, text, rewriting)
 
 
 def _judged(records: Path, seconds: float) -> Ended:
@@ -136,6 +153,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repositories", type=Path, required=True)
     parser.add_argument("--backend", default="cpu", choices=["cpu", "cuda", "xla"])
+    parser.add_argument("--rewritten", action="store_const", const=REWRITTEN, dest="backend")
     parser.add_argument("--only", default="", help="part of the name of the scripts to run")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each script")
     parser.add_argument("--output", type=Path, help="keep what the scripts printed in this folder")
@@ -153,7 +171,7 @@ def main() -> int:
                 shutil.copy(scratch / "output.txt", options.output / f"{name}.txt")
         failed += ended.how == "fails"
         cells = [script.name, options.backend, ended.how, f"{ended.seconds:.0f} s", ended.text]
-        print(f"| {' | '.join([*cells, script.stands_in])} |", flush=True)
+        print(f"| {' | '.join([*cells, ended.rewriting, script.stands_in])} |", flush=True)
     return 1 if failed else 0
 
 

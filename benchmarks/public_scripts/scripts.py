@@ -27,6 +27,8 @@ class Script:
         folder: where it is run; empty: beside the script.
         small_resnet: offer a smaller `torchvision.models.resnet50`.
         args_on_xla: further arguments there.
+        project: the folder that is rewritten as a whole, where the script's local modules hold
+            constructs of GPUs too; empty: the script alone.
         samples: how many images torchvision's own data sets have.
     """
 
@@ -40,6 +42,7 @@ class Script:
     small_resnet: bool = False
     samples: int = 32
     args_on_xla: str = ""
+    project: str = ""
 
     @property
     def name(self) -> str:
@@ -88,6 +91,7 @@ SCRIPTS = (
         "trainer_config.data_loader_workers=0 trainer_config.snapshot_path={out}/snapshot.pt",
         stands_in="text: random letters",
         prepare=_text,
+        project="distributed/minGPT-ddp/mingpt",
     ),
     Script(
         "pytorch+examples",
@@ -131,6 +135,7 @@ SCRIPTS = (
         "--local_crops_number 1 --batch_size_per_gpu 4 --epochs 1 --warmup_epochs 0 "
         "--num_workers 0 --output_dir {out}",
         stands_in=f"{DATA}; torch.hub.list, which asks GitHub for names: an empty list",
+        project=".",
         # Its own clipping reads two values for each parameter: two compilations each, first.
         args_on_xla="--clip_grad 0",
     ),
@@ -142,6 +147,7 @@ SCRIPTS = (
         "--lr_anneal_steps 3 --log_interval 1",
         stands_in=f"{DATA}; mpi4py: ranks of the torchrun environment, objects over its store",
         folder=".",
+        project=".",
     ),
     Script(
         "yangkky+distributed_tutorial",

@@ -1,0 +1,45 @@
+"""Rewrite a public script in its copy, as somebody who migrates it does first."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from scripts import Script
+
+MIGRATE = str(Path(sys.executable).with_name("migrate"))
+
+
+def rewritten(script: Script, repository: Path) -> tuple[Path, str]:
+    """Rewrite the script, or the folder that its line names; return its path and what was done."""
+    path = repository / script.path
+    if not script.project:
+        done = _rewrite(str(path))
+        return path.with_name(f"{path.stem}_xla.py"), _counts(done)
+    folder = repository / script.project
+    into = repository.with_name(f"{repository.name}_xla")
+    done = _rewrite(str(folder), "-o", str(into))
+    # In the place of the originals: what the script looks for by its place is where it was.
+    shutil.rmtree(folder)
+    shutil.move(into, folder)
+    return path, _counts(done)
+
+
+def _rewrite(*args: str) -> Any:
+    done = subprocess.run(
+        [MIGRATE, "rewrite", "--json", *args], capture_output=True, text=True, check=False
+    )
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"migrate rewrite {' '.join(args)}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def _counts(done: Any) -> str:
+    if isinstance(done, dict):
+        edits = sum(len(file["edits"]) for file in done["files"])
+        return f"{edits} rewrites, {len(done['left_to_do'])} findings (the folder)"
+    return f"{len(done[0]['edits'])} rewrites, {len(done[0]['findings'])} findings"
