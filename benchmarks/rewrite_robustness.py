@@ -207,7 +207,7 @@ def main() -> int:
             total.add(tally)
             for kind, text in tally.failures:
                 print(f"{kind}: {text}", flush=True)
-            if number % 100 == 0:
+            if number % 20 == 0:
                 print(f"{number} of {len(jobs)} folders", file=sys.stderr, flush=True)
         pool.close()
         pool.join()

@@ -177,6 +177,8 @@ class OptimizerOrder(Rule):
 
 
 def _is_swapped(context: Context) -> bool:
+    if not context.references(SWAP.rpartition(".")[2]):
+        return False
     return any(
         context.qualified_name(call.func) == SWAP for call in nodes_of(context.module, cst.Call)
     )
