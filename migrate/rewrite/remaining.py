@@ -33,6 +33,7 @@ WORKS = frozenset(
         "broadcast",
         "destroy_process_group",
         "gather",
+        "get_backend",
         "get_rank",
         "get_world_size",
         "is_available",

@@ -17,7 +17,7 @@ SAMPLES = int(os.environ.get("PUBLIC_SCRIPTS_SAMPLES", "32"))
 def _small_data() -> None:
     import torchvision.datasets as datasets
 
-    def fake(size: tuple[int, int, int], classes: int) -> type:
+    def fake(name: str, size: tuple[int, int, int], classes: int) -> None:
         class Fake(datasets.FakeData):  # type: ignore[misc]
             def __init__(self, *args: object, **kwargs: object) -> None:
                 mode = "L" if size[0] == 1 else "RGB"
@@ -34,11 +34,13 @@ def _small_data() -> None:
                 image = image.convert(self._mode)
                 return (transform(image) if transform else image), int(label)
 
-        return Fake
+        # Where a worker process of a DataLoader, which has them too, looks for them.
+        Fake.__module__, Fake.__qualname__ = datasets.__name__, name
+        setattr(datasets, name, Fake)
 
-    datasets.CIFAR10 = fake((3, 32, 32), 10)
-    datasets.CIFAR100 = fake((3, 32, 32), 100)
-    datasets.MNIST = fake((1, 28, 28), 10)
+    fake("CIFAR10", (3, 32, 32), 10)
+    fake("CIFAR100", (3, 32, 32), 100)
+    fake("MNIST", (1, 28, 28), 10)
 
 
 def _small_resnet() -> None:

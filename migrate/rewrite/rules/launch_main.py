@@ -20,7 +20,8 @@ class LaunchMain(Rule):
     `torch_xla.launch` runs in each replica: `python script.py` starts all replicas of this host. Before
     anything else `_mp_fn` sets RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE from the runtime, so that
     the script, and the modules that it imports, take the branch that they took under torchrun.
-    Started by torchrun, the script works as before. What functions of the script read of the
+    Started by torchrun, the script works as before. The replicas of a script with `@hydra.main` are forked,
+    as hydra finds no configuration in a spawned one. What functions of the script read of the
     names that the body assigns is declared `global`.
 
     **When.** The script itself starts no processes, and what runs under its guard joins a process group
@@ -38,6 +39,49 @@ class LaunchMain(Rule):
     name = "launch-main"
     nodes = (cst.If, cst.Call)
     examples = (
+        rewritten(
+            """
+            import hydra
+            import torch.distributed as dist
+
+
+            @hydra.main(config_path=".", config_name="config")
+            def main(config):
+                dist.init_process_group("nccl")
+
+
+            if __name__ == "__main__":
+                main()
+            """,
+            """
+            import os
+
+            import hydra
+            import torch.distributed as dist
+            import torch_xla
+            import torch_xla.distributed.xla_backend
+            import torch_xla.runtime as xr
+
+
+            @hydra.main(config_path=".", config_name="config")
+            def main(config):
+                dist.init_process_group("xla", init_method="xla://")
+
+
+            def _mp_fn(index):
+                if "TORCHELASTIC_RUN_ID" not in os.environ:  # else torchrun has set them
+                    os.environ["RANK"] = str(index)
+                    os.environ["LOCAL_RANK"] = str(xr.local_ordinal())
+                    os.environ["WORLD_SIZE"] = str(xr.world_size())
+                    os.environ["LOCAL_WORLD_SIZE"] = str(xr.local_device_count())
+                main()
+
+
+            if __name__ == "__main__":
+                # Forked: hydra looks for the configuration beside the module __main__.
+                torch_xla.launch(_mp_fn, start_method="fork")
+            """,
+        ),
         rewritten(
             """
             import argparse
@@ -227,7 +271,7 @@ class LaunchMain(Rule):
                 ),
                 leading_lines=updated.leading_lines,
             )
-            launched = cst.parse_statement(f"{torch_xla}.launch({function})")
+            launched = cst.parse_statement(_launch(torch_xla, function, context))
             blank = cst.EmptyLine(indent=False)
             guard = updated.with_changes(
                 body=cst.IndentedBlock(body=[launched], indent=indent), leading_lines=[blank, blank]
@@ -236,6 +280,21 @@ class LaunchMain(Rule):
 
         message = f"the body of the guard runs in each replica, as {function}; torch_xla.launch starts them"
         yield self.edit(node, replace, message)
+
+
+def _launch(torch_xla: str, function: str, context: Context) -> str:
+    """Return the line that starts the replicas, with the reason above it where they are forked."""
+    if not any(
+        context.qualified_name(node) == "hydra.main"
+        for node in context.nodes
+        if isinstance(node, cst.Attribute | cst.Name)
+    ):
+        return f"{torch_xla}.launch({function})"
+    fork = context.string("fork").value
+    return (
+        "# Forked: hydra looks for the configuration beside the module __main__.\n"
+        f"{torch_xla}.launch({function}, start_method={fork})"
+    )
 
 
 def _shared_names(guard: cst.If, context: Context) -> frozenset[str]:
