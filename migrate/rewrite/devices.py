@@ -356,13 +356,28 @@ def is_move(call: cst.Call, context: Context) -> bool:
     if not isinstance(call.func, cst.Attribute):
         return False
     if call.func.attr.value == "cuda":
-        return context.qualified_name(call.func) is None
+        return context.qualified_name(call.func) is None and not _is_own(call.func, context)
     if call.func.attr.value != "to":
         return False
     arg = device_argument(call)
     if arg is not None and isinstance(arg.value, cst.Integer):
         return True  # x.to(0)
     return arg is not None and is_accelerator(arg.value, context)
+
+
+def _is_own(method: cst.Attribute, context: Context) -> bool:
+    """Whether `C().cuda` is a method of a class of the script that inherits from nothing."""
+    made: cst.CSTNode | None = method.value
+    if isinstance(made, cst.Name):
+        made = context.bound_to(made)[1]
+    name = made.func if isinstance(made, cst.Call) else None
+    return isinstance(name, cst.Name) and any(
+        function.name.value == method.attr.value
+        for one in context.module.body
+        if isinstance(one, cst.ClassDef) and one.name.value == name.value and not one.bases
+        for function in one.body.body
+        if isinstance(function, cst.FunctionDef)
+    )
 
 
 def moves(root: cst.CSTNode, context: Context) -> Iterator[cst.Call]:
