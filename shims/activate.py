@@ -28,11 +28,12 @@ STORE_PORT = "SHIMS_STORE_PORT"
 # Set where `python -m shims` starts the ranks, and in simulated replicas: all are on this machine.
 ONE_MACHINE = "SHIMS_ONE_MACHINE"
 
-# Backend -> (the import that it waits for, the function that installs it).
+# Backend -> (the imports that it waits for, the function that installs it). The first of them that is
+# complete does; torch_xla imports torch, which is complete while torch_xla is not.
 _BACKENDS = {
-    "cpu": ("torch", "shims.patches:install_cpu"),
-    "simulate": ("torch_xla", "shims.simulate:install"),
-    "xla": ("torch", "shims.patches.xla:install"),
+    "cpu": (("torch",), "shims.patches:install_cpu"),
+    "simulate": (("torch_xla",), "shims.simulate:install"),
+    "xla": (("torch", "torch_xla"), "shims.patches.xla:install"),
 }
 # A plugin may run without a backend, for example on a real TPU.
 NO_BACKEND = "none"
@@ -111,9 +112,24 @@ def switch_on() -> None:
                 f"{BACKEND}={backend!r} is unknown", f"one of {', '.join(_BACKENDS)}"
             )
         awaited, function = _BACKENDS[backend]
-        after_import(awaited, functools.partial(_call, function))
+        install = _Once(function)
+        for name in awaited:
+            after_import(name, install)
     for plugin in plugins():
         after_import("torch", functools.partial(_call, plugin))
+
+
+class _Once:
+    """Calls a function once, and not while torch_xla is half imported: then its own end does."""
+
+    def __init__(self, function: str) -> None:
+        self._function = function
+        self._done = False
+
+    def __call__(self) -> None:
+        if not self._done and "torch_xla" not in _RUNNING:
+            self._done = True
+            _call(self._function)
 
 
 def after_import(name: str, callback: Callable[[], object]) -> None:
@@ -161,7 +177,11 @@ def _follow(loader: importlib.abc.Loader, name: str) -> None:
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
-        execute(module)
+        _RUNNING.add(name)
+        try:
+            execute(module)
+        finally:
+            _RUNNING.discard(name)
         for callback in _WAITING.pop(name, []):
             callback()
 
@@ -169,4 +189,6 @@ def _follow(loader: importlib.abc.Loader, name: str) -> None:
 
 
 _WAITING: dict[str, list[Callable[[], object]]] = {}
+# Modules that something waits for, while they are being executed.
+_RUNNING: set[str] = set()
 _FINDER = _PostImportFinder()

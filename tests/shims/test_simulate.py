@@ -100,6 +100,16 @@ def test_without_a_launch_there_is_one_replica(tmp_path: Path) -> None:
     assert done.stdout.split() == ["1", "0", "2.0"]
 
 
+def test_cuda_code_that_imports_torch_xla_first(tmp_path: Path) -> None:
+    path = tmp_path / "first.py"
+    path.write_text(
+        "import torch_xla\nimport torch\nprint(torch.ones(2, device='cuda').sum().item())\n"
+    )
+    command = [sys.executable, "-m", "shims", "--ranks", "1", "--backend", "xla", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout.splitlines()[-1:] == ["2.0"], done.stderr
+
+
 def test_a_script_that_imports_torch_xla_late(tmp_path: Path) -> None:
     path = tmp_path / "late.py"
     path.write_text(
