@@ -1,6 +1,6 @@
 """Whether the rewrite stands on Python files that nobody wrote for it: installed packages and the library.
 
-    python benchmarks/rewrite_robustness.py [FOLDER...] [--no-prescan] [--every N] [--processes N]
+    python benchmarks/rewrite_robustness.py [FOLDER...] [--no-prescan] [--every N] [--seconds N]
 
 Each folder's files are rewritten with all rules and all hazards; nothing is written. A failure is
 
@@ -41,7 +41,7 @@ from migrate.rewrite.source import NotPythonError, NotUtf8Error, Source, parse
 
 PACKAGES = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
-TOGETHER = 40  # files of one folder that are analysed as one project, and rewritten by one process
+TOGETHER = 20  # files of one folder that are analysed as one project, and rewritten by one process
 
 
 @dataclass
@@ -78,7 +78,7 @@ def files_of(folder: Path) -> Iterator[Path]:
 
 
 def jobs_of(folders: Sequence[Path], every: int, prescan: bool) -> list[Job]:
-    """Return the files, those of one folder together, the largest jobs first."""
+    """Return the files, those of one folder together, those with the least to parse first."""
     found = list(dict.fromkeys(f for folder in folders for f in files_of(folder) if f.is_file()))
     by_folder: dict[Path, list[Path]] = {}
     for path in found[::every]:
@@ -88,7 +88,13 @@ def jobs_of(folders: Sequence[Path], every: int, prescan: bool) -> list[Job]:
         for files in by_folder.values()
         for at in range(0, len(files), TOGETHER)
     ]
-    return sorted(jobs, key=lambda job: -sum(path.stat().st_size for path in job.files))
+    return sorted(jobs, key=_size)
+
+
+def _size(job: Job) -> int:
+    """Return the bytes of `job` that are parsed."""
+    contents = (path.read_bytes() for path in job.files)
+    return sum(len(data) for data in contents if not job.prescan or concerns_rules(data))
 
 
 def work(job: Job) -> Tally:
@@ -194,6 +200,7 @@ def main() -> int:
     parser.add_argument("--no-prescan", action="store_true", help="parse every file")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth file")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--seconds", type=int, default=36_000, help="stop after that long")
     options = parser.parse_args()
     folders = options.folders or [Path(place) for place in (*PACKAGES, STANDARD_LIBRARY)]
     if missing := [str(folder) for folder in folders if not folder.is_dir()]:
@@ -209,8 +216,12 @@ def main() -> int:
                 print(f"{kind}: {text}", flush=True)
             if number % 20 == 0:
                 print(f"{number} of {len(jobs)} folders", file=sys.stderr, flush=True)
-        pool.close()
-        pool.join()
+            if time.perf_counter() - started > options.seconds:
+                print(f"stopped after {number} of {len(jobs)} folders")
+                break
+        else:
+            pool.close()
+            pool.join()
     used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     for text in sorted(total.refused):
         print(f"refused: {text}")
