@@ -133,11 +133,18 @@ class Context:
         for target in targets(self.module):
             if isinstance(target, cst.Name):
                 owner = self.function_around(target) or self.module
-                assign = self.parent(self.parent(target))
-                plain = isinstance(assign, cst.Assign) and len(assign.targets) == 1
-                value = assign.value if isinstance(assign, cst.Assign) and plain else None
-                found[id(owner), target.value].append(value)
+                found[id(owner), target.value].append(self._plain_value(target))
         return found
+
+    def _plain_value(self, target: cst.Name) -> cst.BaseExpression | None:
+        """Return the value of `target = value` or `target: int = value`."""
+        above = self.parent(target)
+        if isinstance(above, cst.AnnAssign):
+            return above.value
+        assign = self.parent(above)
+        if isinstance(assign, cst.Assign) and len(assign.targets) == 1:
+            return assign.value
+        return None
 
     def class_around(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """Return the innermost class whose body holds `node`, or None."""

@@ -37,7 +37,7 @@ class DefaultBackend(Rule):
 
 
             def setup():
-                device = torch.accelerator.current_accelerator()
+                device: torch.device = torch.accelerator.current_accelerator()
                 backend = dist.get_default_backend_for_device(device)
                 dist.init_process_group(backend)
             """,
@@ -48,7 +48,7 @@ class DefaultBackend(Rule):
 
 
             def setup():
-                device = torch.device("xla")
+                device: torch.device = torch.device("xla")
                 backend = "xla"
                 dist.init_process_group("xla", init_method="xla://")
             """,
