@@ -48,6 +48,11 @@ WORKS = frozenset(
         "ReduceOp.MIN",
         "ReduceOp.PRODUCT",
         "ReduceOp.SUM",
+        # The rule reduce-op speaks of the old name.
+        "reduce_op.MAX",
+        "reduce_op.MIN",
+        "reduce_op.PRODUCT",
+        "reduce_op.SUM",
     )
 )
 
