@@ -173,6 +173,7 @@ SCRIPTS = (
         "rentainhe+pytorch-distributed-training",
         "distributed.py",
         "--ip 127.0.0.1 --port {port} --batch_size 8 --epochs 1",
+        project=".",
         stands_in=DATA,
     ),
 )
