@@ -106,7 +106,9 @@ def _moves_inputs(model: cst.Name, context: Context) -> bool:
     _, wrapped = context.bound_to(model)
     if not isinstance(wrapped, cst.Call) or context.qualified_name(wrapped.func) not in DDP:
         return False
-    return any(keyword(wrapped, name) is not None for name in DEVICES)
+    given = [keyword(wrapped, name) for name in DEVICES]
+    named = any(arg is not None and code(arg.value) != "None" for arg in given)
+    return named and context.moves_to_accelerator
 
 
 def _is_on_the_cpu(value: cst.CSTNode, context: Context) -> bool:
