@@ -264,7 +264,9 @@ class TestProve:
 
     def test_what_is_left_by_hand_is_said_first(self, tmp_path: Path) -> None:
         path = tmp_path / "train.py"
-        path.write_text("import torch\n\nprint(torch.cuda.device_count())\nraise ValueError('no data')\n")
+        path.write_text(
+            "import torch\n\nprint(torch.cuda.device_count())\nraise ValueError('no data')\n"
+        )
         done = run("prove", path)
         assert done.exit_code == 2
         assert "train.py: 1 left to do by hand" in done.stderr
