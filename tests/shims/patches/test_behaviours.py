@@ -67,12 +67,18 @@ def test_training_in_mixed_precision(place: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", PLACES)
 def test_spawned_ddp_trains_to_the_same_losses(place: str, tmp_path: Path) -> None:
     source = (Path(__file__).parents[3] / "examples" / "ddp_toy" / "before.py").read_text()
-    assert '"gloo"' in source
     script = tmp_path / "train.py"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    for old, new in (('"gloo"', '"nccl"'), (":.4f}", ":.8f}"), ("12355", port)):
+    seeded = "torch.manual_seed(42)\n    model = ToyModel()"
+    for old, new in (
+        ('"gloo"', '"nccl"'),
+        (":.4f}", ":.8f}"),
+        ("12355", port),
+        ("model = ToyModel()", seeded),
+    ):
+        assert old in source
         source = source.replace(old, new)
     script.write_text(source)
     found = losses(run(place, script))
