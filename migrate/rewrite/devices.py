@@ -329,11 +329,6 @@ def is_device_count(node: cst.CSTNode | None, context: Context) -> bool:
     return isinstance(node, cst.Call) and context.qualified_name(node.func) in names
 
 
-def is_cuda_device(node: cst.CSTNode | None, context: Context) -> bool:
-    """Whether the expression `node` is itself a CUDA device: a literal, or the index of a GPU."""
-    return names_cuda(node) or context.devices.kind(node) is Kind.INDEX
-
-
 def is_accelerator(node: cst.CSTNode | None, context: Context) -> bool:
     """Whether the expression `node` is, or may be, an accelerator, CUDA or XLA, also by way of a name.
 

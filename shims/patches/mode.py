@@ -17,7 +17,6 @@ from shims.patches.devices import Devices
 from shims.patches.registry import Patch, patch
 from shims.patches.rng import Generators
 
-_Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 # These give the memory of their argument where they can; CUDA copies.
 _FROM_MEMORY = frozenset({torch.as_tensor, torch.asarray})
 

@@ -12,7 +12,6 @@ from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewr
 from migrate.rewrite.tree import bind, code, nodes_of
 
 PARAMETERS = ("group", "async_op", "device_ids")
-RENDEZVOUS = "torch_xla.core.xla_model.rendezvous"
 
 
 class Barrier(Rule):

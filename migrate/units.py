@@ -1,0 +1,20 @@
+"""The classes that the modules of a package define: a file put there is found, nothing names it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Iterator
+
+
+def classes_in(package: str, path: Iterable[str]) -> Iterator[type]:
+    """Yield each class that a module of a package defines itself, not imports.
+
+    Args:
+        package: the dotted name of the package.
+        path: its `__path__`.
+    """
+    for info in pkgutil.iter_modules(path, f"{package}."):
+        for value in vars(importlib.import_module(info.name)).values():
+            if isinstance(value, type) and value.__module__ == info.name:
+                yield value
