@@ -21,6 +21,7 @@ from migrate.rewrite.effects import Effects
 from migrate.rewrite.guards import Guards
 from migrate.rewrite.imports import Imports
 from migrate.rewrite.launch import Launch
+from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.ranks import Ranks
 from migrate.rewrite.scopes import scopes_of
 from migrate.rewrite.source import Source
@@ -35,10 +36,14 @@ class Context:
         source: the script as read.
         calls: what its calls run, where the project that it is a part of has been looked at; else the
             local modules that it imports are read when that is asked for.
+        options: how the script is to be rewritten.
     """
 
-    def __init__(self, source: Source, calls: ModuleCalls | None = None) -> None:
+    def __init__(
+        self, source: Source, calls: ModuleCalls | None = None, options: Options = DEFAULT
+    ) -> None:
         self.source = source
+        self.options = options
         self._calls = calls
         # No copy: a tree that comes from the parser has no node twice.
         wrapper = MetadataWrapper(source.module, unsafe_skip_copy=True)

@@ -15,6 +15,7 @@ from migrate.hazards.after_rewrite import after_rewrite
 from migrate.rewrite.apply import apply
 from migrate.rewrite.calls.facts import ModuleCalls
 from migrate.rewrite.context import Context
+from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.plan import Plan, plan
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
 from migrate.rewrite.rules import all_rules
@@ -83,14 +84,14 @@ def unified_diff(before: bytes, after: bytes, old: str, new: str, path: Path) ->
     return "".join(line if line.endswith("\n") else f"{line}{no_newline}" for line in lines)
 
 
-def rewrite(path: Path, rules: Sequence[Rule] | None = None) -> Rewrite:
+def rewrite(path: Path, rules: Sequence[Rule] | None = None, options: Options = DEFAULT) -> Rewrite:
     """Return the rewritten form of the script at `path`; nothing is written.
 
     Raises:
         UnreadableScriptError, NotUtf8Error, NotPythonError: the script cannot be read.
         RuleConflictError, NotStableError: a defect of the rules.
     """
-    return rewrite_source(read(path), rules)
+    return rewrite_source(read(path), rules, options=options)
 
 
 def rewrite_source(
@@ -98,6 +99,7 @@ def rewrite_source(
     rules: Sequence[Rule] | None = None,
     *,
     calls: ModuleCalls | None = None,
+    options: Options = DEFAULT,
     check: bool = True,
 ) -> Rewrite:
     """Return the rewritten form of `source`.
@@ -106,16 +108,17 @@ def rewrite_source(
         source: the script.
         rules: all of them by default.
         calls: what its calls run, where its project is known already.
+        options: the form of the output.
         check: whether to see that a second run would change nothing.
     """
     chosen, rules = rules, all_rules() if rules is None else rules
-    found, data = _pass(source, rules, calls)
+    found, data = _pass(source, rules, calls, options)
     if data == source.data:
         rewritten = found.context
     elif check:
-        rewritten = check_stable(data, source.path, rules)
+        rewritten = check_stable(data, source.path, rules, options=options)
     else:
-        rewritten = Context(parse(data, source.path))
+        rewritten = Context(parse(data, source.path), options=options)
     findings = _notes(found, found.findings)
     if chosen is None:
         findings = _with_hazards(source, rewritten, findings)
@@ -135,9 +138,9 @@ def _with_hazards(
 
 
 def _pass(
-    source: Source, rules: Sequence[Rule], calls: ModuleCalls | None = None
+    source: Source, rules: Sequence[Rule], calls: ModuleCalls | None, options: Options
 ) -> tuple[Plan, bytes]:
-    context = Context(source, calls)
+    context = Context(source, calls, options)
     found = plan(context, rules)
     if not found.edits:
         return found, source.data
@@ -151,6 +154,7 @@ def check_stable(
     rules: Sequence[Rule] | None = None,
     *,
     calls: ModuleCalls | None = None,
+    options: Options = DEFAULT,
 ) -> Context:
     """See that `data`, a rewritten form of the script at `path`, parses and would not change again.
 
@@ -162,7 +166,7 @@ def check_stable(
     """
     rules = all_rules() if rules is None else rules
     try:
-        again, _ = _pass(parse(data, path), rules, calls)
+        again, _ = _pass(parse(data, path), rules, calls, options)
     except NotPythonError as error:
         raise NotStableError(
             f"{path}: the rewritten script does not parse ({error.what})",

@@ -15,6 +15,7 @@ from migrate.errors import MigrateError
 from migrate.rewrite.calls.analysis import Analysis
 from migrate.rewrite.calls.facts import ModuleCalls, calls_of_file
 from migrate.rewrite.engine import Note, NotStableError, check_stable, rewrite_source, unified_diff
+from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.order import in_order
 from migrate.rewrite.prescan import concerns_rules
 from migrate.rewrite.project import Project
@@ -107,6 +108,7 @@ def _counts(notes: Iterator[Note]) -> dict[str, int]:
 def rewrite_folder(
     folder: Path,
     *,
+    options: Options = DEFAULT,
     processes: int | None = None,
     progress: Callable[[str], None] = lambda message: None,
 ) -> FolderRewrite:
@@ -117,6 +119,7 @@ def rewrite_folder(
 
     Args:
         folder: the folder of the project.
+        options: the form of the output.
         processes: how many work at it; by default one for each core.
         progress: is told what is being done.
 
@@ -133,13 +136,16 @@ def rewrite_folder(
     progress(f"reading {len(paths)} files of {folder}")
     project = Project.of_files(folder, paths)
     calls = _calls(project, concerned)
-    jobs = [_Job(path.relative_to(folder), path, contents[path], calls[path]) for path in concerned]
+    jobs = [
+        _Job(path.relative_to(folder), path, contents[path], calls[path], options)
+        for path in concerned
+    ]
     progress(f"rewriting {len(jobs)} files of {folder}")
     files = _in_processes(_rewrite, jobs, processes)
     changed = {folder / file.name: file.after for file in files if file.changed}
     if changed:
         progress(f"checking {len(changed)} rewritten files")
-        files = _checked(folder, paths, files, changed, processes)
+        files = _checked(folder, paths, files, changed, options, processes)
     notebooks = sorted(p.relative_to(folder) for p in files_of(folder) if p.suffix == ".ipynb")
     return FolderRewrite(
         folder,
@@ -168,6 +174,7 @@ class _Job:
     path: Path
     data: bytes
     calls: ModuleCalls
+    options: Options
 
 
 def _calls(project: Project, paths: Sequence[Path]) -> dict[Path, ModuleCalls]:
@@ -178,7 +185,8 @@ def _calls(project: Project, paths: Sequence[Path]) -> dict[Path, ModuleCalls]:
 def _rewrite(job: _Job) -> FileRewrite:
     """Rewrite one file; in a process of the pool."""
     try:
-        done = rewrite_source(parse(job.data, job.path), calls=job.calls, check=False)
+        source = parse(job.data, job.path)
+        done = rewrite_source(source, calls=job.calls, options=job.options, check=False)
     except MigrateError as error:
         return FileRewrite(job.name, job.data, job.data, problem=str(error))
     except Exception as error:
@@ -191,7 +199,7 @@ def _rewrite(job: _Job) -> FileRewrite:
 def _check(job: _Job) -> str:
     """Return why the rewritten file does not stand: it does not parse, or would change again."""
     try:
-        check_stable(job.data, job.path, calls=job.calls)
+        check_stable(job.data, job.path, calls=job.calls, options=job.options)
     except NotStableError as error:
         return str(error)
     except Exception as error:
@@ -204,12 +212,14 @@ def _checked(
     paths: Sequence[Path],
     files: Sequence[FileRewrite],
     changed: Mapping[Path, bytes],
+    options: Options,
     processes: int | None,
 ) -> list[FileRewrite]:
     """Return `files` with those as they were that a second run, over the rewritten folder, would change."""
     calls = _calls(Project.of_files(folder, paths, changed), list(changed))
     jobs = [
-        _Job(path.relative_to(folder), path, data, calls[path]) for path, data in changed.items()
+        _Job(path.relative_to(folder), path, data, calls[path], options)
+        for path, data in changed.items()
     ]
     problems = dict(
         zip((job.name for job in jobs), _in_processes(_check, jobs, processes), strict=True)

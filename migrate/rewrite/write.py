@@ -11,6 +11,7 @@ from pathlib import Path
 from converters.checkpoint.atomic import atomic_write
 from migrate.errors import MigrateError
 from migrate.rewrite.engine import Rewrite
+from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.repository import FolderRewrite, files_of, rewrite_folder
 
 
@@ -36,6 +37,7 @@ def rewrite_into(
     folder: Path,
     to: Path | None,
     *,
+    options: Options = DEFAULT,
     force: bool = False,
     progress: Callable[[str], None] = lambda message: None,
 ) -> FolderRewrite:
@@ -47,7 +49,7 @@ def rewrite_into(
     """
     if to is not None:
         check_folder_target(folder, to, force=force)
-    done = rewrite_folder(folder, progress=progress)
+    done = rewrite_folder(folder, options=options, progress=progress)
     if to is not None:
         progress(f"writing {to}")
         write_folder(done, to, force=force)

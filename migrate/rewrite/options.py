@@ -1,0 +1,31 @@
+"""What the user chose about the form of the output; rules read it as `context.options`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Target = Literal["torch_xla"]
+Style = Literal["native", "portable"]
+TARGETS: tuple[Target, ...] = get_args(Target)
+STYLES: tuple[Style, ...] = get_args(Style)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a script is to be rewritten.
+
+    Args:
+        target: the package that drives the TPU.
+        style: `native` writes calls of the target's own interface; `portable` writes calls of `shims`,
+            so that one source runs on CUDA, CPU and TPU.
+        defer_reads: whether logged values are read from the device once for each print, not once for
+            each step.
+    """
+
+    target: Target = "torch_xla"
+    style: Style = "native"
+    defer_reads: bool = False
+
+
+DEFAULT = Options()
