@@ -286,7 +286,7 @@ class TestProve:
 def test_a_defect_of_the_program_is_one_line_too(
     script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("division by zero")
 
     monkeypatch.setattr("migrate.rewrite.engine.rewrite", fail)

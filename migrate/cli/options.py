@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from migrate.rewrite.options import DEFAULT, STYLES, TARGETS
+
 Command = Callable[..., None]
 
 
@@ -27,3 +29,30 @@ def takes_a_script(command: Command) -> Command:
 
 
 as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON for machines.")
+
+
+def takes_the_form(command: Command) -> Command:
+    """Add the options that become `migrate.rewrite.options.Options`."""
+    for decorate in (
+        click.option(
+            "--defer-reads",
+            is_flag=True,
+            help="Read logged values from the device once for each print, not once for each step.",
+        ),
+        click.option(
+            "--style",
+            type=click.Choice(STYLES),
+            default=DEFAULT.style,
+            show_default=True,
+            help="portable: written against shims, one source for CUDA, CPU and TPU.",
+        ),
+        click.option(
+            "--target",
+            type=click.Choice(TARGETS),
+            default=DEFAULT.target,
+            show_default=True,
+            help="What drives the TPU.",
+        ),
+    ):
+        command = decorate(command)
+    return command

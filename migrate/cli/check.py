@@ -1,0 +1,51 @@
+"""`migrate check`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from migrate.cli.options import as_json
+from migrate.cli.show import FINDINGS, FINE, errors, working
+
+
+@click.command(
+    epilog="Example: migrate check train.py lib/ --select XLA1,XLA3",
+    short_help="Report what would fail, hang or be slow on a TPU.",
+)
+@click.argument("paths", metavar="PATH...", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--select", multiple=True, metavar="CODES", help="Only these: XLA201, or XLA2.")
+@click.option("--ignore", multiple=True, metavar="CODES", help="All but these.")
+@click.option(
+    "--format", "form", default="text", type=click.Choice(["text", "json", "sarif", "github"])
+)
+@click.option("--explain", metavar="CODE", help="Print the page of a hazard; `list` lists them.")
+@as_json
+def check(
+    paths: tuple[Path, ...], select: tuple[str, ...], ignore: tuple[str, ...], **options: Any
+) -> None:
+    """Report TPU hazards in scripts and folders, as a linter does. Nothing is changed.
+
+    `[tool.migrate]` in pyproject.toml has select, ignore, exclude, severity; `# migrate: ignore[CODE]`
+    silences a line. Exit code 1 if there is an error.
+    """
+    if not paths and not options["explain"]:
+        raise click.UsageError("give the path of a script or a folder")
+    with errors():
+        from migrate.hazards.config import find_config
+        from migrate.hazards.project import check_paths
+        from migrate.views.check import check_lines, explanation
+
+        if options["explain"]:
+            click.echo(explanation(options["explain"]))
+            return
+        config = find_config(paths[0]).narrowed(select, ignore)
+        form = "json" if options["json_output"] else options["form"]
+        with working(quiet=form != "text") as progress:
+            checked = check_paths(paths, config, progress)
+        for line in check_lines(checked, form):
+            click.echo(line)
+    sys.exit(FINDINGS if checked.failed else FINE)

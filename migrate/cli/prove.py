@@ -1,0 +1,60 @@
+"""`migrate prove`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+
+import click
+
+from migrate.cli.options import as_json, takes_a_script
+from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
+
+
+@click.command(
+    epilog="Example: migrate prove train.py --replicas 2 -- --epochs 1",
+    short_help="Prove that the rewritten script trains the same.",
+)
+@takes_a_script
+@click.option(
+    "--rewritten",
+    type=click.Path(path_type=Path),
+    help="The rewritten script, where you have edited it; by default it is made on the fly.",
+)
+@as_json
+def prove(
+    script: Path,
+    args: tuple[str, ...],
+    replicas: int,
+    rewritten: Path | None,
+    timeout: float | None,
+    json_output: bool,
+) -> None:
+    """Run the original and its rewrite, and compare losses and weights step by step.
+
+    The original runs unedited on the CPU (N ranks over gloo), the rewrite on N XLA replicas. The loss
+    of every step of every rank and the final weights are compared; exit code 1 if they differ, with the
+    first place where they part and what differs there.
+    """
+    with errors(), contextlib.ExitStack() as stack:
+        from migrate.prove.proof import prove as prove_scripts
+        from migrate.rewrite.engine import rewrite as rewrite_script
+        from migrate.rewrite.temporary import written_beside
+        from migrate.views.prove import proof_as_json, proof_summary
+        from migrate.views.rewrite import findings_summary
+
+        if rewritten is None:
+            done = rewrite_script(script)
+            # What is left to do by hand is the first suspect, should the two sides part.
+            show(*findings_summary(done), err=True)
+            rewritten = stack.enter_context(written_beside(done))
+        with working(quiet=json_output) as progress:
+            proof = prove_scripts(
+                script, rewritten, args, replicas=replicas, timeout=timeout, progress=progress
+            )
+    if json_output:
+        show_json(proof_as_json(proof))
+    else:
+        show(*proof_summary(proof))
+    sys.exit(FINE if proof.equal else FINDINGS)

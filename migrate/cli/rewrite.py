@@ -1,0 +1,94 @@
+"""`migrate rewrite`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from migrate.cli.options import as_json, takes_the_form
+from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
+from migrate.rewrite.options import Options
+
+
+@click.command(
+    epilog="Example: migrate rewrite train.py --diff",
+    short_help="Rewrite DDP scripts for torch_xla.",
+)
+@click.argument(
+    "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write to this file or folder."
+)
+@click.option("--diff", is_flag=True, help="Print the change, write nothing.")
+@click.option("--in-place", is_flag=True, help="Overwrite the script itself.")
+@click.option("--check", is_flag=True, help="Write nothing; exit code 1 if something would change.")
+@click.option("--force", is_flag=True, help="Overwrite an existing rewritten file or folder.")
+@takes_the_form
+@as_json
+def rewrite(
+    paths: tuple[Path, ...],
+    output: Path | None,
+    diff: bool,
+    in_place: bool,
+    check: bool,
+    force: bool,
+    json_output: bool,
+    **form: Any,
+) -> None:
+    """Rewrite DDP scripts, or a folder of them, into torch_xla launch/step form.
+
+    Writes SCRIPT_xla.py beside each untouched SCRIPT.py; of a folder, rewritten files and copies of the
+    others to the folder -o. What no rule handles is listed with file and line; exit code 1 then.
+    """
+    if output is not None and (in_place or len(paths) > 1):
+        raise click.UsageError("-o names one file or folder: give one path, and not --in-place")
+    if sum((diff, in_place, check)) > 1:
+        raise click.UsageError("--diff, --in-place and --check exclude one another")
+    options = Options(**form)
+    writes = not (diff or check)
+    if len(paths) == 1 and paths[0].is_dir() and (output or not writes):
+        to = output if writes else None
+        with errors():
+            sys.exit(_rewrite_folder(paths[0], to, options, diff, force, json_output))
+    with errors():
+        from migrate.rewrite.engine import rewrite as rewrite_script
+        from migrate.rewrite.write import beside, write_all
+        from migrate.views.rewrite import rewrite_as_json, rewrite_summary
+
+        rewrites = [rewrite_script(path, options=options) for path in paths]
+        targets = [path if in_place else output or beside(path) for path in paths]
+        pairs = list(zip(rewrites, targets, strict=True))
+        if writes:
+            write_all(pairs, force=force or in_place)
+        if json_output:
+            show_json([rewrite_as_json(done, to if writes else None) for done, to in pairs])
+        for done, target in () if json_output else pairs:
+            if diff:
+                click.echo(done.diff(target), nl=False)
+            # With --diff, stdout is a patch and nothing else.
+            show(*rewrite_summary(done, target if writes else None), err=diff)
+    left = any(done.findings or (check and done.changed) for done in rewrites)
+    sys.exit(FINDINGS if left else FINE)
+
+
+def _rewrite_folder(
+    folder: Path, to: Path | None, options: Options, diff: bool, force: bool, json: bool
+) -> int:
+    """Do what `rewrite` does for a whole folder; return the exit code."""
+    from migrate.rewrite.write import rewrite_into
+    from migrate.views.folder import folder_as_json, folder_summary
+
+    with working(quiet=json) as progress:
+        done = rewrite_into(folder, to, options=options, force=force, progress=progress)
+    if json:
+        show_json(folder_as_json(done, to))
+    else:
+        if diff:
+            click.echo(done.diff(), nl=False)
+        show(*folder_summary(done, to), err=diff)
+    would_change = to is None and not diff and done.changed
+    return FINDINGS if done.left_to_do or done.problems or would_change else FINE

@@ -1,0 +1,89 @@
+"""What all commands share on their way out: text, JSON, progress, errors, exit codes.
+
+Exit codes: 0 done and fine, 1 findings or a mismatch, 2 could not (one line says what, where, what to do).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+FINE, FINDINGS, COULD_NOT = 0, 1, 2
+
+
+@contextlib.contextmanager
+def errors() -> Iterator[None]:
+    """Turn errors, this program's own and defects of it, into one line on stderr and exit code 2."""
+    from converters.errors import ConversionError
+    from migrate.errors import MigrateError
+    from shims.errors import ShimError
+
+    try:
+        yield
+    except (MigrateError, ConversionError, ShimError) as error:
+        if click.get_current_context().find_root().obj:
+            raise
+        click.echo(f"migrate: {error}", err=True)
+        _show_details(error)
+        sys.exit(COULD_NOT)
+    except Exception as error:
+        if click.get_current_context().find_root().obj:
+            raise
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        click.echo(f"migrate: internal error ({what}); please report what --debug shows", err=True)
+        sys.exit(COULD_NOT)
+
+
+def _show_details(error: Exception) -> None:
+    """Show on stderr what an error carries beside its line: refused keys, a script's last output."""
+    from converters.errors import RefusedKeysError
+
+    if isinstance(error, RefusedKeysError):
+        from migrate.views.weights import plan_table
+
+        show(plan_table(error.plan.refused), err=True)
+    elif output := getattr(error, "output", ""):
+        click.echo(output, err=True)
+
+
+def _console(*, err: bool = False) -> Console:
+    from rich.console import Console
+
+    # A pipe or a log has no width of its own: wrapping at 80 columns would only break lines.
+    stream = sys.stderr if err else sys.stdout
+    return Console(stderr=err, width=None if stream.isatty() else 180, highlight=False)
+
+
+def show(*renderables: RenderableType, err: bool = False) -> None:
+    """Print tables and texts on stdout, or on stderr."""
+    console = _console(err=err)
+    for renderable in renderables:
+        console.print(renderable)
+
+
+def show_json(value: Any) -> None:
+    """Print `value` as JSON on stdout."""
+    import json
+
+    click.echo(json.dumps(value, indent=2))
+
+
+@contextlib.contextmanager
+def working(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows what is being done: a spinner on a terminal, lines in a log."""
+    if quiet:
+        yield lambda _: None
+        return
+    console = _console(err=True)
+    if not console.is_terminal:
+        yield lambda message: click.echo(f"… {message}", err=True)
+        return
+    with console.status("starting") as status:
+        yield status.update
