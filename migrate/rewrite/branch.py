@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.rewrite.rule import Replacement
+from migrate.rewrite.rule import Edit, Replacement, Rule
+from migrate.rewrite.tree import code
+
+if TYPE_CHECKING:
+    from migrate.rewrite.context import Context
 
 
 def body_of(node: cst.If | cst.With, body: cst.BaseSuite) -> Replacement:
@@ -38,6 +43,35 @@ def body_of(node: cst.If | cst.With, body: cst.BaseSuite) -> Replacement:
 
 def _lines(statement: cst.BaseStatement) -> Iterable[cst.EmptyLine]:
     return list(getattr(statement, "leading_lines", ()))
+
+
+def unwrapped(
+    rule: Rule, node: cst.With, contexts: Container[str], why: str, context: Context
+) -> Iterator[Edit]:
+    """Yield the edit by which the context managers `contexts` of a `with` go, and its body stays.
+
+    Args:
+        rule: in whose name.
+        node: the `with`.
+        contexts: qualified names; one whose result gets a name stays.
+        why: for the user.
+        context: the script.
+    """
+    gone = [
+        index
+        for index, item in enumerate(node.items)
+        if isinstance(item.item, cst.Call)
+        and context.qualified_name(item.item.func) in contexts
+        and item.asname is None
+    ]
+    if gone:
+        shown = ", ".join(code(node.items[index].item) for index in gone)
+        yield rule.edit(
+            node,
+            lambda updated: without_items(updated, gone),
+            f"`with {shown}` goes: {why}",
+            consumes=[node.items[index] for index in gone],
+        )
 
 
 def without_items(node: cst.With, gone: Iterable[int]) -> Replacement:

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import libcst as cst
 
+from migrate.rewrite.emptied import without_emptied
 from migrate.rewrite.rule import Run, Wrap
 from migrate.rewrite.tree import split_blank
 
@@ -31,6 +32,8 @@ class Statements(cst.CSTTransformer):
             result: object = cst.RemoveFromParent()
         else:
             result = self.replace(original_node, updated_node)
+        if isinstance(result, cst.If):
+            result = without_emptied(result)
         if isinstance(original_node, cst.BaseStatement) and not isinstance(result, cst.Else):
             self._results[id(original_node)] = _as_list(result)
         return result

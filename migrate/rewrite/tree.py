@@ -170,7 +170,10 @@ def is_docstring(statement: cst.CSTNode) -> bool:
 
 
 def insert_first(function: cst.FunctionDef, statement: cst.BaseStatement) -> cst.FunctionDef:
-    """Return `function` with `statement` before the others of its body, after the docstring."""
+    """Return `function` with `statement` before the others of its body, after the docstring.
+
+    After `global` and `nonlocal`, too, which may not follow a use of their names.
+    """
     body = function.body
     if not isinstance(body, cst.IndentedBlock):  # def f(): pass
         line = cst.SimpleStatementLine(
@@ -178,8 +181,16 @@ def insert_first(function: cst.FunctionDef, statement: cst.BaseStatement) -> cst
         )
         return function.with_changes(body=cst.IndentedBlock(body=[statement, line]))
     at = 1 if is_docstring(body.body[0]) else 0
+    while at < len(body.body) and _declares(body.body[at]):
+        at += 1
     return function.with_changes(
         body=body.with_changes(body=[*body.body[:at], statement, *body.body[at:]])
+    )
+
+
+def _declares(statement: cst.CSTNode) -> bool:
+    return isinstance(statement, cst.SimpleStatementLine) and isinstance(
+        statement.body[0], cst.Global | cst.Nonlocal
     )
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.rewrite.branch import without_items
+from migrate.rewrite.branch import unwrapped
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.tree import code, is_attribute_of_self, nodes_of
+from migrate.rewrite.tree import code, is_attribute_of_self
 
 MADE = frozenset(
     {
@@ -50,7 +50,7 @@ class CudaStreams(Rule):
     `x.record_stream(…)`, `torch.cuda.set_stream(…)` and NVTX ranges and marks go, and so does
     `s = torch.cuda.Stream()` when nothing else uses `s`. XLA overlaps transfers, collectives and
     computation by itself, and to the program it looks as if all ran in order: that is what a stream's
-    waits secure. An `if` around nothing else goes too.
+    waits secure.
 
     **Reported.** A stream that is used otherwise: passed on, or asked.
 
@@ -58,7 +58,7 @@ class CudaStreams(Rule):
     """
 
     name = "cuda-streams"
-    nodes = (cst.Call, cst.Expr, cst.With, cst.Assign, cst.If)
+    nodes = (cst.Call, cst.Expr, cst.With, cst.Assign)
     examples = (
         rewritten(
             """
@@ -141,15 +141,9 @@ class CudaStreams(Rule):
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
         """Yield the removal of one use of a stream, or the finding on one that stays."""
         if isinstance(node, cst.With):
-            yield from self._with(node, context)
-        elif isinstance(node, cst.If):
-            if _goes_whole(node, context):
-                message = f"`if {code(node.test)}` around what goes"
-                yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+            yield from unwrapped(self, node, CONTEXTS, "XLA keeps the order", context)
         elif isinstance(node, cst.Expr):
-            line = context.parent(node)
-            suite = line if isinstance(line, cst.SimpleStatementSuite) else context.parent(line)
-            if _is_told(node.value, context) and not _goes_whole(context.parent(suite), context):
+            if _is_told(node.value, context):
                 message = f"{code(node)} goes: XLA keeps the order"
                 yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
         elif isinstance(node, cst.Assign):
@@ -159,21 +153,6 @@ class CudaStreams(Rule):
         elif _made(node, context) and not _is_spoken_for(node, context):
             message = f"{code(node)} raises on XLA, which has no streams: remove it"
             yield from self.report(node, message)
-
-    def _with(self, node: cst.With, context: Context) -> Iterable[Edit]:
-        gone = [
-            index
-            for index, item in enumerate(node.items)
-            if _called(item.item, context) in CONTEXTS and item.asname is None
-        ]
-        if gone:
-            message = f"`with {', '.join(code(node.items[i].item) for i in gone)}` goes: XLA keeps the order"
-            yield self.edit(
-                node,
-                lambda updated: without_items(updated, gone),
-                message,
-                consumes=[node.items[index] for index in gone],
-            )
 
 
 def _called(node: cst.CSTNode, context: Context) -> str | None:
@@ -191,20 +170,6 @@ def _is_told(node: cst.CSTNode, context: Context) -> bool:
     if context.qualified_name(node.func) in TOLD:
         return True
     return isinstance(node.func, cst.Attribute) and node.func.attr.value in METHODS
-
-
-def _goes_whole(node: cst.CSTNode | None, context: Context) -> bool:
-    """Whether `node` is an `if` around nothing but statements that go, with a test that does nothing."""
-    if not isinstance(node, cst.If) or node.orelse is not None:
-        return False
-    if isinstance(context.parent(node), cst.If) or any(nodes_of(node.test, cst.Call)):
-        return False
-    lines = [node.body] if isinstance(node.body, cst.SimpleStatementSuite) else node.body.body
-    return all(
-        isinstance(line, cst.SimpleStatementLine | cst.SimpleStatementSuite)
-        and all(isinstance(s, cst.Expr) and _is_told(s.value, context) for s in line.body)
-        for line in lines
-    )
 
 
 def _is_spoken_for(node: cst.CSTNode, context: Context) -> bool:

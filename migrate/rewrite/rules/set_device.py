@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.rewrite.branch import without_items
+from migrate.rewrite.branch import unwrapped
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import code
@@ -26,7 +26,7 @@ class SetDevice(Rule):
 
     **What it does.** `torch.cuda.set_device(local_rank)` goes: a replica sees one device, and on XLA the
     call raises. So does `with torch.cuda.device(i):` around a block, which stays. A branch that held
-    nothing else keeps a `pass`.
+    nothing else goes too.
 
     **Reported.** Uses other than as a statement of its own, as in `pick = torch.cuda.set_device`.
 
@@ -55,8 +55,6 @@ class SetDevice(Rule):
             """
             def start(args, model):
                 # one process per device
-                if args.gpu is not None:
-                    pass
                 # warm up
                 model(1)
                 return model
@@ -101,24 +99,10 @@ class SetDevice(Rule):
                 message = f"{code(node)} goes: a replica sees one device"
                 yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
         elif isinstance(node, cst.With):
-            yield from self._with(node, context)
+            yield from unwrapped(self, node, CONTEXTS, "a replica sees one device", context)
         elif context.qualified_name(node) in SETTERS and not _is_part(node, context):
             message = f"{code(node)}: remove it, a replica sees one device"
             yield from self.report(node, message)
-
-    def _with(self, node: cst.With, context: Context) -> Iterable[Edit]:
-        gone = [
-            index
-            for index, item in enumerate(node.items)
-            if _called(item.item, context) in CONTEXTS and item.asname is None
-        ]
-        if not gone:
-            return
-        message = "`with torch.cuda.device(…)` goes: a replica sees one device"
-        consumes = [node.items[index] for index in gone]
-        yield self.edit(
-            node, lambda updated: without_items(updated, gone), message, consumes=consumes
-        )
 
 
 def _called(node: cst.BaseExpression, context: Context) -> str | None:

@@ -1,0 +1,72 @@
+"""Branches whose statements all go."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.engine import rewrite_source
+from migrate.rewrite.source import parse
+
+HEAD = "import torch\n\n\ndef start(gpu, model, first):\n"
+
+
+def rewritten(body: str) -> str:
+    """Return what becomes of the function `start` with this body, without its head."""
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    script = f"{HEAD}{lines}    return model.to('cuda')\n"
+    done = rewrite_source(parse(script.encode(), Path("script.py"))).data.decode()
+    start = done.index("def start(gpu, model, first):\n") + len("def start(gpu, model, first):\n")
+    end = done.index("    return model")
+    return textwrap.dedent(done[start:end]).strip()
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("if gpu is not None:\n    torch.cuda.set_device(gpu)", ""),
+        ("if gpu is not None: torch.cuda.set_device(gpu)", ""),
+        ("if is_main(gpu):\n    torch.cuda.set_device(gpu)", ""),
+        # The test may do something.
+        (
+            "if choose(gpu):\n    torch.cuda.set_device(gpu)",
+            "if choose(gpu):\n    pass",
+        ),
+        (
+            "if gpu is not None:\n    torch.cuda.set_device(gpu)\nelse:\n    print(1)",
+            "if gpu is None:\n    print(1)",
+        ),
+        (
+            "if gpu and first:\n    torch.cuda.set_device(gpu)\nelse:\n    print(1)",
+            "if not (gpu and first):\n    print(1)",
+        ),
+        (
+            "if gpu:\n    print(1)\nelse:\n    torch.cuda.set_device(0)",
+            "if gpu:\n    print(1)",
+        ),
+        (
+            "if gpu:\n    print(1)\nelif first:\n    torch.cuda.set_device(0)",
+            "if gpu:\n    print(1)",
+        ),
+        # What an `elif` is asked after stays asked.
+        (
+            "if gpu:\n    torch.cuda.set_device(0)\nelif first:\n    print(1)",
+            "if gpu:\n    pass\nelif first:\n    print(1)",
+        ),
+        (
+            "if gpu:\n    if first:\n        torch.cuda.set_device(0)\nelse:\n    torch.cuda.set_device(1)",
+            "",
+        ),
+        # Written by the author.
+        ("if gpu:\n    pass", "if gpu:\n    pass"),
+    ],
+)
+def test_an_emptied_branch_goes(body: str, expected: str) -> None:
+    assert rewritten(body) == expected
+
+
+def test_the_comment_above_stays() -> None:
+    body = "# one process a device\nif gpu:\n    # this one\n    torch.cuda.set_device(gpu)"
+    assert rewritten(body) == "# one process a device"
