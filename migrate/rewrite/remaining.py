@@ -17,7 +17,7 @@ from migrate.rewrite.ranks import SPAWN
 from migrate.rewrite.rule import Finding
 from migrate.rewrite.rules.ddp import DDP
 from migrate.rewrite.rules.grad_scaler import SCALERS
-from migrate.rewrite.tree import code, keyword, string_value
+from migrate.rewrite.tree import code, string_value
 
 NAME = "unhandled"
 
@@ -130,8 +130,6 @@ def _advice(node: cst.CSTNode, context: Context) -> str | None:
             return "'nccl': the backend on XLA is 'xla'"
         if value in ENVIRONMENT and _is_environment_key(node, context):
             return f"{value}: {ENVIRONMENT[value]}"
-    if isinstance(node, cst.Call):
-        return _advice_on_call(node, context)
     if names_cuda(node):
         return f"{code(node)}: the device on XLA is 'xla'"
     return None
@@ -151,18 +149,6 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Context) -> str | N
         advice = ADVICE.get(".".join(parts[:length]))
         if advice is not None:
             return f"{name}: {advice}"
-    return None
-
-
-def _advice_on_call(call: cst.Call, context: Context) -> str | None:
-    name = context.qualified_name(call.func) or ""
-    if name.endswith(".DistributedSampler") and name.startswith("torch.utils.data"):
-        count = keyword(call, "num_replicas")
-        if count is not None and isinstance(count.value, cst.Integer | cst.Attribute):
-            return (
-                f"num_replicas={code(count.value)}: there are as many as the TPU has devices, "
-                "torch_xla.runtime.world_size()"
-            )
     return None
 
 

@@ -322,10 +322,6 @@ class TestNothingUnaccounted:
             ("import torch\ntorch.save({}, 'x')", "on all ranks"),
             ("def f(x):\n    return x.is_cuda", "is False on XLA"),
             ("import torch.distributed as d\nd.new_group([0])", "not known to work"),
-            (
-                "from torch.utils.data import DistributedSampler\nDistributedSampler(x, num_replicas=2)",
-                "num_replicas=2",
-            ),
             ("from apex import amp\namp.half_function(f)", "needs CUDA"),
         ],
     )

@@ -31,7 +31,7 @@ class MpSpawn(Rule):
     built on `torch.distributed.rpc`; a lambda or nested worker, and a launch without a `__main__` guard
     (rewritten all the same); a world size that is passed to a worker whose definition is not in
     the script; other uses of the script's own number of processes, such as
-    `DistributedSampler(num_replicas=WORLD_SIZE)`.
+    `dataset[rank::WORLD_SIZE]`.
 
     Source: torch_xla 2.9, `torch_xla.launch`; the worker's index is the global ordinal.
     """
@@ -116,13 +116,12 @@ class MpSpawn(Rule):
         reported(
             """
             import torch.multiprocessing as mp
-            from torch.utils.data import DistributedSampler
 
             WORLD_SIZE = 2
 
 
             def worker(rank, dataset):
-                return DistributedSampler(dataset, num_replicas=WORLD_SIZE, rank=rank)
+                return dataset[rank::WORLD_SIZE]
 
 
             def main(dataset):
