@@ -7,11 +7,11 @@ from functools import cached_property
 import libcst as cst
 
 from migrate.hazards.bindings import Bindings
-from migrate.hazards.guards import Guards
 from migrate.hazards.names import Names
 from migrate.hazards.steps import Steps
 from migrate.hazards.tensors import Tensors
 from migrate.rewrite.context import Context
+from migrate.rewrite.guards import Guards
 from migrate.rewrite.ranks import LAUNCHERS
 from migrate.rewrite.tree import string_value, targets
 
@@ -41,10 +41,18 @@ class Facts:
         """Which expressions are plausibly tensors on the device."""
         return Tensors(self.context, self.bindings, self.steps, self.names)
 
-    @cached_property
+    @property
     def guards(self) -> Guards:
         """Which code only some replicas run."""
-        return Guards(self.context)
+        return self.context.guards
+
+    def functions_called(self, call: cst.Call) -> list[cst.FunctionDef]:
+        """Return the functions and methods of the script that `call` runs."""
+        effects = self.context.effects
+        here = self.context.source.path.resolve()
+        lines = (one.line for one in effects.definitions(call) if one.path == here)
+        functions = (effects.function_at(line) for line in lines)
+        return [function for function in functions if function is not None]
 
     @cached_property
     def calls(self) -> tuple[cst.Call, ...]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 
 import libcst as cst
 
 from migrate.rewrite.context import Context
-from migrate.rewrite.effects import BOTH, Effect
-from migrate.rewrite.tree import code, is_attribute_of_self, nodes_of, targets
+from migrate.rewrite.effects import BOTH
+from migrate.rewrite.loops import Loop, batch_names, loops
+from migrate.rewrite.outside import Outside
+from migrate.rewrite.spans import Span, Trained
+from migrate.rewrite.tree import code, nodes_of
 
 FORWARDS = frozenset({"forward", "training_step"})
+# What a step may have in its middle and is none of its work.
+APART = (Outside.SAVE, Outside.EVALUATION)
 
 
 class When(Enum):
@@ -23,35 +29,32 @@ class When(Enum):
 
 
 class Steps:
-    """The steps of a script: slices of training loops, forward methods, and what both call.
+    """The steps of a script: of its training loops, the forward methods, and what both call.
 
-    A step that torch_xla marks (`with torch_xla.step():`) is what the mark says. What another file calls
-    is not followed.
+    A step that torch_xla marks (`with torch_xla.step():`) is what the mark says. The others are those that
+    the rewrite finds, with everything that lies in them as the script stands.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._functions: dict[tuple[int, str], cst.FunctionDef] = {}
-        self.loops: list[cst.For | cst.While] = []
         self._inside: set[int] = set()
         self._bodies: set[int] = set()
-        marked: list[cst.With] = []
-        for node in context.nodes:
-            if isinstance(node, cst.FunctionDef):
-                around = context.class_around(node)
-                self._functions[id(around) if around is not None else 0, node.name.value] = node
-            elif isinstance(node, cst.For | cst.While):
-                if context.effects.of(node.body) & BOTH == BOTH:
-                    self.loops.append(node)
-            elif isinstance(node, cst.With) and is_step(node, context):
-                marked.append(node)
-        starts: list[cst.CSTNode] = [block.body for block in marked]
+        self._calls: list[cst.Call] = []
+        marked = [n for n in context.nodes if isinstance(n, cst.With) and is_step(n, context)]
+        in_marks = {id(above) for block in marked for above in context.ancestors(block)}
+        self.loops: list[Loop] = [
+            loop for loop in loops(context.module) if context.effects.is_step_loop(loop)
+        ]
+        for block in marked:
+            self._take(block.body)
         for loop in self.loops:
             self._bodies.add(id(loop.body))
-            if not any(loop in context.ancestors(block) for block in marked):
-                starts.extend(_slice(loop, context))
-        starts.extend(self._forwards())
-        self._follow(starts)
+            if id(loop) not in in_marks:
+                self._take_steps(loop.body, batch_names(loop))
+        for function in nodes_of(context.module, cst.FunctionDef):
+            if self.is_forward(function):
+                self._take(function.body)
+        self._follow()
 
     @property
     def found(self) -> bool:
@@ -95,35 +98,56 @@ class Steps:
         # A data pipeline or an autograd.Function has a `forward` too, but is no module.
         return not any("autograd" in name or "Transform" in name for name in names)
 
-    def _forwards(self) -> list[cst.CSTNode]:
-        return [f.body for f in self._functions.values() if self.is_forward(f)]
+    def _take(self, node: cst.CSTNode) -> None:
+        """Note that `node` runs inside of a step, and with it what it calls."""
+        if id(node) not in self._inside:
+            self._inside.add(id(node))
+            self._calls.extend(nodes_of(node, cst.Call))
 
-    def _follow(self, starts: list[cst.CSTNode]) -> None:
-        """Take along the functions of the script that the code at `starts` calls."""
-        stack = list(starts)
-        while stack:
-            start = stack.pop()
-            if id(start) in self._inside:
-                continue
-            self._inside.add(id(start))
-            for call in nodes_of(start, cst.Call):
-                callee = self._callee(call)
-                if callee is None or id(callee.body) in self._inside | self._bodies:
+    def _take_steps(self, suite: cst.BaseSuite, batch: Sequence[str]) -> None:
+        """Take the steps of a block that trains: a loop's, or that of a function that is a whole step."""
+        self._bodies.add(id(suite))
+        if not isinstance(suite, cst.IndentedBlock):
+            self._take(suite)
+            return
+        trained = Trained(suite, batch, self._context)
+        if len(trained.indices) == 1 and (inner := trained.inner(trained.indices[0])):
+            at = trained.indices[0]
+            for index in range(trained.body.first(at), at):
+                self._take_statement(trained, index)
+            for block, names in inner:
+                if id(block) not in self._bodies:
+                    self._take_steps(block, names)
+            return
+        spans = trained.accumulated() if trained.accumulates else None
+        one = trained.span() if spans is None else None
+        for span in spans or ((one,) if one is not None else ()):
+            for node in _nodes(span):
+                self._take(node)
+
+    def _take_statement(self, trained: Trained, index: int) -> None:
+        if trained.body.statements[index].outside not in APART:
+            self._take(trained.body.block.body[index])
+
+    def _follow(self) -> None:
+        """Take along the functions of the script that the steps call."""
+        while self._calls:
+            for callee in self._callees(self._calls.pop()):
+                if id(callee.body) in self._inside | self._bodies:
                     continue
                 if self._context.effects.of(callee.body) & BOTH == BOTH:
-                    # A method that is the whole step: what stands below the update is not in it.
-                    self._bodies.add(id(callee.body))
-                    stack.extend(_slice(callee, self._context))
+                    # A function that is the whole step: what stands below the update is not in it.
+                    self._take_steps(callee.body, [p.name.value for p in callee.params.params])
                 else:
-                    stack.append(callee.body)
+                    self._take(callee.body)
 
-    def _callee(self, call: cst.Call) -> cst.FunctionDef | None:
-        if isinstance(call.func, cst.Name):
-            return self._functions.get((0, call.func.value))
-        if is_attribute_of_self(call.func):
-            around = self._context.class_around(call)
-            return self._functions.get((id(around), call.func.attr.value)) if around else None
-        return None
+    def _callees(self, call: cst.Call) -> Iterator[cst.FunctionDef]:
+        here = self._context.source.path.resolve()
+        for definition in self._context.effects.definitions(call):
+            if definition.path == here:
+                function = self._context.effects.function_at(definition.line)
+                if function is not None:
+                    yield function
 
 
 def is_step(block: cst.With, context: Context) -> bool:
@@ -135,29 +159,14 @@ def is_step(block: cst.With, context: Context) -> bool:
     )
 
 
-def _slice(around: cst.For | cst.While | cst.FunctionDef, context: Context) -> list[cst.CSTNode]:
-    """Return the statements of a loop or function from what the backward pass starts from to the update.
-
-    From the backward pass upwards a statement belongs if it binds a name that a later one uses; what lies
-    between is taken along: as the script stands, it runs between forward and update.
-    """
-    if not isinstance(around.body, cst.IndentedBlock):
-        return [around.body]
-    statements = list(around.body.body)
-    effects = [context.effects.of(statement) for statement in statements]
-    backward = [i for i, effect in enumerate(effects) if Effect.BACKWARD in effect]
-    if not backward:
-        return []
-    first = backward[0]
-    last = max(i for i, effect in enumerate(effects) if effect)
-    used = _names(statements[first])
-    for index in range(first - 1, -1, -1):
-        bound = {name.value for t in targets(statements[index]) for name in nodes_of(t, cst.Name)}
-        if bound & used:
-            first = index
-            used |= _names(statements[index])
-    return list(statements[first : last + 1])
-
-
-def _names(statement: cst.CSTNode) -> set[str]:
-    return {name.value for name in nodes_of(statement, cst.Name)}
+def _nodes(span: Span) -> Iterator[cst.CSTNode]:
+    """Yield the statements of a step, to its earliest end; of the last one what comes before its end."""
+    last = span.ends[-1]
+    for index in range(span.first, last + 1):
+        if span.body.statements[index].outside in APART:
+            continue
+        end = span.body.tails.get(index) if index == last else None
+        if end is None:
+            yield span.body.block.body[index]
+        else:
+            yield from (s for s in end.block.body if s not in end.statements)

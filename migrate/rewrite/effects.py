@@ -72,6 +72,10 @@ class Effects:
         """Return the functions and methods that `call` runs, also those of other files of the project."""
         return self._calls.definitions.get(self._end(call), ())
 
+    def function_at(self, line: int) -> cst.FunctionDef | None:
+        """Return the function of the script whose `def` stands in `line`."""
+        return self._functions.get(line)
+
     def callees(self, statements: Iterable[cst.CSTNode]) -> list[cst.FunctionDef]:
         """Return the functions of the script with an effect that `statements` call."""
         calls = [call for statement in statements for call in nodes_of(statement, cst.Call)]

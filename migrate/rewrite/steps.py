@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.rewrite.accumulation import micro_batches
 from migrate.rewrite.arrange import Arrangement, arrange
 from migrate.rewrite.effects import BOTH, Effect
 from migrate.rewrite.loops import Loop, batch_names, has_sync, loops
 from migrate.rewrite.outside import Outside
 from migrate.rewrite.slice import Body
-from migrate.rewrite.tree import nodes, nodes_of
+from migrate.rewrite.spans import Inner, Span, Trained
+from migrate.rewrite.tree import nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
@@ -91,39 +91,34 @@ class Steps:
     def _undecided(self, loop: Loop, node: cst.CSTNode, why: str) -> None:
         self._found[id(loop)].append(Undecided(node, why))
 
-    def _step(
-        self, loop: Loop, body: Body, batch: Sequence[str], parts: Sequence[Arrangement]
-    ) -> None:
-        if id(body.block) not in self._blocks:  # a function may be run by several loops
-            self._blocks.add(id(body.block))
-            self._found[id(loop)].append(Step(loop, body, tuple(batch), tuple(parts)))
+    def _step(self, loop: Loop, span: Span, parts: Sequence[Arrangement]) -> None:
+        if id(span.body.block) not in self._blocks:  # a function may be run by several loops
+            self._blocks.add(id(span.body.block))
+            self._found[id(loop)].append(Step(loop, span.body, span.batch, tuple(parts)))
 
     def _block(self, loop: Loop, block: cst.IndentedBlock, batch: Sequence[str]) -> None:
-        body = Body(block, batch, self._context)
-        trains = [i for i, statement in enumerate(body.statements) if statement.effect]
-        micro = [micro_batches(body.statements[i].node, self._context) for i in trains]
-        if len(trains) == 1:
-            inner = self._inner(body, trains[0], micro[0] is not None)
+        trained = Trained(block, batch, self._context)
+        if len(trained.indices) == 1:
+            inner = _inner(trained, trained.indices[0], trained.accumulates)
             if inner is not None:
                 self._block(loop, *inner)
                 return
-        if any(micro):
-            self._accumulation(loop, body, batch, trains, micro)
+        if trained.accumulates:
+            self._accumulation(loop, trained)
             return
-        bounds = _bounds(body)
-        if bounds is None:
+        span = trained.span()
+        if span is None:
             why = (
                 "no backward pass in plain sight: put the step in `with torch_xla.step():` by hand"
             )
             self._undecided(loop, loop, why)
             return
-        tried = [arrange(body, bounds[0], end) for end in bounds[1]]
-        found = next((one for one in tried if not one.obstacles()), tried[-1])
+        found = _arranged(span)
         parts = _parts(found)
         if parts is None:
             self._obstacles(loop, found)
         else:
-            self._step(loop, body, batch, parts)
+            self._step(loop, span, parts)
 
     def _obstacles(self, loop: Loop, found: Arrangement) -> None:
         for index in found.obstacles():
@@ -139,91 +134,42 @@ class Steps:
             )
             self._undecided(loop, statement.node, message)
 
-    def _accumulation(
-        self,
-        loop: Loop,
-        body: Body,
-        batch: Sequence[str],
-        trains: Sequence[int],
-        micro: Sequence[Loop | None],
-    ) -> None:
+    def _accumulation(self, loop: Loop, trained: Trained) -> None:
         """Find the steps of a loop that accumulates gradients: one a micro-batch, one for the update."""
-        at = next(i for i, inner in zip(trains, micro, strict=True) if inner is not None)
-        inner = next(one for one in micro if one is not None)
-        others = [i for i in trains if i != at]
-        alone = all(body.statements[i].effect == Effect.STEP and i > at for i in others)
-        if not alone or not others or not isinstance(inner.body, cst.IndentedBlock):
+        spans = trained.accumulated()
+        if spans is None:
             message = (
                 "gradient accumulation in an inner loop: put `with torch_xla.step():` around one "
                 "micro-batch, and another around the optimizer's step"
             )
             self._undecided(loop, loop, message)
             return
-        small = Body(inner.body, batch_names(inner), self._context)
-        backward = small.backward()
-        small_part = arrange(small, small.first(backward[0]), backward[-1])
-        ends = [end for end in body.ends() if end > at]
-        start = next(i for i in range(at + 1, len(body.statements)) if _updates(body, i))
-        tried = [arrange(body, start, end) for end in ends]
-        update = next((one for one in tried if not one.obstacles()), tried[-1])
-        for part in (small_part, update):
+        found = [_arranged(span) for span in spans]
+        for part in found:
             self._obstacles(loop, part)
-        if not small_part.obstacles() and not update.obstacles():
-            self._step(loop, small, batch_names(inner), [small_part])
-            self._step(loop, body, (), [update])
-
-    def _inner(
-        self, body: Body, index: int, accumulates: bool
-    ) -> tuple[cst.IndentedBlock, list[str]] | None:
-        """Return the block in a statement that the step goes into, where that as a whole cannot be it."""
-        effects = self._context.effects
-        node = body.block.body[index]
-        if effects.of(node) & BOTH != BOTH:
-            return None
-        if isinstance(node, cst.With | cst.If | cst.Try):
-            blocks = [child for child in node.children if isinstance(child, cst.IndentedBlock)]
-            inside = [block for block in blocks if effects.of(block) & BOTH == BOTH]
-            block, batch = (inside[0] if len(inside) == 1 else None), list[str]()
-        else:
-            callees = effects.callees([node])
-            whole = [callee for callee in callees if effects.of(callee.body) & BOTH == BOTH]
-            called = whole[0] if len(whole) == 1 and len(callees) == 1 else None
-            suite = called.body if called is not None else None
-            block = suite if isinstance(suite, cst.IndentedBlock) else None
-            batch = [p.name.value for p in called.params.params] if called is not None else []
-        if block is None:
-            return None
-        inner = Body(block, batch, self._context)
-        end = body.tails.get(index)
-        leaving = end.statements if end is not None else ()
-        mixed = any(s.outside is not None and s.node not in leaving for s in inner.statements)
-        deeper = any(
-            self._inner(inner, i, accumulates) is not None
-            for i, statement in enumerate(inner.statements)
-            if statement.effect
-        )
-        return (block, batch) if mixed or accumulates or deeper else None
+        if not any(part.obstacles() for part in found):
+            for span, part in zip(spans, found, strict=True):
+                self._step(loop, span, [part])
 
 
-def _bounds(body: Body) -> tuple[int, list[int]] | None:
-    """Return the first statement of the step, and those that may be its last."""
-    if backward := body.backward():
-        return body.first(backward[0]), body.ends()
-    # Marked by hand: what computes on the device is the step.
-    work = [i for i, s in enumerate(body.statements) if s.on_device and s.outside is None]
-    return (work[0], [work[-1]]) if work else None
+def _inner(trained: Trained, index: int, accumulates: bool) -> Inner | None:
+    """Return the block in a statement that the step goes into, where that as a whole cannot be it."""
+    blocks = trained.inner(index)
+    if len(blocks) != 1:
+        return None
+    block, batch = blocks[0]
+    inner = Trained(block, batch, trained.context)
+    end = trained.body.tails.get(index)
+    leaving = end.statements if end is not None else ()
+    mixed = any(s.outside is not None and s.node not in leaving for s in inner.body.statements)
+    deeper = any(_inner(inner, i, accumulates) is not None for i in inner.indices)
+    return blocks[0] if mixed or accumulates or deeper else None
 
 
-def _updates(body: Body, index: int) -> bool:
-    """Whether the statement at `index` is a part of the update of the weights."""
-    statement = body.statements[index]
-    if statement.outside is not None:
-        return False
-    on_gradients = any(
-        isinstance(node, cst.Attribute) and node.attr.value in ("parameters", "grad", "unscale_")
-        for node in nodes(statement.node)
-    )
-    return bool(statement.effect) or on_gradients or statement.averages
+def _arranged(span: Span) -> Arrangement:
+    """Return what becomes of the statements of a span: up to the first end that has no obstacles."""
+    tried = [arrange(span.body, span.first, end) for end in span.ends]
+    return next((one for one in tried if not one.obstacles()), tried[-1])
 
 
 def _parts(found: Arrangement) -> list[Arrangement] | None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.hazards.common import method
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
+from migrate.hazards.tensors import Kind
+from migrate.rewrite.save_calls import PARAMETERS, is_on_cpu
+from migrate.rewrite.tree import bind, code, keyword, nodes_of
+
+WEIGHTS = re.compile(r"(^|_|\.)(state|states|state_dict|ckpt|checkpoint|weights|save_dict|params)$")
 
 SAVES = frozenset(
     {"torch.save", "torch_xla.core.xla_model.save", "torch_xla.utils.serialization.save"}
@@ -24,6 +29,9 @@ class GuardedSave(Hazard):
 
     **What to do.** Call `xm.save(obj, path, global_master=True)` in every replica, outside of the condition:
     it writes in one. `shims.save` does so too.
+
+    What is on the host already, arrays and plain numbers, may be saved in one replica. Where it does not show
+    what is saved, this is information.
 
     Source: torch_xla 2.9, `core/xla_model.py`; pytorch/xla#2712, #2224, #4571.
     """
@@ -58,19 +66,31 @@ class GuardedSave(Hazard):
             def end(model, is_main_process):
                 if is_main_process():
                     save(model, "model.pt")  # XLA301
+
+
+            def keep(vocabulary, rank):
+                if rank == 0:
+                    torch.save(vocabulary, "words.pt")  # XLA301 info
             """
         ),
         example(
             """
+            import json
+
+            import numpy as np
             import torch
             import torch.distributed as dist
             import torch_xla.core.xla_model as xm
 
 
-            def finish(model, epoch, local_rank):
+            def finish(model, epoch: int, local_rank):
                 xm.save(model.state_dict(), "model.pt", global_master=True)
                 if epoch == 0 or local_rank == -1:
                     torch.save(model.state_dict(), "model.pt")
+                if local_rank == 0:
+                    torch.save({"epoch": epoch, "seed": 3}, "progress.pt")
+                    torch.save(np.arange(10), "rows.pt")
+                    json.dump({"epoch": epoch}, open("epoch.json", "w"))
                 if dist.get_rank() == 0:
                     print("saved")
             """
@@ -78,21 +98,46 @@ class GuardedSave(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one save under a condition of the rank."""
+        """Yield one save, or the call of a function that saves, under a condition of the rank."""
         assert isinstance(node, cst.Call)
-        if not self._saves(node, facts):
+        saved = self._saved(node, facts)
+        if saved is None:
             return
         guard = facts.guards.around(node)
-        if guard is not None:
-            line = facts.context.position(guard).line
-            message = f"a save in some replicas only (line {line}): xm.save in all, outside of it"
+        if guard is None or (isinstance(guard, cst.FunctionDef) and not guard.decorators):
+            return  # where a function is only called under a condition, its calls are reported
+        line = facts.context.position(guard).line
+        message = f"a save in some replicas only (line {line}): xm.save in all, outside of it"
+        kinds = {facts.tensors.kind(value) for value in saved}
+        if kinds & {Kind.DEVICE, Kind.TENSOR, Kind.MODEL} or any(_has_weights(v) for v in saved):
             yield self.hit(node, message)
+        elif Kind.UNKNOWN in kinds:
+            message = f"a save in some replicas only (line {line}): with device tensors, xm.save"
+            yield self.hit(node, message, Severity.INFO)
 
-    def _saves(self, node: cst.Call, facts: Facts) -> bool:
-        if facts.names.of(node.func) in SAVES:
-            return True
-        callee = facts.bindings.callee(node)
-        if callee is None or "save" not in callee.name.value or method(node):
-            return False
-        inside = (call for call in facts.calls if facts.names.of(call.func) in SAVES)
-        return any(facts.context.function_around(call) is callee for call in inside)
+    def _saved(self, call: cst.Call, facts: Facts) -> list[cst.BaseExpression] | None:
+        """Return what `call` saves, by itself or in a function of the script; None where it saves nothing."""
+        if facts.names.of(call.func) in SAVES:
+            if is_on_cpu(call, facts.context):
+                return None
+            saved = (bind(call, PARAMETERS) or {}).get("obj") or keyword(call, "data")
+            return [saved.value if saved is not None else call]
+        found = []
+        for function in facts.functions_called(call):
+            for inner in nodes_of(function.body, cst.Call):
+                own_guard = facts.guards.around(inner)
+                if facts.names.of(inner.func) in SAVES and (
+                    own_guard is None or own_guard is function
+                ):
+                    found += self._saved(inner, facts) or []
+        return found or None
+
+
+def _has_weights(saved: cst.BaseExpression) -> bool:
+    """Whether what is saved is, by its names, the state of a model or an optimizer."""
+    named = isinstance(saved, cst.Name | cst.Attribute) and WEIGHTS.search(code(saved)) is not None
+    return named or any(
+        call.func.attr.value == "state_dict"
+        for call in nodes_of(saved, cst.Call)
+        if isinstance(call.func, cst.Attribute)
+    )
