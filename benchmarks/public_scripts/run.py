@@ -1,10 +1,12 @@
 """Run public DDP scripts on synthetic data: unedited through `python -m shims`, or rewritten.
 
     python benchmarks/public_scripts/run.py --repositories DIR [--backend cpu] [--only NAME]
-    python benchmarks/public_scripts/run.py --repositories DIR --rewritten [--only NAME]
+    python benchmarks/public_scripts/run.py --repositories DIR --rewritten [--prove] [--only NAME]
 
 With `--rewritten`, `migrate rewrite` rewrites the copy, or the folder of it that the script's line names,
-and `migrate run --replicas 2` starts the result; no edit is made by hand.
+and `migrate run --replicas 2` starts the result; no edit is made by hand. With `--prove` the original and
+the result are run and compared instead, as `migrate prove` does, each in a copy of its own, as some of
+them go on from what an earlier run has saved; every dropout is switched off.
 
 DIR holds checkouts named OWNER+NAME; none of their code is in this repository, and nothing is written
 to them: each run has a copy. What the scripts import (torchvision, hydra, boto3, blobfile) must be
@@ -21,7 +23,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,10 +30,11 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from places import prepared
+from proving import proved
 from rewriting import MIGRATE, rewritten
-from scripts import SCRIPTS, Script, images
+from scripts import SCRIPTS, Script
 
-HERE = Path(__file__).parent
 RANKS = 2
 SECONDS = 400
 REWRITTEN = "rewritten"
@@ -53,46 +55,27 @@ class Ended:
 
 def run(script: Script, repositories: Path, backend: str, scratch: Path, seconds: float) -> Ended:
     """Run one script in a copy of its repository."""
-    repository = scratch / script.repository
-    shutil.copytree(
-        repositories / script.repository,
-        repository,
-        ignore=shutil.ignore_patterns(".git", "*.pt", "*.pth", "__pycache__"),
-    )
-    if script.prepare is not None:
-        script.prepare(repository)
-    data, out, records = scratch / "data", scratch / "out", scratch / "records"
-    for folder in (data, out, records):
-        folder.mkdir()
-    images(data)
-    path = repository / script.path
+    place = prepared(script, repositories, scratch)
+    path = place.repository / script.path
     rewriting = ""
     if backend == REWRITTEN:
-        path, rewriting = rewritten(script, repository)
-    asked = f"{script.args} {script.args_on_xla if backend != 'cpu' else ''}"
-    args = asked.format(data=data, port=_free_port(), out=out, repository=repository).split()
+        path, rewriting = rewritten(script, place.repository)
+    args = place.args(f"{script.args} {script.args_on_xla if backend != 'cpu' else ''}")
     start = ["--start", script.start] if script.start else []
     command = [sys.executable, "-m", "shims", f"--ranks={RANKS}", "--backend", backend, *start]
     command.append(str(path))
     if backend == REWRITTEN:
         command = [MIGRATE, "run", f"--replicas={RANKS}", str(path), "--"]
-    # The repository itself, as if it were installed.
-    python_path = [HERE / "site", HERE.parents[1], repository, os.environ.get("PYTHONPATH", "")]
-    variables = {
-        "PYTHONPATH": os.pathsep.join(str(entry) for entry in python_path if str(entry)),
-        "PUBLIC_SCRIPTS_RECORDS": str(records),
-        "PUBLIC_SCRIPTS_SMALL_RESNET": "1" if script.small_resnet else "",
-        "PUBLIC_SCRIPTS_SAMPLES": str(script.samples),
-        "OPENAI_LOGDIR": str(out),
-    }
-    if backend != "cpu":
-        # Compiling is most of the time.
-        variables["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    records = scratch / "records"
+    records.mkdir()
+    variables = place.variables | {"PUBLIC_SCRIPTS_RECORDS": str(records)}
+    if backend == "cpu":
+        del variables["XLA_FLAGS"]
     started = time.monotonic()
     with subprocess.Popen(
         [*command, *args],
         env={**os.environ, **variables},
-        cwd=repository / script.folder if script.folder else path.parent,
+        cwd=place.folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -141,19 +124,15 @@ def _records(records: Path) -> dict[int, list[dict[str, float]]]:
     return found
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 def main() -> int:
     """Run the scripts; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repositories", type=Path, required=True)
     parser.add_argument("--backend", default="cpu", choices=["cpu", "cuda", "xla"])
     parser.add_argument("--rewritten", action="store_const", const=REWRITTEN, dest="backend")
+    parser.add_argument(
+        "--prove", action="store_true", help="compare the rewrite with the original"
+    )
     parser.add_argument("--only", default="", help="part of the name of the scripts to run")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each script")
     parser.add_argument("--output", type=Path, help="keep what the scripts printed in this folder")
@@ -164,6 +143,11 @@ def main() -> int:
             continue
         with tempfile.TemporaryDirectory() as folder:
             scratch = Path(folder)
+            if options.prove:
+                proof = proved(script, options.repositories, scratch, RANKS, options.seconds)
+                failed += proof.verdict not in ("equal", "vacuous")
+                print(f"| {script.name} | {proof.cells} | {script.stands_in} |", flush=True)
+                continue
             ended = run(script, options.repositories, options.backend, scratch, options.seconds)
             if options.output is not None and (scratch / "output.txt").is_file():
                 options.output.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,7 @@ class Script:
         folder: where it is run; empty: beside the script.
         small_resnet: offer a smaller `torchvision.models.resnet50`.
         args_on_xla: further arguments there.
+        args_to_prove: further arguments, for both sides, where the two are compared.
         project: the folder that is rewritten as a whole, where the script's local modules hold
             constructs of GPUs too; empty: the script alone.
         samples: how many images torchvision's own data sets have.
@@ -42,6 +43,7 @@ class Script:
     small_resnet: bool = False
     samples: int = 32
     args_on_xla: str = ""
+    args_to_prove: str = ""
     project: str = ""
 
     @property
@@ -109,6 +111,7 @@ SCRIPTS = (
         "--gradient_accumulation_steps=4 --log_interval=1",
         stands_in="data set: random tokens",
         prepare=_tokens,
+        args_to_prove="--dtype=float32",
     ),
     Script(
         "facebookresearch+simsiam",

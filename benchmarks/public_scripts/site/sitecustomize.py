@@ -83,9 +83,10 @@ def _record() -> None:
     register_optimizer_step_pre_hook(before)
 
 
-if os.environ.get("PUBLIC_SCRIPTS_RECORDS"):
+if os.environ.get("PUBLIC_SCRIPTS_SAMPLES"):
     after_import("torchvision", _small_data)
     if os.environ.get("PUBLIC_SCRIPTS_SMALL_RESNET"):
         after_import("torchvision", _small_resnet)
     after_import("torch", _no_hub)
+if os.environ.get("PUBLIC_SCRIPTS_RECORDS"):
     after_import("torch", _record)
