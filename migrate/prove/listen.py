@@ -111,6 +111,44 @@ def to_dropout(tell: Callable[[float], None]) -> None:
     functional.scaled_dot_product_attention = attention
 
 
+def without_dropout() -> None:
+    """Switch every dropout off: those of `nn.functional`, modules included, and that of attention.
+
+    Two devices draw different masks from one seed, so that losses under dropout cannot be compared. On the
+    CPU a mask also takes numbers from the generator that shuffles the data.
+    """
+    functional = torch.nn.functional
+    for name in _DROPOUTS:
+        drop = getattr(functional, name)
+
+        def kept(
+            input: Any,  # noqa: A002 - torch's name for it
+            p: float = 0.5,
+            training: bool = True,
+            inplace: bool = False,
+            _drop: Callable[..., Any] = drop,
+        ) -> Any:
+            return _drop(input, 0.0, training, inplace)
+
+        setattr(functional, name, functools.wraps(drop)(kept))
+
+    attend = functional.scaled_dot_product_attention
+
+    @functools.wraps(attend)
+    def attention(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        return attend(query, key, value, attn_mask, 0.0, *args, **kwargs)
+
+    functional.scaled_dot_product_attention = attention
+
+
 def to_clipping(tell: Callable[[Any], None]) -> None:
     """Tell of the gradient norm before each clipping, as `clip_grad_norm_` returns it."""
     _to_clipping(tell)

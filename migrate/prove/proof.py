@@ -67,6 +67,8 @@ def prove(
     *,
     replicas: int = 2,
     timeout: float | None = None,
+    dropout: bool = True,
+    start: str | None = None,
     progress: Callable[[str], None] = lambda message: None,
 ) -> Proof:
     """Run the original on the CPU with gloo and the rewrite on XLA, and compare all their steps.
@@ -77,6 +79,8 @@ def prove(
         args: arguments for both.
         replicas: number of ranks on both sides.
         timeout: seconds for each of the two runs; None waits for ever.
+        dropout: False switches every dropout off, on both sides.
+        start: how the original's ranks are started, where there are several ways: see `run_script`.
         progress: told, in a few words, what is running.
 
     Raises:
@@ -94,7 +98,14 @@ def prove(
             progress(f"running the {_SIDES[side].format(replicas)}")
             runs.append(
                 record_run(
-                    path, args, side=side, replicas=replicas, folder=directory, timeout=timeout
+                    path,
+                    args,
+                    side=side,
+                    replicas=replicas,
+                    folder=directory,
+                    timeout=timeout,
+                    dropout=dropout,
+                    start=start,
                 )
             )
         (original, original_seconds), (ours, rewritten_seconds) = runs
@@ -107,7 +118,10 @@ def prove(
             steps=judgement.steps,
             weights=judgement.weights,
             difference=judgement.difference,
-            notes=notes(original, ours, replicas, judgement.weights),
+            notes=(
+                *notes(original, ours, replicas, judgement.weights),
+                *(() if dropout else ("every dropout was switched off on both sides",)),
+            ),
             original_seconds=original_seconds,
             rewritten_seconds=rewritten_seconds,
         )
@@ -127,6 +141,8 @@ def record_run(
     replicas: int,
     folder: Path,
     timeout: float | None = None,
+    dropout: bool = True,
+    start: str | None = None,
 ) -> tuple[dict[int, records.RankRecord], float]:
     """Run one side, and read what its ranks recorded in `folder`; with the seconds that it took.
 
@@ -141,6 +157,8 @@ def record_run(
         record_dir=folder,
         timeout=timeout,
         output="capture",
+        dropout=dropout,
+        start=start,
     )
     if result.returncode:
         raise _failure(path, side, result.returncode, result.output)

@@ -60,6 +60,8 @@ def run_script(
     record_dir: Path | None = None,
     timeout: float | None = None,
     output: Output = "inherit",
+    dropout: bool = True,
+    start: str | None = None,
 ) -> RunResult:
     """Run `python SCRIPT ARGS` and wait for it and for all the processes that it started.
 
@@ -74,6 +76,9 @@ def run_script(
         timeout: seconds after which the run is stopped; None waits for ever.
         output: of the script: "inherit" passes it through, "stderr" passes all of it to stderr,
             "capture" keeps its last lines for the result.
+        dropout: False makes every dropout of a recorded run pass its input on.
+        start: how the ranks of an original that can start them in several ways are started, as for
+            `python -m shims --start`; None: as torchrun does.
 
     Raises:
         NoScriptError: the script is not a file.
@@ -90,8 +95,8 @@ def run_script(
             )
     started = time.monotonic()
     process = subprocess.Popen(
-        _command(side, replicas, script, args),
-        env=_environment(side, replicas, record_dir),
+        _command(side, replicas, script, args, start),
+        env=_environment(side, replicas, record_dir, dropout),
         stdin=None if output == "inherit" else subprocess.DEVNULL,
         stdout={"inherit": None, "stderr": sys.stderr, "capture": subprocess.PIPE}[output],
         stderr=subprocess.STDOUT if output == "capture" else None,
@@ -121,17 +126,23 @@ def run_script(
     return RunResult(returncode, time.monotonic() - started, "".join(tail))
 
 
-def _command(side: Side, replicas: int, script: Path, args: Sequence[str]) -> list[str]:
+def _command(
+    side: Side, replicas: int, script: Path, args: Sequence[str], start: str | None
+) -> list[str]:
     if side == "xla":
         return [sys.executable, str(script), *args]
     # The ranks are started as the script expects: by itself, or as torchrun would. -P: a folder of the
     # user's may be called shims too.
     command = [sys.executable, "-P", "-m", "shims", "--backend", "cpu", "--ranks", str(replicas)]
-    return [*command, str(script), *args]
+    return [*command, *(["--start", start] if start else []), str(script), *args]
 
 
-def _environment(side: Side, replicas: int, record_dir: Path | None) -> dict[str, str]:
+def _environment(
+    side: Side, replicas: int, record_dir: Path | None, dropout: bool
+) -> dict[str, str]:
     plugins = ["migrate.prove.record:install"] if record_dir is not None else []
+    if plugins and not dropout:
+        plugins.append("migrate.prove.listen:without_dropout")
     if side == "original":
         variables = {activate.PLUGINS: ",".join(plugins)}
     elif tpu_present():
