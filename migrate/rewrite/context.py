@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import TypeVar, overload
 
 import libcst as cst
-from libcst.metadata import (
-    CodePosition,
-    MetadataWrapper,
-    PositionProvider,
-    QualifiedNameSource,
-)
+from libcst.metadata import CodePosition
 
 from migrate.rewrite.calls.facts import ModuleCalls, calls_of_script
 from migrate.rewrite.definitions import Definitions
 from migrate.rewrite.devices import Devices, moves
 from migrate.rewrite.effects import Effects
 from migrate.rewrite.guards import Guards
+from migrate.rewrite.imported_names import ImportedNames
 from migrate.rewrite.imports import Imports
 from migrate.rewrite.launch import Launch
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.ranks import Ranks
-from migrate.rewrite.scopes import scopes_of
 from migrate.rewrite.source import Source
-from migrate.rewrite.tree import is_dotted_name, nodes, nodes_of, targets
-from migrate.rewrite.walk import parents
+from migrate.rewrite.tree import is_dotted_name, nodes_of, targets
+from migrate.rewrite.walk import order
+
+Node = TypeVar("Node", bound=cst.CSTNode)
+Other = TypeVar("Other", bound=cst.CSTNode)
 
 
 class Context:
@@ -45,13 +44,9 @@ class Context:
         self.source = source
         self.options = options
         self._calls = calls
-        # No copy: a tree that comes from the parser has no node twice.
-        wrapper = MetadataWrapper(source.module, unsafe_skip_copy=True)
-        self.module = wrapper.module
-        self._parents = parents(self.module)
-        self._positions = wrapper.resolve(PositionProvider)
-        self._scopes = scopes_of(self.module)
-        self._qualified: dict[cst.CSTNode, str | None] = {}
+        self.module = source.module
+        self._qualified: dict[int, str | None] = {}
+        self._of_kinds: dict[tuple[type[cst.CSTNode], ...], list[cst.CSTNode]] = {}
         self.imports = Imports(self.module)
         self.definitions = Definitions(self.module)
 
@@ -61,29 +56,28 @@ class Context:
         `dist.barrier` is `torch.distributed.barrier` after `import torch.distributed as dist`, and None
         where `dist` is a local variable or module of the user's, and for a method of a result.
         """
-        if node is None or not is_dotted_name(node):
+        if node is None:
             return None
-        if node not in self._qualified:
-            self._qualified[node] = self._imported_name(node)
-        return self._qualified[node]
+        key = id(node)
+        if key not in self._qualified:
+            self._qualified[key] = self._names.of(node) if is_dotted_name(node) else None
+        return self._qualified[key]
 
-    def _imported_name(self, node: cst.CSTNode) -> str | None:
-        scope = self._scopes.get(node)
-        found = scope.get_qualified_names_for(node) if scope is not None else ()
-        imported = {name.name for name in found if name.source is QualifiedNameSource.IMPORT}
-        return imported.pop() if len(imported) == 1 else None
+    @cached_property
+    def _names(self) -> ImportedNames:
+        return ImportedNames(self.module, self.all_of(cst.Import, cst.ImportFrom))
 
     def position(self, node: cst.CSTNode) -> CodePosition:
         """Return the line (from 1) and column (from 0) where `node` starts, comments above left out."""
-        return self._positions[node].start
+        return self.source.positions.start(node)
 
     def end(self, node: cst.CSTNode) -> CodePosition:
         """Return the line (from 1) and column (from 0) where `node` ends."""
-        return self._positions[node].end
+        return self.source.positions.end(node)
 
     def parent(self, node: cst.CSTNode | None) -> cst.CSTNode | None:
         """Return the node directly above `node`; None above the module, and for None."""
-        return None if node is None else self._parents.get(node)
+        return None if node is None else self._tree[1].get(id(node))
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield the nodes above `node`, the nearest first."""
@@ -165,7 +159,39 @@ class Context:
     @cached_property
     def nodes(self) -> tuple[cst.CSTNode, ...]:
         """Every node of the script, in the order of the source."""
-        return tuple(nodes(self.module))
+        return tuple(self._tree[0])
+
+    @cached_property
+    def _tree(self) -> tuple[list[cst.CSTNode], dict[int, cst.CSTNode]]:
+        return order(self.module)
+
+    @overload
+    def all_of(self, kind: type[Node], /) -> Sequence[Node]: ...
+
+    @overload
+    def all_of(self, kind: type[Node], other: type[Other], /) -> Sequence[Node | Other]: ...
+
+    @overload
+    def all_of(self, *kinds: type[cst.CSTNode]) -> Sequence[cst.CSTNode]: ...
+
+    def all_of(self, *kinds: type[cst.CSTNode]) -> Sequence[cst.CSTNode]:
+        """Return the nodes of the types `kinds`, in the order of the source.
+
+        Args:
+            kinds: types that have no subtypes: `cst.Call`, not `cst.BaseExpression`.
+        """
+        if len(kinds) == 1:
+            return self._by_kind.get(kinds[0], ())
+        if kinds not in self._of_kinds:
+            self._of_kinds[kinds] = [node for node in self.nodes if type(node) in kinds]
+        return self._of_kinds[kinds]
+
+    @cached_property
+    def _by_kind(self) -> dict[type[cst.CSTNode], list[cst.CSTNode]]:
+        found: dict[type[cst.CSTNode], list[cst.CSTNode]] = defaultdict(list)
+        for node in self.nodes:
+            found[type(node)].append(node)
+        return dict(found)
 
     @cached_property
     def functions(self) -> dict[str, cst.FunctionDef]:

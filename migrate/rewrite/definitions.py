@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import libcst as cst
 
@@ -13,9 +14,13 @@ class Definitions:
     """The functions that the rules ask for; each comes into the script once."""
 
     def __init__(self, module: cst.Module) -> None:
-        self._taken = {name.value for name in nodes_of(module, cst.Name)}
+        self._module = module
         self._added: dict[str, cst.FunctionDef] = {}
         self._names: dict[str, str] = {}
+
+    @cached_property
+    def _taken(self) -> set[str]:
+        return {name.value for name in nodes_of(self._module, cst.Name)}
 
     def require(self, name: str, source: str) -> str:
         """Return the name under which a function is reachable, adding it where it is not yet.

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import libcst as cst
@@ -34,7 +35,7 @@ class Imports:
 
     def __init__(self, module: cst.Module) -> None:
         self._existing = {binding.target: binding.name for binding in bindings(module)}
-        self._taken = _names(module)
+        self._module = module
         self._added: dict[str, str] = {}
 
     def require(self, module: str, alias: str | None = None) -> str:
@@ -52,6 +53,10 @@ class Imports:
                 name += "_"
             self._added[module] = name
         return name
+
+    @cached_property
+    def _taken(self) -> set[str]:
+        return _names(self._module)
 
     def given(self, module: str, name: str) -> None:
         """Take note that a rule writes `import module as name` itself, above all that uses it."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import libcst as cst
 
 from migrate.errors import MigrateError
+from migrate.rewrite.positions import Positions
 
 
 class UnreadableScriptError(MigrateError):
@@ -58,8 +59,13 @@ class Source:
         return self.data.decode(_codec(self.module))
 
     @cached_property
+    def positions(self) -> Positions:
+        """Where each node of the tree starts and ends."""
+        return Positions(self.module)
+
+    @cached_property
     def _is_exact(self) -> bool:
-        return self.module.bytes == self.data
+        return self.positions.code.encode(self.module.encoding) == self.data
 
     def render(self, module: cst.Module) -> bytes:
         """`module`, an edited form of this source's tree, as bytes in the encoding of the original.

@@ -119,17 +119,36 @@ def children(node: cst.CSTNode) -> list[cst.CSTNode]:
     return _below(node, 1)
 
 
-def parents(root: cst.CSTNode) -> dict[cst.CSTNode, cst.CSTNode]:
-    """Return the node directly above each node below `root`."""
-    return {child: node for node in _walk(root, 0) for child in _below(node, 0)}
+def order(root: cst.CSTNode) -> tuple[list[cst.CSTNode], dict[int, cst.CSTNode]]:
+    """Return `root` and every node below it, in the order of the source, and by its id the one above each."""
+    found: list[cst.CSTNode] = []
+    above: dict[int, cst.CSTNode] = {}
+    stack = [root]
+    pop, push, note = stack.pop, stack.append, found.append
+    none, absent = type(None), cst.MaybeSentinel
+    while stack:
+        node = pop()
+        note(node)
+        readers = _readers.get(type(node)) or _learn(node)
+        for value in readers[0](node):
+            kind = type(value)
+            if kind is tuple or kind is list:
+                for child in reversed(value):
+                    above[id(child)] = node
+                    push(child)
+            elif kind is not none and kind is not absent:
+                above[id(value)] = node
+                push(value)
+    return found, above
 
 
 def _below(node: cst.CSTNode, which: int) -> list[cst.CSTNode]:
     found: list[cst.CSTNode] = []
     readers = _readers.get(type(node)) or _learn(node)
     for value in reversed(readers[which](node)):
-        if isinstance(value, tuple | list):
+        kind = type(value)
+        if kind is tuple or kind is list:
             found.extend(value)
-        elif value is not None and value is not cst.MaybeSentinel.DEFAULT:
+        elif value is not None and kind is not cst.MaybeSentinel:
             found.append(value)
     return found

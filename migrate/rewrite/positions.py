@@ -1,0 +1,117 @@
+"""Where each node of a tree starts and ends, found while the tree is written out once.
+
+libcst's own provider makes lines and columns for every node. Here a node is noted with the number of tokens
+before and after it; lines and columns are counted for the few nodes that are asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from itertools import accumulate
+from types import TracebackType
+
+import libcst as cst
+from libcst._nodes.internal import CodegenState
+from libcst.metadata import CodePosition
+
+NEWLINE = re.compile(r"\r\n?|\n")
+
+
+class Positions:
+    """The text of a module, and the place of each of its nodes in it.
+
+    They are those of libcst's `PositionProvider`: white space and comments around a node left out.
+    """
+
+    def __init__(self, module: cst.Module) -> None:
+        state = _Writing(module.default_indent, module.default_newline)
+        module._codegen(state)
+        self._spans = state.spans
+        self._tokens = state.tokens
+        self.code = "".join(state.tokens[:-1] if state.ends_without_newline else state.tokens)
+        self._offsets: list[int] = []
+        self._lines: list[int] = []
+
+    def start(self, node: cst.CSTNode) -> CodePosition:
+        """Return the line (from 1) and column (from 0) where `node` starts."""
+        return self._position(self._spans[id(node)][0])
+
+    def end(self, node: cst.CSTNode) -> CodePosition:
+        """Return the line (from 1) and column (from 0) where `node` ends."""
+        return self._position(self._spans[id(node)][1])
+
+    def _position(self, token: int) -> CodePosition:
+        """Return where the token of that number starts."""
+        if not self._offsets:
+            self._offsets = list(accumulate(map(len, self._tokens), initial=0))
+            text = "".join(self._tokens)
+            self._lines = [0, *(newline.end() for newline in NEWLINE.finditer(text))]
+        offset = self._offsets[token]
+        line = bisect_right(self._lines, offset)
+        return CodePosition(line, offset - self._lines[line - 1])
+
+
+class _Writing(CodegenState):
+    """The state of libcst's code generation: notes the tokens before and after each node."""
+
+    def __init__(self, default_indent: str, default_newline: str) -> None:
+        super().__init__(default_indent, default_newline)
+        self.spans: dict[int, tuple[int, int]] = {}
+        self.ends_without_newline = False
+        self._open: list[int] = []
+
+    def before_codegen(self, node: cst.CSTNode) -> None:
+        self._open.append(len(self.tokens))
+
+    def after_codegen(self, node: cst.CSTNode) -> None:
+        start = self._open.pop()
+        if id(node) not in self.spans:  # else it is known without the white space around it
+            self.spans[id(node)] = start, len(self.tokens)
+
+    def pop_trailing_newline(self) -> None:
+        self.ends_without_newline = bool(self.tokens)
+
+    def record_syntactic_position(  # type: ignore[override]
+        self,
+        node: cst.CSTNode,
+        *,
+        start_node: cst.CSTNode | None = None,
+        end_node: cst.CSTNode | None = None,
+    ) -> _Span:
+        return _Span(self, node, start_node, end_node)
+
+
+class _Span:
+    """Notes the tokens that are written inside of a `with` as those of a node."""
+
+    __slots__ = ("_end_node", "_node", "_start", "_start_node", "_state")
+
+    def __init__(
+        self,
+        state: _Writing,
+        node: cst.CSTNode,
+        start_node: cst.CSTNode | None,
+        end_node: cst.CSTNode | None,
+    ) -> None:
+        self._state = state
+        self._node = node
+        self._start_node = start_node
+        self._end_node = end_node
+
+    def __enter__(self) -> None:
+        self._start = len(self._state.tokens)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        spans = self._state.spans
+        start, end = self._start, len(self._state.tokens)
+        if self._start_node is not None:
+            start = spans[id(self._start_node)][0]
+        if self._end_node is not None:
+            end = spans[id(self._end_node)][1]
+        spans[id(self._node)] = start, end
