@@ -38,20 +38,28 @@ def plan(context: Context, rules: Sequence[Rule]) -> Plan:
                     findings.append(found)
                 else:
                     edits.append(found)
-    edits = _without_moot(edits)
+    edits, findings = _without_moot(edits, findings)
     findings.extend(remaining(context, _handled(edits, findings)))
     findings.sort(key=lambda finding: _place(finding.node, context))
     edits.sort(key=lambda edit: _place(edit.node, context))
     return Plan(context, tuple(edits), tuple(findings))
 
 
-def _without_moot(edits: Sequence[Edit | Wrap]) -> list[Edit | Wrap]:
-    """Leave out the edits inside code that another edit takes away: the code does not survive."""
-    gone: set[int] = set()
+def _without_moot(
+    edits: Sequence[Edit | Wrap], findings: Sequence[Finding]
+) -> tuple[list[Edit | Wrap], list[Finding]]:
+    """Leave out what is said of code that another edit takes away: the code does not survive."""
+    gone: dict[int, set[str]] = defaultdict(set)  # the rules by which a node goes
     for edit in edits:
         for subtree in edit.consumes if isinstance(edit, Edit) else ():
-            gone.update(id(node) for node in nodes(subtree) if node is not subtree)
-    return [edit for edit in edits if not isinstance(edit, Edit) or id(edit.node) not in gone]
+            for node in nodes(subtree):
+                if node is not subtree:
+                    gone[id(node)].add(edit.rule)
+    kept = [edit for edit in edits if not isinstance(edit, Edit) or id(edit.node) not in gone]
+    said = [
+        finding for finding in findings if not gone.get(id(finding.node), set()) - {finding.rule}
+    ]
+    return kept, said
 
 
 def _place(node: cst.CSTNode, context: Context) -> tuple[int, int]:

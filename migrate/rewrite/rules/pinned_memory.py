@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.devices import names_cuda
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.tree import code, keyword, with_args
+from migrate.rewrite.tree import code, keyword, nodes, string_value, with_args
 
 LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
+POSITION = 7  # of pin_memory among the parameters of a DataLoader
+AVAILABLE = frozenset({"torch.cuda.is_available", "torch.accelerator.is_available"})
+OFF = ("False", "0", "None")
 
 
 class PinnedMemory(Rule):
@@ -19,9 +23,12 @@ class PinnedMemory(Rule):
     **Why.** Page-locked memory makes copies to a CUDA device faster. Without one,
     `DataLoader(pin_memory=True)` warns in every process and loads as if it were not there (measured).
 
-    **What it does.** `pin_memory=True` and `pin_memory_device=` go.
+    **What it does.** `pin_memory=True` and `pin_memory_device=` go, also where the value asks for CUDA
+    (`pin_memory=use_cuda`, `pin_memory=device.type == 'cuda'`), and so does the entry
+    `'pin_memory': True` of a dictionary of loader arguments. The unnamed argument becomes False.
 
-    **Reported.** `pin_memory=args.pin_mem`: it can only warn.
+    **Reported.** `pin_memory=args.pin_mem` and other values that the file does not show: they can only
+    warn.
 
     **The last batch.** `drop_last` is left as it is, since it changes which samples are trained on: a
     shorter last batch costs one more compilation.
@@ -30,7 +37,7 @@ class PinnedMemory(Rule):
     """
 
     name = "pinned-memory"
-    nodes = (cst.Call,)
+    nodes = (cst.Call, cst.Dict)
     examples = (
         rewritten(
             """
@@ -46,6 +53,45 @@ class PinnedMemory(Rule):
 
             def load(dataset, sampler):
                 return DataLoader(dataset, batch_size=8, sampler=sampler)
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+            from torch.utils import data
+
+            use_cuda = torch.cuda.is_available()
+            options = {'num_workers': 1, 'pin_memory': True} if use_cuda else {}
+
+
+            class Batches(data.DataLoader):
+                def __init__(self, dataset, device):
+                    super().__init__(dataset, pin_memory=device.type == 'cuda', pin_memory_device='cuda')
+
+
+            def load(dataset):
+                more = dict(pin_memory=True, batch_size=4)
+                yield data.DataLoader(dataset, **options)
+                yield data.DataLoader(dataset, pin_memory=use_cuda, **more)
+                yield data.DataLoader(dataset, 8, True, None, None, 2, None, True)
+            """,
+            """
+            from torch.utils import data
+
+            use_cuda = True
+            options = {'num_workers': 1} if use_cuda else {}
+
+
+            class Batches(data.DataLoader):
+                def __init__(self, dataset, device):
+                    super().__init__(dataset)
+
+
+            def load(dataset):
+                more = dict(batch_size=4)
+                yield data.DataLoader(dataset, **options)
+                yield data.DataLoader(dataset, **more)
+                yield data.DataLoader(dataset, 8, True, None, None, 2, None, False)
             """,
         ),
         left_alone(
@@ -70,21 +116,106 @@ class PinnedMemory(Rule):
     )
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
-        """Yield the edit of one loader, or the finding."""
-        assert isinstance(node, cst.Call)
-        pinned = keyword(node, "pin_memory")
-        if pinned is None or context.qualified_name(node.func) not in LOADERS:
+        """Yield the edit of one loader, or of its arguments in a dictionary, or the finding."""
+        if isinstance(node, cst.Dict):
+            yield from self._dictionary(node, context)
             return
-        if not isinstance(pinned.value, cst.Name) or pinned.value.value != "True":
-            if isinstance(pinned.value, cst.Attribute):
-                message = f"pin_memory={code(pinned.value)} only warns on XLA: False is right"
-                yield from self.report(node, message)
+        assert isinstance(node, cst.Call)
+        if not _makes_loader(node, context) and not _keeps_arguments(node, context):
             return
         device = keyword(node, "pin_memory_device")
-        gone = [i for i, arg in enumerate(node.args) if arg is pinned or arg is device]
+        pinned = keyword(node, "pin_memory")
+        if pinned is None and len(node.args) > POSITION:
+            yield from self._unnamed(node.args[: POSITION + 1])
+        if pinned is not None and code(pinned.value) in OFF:
+            return
+        if pinned is not None and not _is_on(pinned.value, context):
+            message = f"pin_memory={code(pinned.value)} only warns on XLA: False is right"
+            yield from self.report(pinned.value, message)
+            return
+        gone = [arg for arg in node.args if arg is pinned or arg is device]
+        if gone:
+            indexes = [i for i, arg in enumerate(node.args) if arg in gone]
 
-        def replace(updated: cst.Call) -> cst.Call:
-            args = [arg for index, arg in enumerate(updated.args) if index not in gone]
-            return with_args(updated, args)
+            def replace(updated: cst.Call) -> cst.Call:
+                args = [arg for index, arg in enumerate(updated.args) if index not in indexes]
+                return with_args(updated, args)
 
-        yield self.edit(node, replace, "pin_memory=True goes: it is for CUDA", consumes=[pinned])
+            yield self.edit(node, replace, f"{code(gone[0])} goes: it is for CUDA", consumes=gone)
+
+    def _unnamed(self, args: Sequence[cst.Arg]) -> Iterable[Edit]:
+        pinned = args[-1]
+        if any(arg.star or arg.keyword for arg in args) or code(pinned.value) in OFF:
+            return
+        false = cst.Name("False")
+        yield self.edit(
+            pinned,
+            lambda updated: updated.with_changes(value=false),
+            "pin_memory → False: it is for CUDA",
+            consumes=[pinned],
+        )
+
+    def _dictionary(self, node: cst.Dict, context: Context) -> Iterable[Edit]:
+        at = [
+            index
+            for index, element in enumerate(node.elements)
+            if isinstance(element, cst.DictElement) and string_value(element.key) == "pin_memory"
+        ]
+        if not at or not _imports_loaders(context):
+            return
+        element = node.elements[at[0]]
+        if not _is_on(element.value, context):
+            return
+
+        def replace(updated: cst.Dict) -> cst.Dict:
+            kept = [*updated.elements[: at[0]], *updated.elements[at[0] + 1 :]]
+            if kept and at[0] == len(kept):
+                kept[-1] = kept[-1].with_changes(comma=updated.elements[-1].comma)
+            return updated.with_changes(elements=kept)
+
+        message = "the entry 'pin_memory' goes: it is for CUDA"
+        yield self.edit(node, replace, message, consumes=[element])
+
+
+def _makes_loader(call: cst.Call, context: Context) -> bool:
+    """Whether `call` makes a torch DataLoader, itself or as the base of the class around it."""
+    if context.qualified_name(call.func) in LOADERS:
+        return True
+    if code(call.func) != "super().__init__":
+        return False
+    around = context.class_around(call)
+    return around is not None and any(
+        context.qualified_name(base.value) in LOADERS for base in around.bases
+    )
+
+
+def _keeps_arguments(call: cst.Call, context: Context) -> bool:
+    """Whether `call` keeps arguments of a loader: `dict(…)`, `kwargs.update(…)`, `partial(DataLoader, …)`."""
+    if not _imports_loaders(context):
+        return False
+    if context.qualified_name(call.func) == "functools.partial":
+        return bool(call.args) and context.qualified_name(call.args[0].value) in LOADERS
+    updates = isinstance(call.func, cst.Attribute) and call.func.attr.value == "update"
+    return updates or code(call.func) == "dict"
+
+
+def _imports_loaders(context: Context) -> bool:
+    return any(
+        context.qualified_name(node) in LOADERS
+        for node in context.nodes
+        if isinstance(node, cst.Attribute | cst.Name)
+    )
+
+
+def _is_on(value: cst.BaseExpression, context: Context) -> bool:
+    """Whether `value` is true on a GPU: it says so, or asks for CUDA."""
+    if isinstance(value, cst.Name) and value.value != "True":
+        _, bound = context.bound_to(value)
+        return bound is not None and not isinstance(bound, cst.Param) and _is_on(bound, context)
+    if code(value) in ("True", "1"):
+        return True
+    return any(
+        names_cuda(node)
+        or (isinstance(node, cst.Call) and context.qualified_name(node.func) in AVAILABLE)
+        for node in nodes(value)
+    )
