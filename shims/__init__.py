@@ -53,25 +53,31 @@ if TYPE_CHECKING:
     from shims.log import log as log
     from shims.placement import ddp as ddp
     from shims.placement import device as device
+    from shims.placement import device_type as device_type
     from shims.placement import sync_batch_norm as sync_batch_norm
     from shims.placement import to_device as to_device
     from shims.ranks import backend as backend
     from shims.ranks import init_distributed as init_distributed
     from shims.ranks import is_main as is_main
     from shims.ranks import launch as launch
+    from shims.ranks import launch_script as launch_script
     from shims.ranks import local_rank as local_rank
+    from shims.ranks import local_world_size as local_world_size
     from shims.ranks import rank as rank
     from shims.ranks import world_size as world_size
     from shims.resume import resume as resume
+    from shims.rng import generator as generator
     from shims.rng import manual_seed as manual_seed
     from shims.rng import rng_state as rng_state
     from shims.rng import set_rng_state as set_rng_state
     from shims.training import autocast as autocast
     from shims.training import checkpoint_activations as checkpoint_activations
     from shims.training import clip_grad_norm as clip_grad_norm
+    from shims.training import compile as compile  # noqa: A004 - torch's name
     from shims.training import grad_scaler as grad_scaler
     from shims.training import loader as loader
     from shims.training import memory as memory
+    from shims.training import pin_memory as pin_memory
     from shims.training import step as step
     from shims.training import synchronize as synchronize
 
@@ -79,11 +85,12 @@ if TYPE_CHECKING:
 _HOMES = {
     name: module
     for module, names in {
-        "ranks": "backend init_distributed is_main launch local_rank rank world_size",
-        "placement": "ddp device sync_batch_norm to_device",
-        "training": "autocast checkpoint_activations clip_grad_norm grad_scaler loader memory step "
-        "synchronize",
-        "rng": "manual_seed rng_state set_rng_state",
+        "ranks": "backend init_distributed is_main launch launch_script local_rank "
+        "local_world_size rank world_size",
+        "placement": "ddp device device_type sync_batch_norm to_device",
+        "training": "autocast checkpoint_activations clip_grad_norm compile grad_scaler loader memory "
+        "pin_memory step synchronize",
+        "rng": "generator manual_seed rng_state set_rng_state",
         "distributed": "all_gather all_gather_into_tensor all_gather_object all_reduce all_to_all "
         "all_to_all_single barrier broadcast broadcast_object broadcast_object_list gather "
         "gather_object new_group recv reduce reduce_scatter reduce_scatter_tensor scatter "

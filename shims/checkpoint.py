@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import os
 import sys
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -20,6 +20,7 @@ from shims.errors import ShimError
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
+Writers = Literal["first", "local", "all"]
 
 
 class CheckpointError(ShimError):
@@ -31,7 +32,13 @@ class CheckpointError(ShimError):
     """
 
 
-def save(obj: object, path: str | os.PathLike[str]) -> None:
+def save(
+    obj: object,
+    path: str | os.PathLike[str],
+    *,
+    writers: Writers = "first",
+    weights_only: bool = True,
+) -> None:
     """Write a checkpoint, from rank 0 only, with every tensor on the CPU.
 
     **The rule: every rank calls it, at the end of a step.** Rank 0 writes, the others return at
@@ -51,20 +58,28 @@ def save(obj: object, path: str | os.PathLike[str]) -> None:
             optimizers, schedulers and GradScalers are that.
         path: a local path, or a URL that fsspec knows (`gs://bucket/model.pt`). What is there is
             replaced once the new file is complete.
+        writers: which ranks write: "first" is rank 0; "local" the first of each machine, for a disk of
+            its own; "all" each rank, to a path of its own.
+        weights_only: refuse what only running code from the file could restore, which `load` refuses
+            by default. False stores other objects as they are, as `torch.save` does, with the tensors in
+            their attributes on the device.
 
     Raises:
-        CheckpointError: an entry is something that only running code from the file could restore.
+        CheckpointError: an entry is refused.
         FileError: the folder is missing, or the disk or the store refuses.
     """
+    if writers not in get_args(Writers):
+        raise ValueError(f"writers={writers!r}: one of {', '.join(get_args(Writers))}")
     _world.run_pending()
-    if _world.rank_and_size()[0] != 0:
+    first = _world.rank_and_size()[0] if writers == "first" else _local_rank()
+    if writers != "all" and first != 0:
         return
-    on_cpu = _ToCpu(obj).converted
+    on_cpu = _ToCpu(obj, weights_only).converted
     with _atomic.atomic_write(path) as file:
         torch.save(on_cpu, file)
 
 
-def load(path: str | os.PathLike[str]) -> Any:
+def load(path: str | os.PathLike[str], *, weights_only: bool = True) -> Any:
     """Read a checkpoint onto the CPU, running no code from it.
 
     Every rank may call it; `load_state_dict` then copies to the device of the model. Files that
@@ -72,6 +87,8 @@ def load(path: str | os.PathLike[str]) -> Any:
 
     Args:
         path: a local path, or a URL that fsspec knows, which is copied to a temporary file.
+        weights_only: False to restore any object that is in it. That runs code from the file: only for
+            a file that you trust.
 
     Returns:
         What was saved, with every tensor on the CPU.
@@ -82,7 +99,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     """
     with _atomic.reading(path) as local:
         try:
-            return torch.load(local, map_location="cpu", weights_only=True)
+            return torch.load(local, map_location="cpu", weights_only=weights_only)
         except Exception as error:  # a damaged file can fail in any part of the reader
             reason = str(error).strip().partition("\n")[0]
             raise CheckpointError(
@@ -91,10 +108,17 @@ def load(path: str | os.PathLike[str]) -> Any:
             ) from error
 
 
+def _local_rank() -> int:
+    from shims.backends import current
+
+    return current().local_rank()
+
+
 class _ToCpu:
     """One pass over a checkpoint; what shares memory before shares it after."""
 
-    def __init__(self, obj: object) -> None:
+    def __init__(self, obj: object, weights_only: bool) -> None:
+        self._weights_only = weights_only
         self._tensors: dict[int, torch.Tensor] = {}
         self._storages: dict[int, torch.UntypedStorage] = {}
         # By the Python id of the XLA tensor.
@@ -145,6 +169,8 @@ class _ToCpu:
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(item, numpy.generic) and type(item.item()) in _PLAIN:
             return item.item()
+        if not self._weights_only:
+            return item
         raise CheckpointError(
             f"{place} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold",
             _remedy(item),
@@ -153,6 +179,8 @@ class _ToCpu:
     def _key(self, key: Any, place: str) -> Any:
         if type(key) is tuple or type(key) in _PLAIN:
             return self._convert(key, f"a key of {place}")
+        if not self._weights_only:
+            return key
         raise CheckpointError(
             f"a key of {place} is a {type(key).__name__}", "use strings or numbers as keys"
         )

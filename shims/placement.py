@@ -24,6 +24,14 @@ def device() -> torch.device:
     return current().device()
 
 
+def device_type() -> str:
+    """The type of this rank's device: "cuda", "xla" (a TPU by torch_xla), "tpu" (by torch_tpu) or "cpu".
+
+    Unlike `device`, this starts no runtime: it may be called anywhere, also before `shims.launch`.
+    """
+    return current().name
+
+
 def to_device(model: torch.nn.Module) -> torch.nn.Module:
     """Move a model to this rank's device; weights that are shared stay shared.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import runpy
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -29,7 +32,8 @@ def launch(fn: Callable[..., object], args: tuple[Any, ...] = (), ranks: int | N
     | CPU | `ranks`, else `MIGRATE_RANKS`, else 1 |
     | under torchrun | those that torchrun started |
 
-    One rank alone runs in this process, so that a debugger works (on XLA: where torch_xla does so).
+    Every rank finds RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in its environment, as under
+    torchrun. One rank alone runs in this process, so that a debugger works (on XLA: where torch_xla does so).
 
     Args:
         fn: a function of a module, which spawned processes can import: no lambda. The call of
@@ -42,6 +46,37 @@ def launch(fn: Callable[..., object], args: tuple[Any, ...] = (), ranks: int | N
         BackendMissingError: `MIGRATE_BACKEND` forces a backend that cannot run here.
     """
     current().launch(fn, args, ranks)
+
+
+def launch_script(path: str | os.PathLike[str]) -> None:
+    """Run a script as `__main__` in every rank, and wait for all of them: `shims.launch` for a file.
+
+    For a script that does its work while it is read. It stands before all other work, where only the
+    process that starts the ranks comes:
+
+        if __name__ == "__main__" and "RANK" not in os.environ:
+            shims.launch_script(__file__)
+            sys.exit()
+
+    Args:
+        path: the script. The ranks have the arguments of this process in `sys.argv`.
+
+    Raises:
+        LaunchError, BackendMissingError: as `launch`.
+    """
+    main = sys.modules["__main__"]
+    hidden = {
+        name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if hasattr(main, name)
+    }
+    main.__spec__ = None  # else a new process reads the script that it is to run
+    try:
+        current().launch(_run_script, (os.path.abspath(path),), None)
+    finally:
+        main.__dict__.update(hidden)
+
+
+def _run_script(rank: int, path: str) -> None:
+    runpy.run_path(path, run_name="__main__")
 
 
 def init_distributed(timeout: timedelta | None = None) -> None:
@@ -66,6 +101,11 @@ def local_rank() -> int:
 def world_size() -> int:
     """The number of ranks on all machines."""
     return current().world_size()
+
+
+def local_world_size() -> int:
+    """The number of ranks on this machine."""
+    return current().local_world_size()
 
 
 def is_main() -> bool:

@@ -33,6 +33,15 @@ def manual_seed(seed: int) -> None:
     current().manual_seed(seed)
 
 
+def generator() -> torch.Generator:
+    """A generator for `torch.randn(…, device=shims.device(), generator=…)` and the like.
+
+    On CUDA one of this rank's GPU. XLA and the CPU draw from one of the host: on XLA torch_xla moves what
+    was drawn.
+    """
+    return current().generator()
+
+
 def rng_state() -> RngState:
     """The state of torch's generators in this rank."""
     backend = current()

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from shims.api_errors import MemoryUnknownError
 from shims.backends import current
 from shims.backends.base import MemoryUse
 
@@ -24,17 +25,21 @@ def step() -> contextlib.AbstractContextManager[None]:
     return current().step()
 
 
-def autocast(dtype: torch.dtype | None = None, enabled: bool = True) -> Any:
+def autocast(
+    dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None
+) -> Any:
     """Mixed precision: `torch.autocast` for this rank's device.
 
     Args:
-        dtype: None for torch.bfloat16, on every backend, so that all compute alike.
+        dtype: None for torch.bfloat16, on every backend, so that all compute alike; torch.float32 for a
+            region without lower precision.
         enabled: False for a context that does nothing.
+        cache_enabled: whether a weight is cast once in a region; None for torch's choice.
 
     Raises:
         UnsupportedError: another type than bfloat16 on XLA, which would compute in float32.
     """
-    return current().autocast(dtype or torch.bfloat16, enabled)
+    return current().autocast(dtype or torch.bfloat16, enabled, cache_enabled)
 
 
 def grad_scaler(**options: Any) -> Any:
@@ -93,13 +98,39 @@ def synchronize() -> None:
     current().synchronize()
 
 
-def memory() -> MemoryUse:
+def memory(missing: int | None = None) -> MemoryUse:
     """The memory of this rank's device: `.used`, `.peak` and `.limit`, in bytes.
 
+    Args:
+        missing: what all three are where nobody counts, on the CPU and on XLA's CPU device; None to
+            raise there.
+
     Raises:
-        MemoryUnknownError: on the CPU, and on XLA's CPU device: nobody counts there.
+        MemoryUnknownError: nobody counts here, and `missing` is None.
     """
-    return current().memory()
+    try:
+        return current().memory()
+    except MemoryUnknownError:
+        if missing is None:
+            raise
+        return MemoryUse(missing, missing, missing)
+
+
+def compile(model: Callable[..., Any] | None = None, **options: Any) -> Any:  # noqa: A001 - torch's name
+    """`torch.compile`, but on XLA the model as it is: there the whole step is compiled.
+
+    Args:
+        model: a module or a function; None for a decorator, `@shims.compile(fullgraph=True)`.
+        **options: of torch.compile. XLA ignores them.
+    """
+    if model is None:
+        return lambda function: current().compile(function, options)
+    return current().compile(model, options)
+
+
+def pin_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in page-locked memory on CUDA, from where it can move asynchronously; else the tensor."""
+    return current().pin_memory(tensor)
 
 
 class DeviceLoader(Generic[_T]):

@@ -66,7 +66,8 @@ class Backend(ABC):
     def init_distributed(self, timeout: timedelta | None) -> None:
         """Join the default process group; see `shims.init_distributed`."""
         options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
-        if not processes.in_environment():
+        alone = self.world_size() == 1 and "MASTER_ADDR" not in os.environ
+        if alone or not processes.in_environment():
             # Nobody started other ranks: a group of one, for which no port is opened.
             options |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}
         dist.init_process_group(self.group_backend, **options)
@@ -84,6 +85,10 @@ class Backend(ABC):
         if dist.is_initialized():
             return int(dist.get_world_size())
         return int(os.environ.get("WORLD_SIZE", "1"))
+
+    def local_world_size(self) -> int:
+        """The number of ranks on this machine."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
     # --- models
 
@@ -133,15 +138,26 @@ class Backend(ABC):
             function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state
         )
 
+    def compile(self, model: Callable[..., Any], options: dict[str, Any]) -> Any:
+        """Compile a model or a function; see `shims.compile`."""
+        return torch.compile(model, **options)
+
+    def pin_memory(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Copy a tensor to page-locked memory; see `shims.pin_memory`."""
+        return tensor
+
     # --- steps
 
     def step(self) -> contextlib.AbstractContextManager[None]:
         """What the body of a training step runs in."""
         return _NOTHING
 
-    def autocast(self, dtype: torch.dtype, enabled: bool) -> Any:
+    def autocast(self, dtype: torch.dtype, enabled: bool, cache_enabled: bool | None) -> Any:
         """Mixed precision on this device; see `shims.autocast`."""
-        return torch.autocast(self.device().type, dtype=dtype, enabled=enabled)
+        # No type to compute in but that of the tensors: torch would warn, and do the same.
+        enabled = enabled and dtype != torch.float32
+        low = torch.bfloat16 if dtype == torch.float32 else dtype
+        return torch.autocast(self.name, dtype=low, enabled=enabled, cache_enabled=cache_enabled)
 
     def grad_scaler(self, options: dict[str, Any]) -> Any:
         """A gradient scaler; see `shims.grad_scaler`."""
@@ -175,6 +191,10 @@ class Backend(ABC):
     def manual_seed(self, seed: int) -> None:
         """Seed torch on the host and on the device."""
         torch.manual_seed(seed)
+
+    def generator(self) -> torch.Generator:
+        """A generator that this device draws from; see `shims.generator`."""
+        return torch.Generator()
 
     @abstractmethod
     def device_rng_state(self) -> torch.Tensor | int | None:

@@ -28,7 +28,7 @@ class CpuBackend(Backend):
             return
         count = processes.wanted(ranks) or 1
         if count == 1:
-            processes.run(fn, 0, args)
+            processes.run(fn, 0, args, processes.place_of_one())
         else:
             processes.spawn(fn, args, count)
 

@@ -34,7 +34,7 @@ class CudaBackend(Backend):
         if count > gpus:
             raise LaunchError(f"{count} ranks asked for with {gpus} GPUs", "one rank for each GPU")
         if count == 1:
-            processes.run(fn, 0, args)
+            processes.run(fn, 0, args, processes.place_of_one())
         else:
             processes.spawn(fn, args, count)
 
@@ -57,6 +57,10 @@ class CudaBackend(Backend):
         """torch's own, which has CUDA kernels."""
         return torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
 
+    def pin_memory(self, tensor: torch.Tensor) -> torch.Tensor:
+        """From there a copy to the GPU need not be waited for."""
+        return tensor.pin_memory()
+
     def synchronize(self) -> None:
         """Wait for this rank's GPU."""
         torch.cuda.synchronize(self.device())
@@ -69,6 +73,10 @@ class CudaBackend(Backend):
             peak=torch.cuda.max_memory_allocated(device),
             limit=torch.cuda.mem_get_info(device)[1],
         )
+
+    def generator(self) -> torch.Generator:
+        """Of this rank's GPU."""
+        return torch.Generator(self.device())
 
     def device_rng_state(self) -> torch.Tensor:
         """Of this rank's GPU."""

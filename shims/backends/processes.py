@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,46 @@ def require_same(ranks: int | None, running: int) -> None:
         )
 
 
-def run(fn: Callable[..., object], rank: int, args: tuple[Any, ...]) -> None:
-    """Call `fn` as one rank and leave no process group behind it."""
-    fn(rank, *args)
-    # Not after an exception: NCCL would wait here for ranks that still compute.
-    if dist.is_initialized():
-        dist.destroy_process_group()
+def run(
+    fn: Callable[..., object],
+    rank: int,
+    args: tuple[Any, ...],
+    place: Mapping[str, int] | None = None,
+) -> None:
+    """Call `fn` as one rank and leave no process group behind it.
+
+    Args:
+        fn: what the rank runs.
+        rank: the global rank.
+        args: what `fn` gets after it.
+        place: what the rank finds in its environment while it runs, see `place_of_one`; None where that
+            is there already.
+    """
+    with environment({name: str(value) for name, value in (place or {}).items()}):
+        fn(rank, *args)
+        # Not after an exception: NCCL would wait here for ranks that still compute.
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def place_of_one() -> dict[str, int]:
+    """What torchrun would set for the only rank."""
+    return {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
+
+
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment, and put back what was there."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def spawn(fn: Callable[..., object], args: tuple[Any, ...], count: int) -> None:

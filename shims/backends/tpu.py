@@ -51,13 +51,13 @@ class TpuBackend(Backend):
         """The TPU whose number is the local rank."""
         return torch.device("tpu", self.local_rank())
 
-    def autocast(self, dtype: torch.dtype, enabled: bool) -> Any:
+    def autocast(self, dtype: torch.dtype, enabled: bool, cache_enabled: bool | None) -> Any:
         """bfloat16, as on XLA."""
-        if enabled and dtype != torch.bfloat16:
+        if enabled and dtype not in (torch.bfloat16, torch.float32):
             raise UnsupportedError(
                 f"shims.autocast(dtype={dtype}) on a TPU", "a TPU has torch.bfloat16 only"
             )
-        return super().autocast(dtype, enabled)
+        return super().autocast(dtype, enabled, cache_enabled)
 
     def grad_scaler(self, options: dict[str, Any]) -> Any:
         """bfloat16 has the exponents of float32: nothing is to be scaled."""

@@ -79,6 +79,10 @@ class XlaBackend(Backend):
         """The number of replicas."""
         return xr.world_size()
 
+    def local_world_size(self) -> int:
+        """The number of replicas on this machine."""
+        return int(xr.local_device_count())
+
     def device(self) -> torch.device:
         """This rank's only one."""
         device = torch_xla.device()
@@ -114,13 +118,17 @@ class XlaBackend(Backend):
         """One graph for each step."""
         return torch_xla.step()
 
-    def autocast(self, dtype: torch.dtype, enabled: bool) -> Any:
+    def compile(self, model: Callable[..., Any], options: dict[str, Any]) -> Any:
+        """The model as it is: XLA compiles the whole step, and torch.compile's backend raises."""
+        return model
+
+    def autocast(self, dtype: torch.dtype, enabled: bool, cache_enabled: bool | None) -> Any:
         """bfloat16: torch_xla would silently compute any other type in float32."""
-        if enabled and dtype != torch.bfloat16:
+        if enabled and dtype not in (torch.bfloat16, torch.float32):
             raise UnsupportedError(
                 f"shims.autocast(dtype={dtype}) on XLA", "a TPU has torch.bfloat16 only"
             )
-        return torch.autocast("xla", dtype=torch.bfloat16, enabled=enabled)
+        return super().autocast(dtype, enabled, cache_enabled)
 
     def grad_scaler(self, options: dict[str, Any]) -> Any:
         """bfloat16 has the exponents of float32: nothing is to be scaled."""
@@ -243,7 +251,13 @@ def _worker(
     # Under torchrun the index is the local one.
     rank = xr.global_ordinal()
     processes.require_same(expected, xr.world_size())
-    processes.run(fn, rank, args)
+    place = {
+        "RANK": rank,
+        "LOCAL_RANK": xr.local_ordinal(),
+        "WORLD_SIZE": xr.world_size(),
+        "LOCAL_WORLD_SIZE": xr.local_device_count(),
+    }
+    processes.run(fn, rank, args, place)
 
 
 @contextlib.contextmanager
@@ -270,13 +284,5 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
     variables = {**variables, FORCE: "xla"}
     if activate.BACKEND in os.environ:
         variables[activate.BACKEND] = activate.NO_BACKEND
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
+    with processes.environment(variables):
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

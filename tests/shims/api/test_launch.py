@@ -9,6 +9,7 @@ import pytest
 import torch
 
 GROUPS = Path(__file__).parent / "programs" / "groups.py"
+FILE = Path(__file__).parent / "programs" / "whole_file.py"
 TRAIN = Path(__file__).parents[3] / "examples" / "portable" / "train.py"
 
 
@@ -48,3 +49,17 @@ def test_the_ranks_of_torchrun_are_taken(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert len(torch.load(checkpoint)["history"][0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("backend", "ranks"), [("cpu", 1), ("cpu", 2), pytest.param("xla", 2, marks=pytest.mark.long)]
+)
+def test_a_file_is_run_in_every_rank(backend: str, ranks: int, tmp_path: Path) -> None:
+    if backend == "xla":
+        pytest.importorskip("torch_xla")
+    environment = {"MIGRATE_BACKEND": backend, "MIGRATE_RANKS": str(ranks)}
+    done = run(str(FILE), str(tmp_path), **environment)
+    assert done.returncode == 0, done.stderr
+    written = {"first.pt", "local.pt", *(f"rank{rank}.pt" for rank in range(ranks))}
+    assert {path.name for path in tmp_path.iterdir()} == written
+    assert torch.load(tmp_path / "rank0.pt")["total"].tolist() == [ranks, ranks]
