@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -41,8 +42,37 @@ def body_of(node: cst.If | cst.With, body: cst.BaseSuite) -> Replacement:
     return cst.FlattenSentinel(statements)
 
 
-def _lines(statement: cst.BaseStatement) -> Iterable[cst.EmptyLine]:
+def _lines(statement: cst.BaseStatement) -> list[cst.EmptyLine]:
     return list(getattr(statement, "leading_lines", ()))
+
+
+def removed_with_comment(
+    rule: Rule, node: cst.CSTNode, names: Iterable[str], message: str, context: Context
+) -> Edit:
+    """Return the edit that removes a statement, with the comment above it if that is about `names`.
+
+    Args:
+        rule: in whose name.
+        node: a compound statement, or a small one.
+        names: what is no more, in words of the script.
+        message: for the user.
+        context: the script.
+    """
+    line = node if isinstance(node, cst.BaseStatement) else context.parent(node)
+    if not isinstance(line, cst.BaseStatement) or (
+        isinstance(line, cst.SimpleStatementLine) and len(line.body) > 1
+    ):
+        return rule.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+    words = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in names))
+    kept = _lines(line)
+    at = len(kept)
+    while at and kept[at - 1].comment is not None:
+        at -= 1
+    if any(words.search(one.comment.value) for one in kept[at:] if one.comment is not None):
+        kept = kept[:at]
+    # Not removed altogether: then all that stands above would stay.
+    left = cst.SimpleStatementLine([], leading_lines=kept)
+    return rule.edit(line, lambda _: cst.FlattenSentinel([left]), message, consumes=[line])
 
 
 def unwrapped(

@@ -10,8 +10,7 @@ import libcst as cst
 from migrate.rewrite.context import Context
 from migrate.rewrite.devices import is_device_count
 from migrate.rewrite.launch import INIT
-from migrate.rewrite.rule import Edit, Rule
-from migrate.rewrite.tree import code, nodes
+from migrate.rewrite.tree import nodes
 
 COUNTS = re.compile(r"world_size|nprocs?|n?gpus?|num_gpus|n?gpus_per_node|nproc_per_node")
 
@@ -28,6 +27,9 @@ class SharedCounts:
         elements: what it passes to the worker.
         worker: the launched function, if it is in the script.
         first: the worker's parameter that gets the first of `elements`.
+
+    Attributes:
+        objects: the names of what the call passes, each with the worker's name for it.
     """
 
     def __init__(
@@ -42,11 +44,11 @@ class SharedCounts:
         self._context = context
         self._call = call
         self._count = count
-        self._parameters: dict[str, str] = {}  # the name before the launch -> in the worker
+        self.objects: dict[str, str] = {}
         parameters = worker.params.params if worker is not None else ()
         for position, element in enumerate(elements, first):
             if isinstance(element.value, cst.Name) and position < len(parameters):
-                self._parameters[element.value.value] = parameters[position].name.value
+                self.objects[element.value.value] = parameters[position].name.value
         self._assigned = list(self._find())
 
     def _find(self) -> Iterator[cst.Assign]:
@@ -58,7 +60,7 @@ class SharedCounts:
             if (
                 isinstance(target, cst.Attribute)
                 and isinstance(target.value, cst.Name)
-                and target.value.value in self._parameters
+                and target.value.value in self.objects
                 and COUNTS.fullmatch(target.attr.value)
                 and self._context.function_around(node) is around
                 and self._counts(node.value)
@@ -79,7 +81,7 @@ class SharedCounts:
         assert isinstance(target, cst.Attribute)
         assert isinstance(target.value, cst.Name)
         before = target.value.value
-        objects = {before, self._parameters[before]}
+        objects = {before, self.objects[before]}
         return [
             node
             for name in self._context.references(target.attr.value)
@@ -97,7 +99,7 @@ class SharedCounts:
             target = assign.targets[0].target
             assert isinstance(target, cst.Attribute)
             assert isinstance(target.value, cst.Name)
-            name = f"{self._parameters[target.value.value]}.{target.attr.value}"
+            name = f"{self.objects[target.value.value]}.{target.attr.value}"
             reads = [read for read in self._reads(assign) if self._in_replica(read)]
             if reads and name not in found:
                 found.append(name)
@@ -135,18 +137,11 @@ class SharedCounts:
                     return False
         return True
 
-    def removed(self, rule: Rule) -> Iterator[Edit]:
-        """Yield the removal of the assignments that nothing before the launch reads."""
+    def gone(self) -> Iterator[cst.Assign]:
+        """Yield the assignments that nothing before the launch reads."""
         for assign in self._assigned:
             alone = is_device_count(assign.value, self._context) and (
                 self._count is not None and assign.targets[0].target.deep_equals(self._count)
             )
-            if self._unread(assign) and not alone and not self._only_statement(assign):
-                message = f"`{code(assign)}` goes: not known before the launch"
-                yield rule.edit(
-                    assign, lambda _: cst.RemoveFromParent(), message, consumes=[assign]
-                )
-
-    def _only_statement(self, assign: cst.Assign) -> bool:
-        block = self._context.parent(self._context.parent(assign))
-        return isinstance(block, cst.IndentedBlock) and len(block.body) == 1
+            if self._unread(assign) and not alone:
+                yield assign

@@ -49,9 +49,12 @@ class Statements(cst.CSTTransformer):
             if wrap is not None and statement is wrap.first:
                 ends = [len(body)]
             new = self._results.pop(id(statement), [statement])
-            below = _lines_above(new.pop()) if new and _is_empty(new[-1]) else ()
-            if not new:
+            left = bool(new) and _is_empty(new[-1])
+            below = _lines_above(new.pop()) if left else ()
+            if not new and not left:
                 pending.extend(_lines_above(statement))
+            elif not new:
+                pass  # what is left of the lines above it is in `below`
             elif body or statement is original.body[0]:
                 new[0] = new[0].with_changes(leading_lines=_joined(pending, _lines_above(new[0])))
                 pending = []

@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import libcst as cst
 
+from migrate.rewrite.branch import removed_with_comment
 from migrate.rewrite.context import Context
-from migrate.rewrite.devices import is_device_count
 from migrate.rewrite.index_sums import added_index
+from migrate.rewrite.launching import only_counts, overwritten_ranks
 from migrate.rewrite.process_loops import holds
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.rules.init_process_group import in_rendezvous_argument
+from migrate.rewrite.sampler_counts import own_count
+from migrate.rewrite.seeds import seeded_by
 from migrate.rewrite.shared_counts import SharedCounts
 from migrate.rewrite.tree import code, elements, insert_first, nodes, with_args
 
@@ -44,7 +47,9 @@ class WorldSize:
         self._count = bound["nprocs"].value if "nprocs" in bound else None
         self._args = elements(bound["args"]) if "args" in bound else []
         self._first = first
-        self._shared = SharedCounts(context, call, self._count, self._args, self._launched(), first)
+        worker = self._launched()
+        self._shared = SharedCounts(context, call, self._count, self._args, worker, first)
+        self._ranks = list(overwritten_ranks(context, call, self._shared.objects, worker))
 
     def passed(self) -> cst.BaseElement | None:
         """Return the element of `args=(…)` that passes the number of processes on to the worker."""
@@ -104,6 +109,7 @@ class WorldSize:
         """
         worker = self._launched()
         asked = [f"{target} = {self._ask(target)}" for target in self._shared.in_worker()]
+        seeds = [] if worker is None else self._seeds()
         gone: list[cst.CSTNode] = []
         position: int | None = None
         if passed is not None and worker is not None:
@@ -114,20 +120,37 @@ class WorldSize:
             if any(not self._goes_anyway(use) for use in self._uses(parameter, worker)):
                 asked.insert(0, f"{name} = {self._ask(name)}")
             yield from self._without_argument(worker, position)
-        if worker is not None and (asked or position is not None):
-            yield self._worker_edit(worker, asked, position, gone)
-        yield from self._shared.removed(self._rule)
-        yield from self._count_removed(besides)
+        if worker is not None and (asked or seeds or position is not None):
+            yield self._worker_edit(worker, asked, seeds, position, gone)
+        names = {"world_size", *_last_names(self._count)}
+        for assign in self._shared.gone():
+            message = f"`{code(assign)}` goes: not known before the launch"
+            yield removed_with_comment(self._rule, assign, names, message, self._context)
+        for assign in self._ranks:
+            message = f"`{code(assign)}` goes: the worker's index is the rank"
+            yield removed_with_comment(self._rule, assign, names, message, self._context)
+        for statement in self._counting(besides):
+            message = f"`{_head(statement)}` goes: the launcher counts the devices"
+            yield removed_with_comment(self._rule, statement, names, message, self._context)
 
     def _ask(self, target: str) -> str:
         """Return the call that asks for the number that `target` holds: of this host, or of all."""
         runtime = self._context.imports.require("torch_xla.runtime", "xr")
         return f"{runtime}.{'local_device_count' if 'per_node' in target else 'world_size'}()"
 
+    def _seeds(self) -> list[str]:
+        """Return the statements with which the worker seeds XLA, as the launching process seeds itself."""
+        found = list(seeded_by(self._call, self._context))
+        if not found:
+            return []
+        seeds = f"{self._context.imports.require('torch_xla')}.manual_seed"
+        return [seed.statement(seeds) for seed in found]
+
     def _worker_edit(
         self,
         worker: cst.FunctionDef,
         asked: list[str],
+        seeds: list[str],
         position: int | None,
         gone: list[cst.CSTNode],
     ) -> Edit:
@@ -139,14 +162,16 @@ class WorldSize:
                 if position == len(params) and params:
                     params[-1] = params[-1].with_changes(comma=last_comma)
                 updated = updated.with_changes(params=updated.params.with_changes(params=params))
-            for line in reversed(asked):
+            for line in reversed([*asked, *seeds]):
                 updated = insert_first(updated, cst.parse_statement(line))
             return updated
 
         names = (
             ", ".join(f"`{line.split(' = ')[0]}`" for line in asked) or "the number of processes"
         )
-        message = f"{worker.name.value}: {names} is asked of the runtime, not passed"
+        said = [f"{names} is asked of the runtime, not passed"] if asked or gone else []
+        said += ["it seeds XLA as the launching process seeds itself"] if seeds else []
+        message = f"{worker.name.value}: {'; '.join(said)}"
         return self._rule.edit(worker, replace, message, consumes=gone)
 
     def _without_argument(self, worker: cst.FunctionDef, position: int) -> Iterator[Edit]:
@@ -165,11 +190,19 @@ class WorldSize:
         """Whether the mention is in code that the rewrite drops: the rendezvous, a sum for the rank."""
         if in_rendezvous_argument(use, self._context) or self._shared.goes(use):
             return True
+        if any(holds(assign, use) for assign in self._ranks) or self._counts_for_sampler(use):
+            return True
         return any(
             isinstance(above, cst.BinaryOperation)
             and (added_index(above, self._context) or (None, False))[1]
             for above in self._context.ancestors(use)
         )
+
+    def _counts_for_sampler(self, use: cst.CSTNode) -> bool:
+        """Whether `use` tells a sampler a number that it will ask of the runtime."""
+        arg = self._context.parent(use)
+        call = self._context.parent(arg)
+        return isinstance(call, cst.Call) and own_count(call, self._context) is arg is not None
 
     def _uses(self, parameter: cst.Param, worker: cst.FunctionDef) -> list[cst.Name]:
         """Return the mentions of the worker's parameter in its body, nested functions included."""
@@ -180,25 +213,11 @@ class WorldSize:
             and self._context.bound_to(name)[0] is worker
         ]
 
-    def _count_removed(self, besides: Sequence[cst.CSTNode]) -> Iterator[Edit]:
-        """Remove `world_size = torch.cuda.device_count()` where nothing but the launch uses it."""
+    def _counting(self, besides: Sequence[cst.CSTNode]) -> list[cst.CSTNode]:
+        """Return the statements that count the devices, where nothing but the launch needs the count."""
         mentions = (m for m in self._other_mentions() if not self._goes_anyway(m))
         others = [m for m in mentions if not any(holds(root, m) for root in besides)]
-        if len(others) != 1:
-            return
-        assign = self._context.parent(self._context.parent(others[0]))
-        if (
-            isinstance(assign, cst.Assign)
-            and len(assign.targets) == 1
-            and (
-                isinstance(assign.value, cst.Integer)
-                or is_device_count(assign.value, self._context)
-            )
-        ):
-            message = f"`{code(assign)}` goes: the launcher counts the devices"
-            yield self._rule.edit(
-                assign, lambda _: cst.RemoveFromParent(), message, consumes=[assign]
-            )
+        return only_counts(others, self._context) or []
 
     def _other_mentions(self) -> list[cst.Name | cst.Attribute]:
         """Return the mentions, outside of the spawn, of the variable or attribute that holds the count."""
@@ -230,7 +249,8 @@ class WorldSize:
         Args:
             besides: code that does not survive.
         """
-        gone = {id(node) for root in besides for node in nodes(root)}
+        besides = list(besides)
+        gone = {id(node) for root in [*besides, *self._counting(besides)] for node in nodes(root)}
         if isinstance(self._count, cst.Integer):
             for element in self._args:
                 if element.value.deep_equals(self._count):
@@ -247,3 +267,16 @@ class WorldSize:
                     f"`{code(mention)}` is the script's own number of processes; there are as many "
                     f"replicas as the TPU has devices: {ASK}, in the worker",
                 )
+
+
+def _head(statement: cst.CSTNode) -> str:
+    if isinstance(statement, cst.If):
+        return f"if {code(statement.test)}"
+    return code(statement)
+
+
+def _last_names(count: cst.BaseExpression | None) -> list[str]:
+    """Return the name of a variable or attribute, without what it is an attribute of."""
+    if isinstance(count, cst.Attribute):
+        return [count.attr.value]
+    return [count.value] if isinstance(count, cst.Name) else []

@@ -125,3 +125,59 @@ def test_rpc_is_left_alone() -> None:
     done = run("rank", body, "mp.spawn(worker, nprocs=2)", before)
     assert not done.changed
     assert {note.rule for note in done.findings} == {"mp-spawn", "rendezvous-address", "unhandled"}
+
+
+COUNTING = """\
+if args.gpus:
+    n = torch.cuda.device_count()
+    if n < 2 and args.loud:
+        warnings.warn("one GPU")
+else:
+    n = 1
+assert n > 0, f"{n} GPUs"
+mp.spawn(worker, args=(args,), nprocs=n)"""
+
+
+def test_code_that_only_counts_goes() -> None:
+    done = run("rank, args", "print(args)", COUNTING, "import warnings\nargs = 1")
+    text = done.data.decode()
+    assert 'if __name__ == "__main__":\n    torch_xla.launch(worker, args=(args,))\n' in text
+    assert not done.findings
+
+
+def test_code_that_does_more_than_to_count_stays() -> None:
+    main = COUNTING.replace("mp.spawn", "train(n)\nmp.spawn")
+    done = run("rank, args", "print(args)", main, "args = 1")
+    assert "    n = torch.cuda.device_count()\n" in done.data.decode()
+    assert any("torch_xla.runtime" in note.message for note in done.findings)
+
+
+def test_a_rank_that_the_worker_sets_anew_goes() -> None:
+    main = (
+        "if nodes:\n    args.rank = int(nodes) * args.n\n    print(nodes)\n"
+        "else:\n    args.rank = 0\n"
+        "args.n = torch.cuda.device_count()\nmp.spawn(worker, (args,), args.n)"
+    )
+    done = run("gpu, opt", "opt.rank += gpu\nprint(opt.rank)", main, "nodes = args = 1")
+    text = done.data.decode()
+    assert "args.rank" not in text
+    assert "    if nodes:\n        print(nodes)\n    torch_xla.launch(worker, (args,))\n" in text
+    assert "def worker(gpu, opt):\n    opt.rank = gpu\n" in text
+
+
+def test_a_rank_that_something_reads_before_stays() -> None:
+    main = "args.rank = 3\nprint(args.rank)\nmp.spawn(worker, (args,), 2)"
+    done = run("gpu, opt", "opt.rank += gpu\nprint(opt.rank)", main, "args = 1")
+    assert "args.rank = 3" in done.data.decode()
+
+
+def test_the_comment_of_a_count_goes_with_it() -> None:
+    main = (
+        "# asked for\n\n# a world_size over all nodes\nargs.world_size = n * args.nodes\n"
+        "# the start\nmp.spawn(worker, args=(args,), nprocs=n)"
+    )
+    done = run("rank, args", "print(args.world_size)", "n = args.n\n" + main, "args = 1")
+    text = done.data.decode()
+    assert "# asked for\n" in text
+    assert "over all nodes" not in text
+    assert "    # the start\n    torch_xla.launch" in text

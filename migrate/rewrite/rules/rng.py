@@ -8,19 +8,17 @@ import libcst as cst
 
 from migrate.rewrite.context import Context
 from migrate.rewrite.devices import Kind
-from migrate.rewrite.ranks import LAUNCHERS
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.seeds import (
+    CPU_SEED,
+    CUDA_SEED,
+    XLA_SEED,
+    launched_worker_seeds,
+    launches,
+    worker_seed,
+)
 from migrate.rewrite.tree import code, keyword, nodes_of
 
-CPU_SEED = frozenset({"torch.manual_seed", "torch.random.manual_seed"})
-CUDA_SEED = frozenset(
-    {
-        f"torch.cuda.{module}{name}"
-        for module in ("", "random.")
-        for name in ("manual_seed", "manual_seed_all")
-    }
-)
-XLA_SEED = "torch_xla.manual_seed"
 BY_HAND = {
     "torch.cuda.get_rng_state_all": "is empty on XLA: torch_xla.core.xla_model.get_rng_state()",
     "torch.cuda.set_rng_state_all": "torch_xla.core.xla_model.set_rng_state(state), a number",
@@ -47,8 +45,13 @@ class Rng(Rule):
 
     **Left alone.** The seed of a script that never leaves the CPU.
 
-    **Reported.** A seed in the process that launches the replicas: they do not inherit it, and XLA must not
-    be touched there. The states of all GPUs together; a state that is used as a tensor.
+    A seed in the process that launches the replicas is not inherited by them, and XLA must not be touched
+    there: the worker seeds XLA with it first of all, under the same conditions, where it receives what the
+    seed is made of. It seeds nothing else: the processes of `mp.spawn` do not have the seed of the CPU
+    either.
+
+    **Reported.** A seed in the launching process that the worker does not receive. The states of all GPUs
+    together; a state that is used as a tensor.
 
     Source: torch_xla 2.9 (measured: torch.manual_seed leaves XLA's numbers as they are, Generator('xla')
     raises, a seed before the launch stops the launch); pytorch/xla#2092.
@@ -129,8 +132,45 @@ class Rng(Rule):
             print(torch.rand(3).to('xla'))
             """
         ),
+        rewritten(
+            """
+            import torch
+            import torch.multiprocessing as mp
+
+
+            def worker(rank, options):
+                global best
+                print(torch.ones(3).cuda(), options)
+
+
+            def main(args):
+                if args.seed is not None:
+                    torch.manual_seed(args.seed)
+                    torch.cuda.manual_seed_all(args.seed)
+                mp.spawn(worker, args=(args,), nprocs=2)
+            """,
+            """
+            import torch
+            import torch_xla
+
+
+            def worker(rank, options):
+                global best
+                if options.seed is not None:
+                    torch_xla.manual_seed(options.seed)
+                print(torch.ones(3).to("xla"), options)
+
+
+            def main(args):
+                if args.seed is not None:
+                    torch.manual_seed(args.seed)
+                torch_xla.launch(worker, args=(args,))
+            """,
+        ),
         reported(
             """
+            import time
+
             import torch
             import torch.multiprocessing as mp
 
@@ -140,7 +180,7 @@ class Rng(Rule):
 
 
             if __name__ == "__main__":
-                torch.manual_seed(0)
+                torch.manual_seed(int(time.time()))
                 mp.spawn(worker, nprocs=2)
             """,
             "in the worker",
@@ -179,8 +219,9 @@ class Rng(Rule):
     def _after_cpu_seed(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
         if not context.devices.are_used or next(_twins(node, context), None) is not None:
             return
-        if _launches(node, context):
-            yield from self.report(node, _IN_THE_WORKER)
+        if launches(node, context):
+            if worker_seed(node, context) is None and not launched_worker_seeds(node, context):
+                yield from self.report(node, _IN_THE_WORKER)
             return
         small = context.parent(node)
         line = context.parent(small)
@@ -205,10 +246,14 @@ class Rng(Rule):
             yield self.edit(small, lambda updated: cst.FlattenSentinel([updated, seed]), message)
 
     def _cuda_seed(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
-        if _launches(node, context):
-            yield from self.report(node, _IN_THE_WORKER)
-            return
         small = context.parent(node)
+        if launches(node, context):
+            if worker_seed(node, context) is None or not isinstance(small, cst.Expr):
+                yield from self.report(node, _IN_THE_WORKER)
+            else:
+                message = f"{code(node)} goes: the worker seeds XLA"
+                yield self.edit(small, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+            return
         block = context.parent(context.parent(small))
         for twin in _twins(node, context):
             earlier = context.position(twin).line < context.position(node).line
@@ -271,12 +316,3 @@ def _twins(node: cst.Call, context: Context) -> Iterator[cst.Call]:
         seeds = call is not node and (name in CUDA_SEED or name == XLA_SEED)
         if seeds and [code(arg.value) for arg in call.args] == args:
             yield call
-
-
-def _launches(node: cst.Call, context: Context) -> bool:
-    """Whether the function around `node`, or the module, starts the replicas."""
-    around = context.function_around(node)
-    return any(
-        context.qualified_name(call.func) in LAUNCHERS and context.function_around(call) is around
-        for call in nodes_of(around or context.module, cst.Call)
-    )
