@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import libcst as cst
 
 from migrate.hazards.common import NamedHazard
-from migrate.hazards.hazard import Severity, example
+from migrate.hazards.facts import Facts
+from migrate.hazards.hazard import Hit, Severity, example
+from migrate.rewrite.tree import code, keyword
 
 
 class GradScaler(NamedHazard):
@@ -39,6 +43,7 @@ class GradScaler(NamedHazard):
             from torch.cuda.amp import GradScaler
 
             scaler = GradScaler()  # XLA804
+            other = GradScaler(enabled=True)  # XLA804
             """
         ),
         example(
@@ -48,6 +53,16 @@ class GradScaler(NamedHazard):
             import torch
 
             scaler = GradScaler()
+            off = torch.amp.GradScaler("xla", enabled=False)
             """
         ),
     )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield the use of one scaler that is not switched off, which scales nothing."""
+        call = facts.context.parent(node)
+        if isinstance(call, cst.Call) and call.func is node:
+            enabled = keyword(call, "enabled")
+            if enabled is not None and code(enabled.value) == "False":
+                return
+        yield from super().find(node, facts)

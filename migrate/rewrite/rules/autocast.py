@@ -207,7 +207,7 @@ class Autocast(Rule):
         name = context.qualified_name(node)
         if name is None or isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom):
             return
-        if name in CUDA_AUTOCAST and isinstance(above, cst.Assign):
+        if name in CUDA_AUTOCAST and _is_handed_over(node, above):
             yield self._partial(node, context)
         elif name in HALF and _leads_to_region(node, context) and not _is_dropped(node, context):
             bfloat16 = cst.parse_expression(f"{context.imports.require('torch')}.bfloat16")
@@ -241,6 +241,13 @@ class Autocast(Rule):
                 f"{name} is imported for other modules: its regions run in float32 on XLA; give them "
                 "torch.autocast('xla', dtype=torch.bfloat16)",
             )
+
+
+def _is_handed_over(node: cst.CSTNode, above: cst.CSTNode | None) -> bool:
+    """Whether the region itself is kept or chosen, to be called later: `cast = autocast if amp else none`."""
+    if isinstance(above, cst.IfExp):
+        return above.test is not node
+    return isinstance(above, cst.Assign | cst.Return | cst.DictElement)
 
 
 def _types(value: cst.BaseExpression, context: Context) -> Iterator[str]:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.tree import code, keyword_arg, with_args
+from migrate.rewrite.tree import code, keyword, keyword_arg, string_value, with_args
 
 DECORATORS = {
     f"torch.cuda.amp.{module}custom_{way}": f"custom_{way}"
@@ -19,6 +19,17 @@ QUESTIONS = {
     "torch.is_autocast_enabled": "is_autocast_enabled",
     "torch.get_autocast_gpu_dtype": "get_autocast_dtype",
 }
+# The same, told which device: `'cuda'` becomes `'xla'`.
+OF_A_DEVICE = frozenset(
+    {
+        "torch.amp.custom_fwd",
+        "torch.amp.custom_bwd",
+        "torch.amp.autocast_mode.custom_fwd",
+        "torch.amp.autocast_mode.custom_bwd",
+        "torch.get_autocast_dtype",
+        "torch.is_autocast_enabled",
+    }
+)
 SWITCHES = frozenset({"torch.set_autocast_enabled", "torch.set_autocast_gpu_dtype"})
 
 
@@ -27,7 +38,8 @@ class AutocastFunctions(Rule):
 
     **What it does.** `custom_fwd` and `custom_bwd` of `torch.cuda.amp` become those of `torch.amp` for
     XLA: the others look at CUDA's region, which is never entered. For the same reason
-    `torch.is_autocast_enabled()` and `torch.get_autocast_gpu_dtype()` ask for XLA.
+    `torch.is_autocast_enabled()` and `torch.get_autocast_gpu_dtype()` ask for XLA, and what names
+    `'cuda'` there names `'xla'`.
 
     **Reported.** The decorators called as functions, and autocast switched without a region.
 
@@ -54,6 +66,11 @@ class AutocastFunctions(Rule):
                     return gradient * 2
 
 
+            @torch.amp.custom_fwd(device_type="cuda")
+            def forward(ctx, x):
+                return x.to(torch.get_autocast_dtype("cuda"))
+
+
             print(torch.is_autocast_enabled())
             """,
             """
@@ -70,6 +87,11 @@ class AutocastFunctions(Rule):
                 @torch.amp.custom_bwd(device_type="xla")
                 def backward(ctx, gradient):
                     return gradient * 2
+
+
+            @torch.amp.custom_fwd(device_type="xla")
+            def forward(ctx, x):
+                return x.to(torch.get_autocast_dtype("xla"))
 
 
             print(torch.is_autocast_enabled("xla"))
@@ -103,7 +125,12 @@ class AutocastFunctions(Rule):
             return
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func) or ""
-        if name in QUESTIONS and not node.args:
+        device = keyword(node, "device_type") or (node.args[0] if node.args else None)
+        if name in OF_A_DEVICE and device is not None and string_value(device.value) == "cuda":
+            xla = context.string("xla", like=device.value)
+            message = f"{code(node)} → for XLA"
+            yield self.edit(device.value, lambda _: xla, message, consumes=[device.value])
+        elif name in QUESTIONS and not node.args:
             yield self._question(node, QUESTIONS[name], context)
         elif name in SWITCHES and len(node.args) < 2:
             message = (
