@@ -46,7 +46,7 @@ def after_rewrite(
             uses are reported.
     """
     lines = original.splitlines()
-    origin = _origins(lines, rewritten.module.code.splitlines())
+    origin = origins(lines, rewritten.module.code.splitlines())
     hazards = {hazard.code: hazard for hazard in all_hazards()}
     found = []
     for one in check_context(rewritten, Config(ignore=(UNREADABLE, UNUSED_IGNORE))):
@@ -79,7 +79,7 @@ def _at_origin(message: str, origin: Mapping[int, tuple[int, int]]) -> str:
     return re.sub(r"\bline (\d+)", line, message)
 
 
-def _origins(before: Sequence[str], after: Sequence[str]) -> dict[int, tuple[int, int]]:
+def origins(before: Sequence[str], after: Sequence[str]) -> dict[int, tuple[int, int]]:
     """Return, for lines (from 1) of `after`, the line of `before` that they come from.
 
     With it comes by how many columns the line has moved to the left. Lines are compared without their

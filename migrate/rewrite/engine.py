@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import libcst as cst
 
 from migrate.errors import MigrateError
-from migrate.hazards.after_rewrite import after_rewrite
+from migrate.hazards.after_rewrite import after_rewrite, origins
 from migrate.rewrite.apply import apply
 from migrate.rewrite.calls.facts import ModuleCalls
 from migrate.rewrite.context import Context
@@ -112,17 +112,23 @@ def rewrite_source(
         check: whether to see that a second run would change nothing.
     """
     chosen, rules = rules, all_rules() if rules is None else rules
-    found, data = _pass(source, rules, calls, options)
+    found, data = _pass(source, [rule for rule in rules if not rule.after], calls, options)
+    later = _later(source, data, [rule for rule in rules if rule.after], options)
+    data = later.data
     if data == source.data:
         rewritten = found.context
     elif check:
         rewritten = check_stable(data, source.path, rules, options=options)
     else:
         rewritten = Context(parse(data, source.path), options=options)
-    findings = _notes(found, found.findings)
+    findings = (*_notes(found, found.findings), *later.findings)
     if chosen is None:
         findings = _with_hazards(source, rewritten, findings)
-    edits = [*_notes(found, found.edits), *_lost_comments(found, rewritten.module)]
+    edits = [
+        *_notes(found, found.edits),
+        *later.edits,
+        *_lost_comments(found, rewritten.module),
+    ]
     edits.sort(key=lambda note: (note.line, note.column))
     return Rewrite(source, data, tuple(edits), findings)
 
@@ -135,6 +141,34 @@ def _with_hazards(
     left = after_rewrite(source.text, rewritten, spoken)
     hazards = [Note(one.line, one.column, one.code, one.message) for one in left]
     return tuple(sorted((*findings, *hazards), key=lambda note: (note.line, note.column)))
+
+
+@dataclass(frozen=True)
+class _Later:
+    """What the rules that look at a rewritten script have made of it, at the lines of the original."""
+
+    data: bytes
+    edits: tuple[Note, ...] = ()
+    findings: tuple[Note, ...] = ()
+
+
+def _later(source: Source, data: bytes, rules: Sequence[Rule], options: Options) -> _Later:
+    if options == DEFAULT or not rules:
+        return _Later(data)
+    between = parse(data, source.path)
+    found, data = _pass(between, rules, None, options)
+    lines = origins(source.text.splitlines(), between.text.splitlines())
+
+    def at_origin(notes: Sequence[Note]) -> tuple[Note, ...]:
+        moved = []
+        for note in notes:
+            line, shift = lines.get(note.line, (1, 0))
+            moved.append(replace(note, line=line, column=max(1, note.column + shift)))
+        return tuple(moved)
+
+    return _Later(
+        data, at_origin(_notes(found, found.edits)), at_origin(_notes(found, found.findings))
+    )
 
 
 def _pass(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
 
+from migrate.rewrite.options import DEFAULT, Options
+
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
 
@@ -144,6 +146,10 @@ class Rule(ABC):
     safety: ClassVar[Safety] = Safety.SAFE
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
     examples: ClassVar[tuple[Example, ...]]
+    options: ClassVar[Options] = DEFAULT  # under which the examples are what they are
+    after: ClassVar[bool] = (
+        False  # whether it looks at what the other rules have made of the script
+    )
 
     def __init_subclass__(cls) -> None:
         if not cls.__doc__:

@@ -18,13 +18,13 @@ EXAMPLES = [
 ]
 
 
-def run(script: str) -> Rewrite:
-    return rewrite_source(parse(script.encode(), Path("script.py")))
+def run(script: str, rule: Rule) -> Rewrite:
+    return rewrite_source(parse(script.encode(), Path("script.py")), options=rule.options)
 
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_example(rule: Rule, example: Example) -> None:
-    done = run(example.before)
+    done = run(example.before, rule)
     own = [note for note in done.edits if note.rule == rule.name]
     reports = [note.message for note in done.findings if note.rule == rule.name]
     match example.kind:
@@ -41,8 +41,8 @@ def test_example(rule: Rule, example: Example) -> None:
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_a_second_run_changes_nothing(rule: Rule, example: Example) -> None:
-    once = run(example.before).data
-    again = rewrite_source(parse(once, Path("script.py")))
+    once = run(example.before, rule).data
+    again = rewrite_source(parse(once, Path("script.py")), options=rule.options)
     assert not again.changed
     assert not again.edits
 
