@@ -17,7 +17,7 @@ import libcst as cst
 
 from migrate.rewrite.devices import moves
 from migrate.rewrite.environment import environment_name, is_read
-from migrate.rewrite.ranks import LAUNCHERS, PROCESS, SPAWN
+from migrate.rewrite.ranks import LAUNCHERS, PROCESS, SCRIPT, SPAWN
 from migrate.rewrite.tree import code, keyword, nodes, nodes_of, string_value
 
 if TYPE_CHECKING:
@@ -247,9 +247,17 @@ class Launch:
             assert self.guard is not None
             return frozenset(id(node) for node in self.reached([self.guard]))
         workers = list(self.workers())
+        if any(self._context.qualified_name(call.func) == SCRIPT for call in self._calls):
+            return frozenset(id(node) for node in self._context.nodes)
         if any("run_path" in code(worker) for worker in workers):  # the launcher of a whole file
             return frozenset(id(node) for node in self._context.nodes)
-        return frozenset(id(node) for node in self.reached(workers))
+        joining = [f for f in nodes_of(self._context.module, cst.FunctionDef) if self._inits(f)]
+        return frozenset(id(node) for node in self.reached(workers or joining))
+
+    def _inits(self, function: cst.FunctionDef) -> bool:
+        """Whether `function` joins a process group: it runs in a replica, whoever calls it."""
+        calls = nodes_of(function, cst.Call)
+        return any(self._context.qualified_name(call.func) in INIT for call in calls)
 
     def in_replica(self, node: cst.CSTNode) -> bool:
         """Whether `node` runs in a replica, after the launch, as far as this file shows."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import libcst as cst
 
 from migrate.rewrite.tree import code, nodes_of
+
+if TYPE_CHECKING:
+    from migrate.rewrite.context import Context
 
 EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort"})
 
@@ -31,3 +36,31 @@ def ends_program(node: cst.CSTNode) -> bool:
         return True
     kinds: tuple[type[cst.CSTNode], ...] = (cst.Raise, cst.Assert)
     return any(next(nodes_of(node, kind), None) is not None for kind in kinds)
+
+
+def never_reached(node: cst.If, context: Context) -> list[cst.BaseStatement]:
+    """Return the ways out below an `if` whose body, which runs always, leaves the function.
+
+    None of them where anything else is below it: that is left to the author.
+    """
+    block = context.parent(node)
+    if not isinstance(block, cst.IndentedBlock) or not _is_way_out(node.body.body[-1]):
+        return []
+    after = block.body[block.body.index(node) + 1 :]
+    return list(after) if all(_only_is_way_out(statement) for statement in after) else []
+
+
+def _is_way_out(statement: cst.CSTNode) -> bool:
+    last = statement.body[-1] if isinstance(statement, cst.SimpleStatementLine) else statement
+    return isinstance(last, cst.Return | cst.Raise)
+
+
+def _only_is_way_out(statement: cst.CSTNode) -> bool:
+    if isinstance(statement, cst.SimpleStatementLine):
+        return len(statement.body) == 1 and _is_way_out(statement)
+    return (
+        isinstance(statement, cst.If)
+        and statement.orelse is None
+        and "cuda" not in code(statement.test)
+        and all(_only_is_way_out(inner) for inner in statement.body.body)
+    )

@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.rewrite.branch import body_of
 from migrate.rewrite.context import Context
 from migrate.rewrite.devices import is_move, names_cuda
+from migrate.rewrite.leaving import never_reached
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.cuda_memory import FIGURES
 from migrate.rewrite.tree import code, nodes, nodes_of
@@ -32,7 +33,8 @@ class CudaAvailable(Rule):
     CPU. Where the script chooses by it, the choice for the accelerator stays:
 
     - `"cuda" if torch.cuda.is_available() else "cpu"` becomes `"xla"`;
-    - `if torch.cuda.is_available(): …` becomes its body, `if not …` its `else`;
+    - `if torch.cuda.is_available(): …` becomes its body, `if not …` its `else`; where the body returns,
+      the `return` below it goes;
     - `use_cuda = torch.cuda.is_available() and not args.cpu` becomes `use_cuda = not args.cpu`;
     - `assert torch.cuda.is_available()` goes.
 
@@ -133,6 +135,26 @@ class CudaAvailable(Rule):
                     return torch.device("xla")
             """,
         ),
+        rewritten(
+            """
+            import torch
+
+
+            def where():
+                if torch.cuda.is_available():
+                    return torch.device("cuda")
+                if torch.backends.mps.is_available():
+                    return torch.device("mps")
+                return torch.device("cpu")
+            """,
+            """
+            import torch
+
+
+            def where():
+                return torch.device("xla")
+            """,
+        ),
         left_alone(
             """
             import torch.distributed as dist
@@ -222,6 +244,12 @@ class CudaAvailable(Rule):
             return cst.RemoveFromParent()
 
         yield self.edit(node, replace, f"`if {code(test)}` is decided: {answer}", consumes=gone)
+        if answer and not is_elif:
+            for statement in never_reached(node, context):
+                message = f"`{code(statement)}` goes: nothing comes here"
+                yield self.edit(
+                    statement, lambda _: cst.RemoveFromParent(), message, consumes=[statement]
+                )
 
     def _choice(
         self, node: cst.IfExp, test: cst.BaseExpression, answer: Answer, context: Context

@@ -16,8 +16,9 @@ class DeviceCount(Rule):
     """Ask the runtime how many devices the host has, where a replica asks.
 
     **What it does.** `torch.cuda.device_count()` and `torch.accelerator.device_count()` are 0 on a TPU: a
-    script that wants two GPUs ends without an error and without a step. In code that runs in a replica they
-    become `torch_xla.runtime.local_device_count()`, the devices of this host.
+    script that wants two GPUs ends without an error and without a step. In code that runs in a replica, also
+    in a function of a module that joins the process group, they become
+    `torch_xla.runtime.local_device_count()`, the devices of this host.
 
     **Reported.** A range over the devices in a replica, which sees one. Everything in code that no replica
     is seen to run, unless another rule knows what the number is for (the processes to start): before the
@@ -80,6 +81,31 @@ class DeviceCount(Rule):
 
             if __name__ == "__main__":
                 torch_xla.launch(_mp_fn)
+            """,
+        ),
+        rewritten(
+            """
+            import os
+
+            import torch
+            import torch.distributed as dist
+
+
+            def join(args):
+                args.gpu = int(os.environ["RANK"]) % torch.cuda.device_count()
+                dist.init_process_group("nccl")
+            """,
+            """
+            import os
+
+            import torch.distributed as dist
+            import torch_xla.distributed.xla_backend
+            import torch_xla.runtime as xr
+
+
+            def join(args):
+                args.gpu = int(os.environ["RANK"]) % xr.local_device_count()
+                dist.init_process_group("xla", init_method="xla://")
             """,
         ),
         left_alone(

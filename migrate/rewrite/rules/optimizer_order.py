@@ -30,6 +30,9 @@ class OptimizerOrder(Rule):
     optimizer made before the move changes the weights). A function that is given a model and its optimizer
     and moves the model gets the same before the move.
 
+    **Left alone.** An optimizer that is made after a move, in its own function or in all functions of the
+    script that call it.
+
     **Reported.** An optimizer of a model that comes from elsewhere, in a function that moves nothing to
     the device before it, in a script that does so elsewhere: move the model first, or see that the caller
     has.
@@ -126,6 +129,21 @@ class OptimizerOrder(Rule):
             import torch
 
 
+            def fit(network, batches):
+                optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+                return optimizer, batches
+
+
+            def main(batches):
+                network = torch.nn.Linear(2, 2).to('xla')
+                fit(network, batches)
+            """
+        ),
+        left_alone(
+            """
+            import torch
+
+
             def make_for_the_cpu(model):
                 return torch.optim.SGD(model.parameters(), lr=0.1)
             """
@@ -199,11 +217,31 @@ def _is_too_early(node: cst.Call, context: Context) -> bool:
     """Whether `node` makes an optimizer and its function moves nothing to the device before it."""
     if not _is_optimizer(node, context):
         return False
-    around = context.function_around(node) or context.module
+    return not _is_moved_before(node, context, frozenset())
+
+
+def _is_moved_before(node: cst.CSTNode, context: Context, seen: frozenset[int]) -> bool:
+    """Whether the function around `node` moves something before it, or everybody who calls it has."""
+    function = context.function_around(node)
+    around = function or context.module
     here = context.position(node)
-    return not any(
+    if any(
         (context.position(call).line, context.position(call).column) < (here.line, here.column)
         for call in moves(around, context)
+    ):
+        return True
+    if function is None or id(function) in seen:
+        return False
+    name = function.name.value
+    if context.functions.get(name) is not function:
+        return False
+    mentions = [mention for mention in context.references(name) if mention is not function.name]
+    calls = [context.parent(mention) for mention in mentions]
+    return bool(calls) and all(
+        isinstance(call, cst.Call)
+        and call.func is mention
+        and _is_moved_before(call, context, seen | {id(function)})
+        for call, mention in zip(calls, mentions, strict=True)
     )
 
 
