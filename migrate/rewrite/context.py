@@ -11,6 +11,7 @@ import libcst as cst
 from libcst.metadata import CodePosition
 
 from migrate.rewrite.calls.facts import ModuleCalls, calls_of_script
+from migrate.rewrite.cuda_only import guarded
 from migrate.rewrite.definitions import Definitions
 from migrate.rewrite.devices import Devices, moves
 from migrate.rewrite.effects import Effects
@@ -22,6 +23,7 @@ from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.ranks import Ranks
 from migrate.rewrite.source import Source
 from migrate.rewrite.tree import is_dotted_name, nodes_of, targets
+from migrate.rewrite.vocabulary import Vocabulary, vocabulary_of
 from migrate.rewrite.walk import order
 
 Node = TypeVar("Node", bound=cst.CSTNode)
@@ -214,6 +216,21 @@ class Context:
     def launch(self) -> Launch:
         """How the script is started, and which of its code runs in a replica."""
         return Launch(self)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """How the chosen style spells the device, the launch, the step and the like."""
+        return vocabulary_of(self)
+
+    @property
+    def portable(self) -> bool:
+        """Whether the script is to run on CUDA, the CPU and a TPU, by `shims`."""
+        return self.options.style == "portable"
+
+    @cached_property
+    def for_cuda(self) -> frozenset[int]:
+        """The ids of the nodes below `if shims.device_type() == "cuda"`, which stay as they are."""
+        return guarded(self)
 
     @cached_property
     def calls(self) -> ModuleCalls:

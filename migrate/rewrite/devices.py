@@ -32,7 +32,8 @@ CURRENT = frozenset(
     }
 )
 ACCELERATOR = frozenset({"torch.accelerator.current_accelerator"})
-XLA = frozenset({"torch_xla.device", "torch_xla.core.xla_model.xla_device"})
+SHIMS = frozenset({"shims.device", "shims.device_type"})
+XLA = SHIMS | {"torch_xla.device", "torch_xla.core.xla_model.xla_device"}
 DEVICE = frozenset({"torch.device"})
 # Calls that restore a checkpoint, and the position of their argument `map_location`.
 LOADERS = {
@@ -231,7 +232,13 @@ class Devices:
     @cached_property
     def are_used(self) -> bool:
         """Whether the script has anything to do with an accelerator."""
-        packages = ("torch.accelerator.", "torch.cuda.", "torch.distributed.", "torch_xla.")
+        packages = (
+            "shims.",
+            "torch.accelerator.",
+            "torch.cuda.",
+            "torch.distributed.",
+            "torch_xla.",
+        )
         return self._context.moves_to_accelerator or any(
             (self._context.qualified_name(node) or "").startswith(packages)
             for node in self._context.nodes

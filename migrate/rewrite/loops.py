@@ -17,6 +17,7 @@ Loop = cst.For | cst.While
 # Calls that end a graph by themselves: a loop that has one is torch_xla code already.
 SYNCS = frozenset(
     {
+        "shims.step",
         "torch_xla.step",
         "torch_xla.sync",
         "torch_xla.core.xla_model.mark_step",

@@ -32,6 +32,7 @@ class Outside(StrEnum):
 
 SYNCS = frozenset(
     {
+        "shims.synchronize",
         "torch.cuda.synchronize",
         "torch.accelerator.synchronize",
         "torch_xla.sync",

@@ -32,6 +32,8 @@ def plan(context: Context, rules: Sequence[Rule]) -> Plan:
     edits: list[Edit | Wrap] = []
     findings: list[Finding] = []
     for node in context.nodes:
+        if id(node) in context.for_cuda:
+            continue
         for rule in by_type.get(type(node), ()):
             for found in rule.find(node, context):
                 if isinstance(found, Finding):

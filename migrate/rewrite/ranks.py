@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from migrate.rewrite.context import Context
 
 SPAWN = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn"})
-LAUNCHERS = SPAWN | {"torch_xla.launch", "torch_xla.distributed.xla_multiprocessing.spawn"}
+# Runs a whole file in each replica.
+SCRIPT = "shims.launch_script"
+LAUNCHERS = SPAWN | {
+    "shims.launch",
+    SCRIPT,
+    "torch_xla.launch",
+    "torch_xla.distributed.xla_multiprocessing.spawn",
+}
 
 PROCESS = frozenset(
     {
@@ -34,7 +41,14 @@ PROCESS = frozenset(
 )
 
 # What a script may ask for the index instead of receiving it.
-ASKED = frozenset({"torch.distributed.get_rank", "torch.distributed.get_node_local_rank"})
+ASKED = frozenset(
+    {
+        "shims.local_rank",
+        "shims.rank",
+        "torch.distributed.get_node_local_rank",
+        "torch.distributed.get_rank",
+    }
+)
 VARIABLES = frozenset(
     {
         "RANK",

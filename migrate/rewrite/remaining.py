@@ -114,7 +114,7 @@ def remaining(context: Context, handled: frozenset[int]) -> Iterator[Finding]:
         handled: ids of the nodes that an edit or a rule's finding speaks of.
     """
     for node in context.nodes:
-        if id(node) in handled:
+        if id(node) in handled or id(node) in context.for_cuda:
             continue
         message = _advice(node, context)
         if message is not None:

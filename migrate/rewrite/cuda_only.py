@@ -1,0 +1,93 @@
+"""Code that is for CUDA alone, in scripts that also run elsewhere: `if shims.device_type() == "cuda":`.
+
+Such code stays as it is. In the portable style it is also what becomes of statements that only CUDA
+knows: the run on CUDA keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.rewrite.tree import code, nodes, string_value
+
+if TYPE_CHECKING:
+    from migrate.rewrite.context import Context
+    from migrate.rewrite.rule import Edit, Rule
+
+ASKED = frozenset({"shims.device_type"})
+
+
+def guarded(context: Context) -> frozenset[int]:
+    """Return the ids of the nodes that only CUDA runs, and of the questions whether this is CUDA."""
+    if not context.references("shims"):
+        return frozenset()
+    found: set[int] = set()
+    for node in context.nodes:
+        for root in _for_cuda(node, context):
+            found.update(id(below) for below in nodes(root))
+    return frozenset(found)
+
+
+def _for_cuda(node: cst.CSTNode, context: Context) -> Iterator[cst.CSTNode]:
+    if isinstance(node, cst.Comparison) and asks_for_device_type(node, context):
+        yield node
+    elif isinstance(node, cst.If | cst.IfExp) and _is_cuda(node.test, context):
+        yield node.body
+
+
+def asks_for_device_type(node: cst.Comparison, context: Context) -> bool:
+    """Whether `node` compares `shims.device_type()`, or `shims.device().type`, with something."""
+    left = node.left
+    if isinstance(left, cst.Attribute) and left.attr.value == "type":
+        left = left.value
+        return isinstance(left, cst.Call) and context.qualified_name(left.func) == "shims.device"
+    return isinstance(left, cst.Call) and context.qualified_name(left.func) in ASKED
+
+
+def _is_cuda(test: cst.BaseExpression, context: Context) -> bool:
+    """Whether `test` holds on CUDA only."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        return _is_cuda(test.left, context) or _is_cuda(test.right, context)
+    if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+        return False
+    asked = test.comparisons[0]
+    equal = isinstance(asked.operator, cst.Equal) and string_value(asked.comparator) == "cuda"
+    return equal and asks_for_device_type(test, context)
+
+
+def is_cuda(context: Context, other: str = "==") -> cst.BaseExpression:
+    """Return `shims.device_type() == "cuda"`, or the same with another comparison."""
+    shims = context.imports.require("shims")
+    return cst.parse_expression(f"{shims}.device_type() {other} {context.string('cuda').value}")
+
+
+def only_on_cuda(rule: Rule, node: cst.Expr | cst.Assign, context: Context, why: str) -> Edit:
+    """Return the edit that leaves a statement to CUDA, in an `if` of its own.
+
+    Args:
+        rule: in whose name.
+        node: the statement.
+        context: the script.
+        why: why other devices do not run it, for the message.
+    """
+    message = f"{code(node)}: on CUDA only, {why}"
+    line = context.parent(node)
+    alone = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
+    if not alone or not isinstance(line, cst.SimpleStatementLine):
+        return rule.edit(node.value, lambda u: or_none(u, context), message, consumes=[node.value])
+    test = is_cuda(context)
+
+    def replace(updated: cst.SimpleStatementLine) -> cst.If:
+        inside = updated.with_changes(leading_lines=())
+        body = cst.IndentedBlock(body=[inside])
+        return cst.If(test=test, body=body, leading_lines=updated.leading_lines)
+
+    return rule.edit(line, replace, message, consumes=[node])
+
+
+def or_none(updated: cst.BaseExpression, context: Context) -> cst.IfExp:
+    """Return `updated if shims.device_type() == "cuda" else None`."""
+    return cst.IfExp(test=is_cuda(context), body=updated, orelse=cst.Name("None"))
