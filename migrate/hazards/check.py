@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import libcst as cst
 
 from migrate.errors import MigrateError
 from migrate.hazards.config import Config
+from migrate.hazards.entries import Entry
 from migrate.hazards.facts import Facts
 from migrate.hazards.finding import UNREADABLE, UNUSED_IGNORE, Finding
 from migrate.hazards.hazard import Hazard, Hit, Severity
 from migrate.hazards.ignores import ignores, silenced
 from migrate.hazards.prescan import may_hold_hazards
 from migrate.hazards.rules import all_hazards
+from migrate.rewrite.calls.facts import ModuleCalls
 from migrate.rewrite.context import Context
 from migrate.rewrite.source import (
     NotPythonError,
@@ -26,7 +29,22 @@ from migrate.rewrite.source import (
 )
 
 
-def check_file(path: Path, config: Config) -> tuple[Finding, ...]:
+@dataclass(frozen=True)
+class Known:
+    """What is known of a file by its project.
+
+    Args:
+        calls: what its calls run.
+        entries: the functions, by the lines of their `def`, that steps of other files run.
+        whole: whether all hazards are reported, not only those in these functions.
+    """
+
+    calls: ModuleCalls | None = None
+    entries: Mapping[int, Entry] = field(default_factory=dict)
+    whole: bool = True
+
+
+def check_file(path: Path, config: Config, known: Known | None = None) -> tuple[Finding, ...]:
     """Return the hazards of the file at `path`; none, and no parsing, where it names nothing of ours.
 
     A file that is not Python 3 is a finding too: it runs nowhere.
@@ -34,38 +52,58 @@ def check_file(path: Path, config: Config) -> tuple[Finding, ...]:
     Raises:
         UnreadableScriptError: the file cannot be read.
     """
+    known = known or Known()
     try:
         data = path.read_bytes()
     except OSError as error:
         what = f"{path}: {(error.strerror or str(error)).lower()}"
         raise UnreadableScriptError(what, "check the path and its permissions") from None
-    if not may_hold_hazards(data):
+    if not known.entries and not may_hold_hazards(data):
         return ()
     try:
         source = parse(data, path)
     except (NotPythonError, NotUtf8Error) as error:
-        return _unreadable(path, error) if config.selects(UNREADABLE) else ()
-    return check_source(source, config)
+        shown = known.whole and config.selects(UNREADABLE)
+        return _unreadable(path, error) if shown else ()
+    return check_source(source, config, known)
 
 
-def check_source(source: Source, config: Config) -> tuple[Finding, ...]:
-    """Return the hazards of a script, in the order of its lines."""
-    return check_context(Context(source), config)
+def check_source(source: Source, config: Config, known: Known | None = None) -> tuple[Finding, ...]:
+    """Return the hazards of a script, in the order of its lines.
+
+    Args:
+        source: the script.
+        config: what is reported.
+        known: what is known of it by its project; where that is not given, the local modules that it
+            imports are read, and who calls it is not known.
+    """
+    known = known or Known()
+    return check_facts(Facts(Context(source, known.calls), known.entries), config, known.whole)
 
 
 def check_context(context: Context, config: Config) -> tuple[Finding, ...]:
     """Return the hazards of a script of which a context is there already."""
+    return check_facts(Facts(context), config)
+
+
+def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Finding, ...]:
+    """Return the hazards of a script; unless `whole`, those in functions that other files' steps run."""
     hazards = [hazard for hazard in all_hazards() if config.selects(hazard.code)]
+    context = facts.context
     comments = ignores(context)
     path = context.source.path
     found = []
-    for hazard, hit in hits(Facts(context), hazards):
+    for hazard, hit in hits(facts, hazards):
+        origin = facts.steps.origin(hit.node) if facts.entries else ""
         start = context.position(hit.node)
-        if silenced(hazard.code, (start.line,), comments):
+        if not (whole or origin) or silenced(hazard.code, (start.line,), comments):
             continue
         severity = config.severity(hazard.code, hit.severity)
-        found.append(_finding(path, context, hit, hazard.code, hazard.name, severity))
-    if config.selects(UNUSED_IGNORE):
+        one = _finding(path, context, hit, hazard.code, hazard.name, severity)
+        found.append(
+            replace(one, message=f"{one.message} (called from {origin})") if origin else one
+        )
+    if whole and config.selects(UNUSED_IGNORE):
         for ignore in comments.values():
             if ignore.unused is not None:
                 severity = config.severity(UNUSED_IGNORE, Severity.INFO)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 
 import libcst as cst
 
 from migrate.hazards.bindings import Bindings
+from migrate.hazards.entries import Entry
 from migrate.hazards.names import Names
 from migrate.hazards.steps import Steps
 from migrate.hazards.tensors import Tensors
@@ -21,10 +23,12 @@ class Facts:
 
     Args:
         context: the script as the rewrite rules see it.
+        entries: the functions, by the lines of their `def`, that steps of other files run.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, entries: Mapping[int, Entry] | None = None) -> None:
         self.context = context
+        self.entries = entries or {}
 
     @cached_property
     def bindings(self) -> Bindings:
@@ -34,12 +38,12 @@ class Facts:
     @cached_property
     def steps(self) -> Steps:
         """Which code runs inside of a training step."""
-        return Steps(self.context)
+        return Steps(self.context, self.entries)
 
     @cached_property
     def tensors(self) -> Tensors:
         """Which expressions are plausibly tensors on the device."""
-        return Tensors(self.context, self.bindings, self.steps, self.names)
+        return Tensors(self.context, self.bindings, self.steps, self.names, self.entries)
 
     @property
     def guards(self) -> Guards:

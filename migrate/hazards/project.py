@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 from migrate.hazards.check import check_file
 from migrate.hazards.config import Config
 from migrate.hazards.finding import Finding
+from migrate.hazards.followed import Followed, Job
 from migrate.hazards.hazard import Severity
 from migrate.hazards.prescan import may_hold_hazards
 from migrate.rewrite.source import UnreadableScriptError
@@ -41,17 +40,31 @@ def check_paths(
 ) -> Checked:
     """Return the hazards of the files `paths` and of the Python files in the folders among them.
 
+    The steps of these files are followed into the local modules that they import: what of those a step
+    runs is looked at too.
+
     Raises:
         UnreadableScriptError: a path does not exist or cannot be read.
     """
     files = list(dict.fromkeys(file for path in paths for file in python_files(path, config)))
     worth = [file for file in files if _worth_parsing(file)]
+    if not worth:
+        return Checked(len(files), ())
     if len(worth) > FEW:
-        progress(f"checking {len(worth)} files")
-        found = _in_parallel(worth, config)
-    else:
-        found = [check_file(file, config) for file in worth]
-    return Checked(len(files), tuple(finding for one in found for finding in one))
+        progress(f"reading {len(worth)} files")
+    with Followed(worth, files, _processes(worth)) as followed:
+        if len(worth) > FEW:
+            progress(f"checking {len(worth)} files")
+        jobs = followed.jobs(lambda path: not _excluded(path, config))
+        found = followed.run(partial(_check, config=config), jobs)
+    return Checked(
+        len(files) + sum(not job.known.whole for job in jobs),
+        tuple(finding for one in found for finding in one),
+    )
+
+
+def _check(job: Job, config: Config) -> tuple[Finding, ...]:
+    return check_file(job.path, config, job.known)
 
 
 def _worth_parsing(file: Path) -> bool:
@@ -61,14 +74,10 @@ def _worth_parsing(file: Path) -> bool:
         return True  # the check itself says what is wrong
 
 
-def _in_parallel(files: Sequence[Path], config: Config) -> list[tuple[Finding, ...]]:
-    workers = min(len(os.sched_getaffinity(0)), max(1, len(files) // FEW))
-    if workers == 1:
-        return [check_file(file, config) for file in files]
-    # Not forked: the caller may have threads.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        return list(pool.map(partial(check_file, config=config), files, chunksize=4))
+def _processes(files: Sequence[Path]) -> int:
+    if len(files) <= FEW:
+        return 1
+    return min(len(os.sched_getaffinity(0)), max(1, len(files) // FEW))
 
 
 def python_files(path: Path, config: Config) -> Iterator[Path]:

@@ -29,7 +29,7 @@ def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterat
     when = facts.steps.when(node)
     if when is When.STEP:
         yield hazard.hit(node, f"{what} inside the step cuts its graph in two: read after the step")
-    elif when is When.EVERY_STEP and facts.steps.loops:
+    elif when is When.EVERY_STEP:
         message = f"{what} at every step: the host waits for the device; read every N steps"
         yield hazard.hit(node, message, Severity.INFO)
 

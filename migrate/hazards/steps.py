@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, auto
 
 import libcst as cst
 
+from migrate.hazards.entries import Entry
 from migrate.rewrite.context import Context
 from migrate.rewrite.effects import BOTH
 from migrate.rewrite.loops import Loop, batch_names, loops
@@ -33,13 +34,18 @@ class Steps:
 
     A step that torch_xla marks (`with torch_xla.step():`) is what the mark says. The others are those that
     the rewrite finds, with everything that lies in them as the script stands.
+
+    Args:
+        context: the script.
+        entries: the functions, by the lines of their `def`, that steps of other files run.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, entries: Mapping[int, Entry] | None = None) -> None:
         self._context = context
-        self._inside: set[int] = set()
-        self._bodies: set[int] = set()
-        self._calls: list[cst.Call] = []
+        self._inside: dict[int, str] = {}  # with where another file calls it
+        self._bodies: dict[int, str] = {}
+        self.calls: list[tuple[cst.Call, str]] = []  # of the steps, with the same
+        self._followed = 0
         marked = [n for n in context.nodes if isinstance(n, cst.With) and is_step(n, context)]
         in_marks = {id(above) for block in marked for above in context.ancestors(block)}
         self.loops: list[Loop] = [
@@ -48,12 +54,17 @@ class Steps:
         for block in marked:
             self._take(block.body)
         for loop in self.loops:
-            self._bodies.add(id(loop.body))
+            self._bodies[id(loop.body)] = ""
             if id(loop) not in in_marks:
                 self._take_steps(loop.body, batch_names(loop))
         for function in nodes_of(context.module, cst.FunctionDef):
             if self.is_forward(function):
                 self._take(function.body)
+        self._follow()
+        for entry in (entries or {}).values():
+            entered = context.effects.function_at(entry.line)
+            if entered is not None:
+                self._enter(entered, entry.origin)
         self._follow()
 
     @property
@@ -83,6 +94,13 @@ class Steps:
         """Whether `node` runs inside of a step."""
         return self.when(node) is When.STEP
 
+    def origin(self, node: cst.CSTNode) -> str:
+        """Return where a step of another file calls what `node` is a part of; nothing where none does."""
+        for above in (node, *self._context.ancestors(node)):
+            if id(above) in self._inside or id(above) in self._bodies:
+                return self._inside.get(id(above)) or self._bodies.get(id(above), "")
+        return ""
+
     def is_forward(self, function: cst.CSTNode | None) -> bool:
         """Whether `function` is the forward of a module."""
         return (
@@ -98,48 +116,66 @@ class Steps:
         # A data pipeline or an autograd.Function has a `forward` too, but is no module.
         return not any("autograd" in name or "Transform" in name for name in names)
 
-    def _take(self, node: cst.CSTNode) -> None:
+    def _take(self, node: cst.CSTNode, origin: str = "") -> None:
         """Note that `node` runs inside of a step, and with it what it calls."""
         if id(node) not in self._inside:
-            self._inside.add(id(node))
-            self._calls.extend(nodes_of(node, cst.Call))
+            self._inside[id(node)] = origin
+            self.calls.extend((call, origin) for call in nodes_of(node, cst.Call))
 
-    def _take_steps(self, suite: cst.BaseSuite, batch: Sequence[str]) -> None:
+    def _take_steps(self, suite: cst.BaseSuite, batch: Sequence[str], origin: str = "") -> None:
         """Take the steps of a block that trains: a loop's, or that of a function that is a whole step."""
-        self._bodies.add(id(suite))
+        self._bodies[id(suite)] = origin
         if not isinstance(suite, cst.IndentedBlock):
-            self._take(suite)
+            self._take(suite, origin)
             return
         trained = Trained(suite, batch, self._context)
-        if len(trained.indices) == 1 and (inner := trained.inner(trained.indices[0])):
-            at = trained.indices[0]
+        at = trained.indices[0] if len(trained.indices) == 1 else -1
+        inner = trained.inner(at) if at >= 0 else []
+        whole = self._whole(suite.body[at]) if at >= 0 else []
+        if inner or whole:
             for index in range(trained.body.first(at), at):
-                self._take_statement(trained, index)
+                if trained.body.statements[index].outside not in APART:
+                    self._take(suite.body[index], origin)
+            for call in whole:
+                self._take(call, origin)
             for block, names in inner:
                 if id(block) not in self._bodies:
-                    self._take_steps(block, names)
+                    self._take_steps(block, names, origin)
             return
         spans = trained.accumulated() if trained.accumulates else None
         one = trained.span() if spans is None else None
         for span in spans or ((one,) if one is not None else ()):
             for node in _nodes(span):
-                self._take(node)
+                self._take(node, origin)
 
-    def _take_statement(self, trained: Trained, index: int) -> None:
-        if trained.body.statements[index].outside not in APART:
-            self._take(trained.body.block.body[index])
+    def _whole(self, statement: cst.CSTNode) -> list[cst.Call]:
+        """Return the calls in a simple statement of functions of the project that run a whole step."""
+        if not isinstance(statement, cst.SimpleStatementLine):
+            return []
+        effects = self._context.effects
+        return [
+            call
+            for call in nodes_of(statement, cst.Call)
+            if effects.of(call) == BOTH and effects.definitions(call)
+        ]
 
     def _follow(self) -> None:
         """Take along the functions of the script that the steps call."""
-        while self._calls:
-            for callee in self._callees(self._calls.pop()):
-                if id(callee.body) in self._inside | self._bodies:
-                    continue
-                if self._context.effects.of(callee.body) & BOTH == BOTH:
-                    # A function that is the whole step: what stands below the update is not in it.
-                    self._take_steps(callee.body, [p.name.value for p in callee.params.params])
-                else:
-                    self._take(callee.body)
+        while self._followed < len(self.calls):
+            call, origin = self.calls[self._followed]
+            self._followed += 1
+            for callee in self._callees(call):
+                self._enter(callee, origin)
+
+    def _enter(self, function: cst.FunctionDef, origin: str) -> None:
+        if id(function.body) in self._inside or id(function.body) in self._bodies:
+            return
+        if self._context.effects.of(function.body) & BOTH == BOTH:
+            # A function that is the whole step: what stands below the update is not in it.
+            names = [p.name.value for p in function.params.params]
+            self._take_steps(function.body, names, origin)
+        else:
+            self._take(function.body, origin)
 
     def _callees(self, call: cst.Call) -> Iterator[cst.FunctionDef]:
         here = self._context.source.path.resolve()

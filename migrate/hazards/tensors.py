@@ -7,28 +7,17 @@ plausible is unknown, and hazards that need a tensor say nothing about it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from enum import Enum
+from collections.abc import Iterable, Mapping
 
 import libcst as cst
 
 from migrate.hazards import vocabulary as v
 from migrate.hazards.bindings import Binding, Bindings, How
+from migrate.hazards.entries import Entry, Kind
 from migrate.hazards.names import Names
 from migrate.hazards.steps import Steps
 from migrate.rewrite.context import Context
 from migrate.rewrite.tree import code, is_attribute_of_self, keyword, string_value
-
-
-class Kind(Enum):
-    """What an expression plausibly is."""
-
-    DEVICE = "a tensor on the device"
-    TENSOR = "a tensor somewhere"
-    MODEL = "a module"
-    UNKNOWN = "unknown"
-    HOST = "a value of the host"
-
 
 ORDER = (Kind.DEVICE, Kind.TENSOR, Kind.MODEL, Kind.UNKNOWN, Kind.HOST)
 TENSORS = (Kind.DEVICE, Kind.TENSOR)
@@ -39,9 +28,22 @@ def _joined(kinds: Iterable[Kind]) -> Kind:
 
 
 class Tensors:
-    """The kinds of the expressions of one script, worked out when asked for."""
+    """The kinds of the expressions of one script, worked out when asked for.
 
-    def __init__(self, context: Context, bindings: Bindings, steps: Steps, names: Names) -> None:
+    Args:
+        context, bindings, steps, names: the script.
+        entries: the functions, by the lines of their `def`, that steps of other files run.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        bindings: Bindings,
+        steps: Steps,
+        names: Names,
+        entries: Mapping[int, Entry],
+    ) -> None:
+        self._entries = entries
         self._names = names
         self._context = context
         self._bindings = bindings
@@ -255,6 +257,8 @@ class Tensors:
         if forward and parameter.default is None and not v.NUMBER.search(name):
             return Kind.DEVICE
         kinds = {self.kind(value) for value in self._bindings.passed(function, name)}
+        entry = self._entries.get(self._context.position(function.name).line)
+        kinds.update(entry.kinds(function, name) if entry is not None else ())
         for kind in ORDER[:3]:
             if kind in kinds:
                 return kind

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.hazards.common import method, receiver
+from migrate.hazards.entries import Kind
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
-from migrate.hazards.tensors import Kind
 
 NAMES = frozenset({"torch.float16", "torch.half", "torch.HalfTensor", "torch.cuda.HalfTensor"})
 

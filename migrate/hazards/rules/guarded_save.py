@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.hazards.entries import Kind
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
-from migrate.hazards.tensors import Kind
 from migrate.rewrite.save_calls import PARAMETERS, is_on_cpu
 from migrate.rewrite.tree import bind, code, keyword, nodes_of
 

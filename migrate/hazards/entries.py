@@ -1,0 +1,53 @@
+"""Functions that the steps of other files run, and what they are given there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import libcst as cst
+
+
+class Kind(Enum):
+    """What an expression plausibly is."""
+
+    DEVICE = "a tensor on the device"
+    TENSOR = "a tensor somewhere"
+    MODEL = "a module"
+    UNKNOWN = "unknown"
+    HOST = "a value of the host"
+
+
+@dataclass(frozen=True)
+class Given:
+    """What one call passes: by position, and by name."""
+
+    positional: tuple[Kind, ...] = ()
+    named: tuple[tuple[str, Kind], ...] = ()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A function that a step in another file runs.
+
+    Args:
+        line: the line of its `def`.
+        origin: where the step calls it, or what calls it: `train.py:41`.
+        calls: what different calls pass.
+    """
+
+    line: int
+    origin: str
+    calls: tuple[Given, ...] = ()
+
+    def kinds(self, function: cst.FunctionDef, name: str) -> Iterator[Kind]:
+        """Yield what the calls pass for the parameter `name` of `function`."""
+        params = (*function.params.posonly_params, *function.params.params)
+        names = [parameter.name.value for parameter in params]
+        if names[:1] in (["self"], ["cls"]):
+            names = names[1:]
+        for given in self.calls:
+            if name in names and names.index(name) < len(given.positional):
+                yield given.positional[names.index(name)]
+            yield from (kind for key, kind in given.named if key == name)
