@@ -15,6 +15,8 @@ from migrate.hazards.after_rewrite import after_rewrite, origins
 from migrate.rewrite.apply import apply
 from migrate.rewrite.calls.facts import ModuleCalls
 from migrate.rewrite.context import Context
+from migrate.rewrite.notebook_cells import within_cells
+from migrate.rewrite.notebook_text import SUFFIX, Notebook
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.plan import Plan, plan
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
@@ -40,19 +42,28 @@ class Note:
         line, column: where in the original, both from 1.
         rule: name of the rule.
         message: what was done, or what is left to do by hand.
+        cell: of a notebook, from 1, all its cells counted; the line is in it then.
     """
 
     line: int
     column: int
     rule: str
     message: str
+    cell: int | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it is, as it is shown after the name of the file."""
+        if self.cell is None:
+            return f"{self.line}:{self.column}"
+        return f"cell {self.cell}:line {self.line}"
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A script and what became of it."""
+    """A script or a notebook, and what became of it."""
 
-    source: Source
+    source: Source | Notebook
     data: bytes
     edits: tuple[Note, ...]
     findings: tuple[Note, ...]
@@ -75,13 +86,17 @@ class Rewrite:
 def unified_diff(before: bytes, after: bytes, old: str, new: str, path: Path) -> str:
     """Return what is between two contents of the script at `path`, named `old` and `new`, as a patch."""
     lines = difflib.unified_diff(
-        parse(before, path).text.splitlines(keepends=True),
-        parse(after, path).text.splitlines(keepends=True),
+        _text(before, path).splitlines(keepends=True),
+        _text(after, path).splitlines(keepends=True),
         old,
         new,
     )
     no_newline = "\n\\ No newline at end of file\n"
     return "".join(line if line.endswith("\n") else f"{line}{no_newline}" for line in lines)
+
+
+def _text(data: bytes, path: Path) -> str:
+    return data.decode() if path.suffix == SUFFIX else parse(data, path).text
 
 
 def rewrite(path: Path, rules: Sequence[Rule] | None = None, options: Options = DEFAULT) -> Rewrite:
@@ -176,6 +191,8 @@ def _pass(
 ) -> tuple[Plan, bytes]:
     context = Context(source, calls, options)
     found = plan(context, rules)
+    if source.is_notebook:
+        found = within_cells(found)
     if not found.edits:
         return found, source.data
     module = apply(context.module, found.edits, context.imports, context.definitions)

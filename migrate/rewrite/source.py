@@ -53,6 +53,11 @@ class Source:
     data: bytes
     module: cst.Module
 
+    @property
+    def is_notebook(self) -> bool:
+        """Whether this is the code of a Jupyter notebook, its cells joined."""
+        return self.path.suffix == ".ipynb"
+
     @cached_property
     def text(self) -> str:
         """The script as text, a byte order mark included."""
@@ -91,8 +96,17 @@ def read(path: Path) -> Source:
     Raises:
         UnreadableScriptError, NotUtf8Error, NotPythonError: one line each, with file and position.
     """
+    return parse(read_bytes(path), path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of the file at `path`.
+
+    Raises:
+        UnreadableScriptError: one line, with the reason.
+    """
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
         raise UnreadableScriptError(f"{path}: no such file", "check the path") from None
     except IsADirectoryError:
@@ -104,7 +118,6 @@ def read(path: Path) -> Source:
         raise UnreadableScriptError(
             f"{path}: {(error.strerror or str(error)).lower()}", "check the file's permissions"
         ) from None
-    return parse(data, path)
 
 
 def parse(data: bytes, path: Path) -> Source:

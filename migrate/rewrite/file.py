@@ -1,0 +1,22 @@
+"""Rewrite one file, a script or a notebook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from migrate.rewrite.engine import Rewrite, rewrite
+from migrate.rewrite.notebook import rewrite_notebook
+from migrate.rewrite.notebook_text import SUFFIX, read_notebook
+from migrate.rewrite.options import DEFAULT, Options
+
+
+def rewrite_file(path: Path, options: Options = DEFAULT) -> Rewrite:
+    """Return the rewritten form of the script or notebook at `path`; nothing is written.
+
+    Raises:
+        UnreadableScriptError, NotUtf8Error, NotPythonError, InvalidNotebookError: it cannot be read.
+        RuleConflictError, NotStableError: a defect of the rules.
+    """
+    if path.suffix == SUFFIX:
+        return rewrite_notebook(read_notebook(path), options=options)
+    return rewrite(path, options=options)

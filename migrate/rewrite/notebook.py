@@ -1,0 +1,136 @@
+"""Rewrite the code cells of a Jupyter notebook as one script; all else of the file stays as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from migrate.errors import MigrateError
+from migrate.rewrite.calls.facts import ModuleCalls
+from migrate.rewrite.engine import Note, NotStableError, Rewrite, check_stable, rewrite_source
+from migrate.rewrite.notebook_cells import RULE, Cells, NotMappedError, join
+from migrate.rewrite.notebook_shell import shell_advice
+from migrate.rewrite.notebook_text import Cell, Notebook, parse_notebook
+from migrate.rewrite.options import DEFAULT, Options
+from migrate.rewrite.prescan import concerns_rules
+from migrate.rewrite.source import NotPythonError, parse
+
+# A cell that writes a script of its own.
+WRITES = re.compile(
+    r"\s*%%(?:writefile|file)[ \t]+(?!-a\b|--append\b)['\"]?([^\s'\"]+\.py)['\"]?[ \t]*\n"
+)
+
+
+def rewrite_notebook(
+    notebook: Notebook,
+    *,
+    calls: ModuleCalls | None = None,
+    options: Options = DEFAULT,
+    check: bool = True,
+) -> Rewrite:
+    """Return the rewritten form of `notebook`.
+
+    Args:
+        notebook: as read.
+        calls: what its calls run, where its project is known already.
+        options: the form of the output.
+        check: whether to see that a second run would change nothing.
+
+    Raises:
+        RuleConflictError, NotStableError: a defect of the rules.
+    """
+    cells = join(notebook)
+    source = parse(cells.code.encode(), notebook.path)
+    done = rewrite_source(source, calls=calls, options=options, check=False)
+    try:
+        sources = cells.sources(done.data.decode())
+    except NotMappedError:
+        what = f"{notebook.path}: the rewritten code cannot be told apart into cells"
+        raise NotStableError(what, "please report this with the notebook") from None
+    edits = [_in_cell(note, cells) for note in done.edits]
+    findings = [_in_cell(note, cells) for note in done.findings]
+    findings += _unread(cells)
+    findings += [Note(line, 1, RULE, why, number) for number, line, why in shell_advice(notebook)]
+    for cell, script in written_scripts(notebook):
+        written, made, left = _written(cell, script, notebook, options)
+        sources |= written
+        edits += made
+        findings += left
+    data = notebook.with_sources(sources)
+    if check and data != notebook.data:
+        check_notebook(data, notebook.path, options=options)
+    return Rewrite(notebook, data, _in_order(edits), _in_order(findings))
+
+
+def check_notebook(
+    data: bytes, path: Path, *, calls: ModuleCalls | None = None, options: Options = DEFAULT
+) -> None:
+    """See that `data`, a rewritten form of the notebook at `path`, would not change again.
+
+    Raises:
+        NotStableError: it would.
+    """
+    notebook = parse_notebook(data, path)
+    cells = join(notebook)
+    check_stable(cells.code.encode(), path, calls=calls, options=options)
+
+
+def written_scripts(notebook: Notebook) -> Iterator[tuple[Cell, str]]:
+    """Yield the cells that write a script of their own, `%%writefile train.py`, with its text."""
+    for cell in notebook.cells:
+        if match := WRITES.match(cell.source):
+            yield cell, cell.source[match.end() :]
+
+
+def _written(
+    cell: Cell, script: str, notebook: Notebook, options: Options
+) -> tuple[Mapping[int, str], list[Note], list[Note]]:
+    """Return what becomes of a cell that writes a script: its source if it changes, and the notes."""
+    match = WRITES.match(cell.source)
+    assert match is not None
+    above = cell.source.count("\n", 0, match.end())
+    data = script.encode()
+    if not concerns_rules(data):
+        return {}, [], []
+    path = notebook.path.parent / match[1]
+    try:
+        done = rewrite_source(parse(data, path), options=options)
+    except NotPythonError as error:
+        why = error.what.removeprefix(f"{path}:")
+        return (
+            {},
+            [],
+            [Note(1 + above, 1, RULE, f"{match[1]} is left as it is: {why}", cell.number)],
+        )
+    except MigrateError as error:
+        return (
+            {},
+            [],
+            [Note(1 + above, 1, RULE, f"{match[1]} is left as it is: {error}", cell.number)],
+        )
+
+    def here(note: Note) -> Note:
+        return replace(note, line=note.line + above, cell=cell.number)
+
+    # A cell has no line feed at its end; the script that it writes gets one.
+    tail = script[len(script.rstrip()) :]
+    source = cell.source[: match.end()] + done.data.decode().rstrip() + tail
+    changed = {cell.number: source} if done.changed else {}
+    return changed, [here(note) for note in done.edits], [here(note) for note in done.findings]
+
+
+def _in_cell(note: Note, cells: Cells) -> Note:
+    number, line = cells.place(note.line)
+    return replace(note, line=line, cell=number, message=cells.in_words(note.message))
+
+
+def _unread(cells: Cells) -> Iterator[Note]:
+    for one in cells.unread:
+        message = f"this cell is no Python 3 ({one.why}): it is left as it is"
+        yield Note(one.line, one.column, RULE, message, one.number)
+
+
+def _in_order(notes: list[Note]) -> tuple[Note, ...]:
+    return tuple(sorted(notes, key=lambda note: (note.cell or 0, note.line, note.column)))
