@@ -32,7 +32,7 @@ def unmoved_inputs(step: Step, context: Context) -> list[str] | str:
         return []
     listed = ", ".join(unmoved)
     if _receivers(_conversions(step.body.block)) & set(names):
-        return f"{listed}: see that the device to which they are moved is 'xla'"
+        return f"{listed}: see that the device to which they are moved is {context.vocabulary.device_said}"
     if callees := context.effects.callees(block):
         if any(next(moves(callee.body, context), None) for callee in callees):
             return []

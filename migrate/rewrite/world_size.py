@@ -18,8 +18,6 @@ from migrate.rewrite.seeds import seeded_by
 from migrate.rewrite.shared_counts import SharedCounts
 from migrate.rewrite.tree import code, elements, insert_first, nodes, with_args
 
-ASK = "torch_xla.runtime.world_size()"
-
 
 class WorldSize:
     """What a script does with the number of processes that one call of `mp.spawn` starts.
@@ -135,15 +133,17 @@ class WorldSize:
 
     def _ask(self, target: str) -> str:
         """Return the call that asks for the number that `target` holds: of this host, or of all."""
-        runtime = self._context.imports.require("torch_xla.runtime", "xr")
-        return f"{runtime}.{'local_device_count' if 'per_node' in target else 'world_size'}()"
+        here = "per_node" in target
+        return self._context.vocabulary.write("local world size" if here else "world size")
 
     def _seeds(self) -> list[str]:
         """Return the statements with which the worker seeds XLA, as the launching process seeds itself."""
+        if self._context.portable:
+            return []  # as on CUDA, where the replicas do not inherit the seed either
         found = list(seeded_by(self._call, self._context))
         if not found:
             return []
-        seeds = f"{self._context.imports.require('torch_xla')}.manual_seed"
+        seeds = self._context.vocabulary.write("seed")
         return [seed.statement(seeds) for seed in found]
 
     def _worker_edit(
@@ -251,13 +251,14 @@ class WorldSize:
         """
         besides = list(besides)
         gone = {id(node) for root in [*besides, *self._counting(besides)] for node in nodes(root)}
+        ask = self._context.vocabulary.say("world size")
         if isinstance(self._count, cst.Integer):
             for element in self._args:
                 if element.value.deep_equals(self._count):
                     yield (
                         element.value,
                         f"`{code(element.value)}` equals nprocs: if the worker takes it for the world "
-                        f"size, let it call {ASK} instead",
+                        f"size, let it call {ask} instead",
                     )
         for mention in self._other_mentions():
             binds = isinstance(self._context.parent(mention), cst.AssignTarget | cst.Param)
@@ -265,7 +266,7 @@ class WorldSize:
                 yield (
                     mention,
                     f"`{code(mention)}` is the script's own number of processes; there are as many "
-                    f"replicas as the TPU has devices: {ASK}, in the worker",
+                    f"replicas as the TPU has devices: {ask}, in the worker",
                 )
 
 

@@ -44,7 +44,7 @@ class Wrapping:
         """Yield the edits and the findings."""
         first, last = self.parts[0].first, self.parts[-1].last
         layouts = [self._layout(part, first) for part in self.parts]
-        step = f"{self.context.imports.require('torch_xla')}.step()"
+        step = self.context.vocabulary.write("step")
         body = self.parts[0].body
         yield from self._findings
         for read in self._reads:
@@ -78,7 +78,8 @@ class Wrapping:
     def _layout(self, part: Arrangement, start: int) -> Layout:
         layout = Layout()
         if self.moved and part is self.parts[0]:
-            device = self.context.string("xla").value
+            block = part.body.block
+            device = cst.Module(body=[]).code_for_node(self.context.vocabulary.device(block))
             values = ", ".join(f"{name}.to({device})" for name in self.moved)
             layout.inside.append(new(f"{', '.join(self.moved)} = {values}"))
             layout.added = 1
@@ -168,7 +169,7 @@ class Wrapping:
             )
 
     def _message(self) -> str:
-        message = f"{self._inside} statements in `with torch_xla.step():`"
+        message = f"{self._inside} statements in `with {self.context.vocabulary.say('step')}:`"
         if self.moved:
             message += f"; {', '.join(self.moved)} moved to the device"
         return "; ".join([message, *self._notes])

@@ -143,7 +143,6 @@ class DeviceCount(Rule):
         if isinstance(above, cst.Call) and code(above.func) == "range":
             yield from self.report(node, f"{code(above)}: a replica sees one device of the host's")
             return
-        runtime = context.imports.require("torch_xla.runtime", "xr")
-        count = cst.parse_expression(f"{runtime}.local_device_count()")
-        message = f"{context.qualified_name(node.func)}() → {runtime}.local_device_count()"
+        count = context.vocabulary.expression("local world size")
+        message = f"{context.qualified_name(node.func)}() → {code(count)}"
         yield self.edit(node, lambda _: count, message, consumes=[node.func])

@@ -149,7 +149,7 @@ class DistributedSampler(Rule):
             if fixed is not None and _is_number(fixed.value) and code(fixed.value) != "1":
                 message = (
                     f"{code(fixed)}: there are as many replicas as the TPU has devices, "
-                    "torch_xla.runtime.world_size()"
+                    f"{context.vocabulary.say('world size')}"
                 )
                 yield from self.report(node, message)
             return
@@ -160,12 +160,11 @@ class DistributedSampler(Rule):
         if rank is not None and _is_number(rank.value):
             message = (
                 f"{code(node)}: every replica gets the same share of the data; rank="
-                "torch_xla.runtime.global_ordinal() of torch_xla.runtime.world_size()"
+                f"{context.vocabulary.say('rank')} of {context.vocabulary.say('world size')}"
             )
             yield from self.report(node, message)
             return
-        runtime = context.imports.require("torch_xla.runtime", "xr")
-        asked = cst.parse_expression(f"{runtime}.world_size()")
+        asked = context.vocabulary.expression("world size")
         yield self.edit(
             count,
             lambda updated: updated.with_changes(value=asked),

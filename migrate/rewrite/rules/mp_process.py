@@ -12,7 +12,7 @@ from migrate.rewrite.process_loops import ProcessLoop, process_loop
 from migrate.rewrite.ranks import PROCESS
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import code
-from migrate.rewrite.world_size import ASK, WorldSize
+from migrate.rewrite.world_size import WorldSize
 
 
 class MpProcess(Rule):
@@ -128,8 +128,8 @@ class MpProcess(Rule):
         loop = process_loop(node, context)
         if loop is None:
             message = (
-                "torch_xla.launch runs the same function in every replica: write the processes as one "
-                "function that branches on its index, and launch that"
+                f"{context.vocabulary.say('launch')} runs the same function in every replica: write "
+                "the processes as one function that branches on its index, and launch that"
             )
             yield from self.report(node, message)
             return
@@ -142,7 +142,7 @@ class MpProcess(Rule):
         if passed is not None and not size.may_be_dropped(passed):
             message = (
                 f"the worker receives `{code(passed.value)}`, which is not known before the launch: "
-                f"let it call {ASK} instead"
+                f"let it call {context.vocabulary.say('world size')} instead"
             )
             yield from self.report(loop.call, message)
             passed = None
@@ -151,9 +151,9 @@ class MpProcess(Rule):
             yield from self.report(place, message)
         kept = [code(e.value) for e in loop.elements()[1:] if e is not passed]
         args = f", args=({', '.join(kept)}{',' if len(kept) == 1 else ''})" if kept else ""
-        torch_xla = context.imports.require("torch_xla")
-        launch = cst.parse_statement(f"{torch_xla}.launch({code(loop.target.value)}{args})")
-        message = "the processes of the loop → torch_xla.launch"
+        launches = context.vocabulary.write("launch")
+        launch = cst.parse_statement(f"{launches}({code(loop.target.value)}{args})")
+        message = f"the processes of the loop → {context.vocabulary.say('launch')}"
         yield self.edit(
             loop.loop,
             lambda updated: launch.with_changes(leading_lines=updated.leading_lines),
@@ -164,7 +164,7 @@ class MpProcess(Rule):
             yield self.edit(
                 statement,
                 lambda _: cst.RemoveFromParent(),
-                "torch_xla.launch waits for its replicas",
+                f"{context.vocabulary.say('launch')} waits for its replicas",
                 consumes=[statement],
             )
 

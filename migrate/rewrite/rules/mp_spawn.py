@@ -11,7 +11,7 @@ from migrate.rewrite.launch import is_guard
 from migrate.rewrite.ranks import SPAWN
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import bind, code, elements, with_args, without
-from migrate.rewrite.world_size import ASK, WorldSize
+from migrate.rewrite.world_size import WorldSize
 
 PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 
@@ -139,7 +139,8 @@ class MpSpawn(Rule):
         bound = bind(node, PARAMETERS)
         if bound is None or "fn" not in bound:
             yield from self.report(
-                node, "mp.spawn with * or ** arguments: write torch_xla.launch by hand"
+                node,
+                f"mp.spawn with * or ** arguments: write {context.vocabulary.say('launch')} by hand",
             )
             return
         if context.uses_rpc:
@@ -148,7 +149,8 @@ class MpSpawn(Rule):
             )
             return
         if "join" in bound and code(bound["join"].value) != "True":
-            message = "torch_xla.launch always waits for its replicas: join=False has no equivalent"
+            launch = context.vocabulary.say("launch")
+            message = f"{launch} always waits for its replicas: join=False has no equivalent"
             yield from self.report(node, message)
             return
         yield from self._not_launchable(node, bound["fn"].value, context)
@@ -157,7 +159,7 @@ class MpSpawn(Rule):
         if passed is not None and not size.may_be_dropped(passed):
             message = (
                 f"the worker receives `{code(passed.value)}`, which is not known before the launch: "
-                f"let it call {ASK} instead"
+                f"let it call {context.vocabulary.say('world size')} instead"
             )
             yield from self.report(node, message)
             passed = None
@@ -195,8 +197,14 @@ class MpSpawn(Rule):
         bound: dict[str, cst.Arg],
         dropped: cst.BaseElement | None,
     ) -> Edit:
-        launch = f"{context.imports.require('torch_xla')}.launch"
-        gone = {id(bound[name]) for name in ("nprocs", "join", "daemon") if name in bound}
+        launch = context.vocabulary.write("launch")
+        dropped_names = (
+            "nprocs",
+            "join",
+            "daemon",
+            *(["start_method"] if context.portable else []),
+        )
+        gone = {id(bound[name]) for name in dropped_names if name in bound}
         index_of = {id(arg): index for index, arg in enumerate(node.args)}
         keep = [index_of[id(arg)] for arg in node.args if id(arg) not in gone]
         args_index = index_of[id(bound["args"])] if "args" in bound else None
@@ -212,4 +220,5 @@ class MpSpawn(Rule):
         consumed: list[cst.CSTNode] = [node.func, *(a for a in node.args if id(a) in gone)]
         if dropped is not None:
             consumed.append(dropped)
-        return self.edit(node, replace, f"{code(node.func)} → torch_xla.launch", consumes=consumed)
+        message = f"{code(node.func)} → {context.vocabulary.say('launch')}"
+        return self.edit(node, replace, message, consumes=consumed)

@@ -97,8 +97,8 @@ class VisibleDevices(Rule):
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
         """Yield the removal of one setting, or the finding on another use."""
-        if environment_name(node, context) != NAME:
-            return
+        if environment_name(node, context) != NAME or context.portable:
+            return  # in the portable style CUDA goes on seeing what it says
         used = access(node, context)
         assert used is not None
         statement = context.parent(used)
