@@ -23,12 +23,26 @@ class NamedHazard(Hazard):
         name = facts.names.of(node)
         if name is None:
             return
-        if isinstance(facts.context.parent(node), cst.BaseElement):
-            return  # one of several types, for isinstance
+        if _is_a_type(node, facts):
+            return
         for known, message in self.names:
             if name == known or (known.endswith(".") and name.startswith(known)):
                 yield self.hit(node, f"{name}: {message}")
                 return
+
+
+def _is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `node` only says of what type something is: in an annotation, for isinstance."""
+    above = facts.context.parent(node)
+    if isinstance(above, cst.BaseElement):
+        return True  # one of several types
+    if isinstance(above, cst.Arg):
+        call = facts.context.parent(above)
+        asks = isinstance(call, cst.Call) and isinstance(call.func, cst.Name)
+        return (
+            asks and call.func.value in ("isinstance", "issubclass") and call.args[0] is not above
+        )
+    return any(isinstance(one, cst.Annotation) for one in facts.context.ancestors(node))
 
 
 class ImportHazard(Hazard):

@@ -16,16 +16,18 @@ class GradScaler(NamedHazard):
     """A gradient scaler.
 
     **Why.** bfloat16 has the range of float32: gradients need no scaling. Without CUDA the scaler
-    switches itself off, on XLA its state is of no use, and `torch_xla.amp.GradScaler` is gone in 2.9.
+    switches itself off with a warning, on XLA its state is of no use, and `torch_xla.amp.GradScaler` is gone
+    in 2.9: an error.
 
-    **What to do.** Remove the scaler with its `scale`, `unscale_`, `step` and `update`.
+    **What to do.** Remove the scaler with its `scale`, `unscale_`, `step` and `update`. One that is made with
+    `enabled=False` does nothing anyway, and is left alone.
 
     Source: torch_xla 2.9, measured.
     """
 
     code = "XLA804"
     name = "grad-scaler"
-    severity = Severity.ERROR
+    severity = Severity.WARNING
     spoken_by = ("grad-scaler",)
     nodes = (cst.Name, cst.Attribute)
     names = (
@@ -48,6 +50,19 @@ class GradScaler(NamedHazard):
         ),
         example(
             """
+            import torch
+            from torch_xla.amp import GradScaler
+
+            scaler = GradScaler()  # XLA804 error
+
+
+            def restore(scaler: torch.amp.GradScaler, state):
+                if isinstance(scaler, torch.amp.GradScaler):
+                    scaler.load_state_dict(state)
+            """
+        ),
+        example(
+            """
             from sklearn.preprocessing import StandardScaler as GradScaler
 
             import torch
@@ -59,10 +74,12 @@ class GradScaler(NamedHazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield the use of one scaler that is not switched off, which scales nothing."""
-        call = facts.context.parent(node)
-        if isinstance(call, cst.Call) and call.func is node:
-            enabled = keyword(call, "enabled")
+        """Yield the use of a scaler that is not switched off."""
+        above = facts.context.parent(node)
+        if isinstance(above, cst.Call) and above.func is node:
+            enabled = keyword(above, "enabled")
             if enabled is not None and code(enabled.value) == "False":
                 return
-        yield from super().find(node, facts)
+        gone = (facts.names.of(node) or "").startswith("torch_xla.")
+        for hit in super().find(node, facts):
+            yield self.hit(node, hit.message, Severity.ERROR if gone else None)
