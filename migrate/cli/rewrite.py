@@ -39,10 +39,10 @@ def rewrite(
     json_output: bool,
     **form: Any,
 ) -> None:
-    """Rewrite DDP scripts, or a folder of them, into torch_xla launch/step form.
+    """Rewrite DDP scripts and notebooks, or a folder of them, into torch_xla launch/step form.
 
-    Writes SCRIPT_xla.py beside each untouched SCRIPT.py; of a folder, rewritten files and copies of the
-    others to the folder -o. What no rule handles is listed with file and line; exit code 1 then.
+    Writes SCRIPT_xla.py (or .ipynb) beside each untouched one; of a folder, rewritten files and copies
+    of the others to the folder -o. What no rule handles is listed with file and line; exit code 1 then.
     """
     if output is not None and (in_place or len(paths) > 1):
         raise click.UsageError("-o names one file or folder: give one path, and not --in-place")
@@ -55,11 +55,11 @@ def rewrite(
         with errors():
             sys.exit(_rewrite_folder(paths[0], to, options, diff, force, json_output))
     with errors():
-        from migrate.rewrite.engine import rewrite as rewrite_script
+        from migrate.rewrite.file import rewrite_file
         from migrate.rewrite.write import beside, write_all
         from migrate.views.rewrite import rewrite_as_json, rewrite_summary
 
-        rewrites = [rewrite_script(path, options=options) for path in paths]
+        rewrites = [rewrite_file(path, options) for path in paths]
         targets = [path if in_place else output or beside(path) for path in paths]
         pairs = list(zip(rewrites, targets, strict=True))
         if writes:

@@ -33,11 +33,11 @@ def in_order(files: Sequence[FileRewrite], project: Project) -> tuple[tuple[Path
     root = project.root or Path()
     entries = [(file.name, note) for file in files for note in file.findings]
 
-    def key(entry: tuple[Path, Note]) -> tuple[int, int, str, int, int]:
+    def key(entry: tuple[Path, Note]) -> tuple[int, int, str, int, int, int]:
         name, note = entry
         stage = next((i for i, rules in enumerate(FIRST) if note.rule in rules), len(FIRST))
         place = places.get(root / name, len(places))
-        return stage, place, str(name), note.line, note.column
+        return stage, place, str(name), note.cell or 0, note.line, note.column
 
     return tuple(sorted(entries, key=key))
 

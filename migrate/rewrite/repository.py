@@ -15,6 +15,8 @@ from migrate.errors import MigrateError
 from migrate.rewrite.calls.analysis import Analysis
 from migrate.rewrite.calls.facts import ModuleCalls, calls_of_file
 from migrate.rewrite.engine import Note, NotStableError, check_stable, rewrite_source, unified_diff
+from migrate.rewrite.notebook import check_notebook, joined, rewrite_notebook
+from migrate.rewrite.notebook_text import SUFFIX, parse_notebook
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.order import in_order
 from migrate.rewrite.prescan import concerns_rules
@@ -24,6 +26,7 @@ from migrate.rewrite.source import UnreadableScriptError, parse
 # Not part of the source: left out of the rewritten folder, and not looked into.
 LEFT_OUT = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox"}
+    | {".ipynb_checkpoints"}
 )
 # Fewer files than that are rewritten in this process: starting others takes longer.
 WORTH_A_POOL = 8
@@ -32,7 +35,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class FileRewrite:
-    """One Python file of a folder and what became of it.
+    """One Python file or notebook of a folder and what became of it.
 
     Args:
         name: its path in the folder.
@@ -60,13 +63,13 @@ class FileRewrite:
 
 @dataclass(frozen=True)
 class FolderRewrite:
-    """A folder and what became of its Python files.
+    """A folder and what became of its Python files and notebooks.
 
     Args:
         folder: the folder.
-        files: the Python files that concern any rule, in the order of their names.
+        files: the Python files and notebooks that concern any rule, in the order of their names.
         untouched: the number of Python files that concern none.
-        notebooks: Jupyter notebooks; they are copied as they are.
+        notebooks: all Jupyter notebooks, those among `files` included.
         left_to_do: (file, finding) for all findings, in the order in which to mend them.
     """
 
@@ -84,6 +87,11 @@ class FolderRewrite:
     def diff(self) -> str:
         """Return all changes as one patch."""
         return "".join(file.diff() for file in self.changed)
+
+    @property
+    def scripts(self) -> int:
+        """The number of Python files."""
+        return self.untouched + sum(file.name.suffix != SUFFIX for file in self.files)
 
     @property
     def problems(self) -> tuple[FileRewrite, ...]:
@@ -112,7 +120,7 @@ def rewrite_folder(
     processes: int | None = None,
     progress: Callable[[str], None] = lambda message: None,
 ) -> FolderRewrite:
-    """Return the rewritten form of every Python file of `folder`; nothing is written.
+    """Return the rewritten form of every Python file and notebook of `folder`; nothing is written.
 
     A file that cannot be read, or on which a rule fails, does not keep the others from being rewritten:
     it stays as it is, and its problem is in the result.
@@ -128,13 +136,13 @@ def rewrite_folder(
     """
     if not folder.is_dir():
         raise UnreadableScriptError(f"{folder}: no such folder", "check the path")
-    python = (path for path in files_of(folder) if path.suffix == ".py")
+    code = (path for path in files_of(folder) if path.suffix in (".py", SUFFIX))
     # A link is copied as a link, so what it points to is rewritten, if it lies in the folder.
-    paths = sorted(path for path in python if path.is_file() and not path.is_symlink())
+    paths = sorted(path for path in code if path.is_file() and not path.is_symlink())
     contents = {path: path.read_bytes() for path in paths}
     concerned = [path for path in paths if concerns_rules(contents[path])]
     progress(f"reading {len(paths)} files of {folder}")
-    project = Project.of_files(folder, paths)
+    project = _project(folder, paths, {path: contents[path] for path in concerned})
     calls = _calls(project, concerned)
     jobs = [
         _Job(path.relative_to(folder), path, contents[path], calls[path], options)
@@ -146,12 +154,11 @@ def rewrite_folder(
     if changed:
         progress(f"checking {len(changed)} rewritten files")
         files = _checked(folder, paths, files, changed, options, processes)
-    notebooks = sorted(p.relative_to(folder) for p in files_of(folder) if p.suffix == ".ipynb")
     return FolderRewrite(
         folder,
         tuple(files),
-        len(paths) - len(concerned),
-        tuple(notebooks),
+        sum(path.suffix != SUFFIX for path in set(paths) - set(concerned)),
+        tuple(path.relative_to(folder) for path in paths if path.suffix == SUFFIX),
         in_order(files, project),
     )
 
@@ -177,6 +184,16 @@ class _Job:
     options: Options
 
 
+def _project(folder: Path, paths: Sequence[Path], contents: Mapping[Path, bytes]) -> Project:
+    """Return the project of the scripts, and of those notebooks whose content is given."""
+    given = {
+        path: joined(data, path) if path.suffix == SUFFIX else data
+        for path, data in contents.items()
+    }
+    read = [path for path in paths if path.suffix != SUFFIX or path in given]
+    return Project.of_files(folder, read, given)
+
+
 def _calls(project: Project, paths: Sequence[Path]) -> dict[Path, ModuleCalls]:
     analysis = Analysis(project)
     return {path: calls_of_file(analysis, path) for path in paths}
@@ -185,8 +202,12 @@ def _calls(project: Project, paths: Sequence[Path]) -> dict[Path, ModuleCalls]:
 def _rewrite(job: _Job) -> FileRewrite:
     """Rewrite one file; in a process of the pool."""
     try:
-        source = parse(job.data, job.path)
-        done = rewrite_source(source, calls=job.calls, options=job.options, check=False)
+        if job.path.suffix == SUFFIX:
+            notebook = parse_notebook(job.data, job.path)
+            done = rewrite_notebook(notebook, calls=job.calls, options=job.options, check=False)
+        else:
+            source = parse(job.data, job.path)
+            done = rewrite_source(source, calls=job.calls, options=job.options, check=False)
     except MigrateError as error:
         return FileRewrite(job.name, job.data, job.data, problem=str(error))
     except Exception as error:
@@ -199,7 +220,8 @@ def _rewrite(job: _Job) -> FileRewrite:
 def _check(job: _Job) -> str:
     """Return why the rewritten file does not stand: it does not parse, or would change again."""
     try:
-        check_stable(job.data, job.path, calls=job.calls, options=job.options)
+        check = check_notebook if job.path.suffix == SUFFIX else check_stable
+        check(job.data, job.path, calls=job.calls, options=job.options)
     except NotStableError as error:
         return str(error)
     except Exception as error:
@@ -216,7 +238,7 @@ def _checked(
     processes: int | None,
 ) -> list[FileRewrite]:
     """Return `files` with those as they were that a second run, over the rewritten folder, would change."""
-    calls = _calls(Project.of_files(folder, paths, changed), list(changed))
+    calls = _calls(_project(folder, paths, changed), list(changed))
     jobs = [
         _Job(path.relative_to(folder), path, data, calls[path], options)
         for path, data in changed.items()

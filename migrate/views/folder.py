@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from migrate.rewrite.engine import Note
+from migrate.rewrite.notebook_text import SUFFIX
 from migrate.rewrite.repository import FolderRewrite
+from migrate.views.rewrite import note_as_json
 from migrate.views.tables import plain_table
 
 if TYPE_CHECKING:
@@ -26,10 +27,10 @@ def folder_summary(done: FolderRewrite, written: Path | None) -> Iterator[Render
     """
     target = f" → {escape(str(written))}" if written else ""
     yield f"[bold]{escape(str(done.folder))}{target}[/bold]"
-    total = len(done.files) + done.untouched
-    yield f"{total} Python files: {len(done.changed)} rewritten, {total - len(done.changed)} as they are"
+    notebooks = sum(file.name.suffix == SUFFIX for file in done.changed)
+    yield _counted("Python files", done.scripts, len(done.changed) - notebooks)
     if done.notebooks:
-        yield f"{len(done.notebooks)} notebooks copied as they are"
+        yield _counted("notebooks", len(done.notebooks), notebooks)
     if done.edits_by_rule or done.findings_by_rule:
         yield from _rules(done)
     if done.problems:
@@ -38,6 +39,10 @@ def folder_summary(done: FolderRewrite, written: Path | None) -> Iterator[Render
     if done.left_to_do:
         yield f"[yellow]{len(done.left_to_do)} left to do by hand, in this order[/yellow]"
         yield _left_to_do(done)
+
+
+def _counted(what: str, count: int, rewritten: int) -> str:
+    return f"{count} {what}: {rewritten} rewritten, {count - rewritten} as they are"
 
 
 def _rules(done: FolderRewrite) -> Iterator[RenderableType]:
@@ -55,7 +60,7 @@ def _left_to_do(done: FolderRewrite) -> RenderableType:
     table.add_column(style="magenta", no_wrap=True)
     table.add_column(overflow="fold")
     for name, note in done.left_to_do:
-        place = f"{escape(str(name))}:{note.line}:{note.column}"
+        place = f"{escape(str(name))}:{note.place}"
         table.add_row(place, note.rule, escape(note.message))
     return table
 
@@ -65,13 +70,13 @@ def folder_as_json(done: FolderRewrite, written: Path | None) -> dict[str, Any]:
     return {
         "folder": str(done.folder),
         "written": str(written) if written else None,
-        "python_files": len(done.files) + done.untouched,
+        "python_files": done.scripts,
         "files": [
             {
                 "path": str(file.name),
                 "changed": file.changed,
                 "problem": file.problem or None,
-                "edits": [dataclasses.asdict(note) for note in file.edits],
+                "edits": [note_as_json(note) for note in file.edits],
             }
             for file in done.files
             if file.changed or file.problem
@@ -84,4 +89,4 @@ def folder_as_json(done: FolderRewrite, written: Path | None) -> dict[str, Any]:
 
 
 def _finding(name: Path, note: Note) -> dict[str, Any]:
-    return {"path": str(name), **dataclasses.asdict(note)}
+    return {"path": str(name), **note_as_json(note)}

@@ -49,7 +49,8 @@ def _notes(notes: tuple[Note, ...], name: str = "") -> Table:
     table.add_column(style="magenta", no_wrap=True)
     table.add_column(overflow="fold")
     for note in notes:
-        place = f"{name}:{note.line}:{note.column}" if name else f"  {note.line}"
+        line = f"{note.line}" if note.cell is None else note.place
+        place = f"{name}:{note.place}" if name else f"  {line}"
         table.add_row(place, note.rule, escape(note.message))
     return table
 
@@ -60,6 +61,14 @@ def rewrite_as_json(done: Rewrite, written: Path | None) -> dict[str, Any]:
         "path": str(done.path),
         "changed": done.changed,
         "written": str(written) if written and done.changed else None,
-        "edits": [dataclasses.asdict(note) for note in done.edits],
-        "findings": [dataclasses.asdict(note) for note in done.findings],
+        "edits": [note_as_json(note) for note in done.edits],
+        "findings": [note_as_json(note) for note in done.findings],
     }
+
+
+def note_as_json(note: Note) -> dict[str, Any]:
+    """Return an edit or finding as plain values; `cell` is there for one in a notebook."""
+    values = dataclasses.asdict(note)
+    if note.cell is None:
+        del values["cell"]
+    return values
