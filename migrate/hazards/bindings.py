@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any
 
 import libcst as cst
 
@@ -61,8 +62,8 @@ class Bindings:
         self.functions: dict[tuple[int, str], cst.FunctionDef] = {}
         self.classes: dict[str, cst.ClassDef] = {}
         self._calls: dict[str, list[cst.Call]] = defaultdict(list)
-        for node in context.nodes:
-            self._add(node)
+        for node in context.all_of(*ADDS):
+            ADDS[type(node)](self, node)
         self.bound: frozenset[str] = frozenset(
             [name for _, name in self.names] + [name for _, name in self.parameters]
         )
@@ -91,32 +92,37 @@ class Bindings:
             return self.functions.get((id(around), call.func.attr.value)) if around else None
         return None
 
-    def _add(self, node: cst.CSTNode) -> None:
-        if isinstance(node, cst.Assign):
-            for target in node.targets:
-                self._bind(target.target, node.value, node)
-        elif isinstance(node, cst.AnnAssign | cst.NamedExpr) and node.value is not None:
+    def _add_assign(self, node: cst.Assign) -> None:
+        for target in node.targets:
+            self._bind(target.target, node.value, node)
+
+    def _add_value(self, node: cst.AnnAssign | cst.NamedExpr) -> None:
+        if node.value is not None:
             self._bind(node.target, node.value, node)
-        elif isinstance(node, cst.AugAssign):
-            self._name(node.target, How.ADDED, node.value, node)
-        elif isinstance(node, cst.For):
-            for name, how, value in pairs(node.target, node.iter):
-                self._name(name, how, value, node, node)
-        elif isinstance(node, cst.BaseComp):
-            self._add_comprehension(node)
-        elif isinstance(node, cst.FunctionDef):
-            self._add_function(node)
-        elif isinstance(node, cst.ClassDef):
-            self.classes[node.name.value] = node
-        elif isinstance(node, cst.Return) and node.value is not None:
+
+    def _add_aug_assign(self, node: cst.AugAssign) -> None:
+        self._name(node.target, How.ADDED, node.value, node)
+
+    def _add_for(self, node: cst.For) -> None:
+        for name, how, value in pairs(node.target, node.iter):
+            self._name(name, how, value, node, node)
+
+    def _add_class(self, node: cst.ClassDef) -> None:
+        self.classes[node.name.value] = node
+
+    def _add_return(self, node: cst.Return) -> None:
+        if node.value is not None:
             self.returns[id(self.owner(node))].append(node.value)
-        elif isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
+
+    def _add_attribute(self, node: cst.Attribute) -> None:
+        if isinstance(node.value, cst.Name):
             self.used[id(self.owner(node)), node.value.value].add(node.attr.value)
-        elif isinstance(node, cst.Call):
-            if isinstance(node.func, cst.Name):
-                self._calls[node.func.value].append(node)
-            elif is_attribute_of_self(node.func):
-                self._calls[node.func.attr.value].append(node)
+
+    def _add_call(self, node: cst.Call) -> None:
+        if isinstance(node.func, cst.Name):
+            self._calls[node.func.value].append(node)
+        elif is_attribute_of_self(node.func):
+            self._calls[node.func.attr.value].append(node)
 
     def _add_function(self, function: cst.FunctionDef) -> None:
         around = self._context.class_around(function)
@@ -166,6 +172,24 @@ class Bindings:
             start = self._context.position(self._context.statement_around(node))
             binding = Binding((start.line, start.column), how, value, loop)
             self.names[id(self.owner(node)), target.value].append(binding)
+
+
+ADDS: dict[type[cst.CSTNode], Callable[[Bindings, Any], None]] = {
+    cst.AnnAssign: Bindings._add_value,
+    cst.Assign: Bindings._add_assign,
+    cst.Attribute: Bindings._add_attribute,
+    cst.AugAssign: Bindings._add_aug_assign,
+    cst.Call: Bindings._add_call,
+    cst.ClassDef: Bindings._add_class,
+    cst.DictComp: Bindings._add_comprehension,
+    cst.For: Bindings._add_for,
+    cst.FunctionDef: Bindings._add_function,
+    cst.GeneratorExp: Bindings._add_comprehension,
+    cst.ListComp: Bindings._add_comprehension,
+    cst.NamedExpr: Bindings._add_value,
+    cst.Return: Bindings._add_return,
+    cst.SetComp: Bindings._add_comprehension,
+}
 
 
 def pairs(

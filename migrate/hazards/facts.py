@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import libcst as cst
@@ -59,9 +59,9 @@ class Facts:
         return [function for function in functions if function is not None]
 
     @cached_property
-    def calls(self) -> tuple[cst.Call, ...]:
+    def calls(self) -> Sequence[cst.Call]:
         """Every call of the script."""
-        return tuple(node for node in self.context.nodes if isinstance(node, cst.Call))
+        return self.context.all_of(cst.Call)
 
     @cached_property
     def called(self) -> frozenset[str]:

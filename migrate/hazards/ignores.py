@@ -46,8 +46,8 @@ class Ignore:
 def ignores(context: Context) -> dict[int, Ignore]:
     """Return the comments of a script by line."""
     found = {}
-    for node in context.nodes:
-        if isinstance(node, cst.Comment) and (match := COMMENT.search(node.value)):
+    for node in context.all_of(cst.Comment):
+        if match := COMMENT.search(node.value):
             codes = _codes(match[1] or "")
             found[context.position(node).line] = Ignore(node, codes)
     return found

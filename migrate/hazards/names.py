@@ -13,26 +13,25 @@ class Names:
     def __init__(self, context: Context) -> None:
         self.roots: set[str] = set()  # first parts of the imported modules
         bound: set[str] = set()
-        for node in context.nodes:
+        for node in context.all_of(cst.Import, cst.ImportFrom):
             if isinstance(node, cst.Import):
                 for alias in node.names:
                     name = alias.evaluated_name
                     self.roots.add(name.split(".")[0])
                     bound.add(alias.evaluated_alias or name.split(".")[0])
-            elif isinstance(node, cst.ImportFrom) and not isinstance(node.names, cst.ImportStar):
+            elif not isinstance(node.names, cst.ImportStar):
                 bound.update(alias.evaluated_alias or alias.evaluated_name for alias in node.names)
                 if node.module is not None and not node.relative:
                     self.roots.add(_root(node.module))
         self._names: dict[int, str] = {}
-        for node in context.nodes:
-            if isinstance(node, cst.Name | cst.Attribute) and _root(node) in bound:
-                above = context.parent(node)
-                part = isinstance(
+        for use in context.all_of(cst.Name, cst.Attribute):
+            name_of_use = context.qualified_name(use)
+            if name_of_use is not None and _root(use) in bound:
+                above = context.parent(use)
+                if not isinstance(
                     above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName
-                )
-                name_of_node = None if part else context.qualified_name(node)
-                if name_of_node is not None:
-                    self._names[id(node)] = name_of_node
+                ):
+                    self._names[id(use)] = name_of_use
 
     def of(self, node: cst.CSTNode | None) -> str | None:
         """Return the imported dotted name that `node` stands for; None for a part of a longer one."""

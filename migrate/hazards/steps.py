@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.hazards.entries import Entry
 from migrate.rewrite.context import Context
 from migrate.rewrite.effects import BOTH
-from migrate.rewrite.loops import Loop, batch_names, loops
+from migrate.rewrite.loops import Loop, batch_names
 from migrate.rewrite.outside import Outside
 from migrate.rewrite.spans import Span, Trained
 from migrate.rewrite.tree import code, nodes_of
@@ -46,10 +46,12 @@ class Steps:
         self._bodies: dict[int, str] = {}
         self.calls: list[tuple[cst.Call, str]] = []  # of the steps, with the same
         self._followed = 0
-        marked = [n for n in context.nodes if isinstance(n, cst.With) and is_step(n, context)]
+        marked = [block for block in context.all_of(cst.With) if is_step(block, context)]
         in_marks = {id(above) for block in marked for above in context.ancestors(block)}
         self.loops: list[Loop] = [
-            loop for loop in loops(context.module) if context.effects.is_step_loop(loop)
+            loop
+            for loop in context.all_of(cst.For, cst.While)
+            if context.effects.is_step_loop(loop)
         ]
         for block in marked:
             self._take(block.body)
@@ -57,7 +59,7 @@ class Steps:
             self._bodies[id(loop.body)] = ""
             if id(loop) not in in_marks:
                 self._take_steps(loop.body, batch_names(loop))
-        for function in nodes_of(context.module, cst.FunctionDef):
+        for function in context.all_of(cst.FunctionDef):
             if self.is_forward(function):
                 self._take(function.body)
         self._follow()

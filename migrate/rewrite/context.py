@@ -13,7 +13,7 @@ from libcst.metadata import CodePosition
 from migrate.rewrite.calls.facts import ModuleCalls, calls_of_script
 from migrate.rewrite.cuda_only import guarded
 from migrate.rewrite.definitions import Definitions
-from migrate.rewrite.devices import Devices, moves
+from migrate.rewrite.devices import Devices, is_move
 from migrate.rewrite.effects import Effects
 from migrate.rewrite.guards import Guards
 from migrate.rewrite.imported_names import ImportedNames
@@ -22,7 +22,7 @@ from migrate.rewrite.launch import Launch
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.ranks import Ranks
 from migrate.rewrite.source import Source
-from migrate.rewrite.tree import is_dotted_name, nodes_of, targets
+from migrate.rewrite.tree import nodes_of, targets
 from migrate.rewrite.vocabulary import Vocabulary, vocabulary_of
 from migrate.rewrite.walk import order
 
@@ -47,7 +47,6 @@ class Context:
         self.options = options
         self._calls = calls
         self.module = source.module
-        self._qualified: dict[int, str | None] = {}
         self._of_kinds: dict[tuple[type[cst.CSTNode], ...], list[cst.CSTNode]] = {}
         self.imports = Imports(self.module)
         self.definitions = Definitions(self.module)
@@ -58,16 +57,23 @@ class Context:
         `dist.barrier` is `torch.distributed.barrier` after `import torch.distributed as dist`, and None
         where `dist` is a local variable or module of the user's, and for a method of a result.
         """
-        if node is None:
-            return None
-        key = id(node)
-        if key not in self._qualified:
-            self._qualified[key] = self._names.of(node) if is_dotted_name(node) else None
-        return self._qualified[key]
+        return self._names.get(id(node))
 
     @cached_property
-    def _names(self) -> ImportedNames:
-        return ImportedNames(self.module, self.all_of(cst.Import, cst.ImportFrom))
+    def _names(self) -> dict[int, str]:
+        """The imported name of each expression that stands for one, by its id."""
+        names = ImportedNames(self.module, self.all_of(cst.Import, cst.ImportFrom))
+        found: dict[int, str] = {}
+        for root in names.roots:
+            node: cst.CSTNode | None = root
+            while node is not None:
+                name = names.of(node)
+                if name is not None:
+                    found[id(node)] = name
+                above = self.parent(node)
+                in_full = isinstance(above, cst.Attribute) and above.value is node
+                node = above if in_full else None
+        return found
 
     def position(self, node: cst.CSTNode) -> CodePosition:
         """Return the line (from 1) and column (from 0) where `node` starts, comments above left out."""
@@ -128,7 +134,7 @@ class Context:
         found: dict[tuple[int, str], list[cst.Param | cst.BaseExpression | None]] = defaultdict(
             list
         )
-        for function in nodes_of(self.module, cst.FunctionDef):
+        for function in self.all_of(cst.FunctionDef):
             for parameter in nodes_of(function.params, cst.Param):
                 found[id(function), parameter.name.value].append(parameter)
         for target in targets(self.module):
@@ -256,31 +262,28 @@ class Context:
     @cached_property
     def _mentions(self) -> dict[str, list[cst.Name]]:
         found: dict[str, list[cst.Name]] = defaultdict(list)
-        for name in nodes_of(self.module, cst.Name):
+        for name in self.all_of(cst.Name):
             found[name.value].append(name)
         return dict(found)
 
     @cached_property
     def moves_to_accelerator(self) -> bool:
         """Whether the script moves anything to an accelerator: else it trains on the CPU by intent."""
-        return next(moves(self.module, self), None) is not None
+        return any(is_move(call, self) for call in self.all_of(cst.Call))
 
     @cached_property
     def uses_rpc(self) -> bool:
         """Whether the script is built on torch.distributed.rpc, whose processes have different roles."""
         return any(
             (self.qualified_name(node) or "").startswith("torch.distributed.rpc.")
-            for node in self.nodes
-            if isinstance(node, cst.Attribute | cst.Name)
+            for node in self.all_of(cst.Attribute, cst.Name)
         )
 
     @cached_property
     def quote(self) -> str:
         """The quotation mark that most string literals of the script use."""
         marks = Counter(
-            string.quote
-            for string in nodes_of(self.module, cst.SimpleString)
-            if len(string.quote) == 1
+            string.quote for string in self.all_of(cst.SimpleString) if len(string.quote) == 1
         )
         return "'" if marks["'"] > marks['"'] else '"'
 

@@ -189,7 +189,7 @@ class Devices:
     @cached_property
     def _mentions(self) -> dict[str, list[cst.Name | cst.Attribute]]:
         found: dict[str, list[cst.Name | cst.Attribute]] = defaultdict(list)
-        for node in self._context.nodes:
+        for node in self._context.all_of(cst.Name, cst.Attribute):
             if isinstance(node, cst.Name):
                 above = self._context.parent(node)
                 if isinstance(above, cst.Attribute) and above.attr is node:
@@ -197,7 +197,7 @@ class Devices:
                 if isinstance(above, cst.Arg) and above.keyword is node:
                     continue
                 found[node.value].append(node)
-            elif isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
+            elif isinstance(node.value, cst.Name):
                 found[f"{node.value.value}.{node.attr.value}"].append(node)
         return found
 
@@ -241,8 +241,7 @@ class Devices:
         )
         return self._context.moves_to_accelerator or any(
             (self._context.qualified_name(node) or "").startswith(packages)
-            for node in self._context.nodes
-            if isinstance(node, cst.Attribute | cst.Name)
+            for node in self._context.all_of(cst.Attribute, cst.Name)
         )
 
     def _is_loop_variable(self, name: cst.Name) -> bool:
@@ -271,16 +270,12 @@ class Devices:
     def _assigned(self) -> dict[tuple[int, str], list[cst.BaseExpression]]:
         """What the script assigns to attributes, by the text of the attribute; `self` by its class."""
         found: dict[tuple[int, str], list[cst.BaseExpression]] = defaultdict(list)
-        for node in self._context.nodes:
+        for node in self._context.all_of(cst.Assign, cst.AnnAssign):
             if isinstance(node, cst.Assign):
                 for target in node.targets:
                     if isinstance(target.target, cst.Attribute):
                         found[self._key(target.target)].append(node.value)
-            elif (
-                isinstance(node, cst.AnnAssign)
-                and node.value is not None
-                and isinstance(node.target, cst.Attribute)
-            ):
+            elif node.value is not None and isinstance(node.target, cst.Attribute):
                 found[self._key(node.target)].append(node.value)
         return found
 
@@ -288,8 +283,8 @@ class Devices:
     def _options(self) -> dict[str, list[cst.BaseExpression]]:
         """The defaults of the command-line options, by the attribute that holds them."""
         found: dict[str, list[cst.BaseExpression]] = defaultdict(list)
-        for node in self._context.nodes:
-            if isinstance(node, cst.Call) and is_option(node):
+        for node in self._context.all_of(cst.Call):
+            if is_option(node):
                 default = keyword(node, "default")
                 if default is not None:
                     for name in option_names(node):

@@ -33,16 +33,15 @@ class Effects:
         self._context = context
         self._calls = context.calls
         self._functions = {
-            context.position(node.name).line: node
-            for node in context.nodes
-            if isinstance(node, cst.FunctionDef)
+            context.position(node.name).line: node for node in context.all_of(cst.FunctionDef)
         }
         self._of: dict[int, Effect] = {}
-        for node in context.nodes:
-            if isinstance(node, cst.Call) and (effect := self._of_call(node)):
+        for node in context.all_of(cst.Call):
+            if effect := self._of_call(node):
                 self._carry(node, effect)
-        loops = [node for node in context.nodes if isinstance(node, Loop)]
-        for loop in reversed(loops):  # a loop comes after those around it
+        for loop in reversed(
+            context.all_of(cst.For, cst.While)
+        ):  # a loop comes after those around it
             effect = self._of.get(id(loop.body), Effect.NONE)
             if effect and not self.is_step_loop(loop):
                 self._carry(loop, effect)

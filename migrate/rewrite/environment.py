@@ -54,9 +54,12 @@ def is_read(node: cst.CSTNode, context: Context) -> bool:
     return found is not None
 
 
+SETTING = (cst.Call, cst.SimpleString, cst.ConcatenatedString)
+
+
 def sets(name: str, context: Context) -> bool:
     """Whether the script sets the variable `name` itself."""
-    return any(_sets(node, name, context) for node in context.nodes)
+    return any(_sets(node, name, context) for node in context.all_of(*SETTING))
 
 
 def _sets(node: cst.CSTNode, name: str, context: Context) -> bool:

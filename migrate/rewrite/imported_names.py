@@ -20,12 +20,16 @@ class ImportedNames:
     Args:
         module: the module.
         imports: its import statements, wherever they stand.
+
+    Attributes:
+        roots: the names that may stand for something imported: `a` of `a.b`.
     """
 
     def __init__(self, module: cst.Module, imports: Iterable[Import]) -> None:
         self._bound = frozenset(name for statement in imports for name in bound_by(statement))
         roots = frozenset(name for name in self._bound if "." not in name)
         self._uses = Uses(module, roots).of if roots else {}
+        self.roots = [use.name for use in self._uses.values()]
         self._meanings: dict[int, list[list[tuple[str, str]]]] = {}
 
     def of(self, node: cst.CSTNode) -> str | None:

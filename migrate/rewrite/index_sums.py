@@ -55,8 +55,8 @@ def is_index(node: cst.BaseExpression, context: Context) -> bool:
         return False
     assigned = [
         assign.value
-        for assign in context.nodes
-        if isinstance(assign, cst.Assign) and assign.targets[0].target.deep_equals(node)
+        for assign in context.all_of(cst.Assign)
+        if assign.targets[0].target.deep_equals(node)
     ]
     return (
         len(assigned) == 1 and isinstance(assigned[0], cst.Name) and is_index(assigned[0], context)

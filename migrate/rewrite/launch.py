@@ -8,7 +8,7 @@ a launcher.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, auto
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -136,17 +136,17 @@ class Launch:
     def _starts_itself(self) -> bool:
         names = LAUNCHERS | SPAWN | PROCESS
         return any(
-            isinstance(node, cst.Call) and self._context.qualified_name(node.func) in names
-            for node in self._context.nodes
+            self._context.qualified_name(node.func) in names
+            for node in self._context.all_of(cst.Call)
         )
 
     def _of_a_framework(self) -> bool:
         imported: list[cst.CSTNode] = []
-        for node in self._context.nodes:
-            if isinstance(node, cst.ImportFrom) and node.module is not None and not node.relative:
-                imported.append(node.module)
-            elif isinstance(node, cst.Import):
+        for node in self._context.all_of(cst.Import, cst.ImportFrom):
+            if isinstance(node, cst.Import):
                 imported.extend(alias.name for alias in node.names)
+            elif node.module is not None and not node.relative:
+                imported.append(node.module)
         return any(code(name).split(".")[0] in FRAMEWORKS for name in imported)
 
     @cached_property
@@ -186,8 +186,8 @@ class Launch:
         return False
 
     @cached_property
-    def _calls(self) -> list[cst.Call]:
-        return [node for node in self._context.nodes if isinstance(node, cst.Call)]
+    def _calls(self) -> Sequence[cst.Call]:
+        return self._context.all_of(cst.Call)
 
     def _joins(self, node: cst.CSTNode) -> bool:
         """Whether `node` is a call that joins the process group, here or in a module of the user's."""

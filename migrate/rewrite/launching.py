@@ -126,8 +126,8 @@ def overwritten_ranks(
         ]
         if reads:
             continue
-        for node in context.nodes:
-            if isinstance(node, cst.Assign) and len(node.targets) == 1:
+        for node in context.all_of(cst.Assign):
+            if len(node.targets) == 1:
                 target = node.targets[0].target
                 same = (
                     isinstance(target, cst.Attribute)

@@ -115,12 +115,11 @@ class Ranks:
     def _keep(self) -> frozenset[str]:
         """Return the attributes of options, as `args.gpu`, to which only an index is assigned."""
         values: dict[str, list[cst.BaseExpression]] = defaultdict(list)
-        for node in self._context.nodes:
-            if isinstance(node, cst.Assign):
-                for target in node.targets:
-                    attribute = target.target
-                    if isinstance(attribute, cst.Attribute) and not is_attribute_of_self(attribute):
-                        values[code(attribute)].append(node.value)
+        for node in self._context.all_of(cst.Assign):
+            for target in node.targets:
+                attribute = target.target
+                if isinstance(attribute, cst.Attribute) and not is_attribute_of_self(attribute):
+                    values[code(attribute)].append(node.value)
         kept = {"args.local_rank"} if self._declares_local_rank() else set()
         for _ in range(2):  # `args.rank` from the environment, then `args.gpu` from `args.rank`
             self._kept = frozenset(kept)
@@ -129,13 +128,14 @@ class Ranks:
 
     def _declares_local_rank(self) -> bool:
         return any(
-            string_value(node) in ("--local_rank", "--local-rank") for node in self._context.nodes
+            string_value(node) in ("--local_rank", "--local-rank")
+            for node in self._context.all_of(cst.SimpleString, cst.ConcatenatedString)
         )
 
     def _launched(self) -> list[cst.FunctionDef]:
         """Return the functions of this script that it launches."""
         workers = []
-        for call in (node for node in self._context.nodes if isinstance(node, cst.Call)):
+        for call in self._context.all_of(cst.Call):
             name = self._context.qualified_name(call.func)
             first = None
             if name in LAUNCHERS:
@@ -157,8 +157,8 @@ class Ranks:
                     if method.name.value == "__init__":
                         callees[statement.name.value] = method
         calls: dict[int, list[tuple[cst.Call, cst.FunctionDef]]] = defaultdict(list)
-        for node in self._context.nodes:
-            if isinstance(node, cst.Call) and isinstance(node.func, cst.Name):
+        for node in self._context.all_of(cst.Call):
+            if isinstance(node.func, cst.Name):
                 callee = callees.get(node.func.value)
                 if callee is not None:
                     calls[id(callee)].append((node, callee))

@@ -75,7 +75,7 @@ def _asks(value: cst.BaseExpression, context: Context) -> bool:
 
 def _worker_asks(value: cst.Attribute, context: Context) -> bool:
     """Whether the worker sets `args.world_size` itself, once its launch has been rewritten."""
-    for call in (node for node in context.nodes if isinstance(node, cst.Call)):
+    for call in context.all_of(cst.Call):
         name = context.qualified_name(call.func)
         if name not in SPAWN | PROCESS:
             continue

@@ -83,10 +83,10 @@ class Saving:
         if context.moves_to_accelerator:
             return True
         roots = ("torch.distributed", "torch.cuda", "torch_xla")
-        names = (context.qualified_name(n) for n in context.nodes if isinstance(n, cst.Attribute))
+        names = (context.qualified_name(node) for node in context.all_of(cst.Attribute))
         if any(name is not None and name.startswith(roots) for name in names):
             return True
-        tests = (node.test for node in context.nodes if isinstance(node, cst.If))
+        tests = (node.test for node in context.all_of(cst.If))
         return any(context.guards.asks(test) for test in tests)
 
     def _place(self, call: cst.Call) -> str | None:

@@ -121,14 +121,18 @@ class Use:
     """A place where a name stands.
 
     Args:
+        name: the name.
         scope: where it is evaluated.
         around: the whole of `a.b.c`, where the name is a part of such an expression.
         reads: whether it is read, not bound.
     """
 
-    __slots__ = ("around", "number", "reads", "scope")
+    __slots__ = ("around", "name", "number", "reads", "scope")
 
-    def __init__(self, scope: Scope, around: cst.Attribute | None, reads: bool) -> None:
+    def __init__(
+        self, name: cst.Name, scope: Scope, around: cst.Attribute | None, *, reads: bool
+    ) -> None:
+        self.name = name
         self.scope = scope
         self.number = scope.count
         self.around = around
@@ -168,11 +172,11 @@ class Uses:
 
     def _name(self, node: cst.Name) -> None:
         if node.value in self._names:
-            self.of[id(node)] = Use(self._scope, self._around, reads=True)
+            self.of[id(node)] = Use(node, self._scope, self._around, reads=True)
 
     def _bind(self, name: cst.BaseExpression, node: cst.CSTNode) -> None:
         if isinstance(name, cst.Name) and name.value in self._names:
-            self.of[id(name)] = Use(self._scope, None, reads=False)
+            self.of[id(name)] = Use(name, self._scope, None, reads=False)
             self._scope.bind(name.value, node)
 
     def _store(self, target: cst.BaseExpression) -> None:

@@ -53,8 +53,8 @@ class SharedCounts:
 
     def _find(self) -> Iterator[cst.Assign]:
         around = self._context.function_around(self._call)
-        for node in self._context.nodes:
-            if not isinstance(node, cst.Assign) or len(node.targets) != 1:
+        for node in self._context.all_of(cst.Assign):
+            if len(node.targets) != 1:
                 continue
             target = node.targets[0].target
             if (

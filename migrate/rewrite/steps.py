@@ -197,9 +197,8 @@ def _parts(found: Arrangement) -> list[Arrangement] | None:
 def trains_on_accelerator(context: Context) -> bool:
     """Whether the script means an accelerator: it moves something there, or uses torch.cuda."""
     return context.moves_to_accelerator or any(
-        isinstance(node, cst.Attribute)
-        and (context.qualified_name(node) or "").startswith("torch.cuda.")
-        for node in context.nodes
+        (context.qualified_name(node) or "").startswith("torch.cuda.")
+        for node in context.all_of(cst.Attribute)
     )
 
 

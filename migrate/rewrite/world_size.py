@@ -227,10 +227,8 @@ class WorldSize:
         if isinstance(self._count, cst.Attribute):
             return [
                 node
-                for node in self._context.nodes
-                if isinstance(node, cst.Attribute)
-                and id(node) not in inside
-                and node.deep_equals(self._count)
+                for node in self._context.all_of(cst.Attribute)
+                if id(node) not in inside and node.deep_equals(self._count)
             ]
         if not isinstance(self._count, cst.Name):
             return []

@@ -50,9 +50,8 @@ class ImportOrder(Hazard):
         first = next(
             (
                 other
-                for other in facts.context.nodes
-                if isinstance(other, cst.Import | cst.ImportFrom)
-                and any(name.split(".")[0] == "torch_xla" for name in imported(other))
+                for other in facts.context.all_of(cst.Import, cst.ImportFrom)
+                if any(name.split(".")[0] == "torch_xla" for name in imported(other))
             ),
             None,
         )

@@ -73,8 +73,6 @@ class WorkerFunction(Hazard):
 
 def _defines(around: cst.FunctionDef, name: str, facts: Facts) -> bool:
     return any(
-        isinstance(node, cst.FunctionDef)
-        and node.name.value == name
-        and facts.context.function_around(node) is around
-        for node in facts.context.nodes
+        function.name.value == name and facts.context.function_around(function) is around
+        for function in facts.context.all_of(cst.FunctionDef)
     )

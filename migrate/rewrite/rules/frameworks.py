@@ -119,7 +119,7 @@ class Frameworks(Rule):
 
 def _imported(context: Context) -> Iterator[tuple[str, cst.CSTNode]]:
     """Yield the dotted names that the script imports, anywhere in it, and names used as attributes."""
-    for node in context.nodes:
+    for node in context.all_of(cst.Import, cst.ImportFrom, cst.Attribute):
         if isinstance(node, cst.Import):
             for alias in node.names:
                 yield alias.evaluated_name, node

@@ -148,9 +148,7 @@ def _reshards(strategy: cst.Arg | None) -> bool | None:
 def _rest_of_fsdp(context: Context) -> list[str]:
     """Return what the script uses of `torch.distributed.fsdp` besides the class and its strategy."""
     found = []
-    for node in context.nodes:
-        if not isinstance(node, cst.Attribute | cst.Name):
-            continue
+    for node in context.all_of(cst.Attribute, cst.Name):
         above = context.parent(node)
         if isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom):
             continue

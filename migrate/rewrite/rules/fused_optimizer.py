@@ -116,7 +116,7 @@ def is_optimizer(call: cst.Call, context: Context) -> bool:
 
 
 def _makes_optimizers(context: Context) -> bool:
-    return any(isinstance(n, cst.Call) and is_optimizer(n, context) for n in context.nodes)
+    return any(is_optimizer(call, context) for call in context.all_of(cst.Call))
 
 
 def _on(value: cst.BaseExpression) -> bool:

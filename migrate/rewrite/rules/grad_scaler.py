@@ -163,8 +163,8 @@ class GradScaler(Rule):
             yield from self._internals(node)
             return
         changes: list[Change] = []
-        for call in context.nodes:
-            if isinstance(call, cst.Call) and context.qualified_name(call.func) in SCALERS:
+        for call in context.all_of(cst.Call):
+            if context.qualified_name(call.func) in SCALERS:
                 planned = Removal(context, call).plan()
                 if planned is None:
                     yield from self._disable(call, context)

@@ -50,12 +50,10 @@ class JitScript(Rule):
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Finding]:
         """Yield a finding at the first use."""
-        for use in context.nodes:
-            if not isinstance(use, cst.Attribute | cst.Name):
+        for use in context.all_of(cst.Attribute, cst.Name):
+            if context.qualified_name(use) not in SCRIPTED:
                 continue
-            above = context.parent(use)
-            imported = isinstance(above, cst.ImportAlias | cst.ImportFrom)
-            if imported or context.qualified_name(use) not in SCRIPTED:
+            if isinstance(context.parent(use), cst.ImportAlias | cst.ImportFrom):
                 continue
             message = "TorchScript runs on XLA, with nothing to gain: it can be dropped"
             yield from self.report(use, message)

@@ -201,9 +201,7 @@ def _keeps_arguments(call: cst.Call, context: Context) -> bool:
 
 def _imports_loaders(context: Context) -> bool:
     return any(
-        context.qualified_name(node) in LOADERS
-        for node in context.nodes
-        if isinstance(node, cst.Attribute | cst.Name)
+        context.qualified_name(node) in LOADERS for node in context.all_of(cst.Attribute, cst.Name)
     )
 
 

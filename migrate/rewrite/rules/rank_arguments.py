@@ -227,9 +227,7 @@ class RankArguments(Rule):
         assert isinstance(node.func, cst.Attribute)
         parser = code(node.func.value)
         found = [
-            call
-            for call in context.nodes
-            if isinstance(call, cst.Call) and code(call.func) == f"{parser}.parse_args"
+            call for call in context.all_of(cst.Call) if code(call.func) == f"{parser}.parse_args"
         ]
         assign = context.parent(found[0]) if len(found) == 1 else None
         line = context.parent(assign)
@@ -303,8 +301,7 @@ def _with_note(text: cst.BaseExpression) -> cst.BaseExpression:
 def _is_assigned(option: str, from_what: str, context: Context) -> bool:
     return any(
         code(target.target) == option and from_what in code(assign.value)
-        for assign in context.nodes
-        if isinstance(assign, cst.Assign)
+        for assign in context.all_of(cst.Assign)
         for target in assign.targets
     )
 
@@ -313,6 +310,5 @@ def _trains(context: Context) -> bool:
     """Whether a file that starts nothing is about CUDA or distributed training at all."""
     return any(
         (context.qualified_name(node) or "").startswith("torch.")
-        for node in context.nodes
-        if isinstance(node, cst.Attribute | cst.Name)
+        for node in context.all_of(cst.Attribute, cst.Name)
     )

@@ -121,7 +121,7 @@ class RendezvousAddress(Rule):
         """
         if context.uses_rpc:
             return True
-        for string in context.nodes:
+        for string in context.all_of(cst.SimpleString, cst.ConcatenatedString):
             if string_value(string) != name or isinstance(
                 context.parent(string), cst.ConcatenatedString
             ):

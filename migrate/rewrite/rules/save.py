@@ -153,8 +153,8 @@ class Save(Rule):
         """Yield the edits of all saves of the script, and the findings."""
         calls = [
             call
-            for call in context.nodes
-            if isinstance(call, cst.Call) and context.qualified_name(call.func) == "torch.save"
+            for call in context.all_of(cst.Call)
+            if context.qualified_name(call.func) == "torch.save"
         ]
         if calls:
             yield from Saving(self, context).all(calls)
