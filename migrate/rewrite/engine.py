@@ -168,7 +168,7 @@ class _Later:
 
 
 def _later(source: Source, data: bytes, rules: Sequence[Rule], options: Options) -> _Later:
-    if options == DEFAULT or not rules:
+    if not rules or (options == DEFAULT and not source.is_notebook):
         return _Later(data)
     between = parse(data, source.path)
     found, data = _pass(between, rules, None, options)

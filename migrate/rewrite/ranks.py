@@ -22,7 +22,14 @@ from migrate.rewrite.tree import (
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
 
-SPAWN = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn"})
+SPAWN = frozenset(
+    {
+        "torch.multiprocessing.spawn",
+        "torch.multiprocessing.spawn.spawn",
+        "torch.multiprocessing.spawn.start_processes",
+        "torch.multiprocessing.start_processes",
+    }
+)
 # Runs a whole file in each replica.
 SCRIPT = "shims.launch_script"
 LAUNCHERS = SPAWN | {

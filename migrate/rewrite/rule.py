@@ -150,6 +150,7 @@ class Rule(ABC):
     after: ClassVar[bool] = (
         False  # whether it looks at what the other rules have made of the script
     )
+    notebook: ClassVar[bool] = False  # whether its examples are cells of a notebook
 
     def __init_subclass__(cls) -> None:
         if not cls.__doc__:

@@ -19,7 +19,11 @@ EXAMPLES = [
 
 
 def run(script: str, rule: Rule) -> Rewrite:
-    return rewrite_source(parse(script.encode(), Path("script.py")), options=rule.options)
+    return rewrite_source(parse(script.encode(), path(rule)), options=rule.options)
+
+
+def path(rule: Rule) -> Path:
+    return Path("notebook.ipynb" if rule.notebook else "script.py")
 
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
@@ -42,7 +46,7 @@ def test_example(rule: Rule, example: Example) -> None:
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_a_second_run_changes_nothing(rule: Rule, example: Example) -> None:
     once = run(example.before, rule).data
-    again = rewrite_source(parse(once, Path("script.py")), options=rule.options)
+    again = rewrite_source(parse(once, path(rule)), options=rule.options)
     assert not again.changed
     assert not again.edits
 

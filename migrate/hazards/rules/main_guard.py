@@ -68,6 +68,8 @@ class MainGuard(Hazard):
         assert isinstance(node, cst.Call)
         if facts.context.function_around(node) is not None or not facts.launches:
             return
+        if facts.context.source.is_notebook:
+            return  # `__name__` is "__main__" in every cell, and nothing imports it
         launches = facts.names.of(node.func) in LAUNCHERS
         callee = facts.bindings.callee(node)
         if callee is not None:

@@ -27,6 +27,8 @@ class MpSpawn(Rule):
     `world_size = torch_xla.runtime.world_size()` becomes its first statement, and the parameter, the
     argument and the count go. Where the worker does not use it, no statement is added.
 
+    **Also** `mp.start_processes`, which takes the same arguments; its `start_method` stays.
+
     **Reported.** A spawn that does not wait (`join=False`), a call with `*args` or `**kwargs`, a script
     built on `torch.distributed.rpc`; a lambda or nested worker, and a launch without a `__main__` guard
     (rewritten all the same); a world size that is passed to a worker whose definition is not in
@@ -75,6 +77,30 @@ class MpSpawn(Rule):
 
             mp.spawn(print, nprocs=2)
             """
+        ),
+        rewritten(
+            """
+            import torch.multiprocessing as mp
+
+
+            def worker(rank):
+                pass
+
+
+            if __name__ == "__main__":
+                mp.start_processes(worker, nprocs=8, start_method="fork")
+            """,
+            """
+            import torch_xla
+
+
+            def worker(rank):
+                pass
+
+
+            if __name__ == "__main__":
+                torch_xla.launch(worker, start_method="fork")
+            """,
         ),
         reported(
             """
@@ -181,6 +207,8 @@ class MpSpawn(Rule):
         if isinstance(fn, cst.Lambda) or nested:
             message = "a lambda or a nested function cannot be launched: define it at module level"
             yield from self.report(node, message)
+        if context.source.is_notebook:
+            return  # forked replicas read no file
         if context.function_around(node) is None and not any(
             isinstance(above, cst.If) and is_guard(above) for above in context.ancestors(node)
         ):
