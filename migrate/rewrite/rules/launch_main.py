@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.guard_body import WithoutAnnotations, shared_names
 from migrate.rewrite.launch import Style
-from migrate.rewrite.replica_function import free_name, index_name, rank_environment
+from migrate.rewrite.replica_function import (
+    free_name,
+    head_of_replica,
+    index_name,
+    is_launching_process,
+    launch_of_file,
+    launch_statement,
+    uses_hydra,
+)
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.tree import nodes, targets
 
 
 class LaunchMain(Rule):
@@ -234,28 +242,25 @@ class LaunchMain(Rule):
         if context.launch.style is not Style.MAIN or node is not context.launch.guard:
             return
         assert isinstance(node, cst.If)
+        if context.portable and uses_hydra(context):
+            message = "each replica runs the file; shims.launch_script starts them"
+            yield self.edit(node, _below_launch(node, context), message)
+            return
         function = free_name("_mp_fn", context)
         index = index_name(context)
-        torch_xla = context.imports.require("torch_xla")
-        os = context.imports.require("os")
-        runtime = context.imports.require("torch_xla.runtime", "xr")
-        shared = _shared_names(node, context)
+        shared = shared_names(node, context)
+        launch = launch_statement(function, context)
+        head = head_of_replica(index, context)
+        if shared:
+            head.insert(0, f"global {', '.join(sorted(shared))}")
 
         def replace(updated: cst.If) -> cst.FlattenSentinel[cst.BaseStatement]:
-            quote = context.quote
-            head = [
-                f"if {quote}TORCHELASTIC_RUN_ID{quote} not in {os}.environ:"
-                "  # else torchrun has set them",
-                *(f"    {line}" for line in rank_environment(index, context, os, runtime)),
-            ]
-            if shared:
-                head.insert(0, f"global {', '.join(sorted(shared))}")
-            lines = "\n".join(f"    {line}" for line in head)
+            lines = "\n".join(f"    {line}" for line in head or ["pass"])
             # As the module is indented, so that the body keeps its own indentation.
             made = cst.ensure_type(
                 cst.parse_statement(f"def {function}({index}):\n{lines}\n"), cst.FunctionDef
             )
-            body = updated.body.visit(_WithoutAnnotations(shared))
+            body = updated.body.visit(WithoutAnnotations(shared))
             assert isinstance(body, cst.BaseSuite)
             statements = (
                 body.body
@@ -267,132 +272,43 @@ class LaunchMain(Rule):
             footer = body.footer if isinstance(body, cst.IndentedBlock) else ()
             made = made.with_changes(
                 body=block.with_changes(
-                    body=[*block.body, *statements], indent=indent, footer=footer
+                    body=[*(block.body if head else ()), *statements],
+                    indent=indent,
+                    footer=footer,
                 ),
                 leading_lines=updated.leading_lines,
             )
-            launched = cst.parse_statement(_launch(torch_xla, function, context))
+            launched = cst.parse_statement(launch)
             blank = cst.EmptyLine(indent=False)
             guard = updated.with_changes(
                 body=cst.IndentedBlock(body=[launched], indent=indent), leading_lines=[blank, blank]
             )
             return cst.FlattenSentinel([made, guard])
 
-        message = f"the body of the guard runs in each replica, as {function}; torch_xla.launch starts them"
+        starts = context.vocabulary.say("launch")
+        message = f"the body of the guard runs in each replica, as {function}; {starts} starts them"
         yield self.edit(node, replace, message)
 
 
-def _launch(torch_xla: str, function: str, context: Context) -> str:
-    """Return the line that starts the replicas, with the reason above it where they are forked."""
-    if not any(
-        context.qualified_name(node) == "hydra.main"
-        for node in context.nodes
-        if isinstance(node, cst.Attribute | cst.Name)
-    ):
-        return f"{torch_xla}.launch({function})"
-    fork = context.string("fork").value
-    return (
-        "# Forked: hydra looks for the configuration beside the module __main__.\n"
-        f"{torch_xla}.launch({function}, start_method={fork})"
+def _below_launch(guard: cst.If, context: Context) -> Callable[[cst.If], cst.If]:
+    """Return the edit of the guard that lets each replica run the file, as hydra needs it."""
+    launch = cst.ensure_type(
+        cst.parse_statement(
+            f"if {is_launching_process(context)}:\n"
+            "    # Not a function: hydra looks for the configuration beside the module __main__.\n"
+            + "".join(f"    {line}\n" for line in launch_of_file(context).splitlines())
+        ),
+        cst.If,
     )
 
-
-def _shared_names(guard: cst.If, context: Context) -> frozenset[str]:
-    """Return the names that the guard's body binds and that other code of the script uses."""
-    bound = set(_bound(guard.body))
-    if _looks_at_its_globals(context):
-        return frozenset(bound)
-    inside = {id(node) for node in nodes(guard)}
-    used = set()
-    for node in context.nodes:
-        if isinstance(node, cst.Name) and node.value in bound and id(node) not in inside:
-            above = context.parent(node)
-            if isinstance(above, cst.Attribute) and above.attr is node:
-                continue
-            if isinstance(above, cst.Arg) and above.keyword is node:
-                continue
-            owner, _ = context.bound_to(node)
-            if not isinstance(owner, cst.FunctionDef):
-                used.add(node.value)
-    return frozenset(used)
-
-
-def _bound(body: cst.CSTNode) -> Iterable[str]:
-    """Yield the names that statements bind in their own scope."""
-    for target in targets(_WithoutScopes.of(body)):
-        if isinstance(target, cst.Name):
-            yield target.value
-    for node in nodes(_WithoutScopes.of(body)):
-        if isinstance(node, cst.FunctionDef | cst.ClassDef):
-            yield node.name.value
-        elif isinstance(node, cst.Import | cst.ImportFrom):
-            for alias in () if isinstance(node.names, cst.ImportStar) else node.names:
-                name = alias.evaluated_alias or alias.evaluated_name
-                yield name.split(".")[0]
-
-
-def _looks_at_its_globals(context: Context) -> bool:
-    calls = (node for node in context.nodes if isinstance(node, cst.Call))
-    names = {"globals", "exec", "eval"}
-    return any(isinstance(call.func, cst.Name) and call.func.value in names for call in calls)
-
-
-class _WithoutScopes(cst.CSTTransformer):
-    """Empties definitions and comprehensions, whose names are their own."""
-
-    @staticmethod
-    def of(body: cst.CSTNode) -> cst.CSTNode:
-        result = body.visit(_WithoutScopes())
-        assert isinstance(result, cst.CSTNode)
-        return result
-
-    def leave_FunctionDef(
-        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
-    ) -> cst.FunctionDef:
-        return updated_node.with_changes(
-            body=cst.SimpleStatementSuite(body=[cst.Pass()]), params=cst.Parameters()
+    def replace(updated: cst.If) -> cst.If:
+        body = updated.body
+        statements = (
+            body.body
+            if isinstance(body, cst.IndentedBlock)
+            else [cst.SimpleStatementLine(cst.ensure_type(body, cst.SimpleStatementSuite).body)]
         )
+        block = body if isinstance(body, cst.IndentedBlock) else cst.IndentedBlock(body=[])
+        return updated.with_changes(body=block.with_changes(body=[launch, *statements]))
 
-    def leave_ClassDef(
-        self, original_node: cst.ClassDef, updated_node: cst.ClassDef
-    ) -> cst.ClassDef:
-        return updated_node.with_changes(body=cst.SimpleStatementSuite(body=[cst.Pass()]))
-
-    def leave_Lambda(
-        self, original_node: cst.Lambda, updated_node: cst.Lambda
-    ) -> cst.BaseExpression:
-        return cst.Name("None")
-
-    def leave_ListComp(
-        self, original_node: cst.ListComp, updated_node: cst.ListComp
-    ) -> cst.BaseExpression:
-        return cst.Name("None")
-
-    def leave_GeneratorExp(
-        self, original_node: cst.GeneratorExp, updated_node: cst.GeneratorExp
-    ) -> cst.BaseExpression:
-        return cst.Name("None")
-
-
-class _WithoutAnnotations(cst.CSTTransformer):
-    """Makes `x: int = 1` plain: an annotated name may not be global in a function."""
-
-    def __init__(self, names: frozenset[str]) -> None:
-        super().__init__()
-        self._names = names
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
-        return False
-
-    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
-        return False
-
-    def leave_AnnAssign(
-        self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign
-    ) -> cst.BaseSmallStatement | cst.RemovalSentinel:
-        target = updated_node.target
-        if not isinstance(target, cst.Name) or target.value not in self._names:
-            return updated_node
-        if updated_node.value is None:
-            return cst.RemoveFromParent()
-        return cst.Assign(targets=[cst.AssignTarget(target)], value=updated_node.value)
+    return replace

@@ -9,7 +9,13 @@ import libcst as cst
 
 from migrate.rewrite.context import Context
 from migrate.rewrite.launch import Style
-from migrate.rewrite.replica_function import free_name, index_name, rank_environment
+from migrate.rewrite.replica_function import (
+    free_name,
+    index_name,
+    is_launching_process,
+    launch_of_file,
+    rank_environment,
+)
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import code, is_docstring, nodes_of
 
@@ -120,7 +126,8 @@ class ModuleScript(Rule):
             if context.launch.style is Style.MODULE and (line := _relative_import(node)):
                 message = (
                     "relative imports in a script that joins the process group while it is read: move "
-                    "its body into a function and start that with torch_xla.launch"
+                    "its body into a function and start that with "
+                    + context.vocabulary.say("launch")
                 )
                 yield from self.report(line, message)
             return
@@ -142,11 +149,15 @@ class ModuleScript(Rule):
                 [above, *lines[1:], updated.with_changes(leading_lines=[blank])]
             )
 
-        message = "each replica runs the file as a whole; torch_xla.launch starts them"
+        message = (
+            f"each replica runs the file as a whole; {context.vocabulary.say('launch')} starts them"
+        )
         yield self.edit(node, replace, message)
 
     def _lines(self, context: Context) -> list[cst.BaseStatement]:
         """Return the statements that start the replicas."""
+        if context.portable:
+            return self._portable_lines(context)
         function, index = free_name("_mp_fn", context), index_name(context)
         names = {name: context.imports.require(name) for name in ("os", "runpy", "sys")}
         torch_xla = context.imports.require("torch_xla")
@@ -183,11 +194,39 @@ class ModuleScript(Rule):
             ("torch_xla.runtime", runtime),
         ):
             context.imports.given(module, name)
-        return [
-            statement
-            for statement in cst.parse_module("\n".join(text) + "\n").body
-            if isinstance(statement, cst.BaseStatement)
+        return _statements(text)
+
+    def _portable_lines(self, context: Context) -> list[cst.BaseStatement]:
+        """Return the statements by which shims starts the replicas."""
+        quote = context.quote
+        asked = is_launching_process(context)
+        launch = launch_of_file(context)
+        names = {name: context.imports.require(name) for name in ("os", "sys")}
+        shims = context.imports.require("shims")
+        text = [
+            *(
+                f"import {module}" + ("" if name == module else f" as {name}")
+                for module, name in names.items()
+                if not _imported_above(module, context.module)
+            ),
+            "",
+            "import shims" + ("" if shims == "shims" else f" as {shims}"),
+            "",
+            f"if __name__ == {quote}__main__{quote} and {asked}:",
+            "    # Each replica runs this file, as torchrun runs it in a process.",
+            *(f"    {line}" for line in launch.splitlines()),
         ]
+        for module, name in (*names.items(), ("shims", shims)):
+            context.imports.given(module, name)
+        return _statements(text)
+
+
+def _statements(lines: list[str]) -> list[cst.BaseStatement]:
+    return [
+        statement
+        for statement in cst.parse_module("\n".join(lines) + "\n").body
+        if isinstance(statement, cst.BaseStatement)
+    ]
 
 
 def _place(module: cst.Module) -> tuple[cst.CSTNode, bool]:

@@ -11,12 +11,13 @@ from migrate.rewrite.environment import access, environment_name, is_read, sets
 from migrate.rewrite.launch import Style
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import code
+from migrate.rewrite.vocabulary import Word
 
-ASKED = {
-    "RANK": "global_ordinal",
-    "LOCAL_RANK": "local_ordinal",
-    "WORLD_SIZE": "world_size",
-    "LOCAL_WORLD_SIZE": "local_device_count",
+WORDS: dict[str, Word] = {
+    "RANK": "rank",
+    "LOCAL_RANK": "local rank",
+    "WORLD_SIZE": "world size",
+    "LOCAL_WORLD_SIZE": "local world size",
 }
 
 
@@ -116,12 +117,15 @@ class RankEnvironment(Rule):
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
         """Yield the edit of one read, or why it is left."""
         name = environment_name(node, context)
-        if name not in ASKED or not is_read(node, context) or sets(name, context):
+        if name not in WORDS or not is_read(node, context) or sets(name, context):
             return
         style = context.launch.style
+        if context.portable:
+            yield from self._portable(node, name, context)
+            return
         if style in (Style.MAIN, Style.MODULE):
             return
-        asked = f"torch_xla.runtime.{ASKED[name]}()"
+        asked = context.vocabulary.say(WORDS[name])
         found = access(node, context)
         assert found is not None
         if style is Style.NONE:
@@ -138,13 +142,42 @@ class RankEnvironment(Rule):
             return
         yield from self.report(node, message)
 
+    def _portable(self, node: cst.CSTNode, name: str, context: Context) -> Iterable[Edit | Finding]:
+        """Yield the edit of `int(os.environ[…])` in a replica, in whose environment shims puts it.
+
+        Other reads stay. One before the launch is reported: it is not set there.
+        """
+        found = access(node, context)
+        assert found is not None
+        launch = context.launch
+        if launch.style is Style.SPAWN and not launch.in_replica(node):
+            message = (
+                f"{name} is not set before the launch: ask {context.vocabulary.say(WORDS[name])} in"
+            )
+            yield from self.report(node, f"{message} the worker")
+            return
+        in_replica = launch.in_replica(node) or (
+            launch.style is Style.NONE and context.function_around(node) is not None
+        )
+        above = context.parent(context.parent(found))
+        is_int = isinstance(above, cst.Call) and code(above.func) == "int"
+        chosen = any(
+            isinstance(a, cst.If) and _asks_environment(a) for a in context.ancestors(node)
+        )
+        if isinstance(found, cst.Subscript) and in_replica and is_int and not chosen:
+            yield self._edit(found, name, context)
+
     def _edit(self, found: cst.Subscript, name: str, context: Context) -> Edit:
-        runtime = context.imports.require("torch_xla.runtime", "xr")
-        call = f"{runtime}.{ASKED[name]}()"
+        call = context.vocabulary.write(WORDS[name])
         place: cst.CSTNode = found
         new = f"str({call})"
         above = context.parent(context.parent(found))
         if isinstance(above, cst.Call) and code(above.func) == "int" and len(above.args) == 1:
             place, new = above, call
-        message = f"{name} is asked of the runtime: torch_xla.launch does not set it"
+        message = f"{name} is asked of the runtime: {context.vocabulary.say(WORDS[name])}"
         return self.edit(place, lambda _: cst.parse_expression(new), message, consumes=[place])
+
+
+def _asks_environment(node: cst.If) -> bool:
+    """Whether `node`, or another branch of it, chooses by what is in the environment."""
+    return "environ" in code(node.test) or "getenv" in code(node.test)
