@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from migrate.rewrite.collective_calls import makes_gloo_group
 from migrate.rewrite.context import Context
 from migrate.rewrite.devices import names_cuda
 from migrate.rewrite.launch import INIT
@@ -17,7 +18,7 @@ from migrate.rewrite.ranks import SPAWN
 from migrate.rewrite.rule import Finding
 from migrate.rewrite.rules.ddp import DDP
 from migrate.rewrite.rules.grad_scaler import SCALERS
-from migrate.rewrite.tree import code, string_value
+from migrate.rewrite.tree import code, keyword, string_value
 
 NAME = "unhandled"
 
@@ -25,6 +26,12 @@ NAME = "unhandled"
 WORKS = frozenset(
     f"torch.distributed.{name}"
     for name in (
+        "Backend",
+        "GroupMember.WORLD",
+        "ProcessGroup",
+        "Work",
+        "_all_gather_base",
+        "_reduce_scatter_base",
         "all_gather",
         "all_gather_into_tensor",
         "all_reduce",
@@ -32,16 +39,30 @@ WORKS = frozenset(
         "all_to_all_single",
         "broadcast",
         "destroy_process_group",
+        "elastic.multiprocessing.errors.record",
         "gather",
         "get_backend",
+        "get_debug_level",
+        "get_global_rank",
+        "get_group_rank",
+        "get_process_group_ranks",
         "get_rank",
         "get_world_size",
+        "group.WORLD",
         "is_available",
+        "is_gloo_available",
         "is_initialized",
+        "is_mpi_available",
+        "is_torchelastic_launched",
+        "nn.all_gather",
+        "nn.all_reduce",
+        "nn.functional.all_gather",
+        "nn.functional.all_reduce",
         "reduce",
         "reduce_scatter",
         "reduce_scatter_tensor",
         "scatter",
+        "set_debug_level",
         "ReduceOp.BAND",
         "ReduceOp.BOR",
         "ReduceOp.MAX",
@@ -57,7 +78,9 @@ WORKS = frozenset(
 )
 
 # Their rules speak of every call; what is left are other uses, as in `wrap = DDP`.
-SPOKEN_FOR = DDP | INIT | SCALERS | SPAWN | {"torch.save"}
+SPOKEN_FOR = DDP | INIT | SCALERS | SPAWN | {"torch.distributed.new_group", "torch.save"}
+
+DATA_PARALLEL = ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel")
 
 # The longest prefix that fits a name says what to do by hand.
 ADVICE = {
@@ -85,11 +108,17 @@ ADVICE = {
     "torch.cuda.synchronize": "torch_xla.sync(wait=True)",
     "torch.compile": "its default backend raises on XLA: drop it, or backend='openxla'",
     "torch.distributed": "not known to work on the XLA backend: see torch_xla's documentation",
+    "torch.distributed.Backend.GLOO": "the backend on XLA is 'xla'",
+    "torch.distributed.Backend.NCCL": "the backend on XLA is 'xla'",
     "torch.distributed.ReduceOp.AVG": "raises on XLA: SUM, then divide by the world size",
     "torch.distributed.all_gather_object": "raises on XLA: use a gloo group",
     "torch.distributed.barrier": "does nothing on XLA: torch_xla.core.xla_model.rendezvous(tag)",
     "torch.distributed.init_process_group": "the backend on XLA is 'xla', the address 'xla://'",
     "torch.distributed.broadcast_object_list": "raises on XLA: use a gloo group",
+    "torch.distributed.get_node_local_rank": (
+        "needs LOCAL_RANK, which torch_xla.launch does not set: torch_xla.runtime.local_ordinal()"
+    ),
+    "torch.distributed.is_nccl_available": "says nothing of XLA, whose backend is 'xla'",
     "torch.distributed.rpc": "RPC has no equivalent on XLA",
     "torch.multiprocessing.Process": "replicas are started by torch_xla.launch",
     "torch.multiprocessing.spawn": "replicas are started by torch_xla.launch",
@@ -142,7 +171,12 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Context) -> str | N
     name = context.qualified_name(node)
     if name is None:
         return None
+    name = name.replace(".distributed_c10d.", ".", 1)
     if name in WORKS or (name in SPOKEN_FOR and _is_called_or_asked(node, context)):
+        return None
+    if name in DATA_PARALLEL and _is_asked_for(node, context):
+        return None
+    if isinstance(above, cst.Call) and _is_over_gloo(above, context):
         return None
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
@@ -159,10 +193,22 @@ def _is_called_or_asked(node: cst.CSTNode, context: Context) -> bool:
         return True
     if isinstance(above, cst.Call):
         return above.func is node
-    if isinstance(above, cst.Arg):
-        call = context.parent(above)
-        return isinstance(call, cst.Call) and code(call.func) == "isinstance"
-    return False
+    return _is_asked_for(node, context)
+
+
+def _is_asked_for(node: cst.CSTNode, context: Context) -> bool:
+    """Whether `node` is what isinstance asks for, alone or among others."""
+    above = context.parent(node)
+    if isinstance(above, cst.Element):
+        above = context.parent(context.parent(above))
+    call = context.parent(above) if isinstance(above, cst.Arg) else None
+    return isinstance(call, cst.Call) and code(call.func) == "isinstance"
+
+
+def _is_over_gloo(call: cst.Call, context: Context) -> bool:
+    """Whether `call` is given a group over gloo, on which all collectives work."""
+    group = keyword(call, "group")
+    return group is not None and makes_gloo_group(group.value, context)
 
 
 def _is_environment_key(node: cst.SimpleString, context: Context) -> bool:

@@ -321,7 +321,7 @@ class TestNothingUnaccounted:
             ),
             ("import torch\ntorch.save({}, 'x')", "on all ranks"),
             ("def f(x):\n    return x.is_cuda", "is False on XLA"),
-            ("import torch.distributed as d\nd.new_group([0])", "not known to work"),
+            ("import torch.distributed as d\nd.new_subgroups()", "not known to work"),
             ("from apex import amp\namp.half_function(f)", "needs CUDA"),
         ],
     )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import libcst as cst
 
 from migrate.hazards.common import NamedHazard
-from migrate.hazards.hazard import Severity, example
+from migrate.hazards.facts import Facts
+from migrate.hazards.hazard import Hit, Severity, example
+from migrate.rewrite.collective_calls import makes_gloo_group
+from migrate.rewrite.tree import keyword
 
 
 class ObjectCollectives(NamedHazard):
@@ -68,6 +73,14 @@ class ObjectCollectives(NamedHazard):
 
             def collect(x, out):
                 dist.all_gather(out, x)
+                dist.all_gather_object(out, 3, group=dist.new_group(backend="gloo"))
             """
         ),
     )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield the use of one that has no group over gloo."""
+        call = facts.context.parent(node)
+        group = keyword(call, "group") if isinstance(call, cst.Call) else None
+        if group is None or not makes_gloo_group(group.value, facts.context):
+            yield from super().find(node, facts)

@@ -110,9 +110,10 @@ class Average(Rule):
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
         """Yield the edit of one statement, or the finding at a call that is not edited."""
         if isinstance(node, cst.Call):
-            if self._op(node, context) is not None and self._statement(node, context) is None:
+            op = self._op(node, context)
+            if op is not None and self._statement(node, context) is None:
                 message = f"{code(node.func)}: SUM here, then divide by the world size"
-                yield from self.report(node, message)
+                yield from self.report(op, message)
             return
         assert isinstance(node, cst.SimpleStatementLine)
         call = self._call_of(node)

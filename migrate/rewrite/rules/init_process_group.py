@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.rewrite.collective_calls import TENSORS, called
 from migrate.rewrite.context import Context
 from migrate.rewrite.launch import INIT
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -35,8 +36,8 @@ class InitProcessGroup(Rule):
     `import torch_xla.distributed.xla_backend` is added: it registers the backend.
 
     **Reported.** A group over MPI, in a script built on `torch.distributed.rpc`, or with `*` or `**`
-    arguments. A `store`, `pg_options` and a backend for CPU tensors (`"cpu:gloo,cuda:nccl"`) are reported
-    too, the call being rewritten all the same.
+    arguments. A `store`, `pg_options` and a backend for CPU tensors (`"cpu:gloo,cuda:nccl"`, or `"gloo"`
+    where the script makes collectives) are reported too, the call being rewritten all the same.
 
     Source: torch_xla 2.9, `torch_xla/_internal/rendezvous.py`.
     """
@@ -127,6 +128,15 @@ class InitProcessGroup(Rule):
             """,
             "store",
         ),
+        reported(
+            """
+            import torch.distributed as dist
+
+            dist.init_process_group("gloo")
+            dist.all_reduce(total)
+            """,
+            "tensors on the CPU",
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
@@ -148,7 +158,7 @@ class InitProcessGroup(Rule):
                 f"no such options; what makes `{code(bound[unused[0]].value)}` may go"
             )
             yield from self.report(node, message)
-        if "cpu:" in (string_value(backend) or ""):
+        if self._carries_cpu_tensors(string_value(backend) or "", context):
             message = (
                 "the group had a backend for tensors on the CPU: collectives of these, and of objects, "
                 "need a group of their own, `torch.distributed.new_group(backend='gloo')`"
@@ -169,6 +179,16 @@ class InitProcessGroup(Rule):
             self._replacement(node, context, bound),
             message,
             consumes=[*gone, *_list(backend)],
+        )
+
+    def _carries_cpu_tensors(self, backend: str, context: Context) -> bool:
+        """Whether collectives of the script may be made on tensors of the CPU, which XLA's group refuses."""
+        return "cpu:" in backend or (
+            backend == "gloo"
+            and any(
+                isinstance(node, cst.Call) and called(node, context) in TENSORS
+                for node in context.nodes
+            )
         )
 
     def _replacement(self, node: cst.Call, context: Context, bound: dict[str, cst.Arg]):  # type: ignore[no-untyped-def]
