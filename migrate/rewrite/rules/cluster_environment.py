@@ -23,14 +23,14 @@ class ClusterEnvironment(Rule):
 
     **Left alone.** A branch for SLURM or MPI after that for RANK: it is not reached.
 
-    **Reported.** SLURM's and MPI's variables where there is no branch for RANK, and mpi4py's communicators.
+    **Reported.** SLURM's and MPI's variables where there is no branch for RANK.
     Start the script once on each host, with one task a node.
 
     Source: torch_xla 2.9 (replicas inherit the environment of the process that launches them).
     """
 
     name = "cluster-environment"
-    nodes = (cst.If, cst.SimpleString, cst.Attribute)
+    nodes = (cst.If, cst.SimpleString)
     examples = (
         rewritten(
             """
@@ -75,16 +75,6 @@ class ClusterEnvironment(Rule):
             """,
             "the same in all replicas",
         ),
-        reported(
-            """
-            from mpi4py import MPI
-
-
-            def shard(paths):
-                return paths[MPI.COMM_WORLD.Get_rank() :: MPI.COMM_WORLD.Get_size()]
-            """,
-            "torch.distributed.get_rank()",
-        ),
     )
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
@@ -92,8 +82,6 @@ class ClusterEnvironment(Rule):
         if isinstance(node, cst.If):
             if _comes_before_rank(node, context):
                 yield self._edit(node, context)
-        elif isinstance(node, cst.Attribute):
-            yield from self._communicator(node, context)
         elif isinstance(node, cst.SimpleString):
             yield from self._variable(node, context)
 
@@ -124,26 +112,6 @@ class ClusterEnvironment(Rule):
             f"{name} belongs to the process that starts the replicas and is the same in all replicas "
             f"of it: take {CLUSTER[name]}, which the launcher sets, or ask torch_xla.runtime in the "
             "replica; start the script once on each host"
-        )
-        yield from self.report(node, message)
-
-    def _communicator(self, node: cst.Attribute, context: Context) -> Iterator[Finding]:
-        name = context.qualified_name(node)
-        if name not in ("mpi4py.MPI.COMM_WORLD", "mpi4py.MPI.COMM_SELF"):
-            return
-        above = context.parent(node)
-        method = above.attr.value if isinstance(above, cst.Attribute) else ""
-        instead = {
-            "Get_rank": "torch.distributed.get_rank()",
-            "rank": "torch.distributed.get_rank()",
-            "Get_size": "torch.distributed.get_world_size()",
-            "size": "torch.distributed.get_world_size()",
-            "bcast": "torch.distributed.broadcast_object_list, over a gloo group",
-            "Barrier": "torch_xla.core.xla_model.rendezvous(tag)",
-        }.get(method, "torch.distributed, or read from the file system in each replica")
-        message = (
-            f"{code(above if method and above else node)}: replicas are no MPI processes, each is rank 0 "
-            f"of 1: {instead}"
         )
         yield from self.report(node, message)
 
