@@ -139,10 +139,12 @@ class Ddp(Rule):
             yield from self.report(node, message)
             return
         if not context.moves_to_accelerator:
-            message = (
-                "the script moves no model to a device: `model.to('xla')` must come before DDP"
-            )
+            moved = "shims.to_device(model)" if context.portable else "model.to('xla')"
+            message = f"the script moves no model to a device: `{moved}` must come before DDP"
             yield from self.report(node, message)
+        if context.portable:
+            yield self._by_shims(node, bound, context)
+            return
         view = bound.get("gradient_as_bucket_view")
         if view is not None and code(view.value) == "False":
             yield Finding(self.name, node, "gradient_as_bucket_view=False costs a copy on XLA")
@@ -170,6 +172,26 @@ class Ddp(Rule):
         message = "DistributedDataParallel without device ids, gradients as views of the buckets"
         yield self.edit(node, replace, message, consumes=gone)
 
+    def _by_shims(self, node: cst.Call, bound: dict[str, cst.Arg], context: Context) -> Edit:
+        """Return the edit in the portable style: `shims.ddp` chooses the devices."""
+        function = cst.parse_expression(f"{context.imports.require('shims')}.ddp")
+        gone = [arg for name, arg in bound.items() if name in DEVICES]
+        kept = [(name, node.args.index(arg)) for name, arg in bound.items() if name not in DEVICES]
+        kept.sort(key=lambda pair: pair[0] != "module")
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = []
+            for name, index in kept:
+                arg = updated.args[index]
+                if name == "module":
+                    args.append(arg.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT))
+                else:
+                    args.append(arg if arg.keyword else keyword_arg(name, arg.value))
+            return with_args(updated, args).with_changes(func=function)
+
+        message = "DistributedDataParallel → shims.ddp, for the replica's device"
+        return self.edit(node, replace, message, consumes=[node.func, *gone])
+
     def _one_of_two(
         self, node: cst.Call, choice: cst.IfExp, context: Context
     ) -> Iterable[Edit | Finding]:
@@ -178,8 +200,15 @@ class Ddp(Rule):
             return
         gone = [arg for arg in node.args if arg.keyword and arg.keyword.value in DEVICES]
         kept = [index for index, arg in enumerate(node.args) if arg not in gone]
-        if not gone:
+        if not gone and not context.portable:
             return
+        wraps = [
+            side for side in (choice.body, choice.orelse) if context.qualified_name(side) in DDP
+        ]
+        if context.portable:
+            shims = cst.parse_expression(f"{context.imports.require('shims')}.ddp")
+            for side in wraps:
+                yield self.edit(side, lambda _: shims, "→ shims.ddp", consumes=[side])
 
         def replace(updated: cst.Call) -> cst.Call:
             return with_args(updated, [updated.args[index] for index in kept])

@@ -88,15 +88,16 @@ class DdpInputs(Rule):
         for arg in node.args:
             value = arg.value
             if _is_on_the_cpu(value, context):
-                device = context.string("xla")
-                message = f"{code(value)} → moved to 'xla', as DDP did it with device_ids"
+                device = context.vocabulary.device(value)
+                said = context.vocabulary.device_said
+                message = f"{code(value)} → moved to {said}, as DDP did it with device_ids"
                 yield self.edit(value, lambda made, to=device: _moved(made, to), message)
             elif isinstance(value, cst.Name):
                 _, made = context.bound_to(value)
                 if made is not None and _is_on_the_cpu(made, context):
                     message = (
                         f"{value.value} is on the CPU, and DDP moves no inputs to XLA: "
-                        f"move it: {value.value}.to('xla')"
+                        f"move it: {value.value}.to({context.vocabulary.device_said})"
                     )
                     yield from self.report(value, message)
 
@@ -119,5 +120,5 @@ def _is_on_the_cpu(value: cst.CSTNode, context: Context) -> bool:
     )
 
 
-def _moved(made: cst.BaseExpression, device: cst.SimpleString) -> cst.Call:
+def _moved(made: cst.BaseExpression, device: cst.BaseExpression) -> cst.Call:
     return cst.Call(cst.Attribute(made, cst.Name("to")), [cst.Arg(device)])

@@ -79,7 +79,10 @@ class DefaultBackend(Rule):
             return
         if is_accelerator(node.args[0].value, context):
             message = f"{code(node)} → 'xla': it knows no backend for XLA devices"
-            xla = context.string("xla")
+            xla: cst.BaseExpression = context.string("xla")
+            if context.portable:
+                shims = context.imports.require("shims")
+                xla = cst.parse_expression(f"{shims}.backend().group_backend")
             yield self.edit(node, lambda _: xla, message, consumes=[node.func, *node.args])
             return
         message = f"{code(node)}: raises for an XLA device, whose backend is 'xla'"

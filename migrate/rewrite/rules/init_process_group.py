@@ -148,6 +148,9 @@ class InitProcessGroup(Rule):
         if bound is None:
             yield from self.report(node, "init_process_group with * or ** arguments: edit by hand")
             return
+        if context.portable and not context.uses_rpc:
+            yield self._by_shims(node, context, bound)
+            return
         backend = bound["backend"].value if "backend" in bound else None
         method = bound["init_method"].value if "init_method" in bound else None
         if string_value(backend) == "xla" and string_value(method) == "xla://":
@@ -180,6 +183,21 @@ class InitProcessGroup(Rule):
             message,
             consumes=[*gone, *_list(backend)],
         )
+
+    def _by_shims(self, node: cst.Call, context: Context, bound: dict[str, cst.Arg]) -> Edit:
+        """Return the edit in the portable style: shims knows the backend and the ranks."""
+        function = cst.parse_expression(f"{context.imports.require('shims')}.init_distributed")
+        timeout = node.args.index(bound["timeout"]) if "timeout" in bound else None
+
+        def replace(updated: cst.Call) -> cst.Call:
+            if timeout is None:
+                return cst.Call(function, lpar=updated.lpar, rpar=updated.rpar)
+            kept = keyword_arg("timeout", updated.args[timeout].value)
+            return with_args(updated, [kept]).with_changes(func=function)
+
+        gone = [arg for name, arg in bound.items() if name != "timeout"]
+        message = "init_process_group → shims.init_distributed: NCCL, gloo or the TPU runtime"
+        return self.edit(node, replace, message, consumes=[node.func, *gone])
 
     def _carries_cpu_tensors(self, backend: str, context: Context) -> bool:
         """Whether collectives of the script may be made on tensors of the CPU, which XLA's group refuses."""

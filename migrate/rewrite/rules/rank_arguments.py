@@ -22,7 +22,7 @@ INERT = frozenset(
         "master_port",
     }
 )
-SAID = "no effect on a TPU"
+SAID = "no effect"  # and on what, or why: the vocabulary says it
 
 
 class RankArguments(Rule):
@@ -243,11 +243,10 @@ class RankArguments(Rule):
             yield from self.report(node, message)
             return
         option = f"{assign.targets[0].target.value}.local_rank"
-        if _is_assigned(option, "environ", context):
+        if any(_is_assigned(option, source, context) for source in ("environ", "local_rank()")):
             return
-        os = context.imports.require("os")
-        variable = code(context.string("LOCAL_RANK"))
-        added = cst.parse_statement(f"{option} = int({os}.environ[{variable}])")
+        asked = context.vocabulary.write("local rank") if context.portable else _variable(context)
+        added = cst.parse_statement(f"{option} = {asked}")
         yield self.edit(
             line,
             lambda updated: cst.FlattenSentinel([updated, added]),
@@ -267,15 +266,21 @@ class RankArguments(Rule):
         def replace(updated: cst.Call) -> cst.Call:
             old = keyword(updated, "help")
             if old is None:
-                said = context.string(SAID, like=flag.value)
+                said = context.string(context.vocabulary.inert, like=flag.value)
                 return with_args(updated, [*updated.args, keyword_arg("help", said)])
-            new = old.with_changes(value=_with_note(old.value))
+            new = old.with_changes(value=_with_note(old.value, context.vocabulary.inert))
             return updated.with_changes(args=[new if arg is old else arg for arg in updated.args])
 
         spoken = [] if default is None else [default.value]
         yield self.edit(
-            node, replace, f"{name} is accepted and has no effect on a TPU", consumes=spoken
+            node, replace, f"{name} is accepted: {context.vocabulary.inert}", consumes=spoken
         )
+
+
+def _variable(context: Context) -> str:
+    """Return the question for the local rank that reads the environment."""
+    os = context.imports.require("os")
+    return f"int({os}.environ[{code(context.string('LOCAL_RANK'))}])"
 
 
 def _inert_flag(call: cst.Call) -> cst.Arg | None:
@@ -288,14 +293,14 @@ def _inert_flag(call: cst.Call) -> cst.Arg | None:
     return None
 
 
-def _with_note(text: cst.BaseExpression) -> cst.BaseExpression:
+def _with_note(text: cst.BaseExpression, said: str) -> cst.BaseExpression:
     """Return the help text `text` with the note at its end."""
     if isinstance(text, cst.ConcatenatedString):
-        return text.with_changes(right=_with_note(text.right))
+        return text.with_changes(right=_with_note(text.right, said))
     assert isinstance(text, cst.SimpleString)
     end = len(text.value) - len(text.quote)
     stripped = text.value[:end].rstrip()
-    return text.with_changes(value=f"{stripped} ({SAID}){text.quote}")
+    return text.with_changes(value=f"{stripped} ({said}){text.quote}")
 
 
 def _is_assigned(option: str, from_what: str, context: Context) -> bool:
