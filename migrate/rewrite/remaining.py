@@ -106,6 +106,7 @@ ADVICE = {
     "torch.cuda.manual_seed_all": "torch_xla.manual_seed(seed)",
     "torch.cuda.set_device": "remove it: a replica sees one device",
     "torch.cuda.synchronize": "torch_xla.sync(wait=True)",
+    "torch.Tensor.cuda": "moves to CUDA: .to('xla')",
     "torch.compile": "its default backend raises on XLA: drop it, or backend='openxla'",
     "torch.distributed": "not known to work on the XLA backend: see torch_xla's documentation",
     "torch.distributed.Backend.GLOO": "the backend on XLA is 'xla'",
@@ -115,6 +116,7 @@ ADVICE = {
     "torch.distributed.barrier": "does nothing on XLA: torch_xla.core.xla_model.rendezvous(tag)",
     "torch.distributed.init_process_group": "the backend on XLA is 'xla', the address 'xla://'",
     "torch.distributed.broadcast_object_list": "raises on XLA: use a gloo group",
+    "torch.distributed.fsdp": "of torch's FSDP, which XLA has not: see torch_xla.distributed.fsdp",
     "torch.distributed.get_node_local_rank": (
         "needs LOCAL_RANK, which torch_xla.launch does not set: torch_xla.runtime.local_ordinal()"
     ),
@@ -122,6 +124,7 @@ ADVICE = {
     "torch.distributed.rpc": "RPC has no equivalent on XLA",
     "torch.multiprocessing.Process": "replicas are started by torch_xla.launch",
     "torch.multiprocessing.spawn": "replicas are started by torch_xla.launch",
+    "torch.nn.Module.cuda": "moves to CUDA: .to('xla')",
     "torch.nn.DataParallel": "does not parallelise on XLA: use DistributedDataParallel",
     "torch.nn.SyncBatchNorm": "shims.batch_norm.SyncBatchNorm",
     "torch.nn.parallel.DataParallel": "does not parallelise on XLA: use DistributedDataParallel",

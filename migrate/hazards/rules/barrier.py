@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import libcst as cst
 
 from migrate.hazards.common import NamedHazard
-from migrate.hazards.hazard import Severity, example
+from migrate.hazards.facts import Facts
+from migrate.hazards.hazard import Hit, Severity, example
+from migrate.rewrite.collective_calls import makes_gloo_group
+from migrate.rewrite.tree import keyword
 
 
 class Barrier(NamedHazard):
@@ -40,9 +45,19 @@ class Barrier(NamedHazard):
             """
             import threading
 
+            import torch.distributed as dist
+
             threading.Barrier(2)
             barrier = threading.Barrier(2)
             barrier.wait()
+            dist.barrier(group=dist.new_group(backend="gloo"))
             """
         ),
     )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield the use of one barrier that is not one of a group over gloo, which waits."""
+        call = facts.context.parent(node)
+        group = keyword(call, "group") if isinstance(call, cst.Call) else None
+        if group is None or not makes_gloo_group(group.value, facts.context):
+            yield from super().find(node, facts)

@@ -27,7 +27,7 @@ from migrate.rewrite.tree import bind, code, keyword, keyword_arg, with_args
 
 # Calls of which other rules speak, whatever device they are given.
 OTHERS = ("torch.cuda.", "torch.Generator", "torch.autocast", "torch.amp.", "torch.distributed.")
-DEVICE_NAME = re.compile(r"(.*_)?(dev|devices?|accelerator|acc|device_?(type|name|str))", re.I)
+DEVICE_NAME = re.compile(r"(.*_)?(acc|accelerator|devices|dev(ice)?_?(type|name|str(ing)?)?)", re.I)
 
 
 class Device(Rule):
@@ -134,6 +134,7 @@ class Device(Rule):
                     self.device = f'cuda:{local_rank}'
                     self.model = model.to(self.device)
                     self.probe = torch.empty(1).cuda().device
+                    self.options['device'] = 'cuda:0'
 
                 def where(self):
                     return Device('cuda', args.gpu), torch.device(args.device)
@@ -161,6 +162,7 @@ class Device(Rule):
                     self.device = 'xla'
                     self.model = model.to(self.device)
                     self.probe = torch.empty(1).to('xla').device
+                    self.options['device'] = 'xla'
 
                 def where(self):
                     return Device('xla'), torch.device(args.device)
@@ -245,8 +247,7 @@ class Device(Rule):
             if around is not None and re.search("dev", around.name.value):
                 yield from self._device(node.value, context)
         elif isinstance(node, cst.DictElement):
-            key = code(node.key).strip("'\"")
-            if DEVICE_NAME.fullmatch(key):
+            if DEVICE_NAME.fullmatch(code(node.key).strip("'\"")):
                 yield from self._spelled(node.value, context)
 
     def _call(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
@@ -285,6 +286,8 @@ class Device(Rule):
         self, value: cst.BaseExpression, target: cst.BaseExpression, context: Context
     ) -> Iterable[Edit]:
         """Yield the edits of a value that is kept under a name that says that it is a device."""
+        if isinstance(target, cst.Subscript) and DEVICE_NAME.fullmatch(_key(target)):
+            yield from self._spelled(value, context)
         if isinstance(target, cst.Attribute | cst.Name):
             last = target.attr.value if isinstance(target, cst.Attribute) else target.value
             if DEVICE_NAME.fullmatch(last) and not context.devices.is_load_location(target):
@@ -386,6 +389,10 @@ class Device(Rule):
     def _literal(self, value: cst.BaseExpression, context: Context) -> Edit:
         xla = context.string("xla", like=value)
         return self.edit(value, lambda _: xla, f"device {code(value)} → 'xla'", consumes=[value])
+
+
+def _key(target: cst.Subscript) -> str:
+    return code(target.slice[0]).strip("'\"")
 
 
 def _makes(value: cst.BaseExpression, context: Context) -> bool:
