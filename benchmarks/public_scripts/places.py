@@ -59,11 +59,15 @@ def prepared(script: Script, repositories: Path, scratch: Path) -> Place:
         "PUBLIC_SCRIPTS_SMALL_RESNET": "1" if script.small_resnet else "",
         "PUBLIC_SCRIPTS_SAMPLES": str(script.samples),
         "OPENAI_LOGDIR": str(out),
-        # Compiling is most of the time.
-        "XLA_FLAGS": os.environ.get("XLA_FLAGS", "--xla_backend_optimization_level=0"),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", _xla_flags(script)),
     }
     folder = repository / (script.folder or str(Path(script.path).parent))
     return Place(repository, folder, data, out, variables)
+
+
+def _xla_flags(script: Script) -> str:
+    """Return what lets XLA compile faster, where compiling is most of the time."""
+    return "" if script.optimized else "--xla_backend_optimization_level=0"
 
 
 def _free_port() -> int:

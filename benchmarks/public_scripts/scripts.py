@@ -30,6 +30,8 @@ class Script:
         args_to_prove: further arguments, for both sides, where the two are compared.
         project: the folder that is rewritten as a whole, where the script's local modules hold
             constructs of GPUs too; empty: the script alone.
+        optimized: let XLA optimize, which compiles longer, for a script whose batches, which no argument
+            sets, are so large that computing is most of its time.
         samples: how many images torchvision's own data sets have.
     """
 
@@ -42,6 +44,7 @@ class Script:
     folder: str = ""
     small_resnet: bool = False
     samples: int = 32
+    optimized: bool = False
     args_on_xla: str = ""
     args_to_prove: str = ""
     project: str = ""
@@ -171,6 +174,7 @@ SCRIPTS = (
         small_resnet=True,
         # Its batches of 256 make two steps.
         samples=1024,
+        optimized=True,
     ),
     Script(
         "rentainhe+pytorch-distributed-training",
