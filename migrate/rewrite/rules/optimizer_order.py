@@ -136,6 +136,7 @@ class OptimizerOrder(Rule):
 
             def main(batches):
                 network = torch.nn.Linear(2, 2).to('xla')
+                network.fit(fit=batches)
                 fit(network, batches)
             """
         ),
@@ -235,7 +236,8 @@ def _is_moved_before(node: cst.CSTNode, context: Context, seen: frozenset[int]) 
     name = function.name.value
     if context.functions.get(name) is not function:
         return False
-    mentions = [mention for mention in context.references(name) if mention is not function.name]
+    found = context.devices.mentions(function.name)
+    mentions = [mention for mention in found if mention is not function.name]
     calls = [context.parent(mention) for mention in mentions]
     return bool(calls) and all(
         isinstance(call, cst.Call)
