@@ -129,6 +129,7 @@ ADVICE = {
     "torch.nn.SyncBatchNorm": "shims.batch_norm.SyncBatchNorm",
     "torch.nn.parallel.DataParallel": "does not parallelise on XLA: use DistributedDataParallel",
     "torch.nn.parallel.DistributedDataParallel": "see that it gets no device_ids",
+    "torch.profiler.ProfilerActivity.CUDA": "records nothing on a TPU: torch_xla.debug.profiler",
     "torch.save": "torch_xla.core.xla_model.save(obj, path) on all ranks, outside of a rank guard",
     "torch.utils.checkpoint": "torch_xla.utils.checkpoint",
 }

@@ -22,12 +22,12 @@ from migrate.rewrite.devices import (
     option_names,
     pins,
 )
+from migrate.rewrite.kept_devices import DEVICE_NAME, device_for, is_kept, used_as_number
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import bind, code, keyword, keyword_arg, with_args
 
 # Calls of which other rules speak, whatever device they are given.
 OTHERS = ("torch.cuda.", "torch.Generator", "torch.autocast", "torch.amp.", "torch.distributed.")
-DEVICE_NAME = re.compile(r"(.*_)?(acc|accelerator|devices|dev(ice)?_?(type|name|str(ing)?)?)", re.I)
 
 
 class Device(Rule):
@@ -235,26 +235,23 @@ class Device(Rule):
         elif isinstance(node, cst.Param) and node.default is not None:
             yield from self._kept(node.default, node.name, context)
         elif isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
-            targets = (
-                [target.target for target in node.targets]
-                if isinstance(node, cst.Assign)
-                else [node.target]
-            )
-            if len(targets) == 1:
-                yield from self._kept(node.value, targets[0], context)
+            target = node.targets[0] if isinstance(node, cst.Assign) else node
+            if not isinstance(node, cst.Assign) or len(node.targets) == 1:
+                yield from self._kept(node.value, target.target, context)
         elif isinstance(node, cst.Return) and node.value is not None:
             around = context.function_around(node)
             if around is not None and re.search("dev", around.name.value):
                 yield from self._device(node.value, context)
-        elif isinstance(node, cst.DictElement):
-            if DEVICE_NAME.fullmatch(code(node.key).strip("'\"")):
-                yield from self._spelled(node.value, context)
+        elif isinstance(node, cst.DictElement) and DEVICE_NAME.fullmatch(_text(node.key)):
+            yield from self._spelled(node.value, context)
 
     def _call(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
         name = context.qualified_name(node.func) or ""
         if context.devices.says_where_to_load(node):
             return
-        if pins(node, context):
+        if pins(node, context) and context.portable:
+            yield self._pinned(node, context)
+        elif pins(node, context):
             message = "`.pin_memory()` goes: it is for copies to a GPU, and raises without one"
             assert isinstance(node.func, cst.Attribute)
             gone = [node.func.attr, *node.args]
@@ -286,25 +283,15 @@ class Device(Rule):
         self, value: cst.BaseExpression, target: cst.BaseExpression, context: Context
     ) -> Iterable[Edit]:
         """Yield the edits of a value that is kept under a name that says that it is a device."""
-        if isinstance(target, cst.Subscript) and DEVICE_NAME.fullmatch(_key(target)):
+        if isinstance(target, cst.Subscript) and DEVICE_NAME.fullmatch(_text(target.slice[0])):
             yield from self._spelled(value, context)
         if isinstance(target, cst.Attribute | cst.Name):
             last = target.attr.value if isinstance(target, cst.Attribute) else target.value
             if DEVICE_NAME.fullmatch(last) and not context.devices.is_load_location(target):
-                if self._used_as_number(target, context):
+                if used_as_number(target, context):
                     yield from self._spelled(value, context)
                 else:
                     yield from self._device(value, context)
-
-    def _used_as_number(self, target: cst.Attribute | cst.Name, context: Context) -> bool:
-        """Whether the script calculates with what it keeps under the name of a device."""
-        for node in context.devices.mentions(target):
-            above = context.parent(node)
-            if isinstance(above, cst.BinaryOperation) and not names_cuda(above):
-                return True
-            if isinstance(above, cst.Index | cst.ComparisonTarget | cst.Comparison):
-                return context.devices.kind(node) is Kind.INDEX
-        return False
 
     def _device(self, value: cst.BaseExpression, context: Context) -> Iterable[Edit]:
         """Yield the edits of an expression that is a device and nothing else."""
@@ -314,32 +301,27 @@ class Device(Rule):
             return
         kind = context.devices.kind(value)
         if isinstance(value, cst.Name | cst.Attribute) and (
-            kind is not Kind.INDEX or self._is_kept(value, context)
+            kind is not Kind.INDEX or is_kept(value, context)
         ):
             return  # the place that makes the device is edited
         is_index = kind is Kind.INDEX or isinstance(value, cst.Integer)
-        if names_cuda(value) or is_index or (kind is Kind.CUDA and not _makes(value, context)):
+        is_cuda = kind is Kind.CUDA and not _makes(value, context)
+        if names_cuda(value) or is_index or is_cuda or _to_port(value, context):
             yield self._literal(value, context)
-
-    def _is_kept(self, value: cst.Name | cst.Attribute, context: Context) -> bool:
-        """Whether `value` is assigned under the name of a device, so that the assignment is edited."""
-        last = value.attr.value if isinstance(value, cst.Attribute) else value.value
-        assigned = DEVICE_NAME.fullmatch(last) and context.devices.values(value)
-        return bool(assigned) and not self._used_as_number(value, context)
 
     def _spelled(self, value: cst.BaseExpression, context: Context) -> Iterable[Edit]:
         """Yield the edits of the literals for CUDA devices in a value that may be something else."""
         if isinstance(value, cst.IfExp):
             yield from self._spelled(value.body, context)
             yield from self._spelled(value.orelse, context)
-        elif names_cuda(value):
+        elif names_cuda(value) or _to_port(value, context):
             yield self._literal(value, context)
 
     def _torch_device(self, node: cst.Call, context: Context) -> Iterable[Edit]:
         first = keyword(node, "type") or (node.args[0] if node.args else None)
         if first is None:
             return
-        if context.devices.kind(node) is not Kind.CUDA:
+        if context.devices.kind(node) is not Kind.CUDA and not _to_port(first.value, context):
             return
         if isinstance(first.value, cst.IfExp):
             yield from self._device(first.value, context)
@@ -352,22 +334,36 @@ class Device(Rule):
         if (
             isinstance(kept, cst.Name | cst.Attribute)
             and len(node.args) == 1
-            and (context.devices.kind(kept) is not Kind.INDEX or self._is_kept(kept, context))
+            and (context.devices.kind(kept) is not Kind.INDEX or is_kept(kept, context))
         ):
             return  # the place that makes the device is edited
-        xla = context.string("xla", like=first.value)
+        xla = context.vocabulary.device(node, like=first.value)
+        message = f"{code(node)} → {code(xla)}"
+        if code(xla) == context.vocabulary.device_said:  # a device, and no name of one
+            yield self.edit(node, lambda _: xla, message, consumes=[node])
+            return
         yield self.edit(
-            node,
-            lambda call: call.with_changes(args=[cst.Arg(xla)]),
-            f"{code(node)} → 'xla'",
-            consumes=node.args,
+            node, lambda call: call.with_changes(args=[cst.Arg(xla)]), message, consumes=node.args
         )
 
     def _accelerator(self, node: cst.Call, context: Context) -> Edit:
-        xla = context.string("xla")
-        module = context.imports.require("torch")
-        made = cst.Call(cst.parse_expression(f"{module}.device"), [cst.Arg(xla)])
-        return self.edit(node, lambda _: made, f"{code(node)} → 'xla'", consumes=[node])
+        made = context.vocabulary.device(node)
+        said = context.vocabulary.device_said
+        if not context.portable or code(made) != said:
+            module = context.imports.require("torch")
+            made = cst.Call(cst.parse_expression(f"{module}.device"), [cst.Arg(made)])
+        return self.edit(node, lambda _: made, f"{code(node)} → {said}", consumes=[node])
+
+    def _pinned(self, node: cst.Call, context: Context) -> Edit:
+        function = cst.parse_expression(f"{context.imports.require('shims')}.pin_memory")
+        assert isinstance(node.func, cst.Attribute)
+
+        def replace(updated: cst.Call) -> cst.Call:
+            pinned = cst.ensure_type(updated.func, cst.Attribute).value
+            return updated.with_changes(func=function, args=[cst.Arg(pinned)])
+
+        message = "`.pin_memory()` → shims.pin_memory, on CUDA only"
+        return self.edit(node, replace, message, consumes=[node.func.attr, *node.args])
 
     def _cuda(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
         bound = bind(node, ("device", "non_blocking", "memory_format"))
@@ -376,7 +372,7 @@ class Device(Rule):
             return
         kept = [(name, node.args.index(arg)) for name, arg in bound.items() if name != "device"]
         gone = [arg for name, arg in bound.items() if name == "device"]
-        xla = cst.Arg(context.string("xla"))
+        xla = cst.Arg(context.vocabulary.device(node))
         assert isinstance(node.func, cst.Attribute)
 
         def replace(updated: cst.Call) -> cst.Call:
@@ -384,15 +380,22 @@ class Device(Rule):
             to = cst.ensure_type(updated.func, cst.Attribute).with_changes(attr=cst.Name("to"))
             return with_args(updated, [xla, *named]).with_changes(func=to)
 
-        yield self.edit(node, replace, ".cuda() → .to('xla')", consumes=[node.func.attr, *gone])
+        message = f".cuda() → .to({context.vocabulary.device_said})"
+        yield self.edit(node, replace, message, consumes=[node.func.attr, *gone])
 
     def _literal(self, value: cst.BaseExpression, context: Context) -> Edit:
-        xla = context.string("xla", like=value)
-        return self.edit(value, lambda _: xla, f"device {code(value)} → 'xla'", consumes=[value])
+        xla = device_for(value, context)
+        message = f"device {code(value)} → {code(xla)}"
+        return self.edit(value, lambda _: xla, message, consumes=[value])
 
 
-def _key(target: cst.Subscript) -> str:
-    return code(target.slice[0]).strip("'\"")
+def _to_port(value: cst.BaseExpression, context: Context) -> bool:
+    """Whether `value` is the name of the XLA device, in a script that is to run elsewhere too."""
+    return context.portable and string_value(value) == "xla"
+
+
+def _text(key: cst.CSTNode) -> str:
+    return code(key).strip("'\"")
 
 
 def _makes(value: cst.BaseExpression, context: Context) -> bool:
