@@ -22,7 +22,14 @@ from migrate.rewrite.devices import (
     option_names,
     pins,
 )
-from migrate.rewrite.kept_devices import DEVICE_NAME, device_for, is_kept, used_as_number
+from migrate.rewrite.kept_devices import (
+    DEVICE_NAME,
+    device_for,
+    is_kept,
+    to_port,
+    unpinned,
+    used_as_number,
+)
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import bind, code, keyword, keyword_arg, with_args
 
@@ -249,13 +256,11 @@ class Device(Rule):
         name = context.qualified_name(node.func) or ""
         if context.devices.says_where_to_load(node):
             return
-        if pins(node, context) and context.portable:
-            yield self._pinned(node, context)
-        elif pins(node, context):
-            message = "`.pin_memory()` goes: it is for copies to a GPU, and raises without one"
+        if pins(node, context):
+            message = "`.pin_memory()` is for copies to a GPU, and raises without one"
             assert isinstance(node.func, cst.Attribute)
             gone = [node.func.attr, *node.args]
-            yield self.edit(node, lambda call: call.func.value, message, consumes=gone)
+            yield self.edit(node, unpinned(context), message, consumes=gone)
         elif is_move(node, context):
             assert isinstance(node.func, cst.Attribute)
             if node.func.attr.value == "cuda":
@@ -306,7 +311,7 @@ class Device(Rule):
             return  # the place that makes the device is edited
         is_index = kind is Kind.INDEX or isinstance(value, cst.Integer)
         is_cuda = kind is Kind.CUDA and not _makes(value, context)
-        if names_cuda(value) or is_index or is_cuda or _to_port(value, context):
+        if names_cuda(value) or is_index or is_cuda or to_port(value, context):
             yield self._literal(value, context)
 
     def _spelled(self, value: cst.BaseExpression, context: Context) -> Iterable[Edit]:
@@ -314,14 +319,14 @@ class Device(Rule):
         if isinstance(value, cst.IfExp):
             yield from self._spelled(value.body, context)
             yield from self._spelled(value.orelse, context)
-        elif names_cuda(value) or _to_port(value, context):
+        elif names_cuda(value) or to_port(value, context):
             yield self._literal(value, context)
 
     def _torch_device(self, node: cst.Call, context: Context) -> Iterable[Edit]:
         first = keyword(node, "type") or (node.args[0] if node.args else None)
         if first is None:
             return
-        if context.devices.kind(node) is not Kind.CUDA and not _to_port(first.value, context):
+        if context.devices.kind(node) is not Kind.CUDA and not to_port(first.value, context):
             return
         if isinstance(first.value, cst.IfExp):
             yield from self._device(first.value, context)
@@ -339,7 +344,7 @@ class Device(Rule):
             return  # the place that makes the device is edited
         xla = context.vocabulary.device(node, like=first.value)
         message = f"{code(node)} → {code(xla)}"
-        if code(xla) == context.vocabulary.device_said:  # a device, and no name of one
+        if context.portable and code(xla) == context.vocabulary.device_said:  # no name of one
             yield self.edit(node, lambda _: xla, message, consumes=[node])
             return
         yield self.edit(
@@ -353,17 +358,6 @@ class Device(Rule):
             module = context.imports.require("torch")
             made = cst.Call(cst.parse_expression(f"{module}.device"), [cst.Arg(made)])
         return self.edit(node, lambda _: made, f"{code(node)} → {said}", consumes=[node])
-
-    def _pinned(self, node: cst.Call, context: Context) -> Edit:
-        function = cst.parse_expression(f"{context.imports.require('shims')}.pin_memory")
-        assert isinstance(node.func, cst.Attribute)
-
-        def replace(updated: cst.Call) -> cst.Call:
-            pinned = cst.ensure_type(updated.func, cst.Attribute).value
-            return updated.with_changes(func=function, args=[cst.Arg(pinned)])
-
-        message = "`.pin_memory()` → shims.pin_memory, on CUDA only"
-        return self.edit(node, replace, message, consumes=[node.func.attr, *node.args])
 
     def _cuda(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
         bound = bind(node, ("device", "non_blocking", "memory_format"))
@@ -387,11 +381,6 @@ class Device(Rule):
         xla = device_for(value, context)
         message = f"device {code(value)} → {code(xla)}"
         return self.edit(value, lambda _: xla, message, consumes=[value])
-
-
-def _to_port(value: cst.BaseExpression, context: Context) -> bool:
-    """Whether `value` is the name of the XLA device, in a script that is to run elsewhere too."""
-    return context.portable and string_value(value) == "xla"
 
 
 def _text(key: cst.CSTNode) -> str:

@@ -8,8 +8,8 @@ import libcst as cst
 
 from migrate.rewrite.context import Context
 from migrate.rewrite.devices import Kind, is_move
+from migrate.rewrite.kept_devices import DEVICE_NAME
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.device import DEVICE_NAME
 from migrate.rewrite.rules.typed_tensors import DTYPES
 from migrate.rewrite.tree import code, nodes_of, string_value
 
