@@ -20,6 +20,12 @@ from migrate.hazards.prescan import may_hold_hazards
 from migrate.hazards.rules import all_hazards
 from migrate.rewrite.calls.facts import ModuleCalls
 from migrate.rewrite.context import Context
+from migrate.rewrite.notebook_text import (
+    SUFFIX,
+    InvalidNotebookError,
+    NoCodeError,
+    parse_notebook,
+)
 from migrate.rewrite.source import (
     NotPythonError,
     NotUtf8Error,
@@ -60,12 +66,26 @@ def check_file(path: Path, config: Config, known: Known | None = None) -> tuple[
         raise UnreadableScriptError(what, "check the path and its permissions") from None
     if not known.entries and not may_hold_hazards(data):
         return ()
+    if path.suffix == SUFFIX:
+        return _check_notebook(data, path, config, known)
     try:
         source = parse(data, path)
     except (NotPythonError, NotUtf8Error) as error:
         shown = known.whole and config.selects(UNREADABLE)
         return _unreadable(path, error) if shown else ()
     return check_source(source, config, known)
+
+
+def _check_notebook(data: bytes, path: Path, config: Config, known: Known) -> tuple[Finding, ...]:
+    from migrate.hazards.notebook import check_notebook
+
+    try:
+        notebook = parse_notebook(data, path)
+    except NoCodeError:
+        return ()  # a page of text
+    except (InvalidNotebookError, NotUtf8Error) as error:
+        return _unreadable(path, error) if config.selects(UNREADABLE) else ()
+    return check_notebook(notebook, config, known.calls)
 
 
 def check_source(source: Source, config: Config, known: Known | None = None) -> tuple[Finding, ...]:
@@ -96,6 +116,8 @@ def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Findi
     for hazard, hit in hits(facts, hazards):
         origin = facts.steps.origin(hit.node) if facts.entries else ""
         start = context.position(hit.node)
+        if id(hit.node) in context.for_cuda:
+            continue  # a script for shims leaves this to a run on CUDA
         if not (whole or origin) or silenced(hazard.code, (start.line,), comments):
             continue
         severity = config.severity(hazard.code, hit.severity)

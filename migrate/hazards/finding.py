@@ -23,6 +23,8 @@ class Finding:
         name: the hazard's name.
         severity: how bad it is here.
         message: what happens on a TPU, and what to do.
+        cell: of a notebook, from 1, all its cells counted; lines are in it then.
+        file_line: where in the file of a notebook the line is written, from 1.
     """
 
     path: Path
@@ -34,3 +36,12 @@ class Finding:
     name: str
     severity: Severity
     message: str
+    cell: int | None = None
+    file_line: int | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it is, as it is shown after the path."""
+        if self.cell is None:
+            return f"{self.line}:{self.column}"
+        return f"cell {self.cell}:line {self.line}"

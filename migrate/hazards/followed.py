@@ -20,6 +20,7 @@ from migrate.hazards.reach import Entries, Leaving, leaving, reached, starts
 from migrate.rewrite.calls.analysis import Analysis
 from migrate.rewrite.calls.facts import ModuleCalls, calls_of_file
 from migrate.rewrite.context import Context
+from migrate.rewrite.notebook_cells import code_of
 from migrate.rewrite.project import MOST_MODULES, Project, root_of
 from migrate.rewrite.source import parse
 
@@ -117,7 +118,8 @@ class Followed:
 
 def _leaving(look: _Look) -> tuple[Leaving, ...]:
     try:
-        context = Context(parse(look.path.read_bytes(), look.path), look.calls)
+        data = code_of(look.path.read_bytes(), look.path)
+        context = Context(parse(data, look.path), look.calls)
     except (OSError, MigrateError):
         return ()  # the check itself says what is wrong
     return tuple(leaving(Facts(context, look.entries), look.name))

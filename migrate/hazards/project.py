@@ -1,4 +1,4 @@
-"""Walk folders and check every Python file in them, on all cores where there are many."""
+"""Walk folders and check every Python file and notebook in them, on all cores where there are many."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from migrate.hazards.finding import Finding
 from migrate.hazards.followed import Followed, Job
 from migrate.hazards.hazard import Severity
 from migrate.hazards.prescan import may_hold_hazards
+from migrate.rewrite.notebook_text import SUFFIX, read_notebook
 from migrate.rewrite.source import UnreadableScriptError
 
 # Fewer files than this are checked before other processes have started.
@@ -45,6 +46,7 @@ def check_paths(
 
     Raises:
         UnreadableScriptError: a path does not exist or cannot be read.
+        NotUtf8Error, InvalidNotebookError: a path is a notebook that cannot be read.
     """
     files = list(dict.fromkeys(file for path in paths for file in python_files(path, config)))
     worth = [file for file in files if _worth_parsing(file)]
@@ -81,24 +83,27 @@ def _processes(files: Sequence[Path]) -> int:
 
 
 def python_files(path: Path, config: Config) -> Iterator[Path]:
-    """Yield `path` itself if it is a file, else the Python files below it, sorted.
+    """Yield `path` itself if it is a file, else the Python files and notebooks below it, sorted.
 
     Hidden folders, virtual environments and what the configuration excludes are not walked into; what is
     named by the user is, whatever it is called.
 
     Raises:
         UnreadableScriptError: `path` does not exist.
+        NotUtf8Error, InvalidNotebookError: `path` itself is a notebook that cannot be read.
     """
     if not path.exists():
         raise UnreadableScriptError(f"{path}: no such file or folder", "check the path")
     if not path.is_dir():
+        if path.suffix == SUFFIX:
+            read_notebook(path)
         yield path
         return
     for folder, folders, names in os.walk(path):
         here = Path(folder)
         folders[:] = sorted(name for name in folders if not _skipped(here / name, config))
         for name in sorted(names):
-            if name.endswith(".py") and not _excluded(here / name, config):
+            if name.endswith((".py", SUFFIX)) and not _excluded(here / name, config):
                 yield here / name
 
 

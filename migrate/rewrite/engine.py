@@ -15,7 +15,7 @@ from migrate.hazards.after_rewrite import after_rewrite, origins
 from migrate.rewrite.apply import apply
 from migrate.rewrite.calls.facts import ModuleCalls
 from migrate.rewrite.context import Context
-from migrate.rewrite.notebook_cells import within_cells
+from migrate.rewrite.notebook_edits import within_cells
 from migrate.rewrite.notebook_text import SUFFIX, Notebook
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.plan import Plan, plan
@@ -177,7 +177,9 @@ def _later(source: Source, data: bytes, rules: Sequence[Rule], options: Options)
     def at_origin(notes: Sequence[Note]) -> tuple[Note, ...]:
         moved = []
         for note in notes:
-            line, shift = lines.get(note.line, (1, 0))
+            # A line that the first rules added counts with the one above it.
+            near = max((line for line in lines if line <= note.line), default=0)
+            line, shift = lines.get(near, (1, 0))
             moved.append(replace(note, line=line, column=max(1, note.column + shift)))
         return tuple(moved)
 

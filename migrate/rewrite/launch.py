@@ -18,7 +18,7 @@ import libcst as cst
 from migrate.rewrite.devices import moves
 from migrate.rewrite.environment import environment_name, is_read
 from migrate.rewrite.ranks import LAUNCHERS, PROCESS, SCRIPT, SPAWN
-from migrate.rewrite.tree import code, keyword, nodes, nodes_of, string_value
+from migrate.rewrite.tree import code, keyword, nodes, nodes_of, string_value, targets
 
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
@@ -166,7 +166,12 @@ class Launch:
         """
         assert self.guard is not None
         after = self._context.module.body[self._context.module.body.index(self.guard) + 1 :]
-        if any(not isinstance(s, cst.FunctionDef | cst.ClassDef) for s in after):
+        if self._context.source.is_notebook:
+            # The other cells run once, in the notebook itself, where a replica's names are not.
+            bound = {t.value for t in targets(self.guard) if isinstance(t, cst.Name)}
+            if any(bound & names_in(statement) for statement in after):
+                return True
+        elif any(not isinstance(s, cst.FunctionDef | cst.ClassDef) for s in after):
             return True
         if any(
             isinstance(node, cst.ImportFrom) and isinstance(node.names, cst.ImportStar)
@@ -198,6 +203,10 @@ class Launch:
             return True
         root, _, last = name.rpartition(".")
         return bool(root) and last in JOINING and not root.startswith("torch")
+
+    def joining(self) -> cst.Call | None:
+        """Return the first call by which the script joins a process group, where it shows."""
+        return next((call for call in self._context.all_of(cst.Call) if self._joins(call)), None)
 
     def _uses(self, node: cst.CSTNode) -> bool:
         return isinstance(node, cst.Call) and self._context.qualified_name(node.func) in USING

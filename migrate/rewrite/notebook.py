@@ -77,14 +77,6 @@ def check_notebook(
     check_stable(cells.code.encode(), path, calls=calls, options=options)
 
 
-def joined(data: bytes, path: Path) -> bytes:
-    """Return the code of the notebook at `path` as one module; empty where it cannot be read."""
-    try:
-        return join(parse_notebook(data, path)).code.encode()
-    except MigrateError:
-        return b""
-
-
 def written_scripts(notebook: Notebook) -> Iterator[tuple[Cell, str]]:
     """Yield the cells that write a script of their own, `%%writefile train.py`, with its text."""
     for cell in notebook.cells:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 
+from migrate.errors import MigrateError
 from migrate.rewrite.notebook_magics import Magics, hidden, parses
-from migrate.rewrite.notebook_text import Cell, Notebook
-from migrate.rewrite.plan import Plan
-from migrate.rewrite.rule import Edit, Finding, Wrap
+from migrate.rewrite.notebook_text import SUFFIX, Cell, Notebook, parse_notebook
 
 RULE = "notebook"
 # The line after each cell; the `x` are there where a notebook has such a name itself.
-MARK = re.compile(r"pass  # __migrate_x*cell_\d+__")
+MARK = re.compile(r"^pass  # __migrate_x*cell_\d+__", re.MULTILINE)
 
 
 class NotMappedError(Exception):
@@ -100,24 +99,6 @@ class Cells:
         return parts
 
 
-def within_cells(found: Plan) -> Plan:
-    """Return a plan for joined cells without the edits that go over the end of one; they are reported."""
-    context = found.context
-    lines = context.source.text.split("\n")
-    ends = [number for number, line in enumerate(lines, 1) if MARK.match(line)]
-    edits: list[Edit | Wrap] = []
-    findings = list(found.findings)
-    for edit in found.edits:
-        first = context.position(edit.node).line
-        last = context.position(edit.last).line if isinstance(edit, Wrap) else first
-        if bisect_left(ends, first) == bisect_left(ends, last):
-            edits.append(edit)
-            continue
-        message = f"{edit.message}: this goes over several cells, put them into one first"
-        findings.append(Finding(edit.rule, edit.node, message))
-    return replace(found, edits=tuple(edits), findings=tuple(findings))
-
-
 def join(notebook: Notebook) -> Cells:
     """Return the code cells of `notebook` as one module."""
     name = "__migrate_"
@@ -141,6 +122,19 @@ def join(notebook: Notebook) -> Cells:
         lines += [*code.split("\n"), f"pass  # {mark}{cell.number}__"]
         places += [(cell.number, number) for number in (*numbers, numbers[-1])]
     return Cells(notebook, "\n".join(lines) + "\n", tuple(places), tuple(unread), magics, mark)
+
+
+def code_of(data: bytes, path: Path) -> bytes:
+    """Return the Python of the file at `path`: its content, or that of a notebook's cells, joined.
+
+    Empty for a notebook that cannot be read.
+    """
+    if path.suffix != SUFFIX or MARK.search(data.decode(errors="replace")):
+        return data
+    try:
+        return join(parse_notebook(data, path)).code.encode()
+    except MigrateError:
+        return b""
 
 
 def _imported(notebook: Notebook, name: str) -> frozenset[str]:

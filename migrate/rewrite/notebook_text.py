@@ -37,6 +37,15 @@ class InvalidNotebookError(MigrateError):
     """
 
 
+class NoCodeError(InvalidNotebookError):
+    """The notebook holds no code.
+
+    Cause: all its cells are text.
+
+    Remedy: name a notebook with code cells.
+    """
+
+
 @dataclass(frozen=True)
 class Cell:
     """A code cell.
@@ -117,7 +126,7 @@ def parse_notebook(data: bytes, path: Path) -> Notebook:
     _check(content, path)
     cells = tuple(_cells(text, content["cells"]))
     if not cells:
-        raise InvalidNotebookError(f"{path}: has no code cells", "name a notebook with code")
+        raise NoCodeError(f"{path}: has no code cells", "name a notebook with code")
     return Notebook(path, data, text, cells)
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+from migrate.rewrite.notebook_cells import code_of
+
 # What marks the folder of a project, seen from a script in it.
 ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
 # A script that imports more local modules than this is part of a library; the rest counts as external.
@@ -95,6 +97,7 @@ class Project:
         if path not in self.modules and path not in self.unread:
             try:
                 data = self._given[path] if path in self._given else path.read_bytes()
+                data = code_of(data, path)
                 self.modules[path] = Module(path, data, _parsed(data))
             except (OSError, SyntaxError, ValueError, RecursionError) as error:
                 self.unread[path] = str(error) or type(error).__name__

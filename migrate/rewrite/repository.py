@@ -15,7 +15,7 @@ from migrate.errors import MigrateError
 from migrate.rewrite.calls.analysis import Analysis
 from migrate.rewrite.calls.facts import ModuleCalls, calls_of_file
 from migrate.rewrite.engine import Note, NotStableError, check_stable, rewrite_source, unified_diff
-from migrate.rewrite.notebook import check_notebook, joined, rewrite_notebook
+from migrate.rewrite.notebook import check_notebook, rewrite_notebook
 from migrate.rewrite.notebook_text import SUFFIX, parse_notebook
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.order import in_order
@@ -186,12 +186,8 @@ class _Job:
 
 def _project(folder: Path, paths: Sequence[Path], contents: Mapping[Path, bytes]) -> Project:
     """Return the project of the scripts, and of those notebooks whose content is given."""
-    given = {
-        path: joined(data, path) if path.suffix == SUFFIX else data
-        for path, data in contents.items()
-    }
-    read = [path for path in paths if path.suffix != SUFFIX or path in given]
-    return Project.of_files(folder, read, given)
+    read = [path for path in paths if path.suffix != SUFFIX or path in contents]
+    return Project.of_files(folder, read, contents)
 
 
 def _calls(project: Project, paths: Sequence[Path]) -> dict[Path, ModuleCalls]:

@@ -49,7 +49,7 @@ def check_summary(checked: Checked) -> Iterator[str]:
     """Yield a line for each finding, and one that counts them."""
     for one in checked.findings:
         code = click.style(f"{one.code} {one.severity}", fg=COLOURS[one.severity])
-        yield f"{one.path}:{one.line}:{one.column}: {code} {one.message}"
+        yield f"{one.path}:{one.place}: {code} {one.message}"
     yield click.style(_counted(checked), bold=True)
 
 
@@ -81,16 +81,23 @@ def check_as_json(checked: Checked) -> dict[str, Any]:
 
 
 def _as_json(one: Finding) -> dict[str, Any]:
-    return {**dataclasses.asdict(one), "path": str(one.path), "severity": one.severity.value}
+    values = {**dataclasses.asdict(one), "path": str(one.path), "severity": one.severity.value}
+    if one.cell is None:
+        del values["cell"], values["file_line"]
+    return values
 
 
 def check_as_github(checked: Checked) -> Iterator[str]:
     """Yield the workflow commands with which GitHub annotates the lines of a pull request."""
     for one in checked.findings:
-        where = f"file={_property(str(one.path))},line={one.line},col={one.column}"
-        title = _property(f"{one.code} {one.name}")
-        end = f"endLine={one.end_line},endColumn={one.end_column}"
-        yield f"::{ANNOTATIONS[one.severity]} {where},{end},title={title}::{_data(one.message)}"
+        file, title = _property(str(one.path)), _property(f"{one.code} {one.name}")
+        where = (
+            f"line={one.line},col={one.column},endLine={one.end_line},endColumn={one.end_column}"
+        )
+        message = _data(one.message)
+        if one.cell is not None:  # annotations are at the lines of the file, which is JSON
+            where, message = f"line={one.file_line}", f"{one.place}: {message}"
+        yield f"::{ANNOTATIONS[one.severity]} file={file},{where},title={title}::{message}"
 
 
 def _data(text: str) -> str:

@@ -66,22 +66,24 @@ def _result(one: Finding, index: dict[str, int], base: Path) -> dict[str, Any]:
     if path.is_relative_to(base):
         relative = quote(path.relative_to(base).as_posix())
         location = {"uri": relative, "uriBaseId": "SRCROOT"}
+    region = {
+        "startLine": one.line,
+        "startColumn": one.column,
+        "endLine": one.end_line,
+        "endColumn": one.end_column,
+    }
+    text: str = one.message
+    place: dict[str, Any] = {}
+    if one.cell is not None and one.file_line is not None:
+        # The region is in the file, which is JSON; the cell is told in words.
+        region = {"startLine": one.file_line}
+        text = f"{one.place}: {one.message}"
+        place = {"logicalLocations": [{"fullyQualifiedName": one.place}]}
+    physical = {"artifactLocation": location, "region": region}
     return {
         "ruleId": one.code,
         "ruleIndex": index[one.code],
         "level": LEVELS[one.severity],
-        "message": {"text": one.message},
-        "locations": [
-            {
-                "physicalLocation": {
-                    "artifactLocation": location,
-                    "region": {
-                        "startLine": one.line,
-                        "startColumn": one.column,
-                        "endLine": one.end_line,
-                        "endColumn": one.end_column,
-                    },
-                }
-            }
-        ],
+        "message": {"text": text},
+        "locations": [{"physicalLocation": physical, **place}],
     }

@@ -34,7 +34,8 @@ class ModuleScript(Rule):
     a guard, but asks for its rank (`os.environ`, parsed options with `--local_rank`) or moves something
     to the device when it is read, which in a spawned replica comes before rank and device are known.
 
-    **Reported.** Relative imports: `runpy` runs a file, not a module of a package. torch_xla holds two
+    **Reported.** A notebook whose cells join the process group and train at module level: only one
+    process runs them. Relative imports: `runpy` runs a file, not a module of a package. torch_xla holds two
     replicas in one process on TPU v2 and v3; there they would share the environment.
 
     Source: torch_xla 2.9 on the CPU and on two simulated replicas, Python 3.11: with `spawn` the
@@ -122,6 +123,15 @@ class ModuleScript(Rule):
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
         """Yield the edit of the statement after which, or before which, the lines come."""
+        if context.source.is_notebook:
+            if isinstance(node, cst.Module) and context.launch.style is Style.MODULE:
+                message = (
+                    "the cells of a notebook run in one process, as one replica: put what trains into a "
+                    "function and start it in a cell with "
+                    f"{context.vocabulary.say('launch')}(fn, start_method='fork')"
+                )
+                yield from self.report(context.launch.joining() or node, message)
+            return
         if isinstance(node, cst.Module):
             if context.launch.style is Style.MODULE and (line := _relative_import(node)):
                 message = (
