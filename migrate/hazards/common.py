@@ -36,12 +36,10 @@ def _is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
     above = facts.context.parent(node)
     if isinstance(above, cst.BaseElement):
         return True  # one of several types
-    if isinstance(above, cst.Arg):
-        call = facts.context.parent(above)
-        asks = isinstance(call, cst.Call) and isinstance(call.func, cst.Name)
-        return (
-            asks and call.func.value in ("isinstance", "issubclass") and call.args[0] is not above
-        )
+    call = facts.context.parent(above) if isinstance(above, cst.Arg) else None
+    if isinstance(call, cst.Call):
+        asks = isinstance(call.func, cst.Name) and call.func.value in ("isinstance", "issubclass")
+        return asks and call.args[0] is not above
     return any(isinstance(one, cst.Annotation) for one in facts.context.ancestors(node))
 
 
@@ -58,6 +56,8 @@ class ImportHazard(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one import statement."""
         for name in imported(node):
+            if facts.is_local(name):
+                return
             if any(name == module or name.startswith(f"{module}.") for module in self.modules):
                 optional = any(isinstance(a, cst.Try) for a in facts.context.ancestors(node))
                 severity = Severity.INFO if optional else self.severity

@@ -45,6 +45,12 @@ class Facts:
         """Which expressions are plausibly tensors on the device."""
         return Tensors(self.context, self.bindings, self.steps, self.names, self.entries)
 
+    def is_local(self, name: str) -> bool:
+        """Whether the dotted `name`, as imported, is a module of the user's project, or a part of one."""
+        return (
+            name in self.context.calls.local or name.rpartition(".")[0] in self.context.calls.local
+        )
+
     @property
     def guards(self) -> Guards:
         """Which code only some replicas run."""

@@ -31,10 +31,18 @@ class Names:
                 if not isinstance(
                     above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName
                 ):
-                    self._names[id(use)] = name_of_use
+                    self._names[id(use)] = self._seen(name_of_use, context)
+
+    def _seen(self, name: str, context: Context) -> str:
+        """Return `name`, after a dot where a module of the project has taken the name of a library."""
+        own = any(name.startswith(f"{module}.") for module in context.calls.local)
+        return f".{name}" if own else name
 
     def of(self, node: cst.CSTNode | None) -> str | None:
-        """Return the imported dotted name that `node` stands for; None for a part of a longer one."""
+        """Return the imported dotted name that `node` stands for; None for a part of a longer one.
+
+        What comes from a module of the user's project starts with a dot.
+        """
         return self._names.get(id(node))
 
     def all(self) -> frozenset[str]:

@@ -86,8 +86,8 @@ class Steps:
             if isinstance(above, cst.FunctionDef | cst.ClassDef):
                 return When.ELSEWHERE
             if isinstance(above, cst.If) and below is not above.test and above is not node:
-                if below is above.body and code(above.test).endswith("not self.training"):
-                    return When.ELSEWHERE  # evaluation, in the forward of a module
+                if _evaluates(above, below):
+                    return When.ELSEWHERE
                 conditional = True
             below = above
         return When.ELSEWHERE
@@ -122,7 +122,22 @@ class Steps:
         """Note that `node` runs inside of a step, and with it what it calls."""
         if id(node) not in self._inside:
             self._inside[id(node)] = origin
-            self.calls.extend((call, origin) for call in nodes_of(node, cst.Call))
+            self.calls.extend(
+                (call, origin)
+                for call in nodes_of(node, cst.Call)
+                if not self._in_evaluation(call, node)
+            )
+
+    def _in_evaluation(self, call: cst.Call, step: cst.CSTNode) -> bool:
+        """Whether a call in a step runs in evaluation only: below `if not self.training:`."""
+        below: cst.CSTNode = call
+        for above in self._context.ancestors(call):
+            if isinstance(above, cst.If) and _evaluates(above, below):
+                return True
+            if above is step:
+                return False
+            below = above
+        return False
 
     def _take_steps(self, suite: cst.BaseSuite, batch: Sequence[str], origin: str = "") -> None:
         """Take the steps of a block that trains: a loop's, or that of a function that is a whole step."""
@@ -195,6 +210,14 @@ def is_step(block: cst.With, context: Context) -> bool:
         and context.qualified_name(item.item.func) == "torch_xla.step"
         for item in block.items
     )
+
+
+def _evaluates(condition: cst.If, branch: cst.CSTNode) -> bool:
+    """Whether `branch` of `condition` runs only where a module does not train."""
+    test = code(condition.test)
+    if not test.endswith(".training"):
+        return False
+    return branch is condition.body if test.startswith("not ") else branch is condition.orelse
 
 
 def _nodes(span: Span) -> Iterator[cst.CSTNode]:

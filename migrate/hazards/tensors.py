@@ -156,6 +156,8 @@ class Tensors:
             return Kind.HOST
         if is_attribute_of_self(node):
             return self._of_self(node)
+        if name == "size" and not isinstance(self._context.parent(node), cst.Call):
+            return Kind.HOST  # of an array or an image; a tensor is asked with a call
         base = self.kind(node.value)
         if base in TENSORS:
             return base

@@ -197,6 +197,7 @@ class Guards:
             for mention in self._context.references(name)
             if mention is not function.name
             and self._context.function_around(mention) is not function  # recursion
+            and not self._is_imported(mention)  # subprocess.run is not one's own run
         ]
         if not mentions:
             return False
@@ -204,6 +205,11 @@ class Guards:
         found = all(self._is_guarded_call(mention) for mention in mentions)
         self._under_way.discard(id(function))
         return found
+
+    def _is_imported(self, mention: cst.Name) -> bool:
+        above = self._context.parent(mention)
+        is_part = isinstance(above, cst.Attribute) and above.attr is mention
+        return is_part and self._context.qualified_name(above) is not None
 
     def _is_guarded_call(self, mention: cst.Name) -> bool:
         called: cst.CSTNode = mention

@@ -10,7 +10,7 @@ import pytest
 from migrate.hazards.check import check_source
 from migrate.hazards.config import Config
 from migrate.hazards.finding import Finding
-from migrate.rewrite.source import parse
+from migrate.rewrite.source import parse, read
 
 
 def check(script: str) -> tuple[Finding, ...]:
@@ -159,3 +159,52 @@ def test_names_are_resolved_not_matched() -> None:
     )
     (one,) = check("from torch import cuda as c\n\nc.synchronize()\n")
     assert one.code == "XLA801"
+
+
+def test_a_module_of_the_project_may_have_the_name_of_a_library(tmp_path: Path) -> None:
+    package = tmp_path / "triton" / "toolkit"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package.parent / "metrics.py").write_text("")
+    (package / "core.py").write_text("class Metrics: ...\n")
+    script = tmp_path / "metrics.py"
+    script.write_text("import torch\nfrom triton.toolkit.core import Metrics\n")
+    assert check_source(read(script), Config()) == ()
+    script.write_text("import torch\nimport triton.language as tl\n")
+    assert [one.code for one in check_source(read(script), Config())] == ["XLA402"]
+
+
+def test_what_only_cuda_runs_is_left_to_it() -> None:
+    script = """
+    import shims
+    import torch
+
+    if shims.device_type() == "cuda":
+        torch.cuda.synchronize()
+    """
+    assert check(script) == ()
+    (one,) = check(script.replace('== "cuda"', '!= "cuda"'))
+    assert one.code == "XLA801"
+
+
+def test_what_only_evaluation_runs_is_no_part_of_the_step() -> None:
+    script = """
+    import torch
+
+
+    class Criterion(torch.nn.Module):
+        def forward(self, x, net):
+            if not self.training:
+                self.errors(x)
+            if net.training:
+                loss = x.mean()
+            else:
+                loss = x.mean().item()
+            return loss
+
+        def errors(self, x):
+            return x.sum().item()
+    """
+    assert check(script) == ()
+    (one,) = check(script.replace("if not self.training", "if self.training"))
+    assert one.code == "XLA201"

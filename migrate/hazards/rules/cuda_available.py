@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import libcst as cst
 
 from migrate.hazards.common import NamedHazard
-from migrate.hazards.hazard import Severity, example
+from migrate.hazards.facts import Facts
+from migrate.hazards.hazard import Hit, Severity, example
+from migrate.hazards.only_cuda import guards_cuda_only
 
 
 class CudaAvailable(NamedHazard):
@@ -13,6 +18,8 @@ class CudaAvailable(NamedHazard):
 
     **Why.** `"cuda" if torch.cuda.is_available() else "cpu"` trains on the CPU of the TPU host, without a
     word.
+
+    Where only seeds, waits or figures of the memory depend on it, this is information.
 
     **What to do.** `torch_xla.device()`; `migrate rewrite` does it.
     """
@@ -38,7 +45,24 @@ class CudaAvailable(NamedHazard):
             """
             import torch
 
+
+            def seed(number):
+                torch.manual_seed(number)
+                if torch.cuda.is_available():  # XLA704 info
+                    torch.cuda.manual_seed_all(number)
+            """
+        ),
+        example(
+            """
+            import torch
+
             device = "mps" if torch.backends.mps.is_available() else "cpu"
             """
         ),
     )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one question; information where only calls of torch.cuda depend on it."""
+        for hit in super().find(node, facts):
+            inert = guards_cuda_only(node, facts)
+            yield replace(hit, severity=Severity.INFO) if inert else hit

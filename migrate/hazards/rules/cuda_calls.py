@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import libcst as cst
 
 from migrate.hazards.common import NamedHazard
-from migrate.hazards.hazard import Severity, example
+from migrate.hazards.facts import Facts
+from migrate.hazards.hazard import Hit, Severity, example
+from migrate.hazards.only_cuda import only_with_cuda
 
 
 class CudaCalls(NamedHazard):
     """A call of `torch.cuda` that raises without CUDA.
 
-    **Why.** There is no CUDA device on a TPU host: these raise as soon as they are called.
+    **Why.** There is no CUDA device on a TPU host: these raise as soon as they are called. Below
+    `if torch.cuda.is_available():` nothing calls them there, and this is information.
 
     **What to do.** What the message says; `migrate rewrite` does most of it.
 
@@ -58,6 +64,13 @@ class CudaCalls(NamedHazard):
                 torch.cuda.set_device(rank)  # XLA801
                 torch.cuda.synchronize()  # XLA801
                 return torch.cuda.Event(enable_timing=True)  # XLA801
+
+
+            def wait(x):
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()  # XLA801 info
+                if x.is_cuda and x.device.type == "cuda":
+                    torch.cuda.synchronize(x.device)  # XLA801 info
             """
         ),
         example(
@@ -70,3 +83,9 @@ class CudaCalls(NamedHazard):
             """
         ),
     )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one use; information where only a run on CUDA comes to it."""
+        for hit in super().find(node, facts):
+            never = only_with_cuda(node, facts)
+            yield replace(hit, severity=Severity.INFO) if never else hit

@@ -10,6 +10,7 @@ from migrate.hazards.common import NamedHazard
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hit, Severity, example
 from migrate.hazards.vocabulary import words
+from migrate.rewrite.tree import nodes_of
 
 COLLECTIVES = words(
     "all_reduce all_gather all_gather_into_tensor reduce_scatter reduce_scatter_tensor broadcast reduce "
@@ -17,6 +18,10 @@ COLLECTIVES = words(
     "gather_object scatter_object_list"
 )
 XLA_COLLECTIVES = ("rendezvous", "all_reduce", "mesh_reduce", "all_gather", "reduce_scatter")
+COLLECTIVE = frozenset(
+    [f"torch.distributed.{name}" for name in COLLECTIVES]
+    + [f"torch_xla.core.xla_model.{name}" for name in XLA_COLLECTIVES]
+)
 
 
 class GuardedCollective(NamedHazard):
@@ -62,7 +67,21 @@ class GuardedCollective(NamedHazard):
         ),
         example(
             """
+            import subprocess
+
             import torch.distributed as dist
+
+
+            def share(rows, rank, part):
+                if rank == 0:
+                    dist.scatter(part, rows, src=0)
+                else:
+                    dist.scatter(part, src=0)
+                return subprocess.run(["date"]) if rank else None
+
+
+            def run(loss):
+                dist.all_reduce(loss)
 
 
             def finish(loss, rank, world_size):
@@ -80,6 +99,20 @@ class GuardedCollective(NamedHazard):
             above = facts.context.parent(node)
             called = isinstance(above, cst.Call) and above.func is node
             guard = facts.guards.around(node) if called else None
-            if guard is not None:
+            if guard is not None and not self._in_both(node, guard, facts):
                 line = facts.context.position(guard).line
                 yield self.hit(node, f"{hit.message} (line {line}): the others wait for ever")
+
+    def _in_both(self, node: cst.CSTNode, guard: cst.CSTNode, facts: Facts) -> bool:
+        """Whether both branches of a condition of the rank come to the same collectives."""
+        if not isinstance(guard, cst.If) or not isinstance(guard.orelse, cst.Else):
+            return False
+        one, other = (
+            [
+                name
+                for call in nodes_of(branch, cst.Call)
+                if (name := facts.names.of(call.func)) in COLLECTIVE
+            ]
+            for branch in (guard.body, guard.orelse)
+        )
+        return one == other

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import libcst as cst
 
 from migrate.hazards.common import NamedHazard
-from migrate.hazards.hazard import Severity, example
+from migrate.hazards.facts import Facts
+from migrate.hazards.hazard import Hit, Severity, example
 
 
 class JitScript(NamedHazard):
@@ -37,6 +41,10 @@ class JitScript(NamedHazard):
             @torch.jit.script  # XLA709
             def gelu(x):
                 return x * torch.sigmoid(1.702 * x)
+
+
+            def export(model, x):
+                torch.jit.trace(model, x).save("model.pt")  # XLA709 info
             """
         ),
         example(
@@ -50,3 +58,9 @@ class JitScript(NamedHazard):
             """
         ),
     )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one use; a trace, which syncs nothing and mostly exports a model, is information."""
+        traced = facts.names.of(node) == "torch.jit.trace"
+        for hit in super().find(node, facts):
+            yield replace(hit, severity=Severity.INFO) if traced else hit

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
+from migrate.hazards.only_cuda import only_with_cuda
 
 SEEDS = frozenset({"torch.manual_seed", "torch.random.manual_seed"})
 CUDA_SEEDS = frozenset({"torch.cuda.manual_seed", "torch.cuda.manual_seed_all"})
@@ -36,6 +37,8 @@ class Seed(Hazard):
             import torch
 
             torch.manual_seed(0)  # XLA813
+            if torch.cuda.is_available():
+                torch.cuda.manual_seed_all(0)  # XLA813 info
             x = torch.ones(3).cuda()
             """
         ),
@@ -66,4 +69,6 @@ class Seed(Hazard):
         if name not in SEEDS | CUDA_SEEDS or not facts.called.isdisjoint(XLA_SEEDS):
             return
         if name in CUDA_SEEDS or facts.context.moves_to_accelerator:
-            yield self.hit(node, f"{name} does not seed XLA: torch_xla.manual_seed(seed) too")
+            severity = Severity.INFO if only_with_cuda(node, facts) else self.severity
+            message = f"{name} does not seed XLA: torch_xla.manual_seed(seed) too"
+            yield self.hit(node, message, severity)

@@ -10,7 +10,7 @@ from pathlib import Path
 from migrate.rewrite.calls.analysis import Analysis
 from migrate.rewrite.calls.effect import Effect
 from migrate.rewrite.calls.scopes import ModuleScope, Region
-from migrate.rewrite.project import Module, Project
+from migrate.rewrite.project import Module, Project, file_of
 
 # Where a call ends: line (from 1) and column (from 0, in characters). No two calls end at one place.
 End = tuple[int, int]
@@ -36,6 +36,7 @@ class ModuleCalls:
         marked: the lines of those that a comment `# migrate: step` marks.
         unused_marks: the lines of such comments that stand at no loop.
         obstacles: calls that train in a way that no step can hold, with the reason.
+        local: the dotted names of the modules that it imports and that are files of the project.
     """
 
     effects: Mapping[End, Effect] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class ModuleCalls:
     marked: frozenset[int] = frozenset()
     unused_marks: tuple[int, ...] = ()
     obstacles: Mapping[End, str] = field(default_factory=dict)
+    local: frozenset[str] = frozenset()
 
 
 def calls_of_script(script: Path, data: bytes) -> ModuleCalls:
@@ -75,7 +77,19 @@ def calls_of_file(analysis: Analysis, path: Path) -> ModuleCalls:
                 effects[end] = effect
     lines = frozenset(region.loop.lineno for region in loops if region.loop is not None)
     marked = frozenset(r.loop.lineno for r in loops if r.marked and r.loop is not None)
-    return ModuleCalls(effects, definitions, lines, marked, tuple(scope.unused_marks), obstacles)
+    unused = tuple(scope.unused_marks)
+    local = frozenset(_local(analysis, scope))
+    return ModuleCalls(effects, definitions, lines, marked, unused, obstacles, local)
+
+
+def _local(analysis: Analysis, scope: ModuleScope) -> Iterator[str]:
+    """Yield the modules that a file imports, absolutely, and that are files of the project."""
+    for region in _regions(analysis, scope):
+        for binding, _ in region.imports:
+            if binding.level == 0:
+                place = analysis.project.find(scope.module.path, binding.module)
+                if place is not None and file_of(place) is not None:
+                    yield binding.module
 
 
 def _regions(analysis: Analysis, scope: ModuleScope) -> Iterator[Region]:
