@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
 from migrate.rewrite.devices import is_move
+from migrate.rewrite.ranks import LAUNCHERS
 
 ASKS = frozenset(
     {
@@ -94,5 +95,20 @@ class ModuleLevel(Hazard):
         if facts.context.function_around(node) is None and facts.launches:
             if any(isinstance(above, cst.Lambda) for above in facts.context.ancestors(node)):
                 return
+            if facts.context.source.is_notebook and not _launches_below(node, facts):
+                return  # the cells run in their order, and only once
             message = "touches the device before the launch, which raises then: into the worker"
             yield self.hit(node, message)
+
+
+def _launches_below(node: cst.Call, facts: Facts) -> bool:
+    """Whether a launch stands below `node`, or in a function, which any later cell may call."""
+    line = facts.context.position(node).line
+    return any(
+        facts.names.of(call.func) in LAUNCHERS
+        and (
+            facts.context.position(call).line > line
+            or facts.context.function_around(call) is not None
+        )
+        for call in facts.calls
+    )
