@@ -6,7 +6,7 @@ knows: the run on CUDA keeps them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -86,6 +86,28 @@ def only_on_cuda(rule: Rule, node: cst.Expr | cst.Assign, context: Context, why:
         return cst.If(test=test, body=body, leading_lines=updated.leading_lines)
 
     return rule.edit(line, replace, message, consumes=[node])
+
+
+def contexts_on_cuda(
+    rule: Rule, node: cst.With, names: Container[str | None], context: Context
+) -> Iterator[Edit]:
+    """Yield the edits that leave the contexts `names` of a `with` to CUDA; elsewhere they do nothing."""
+    for item in node.items:
+        called = item.item.func if isinstance(item.item, cst.Call) else None
+        if item.asname is not None or context.qualified_name(called) not in names:
+            continue
+        nothing = cst.parse_expression(f"{context.imports.require('contextlib')}.nullcontext()")
+        test = is_cuda(context)
+
+        def replace(
+            updated: cst.BaseExpression,
+            test: cst.BaseExpression = test,
+            nothing: cst.BaseExpression = nothing,
+        ) -> cst.IfExp:
+            return cst.IfExp(test=test, body=updated, orelse=nothing)
+
+        message = f"`with {code(item.item)}`: on CUDA only"
+        yield rule.edit(item.item, replace, message, consumes=[item.item])
 
 
 def or_none(updated: cst.BaseExpression, context: Context) -> cst.IfExp:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.cuda_only import is_cuda
 from migrate.rewrite.devices import names_cuda
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import code, keyword, nodes, string_value, with_args
@@ -125,6 +126,9 @@ class PinnedMemory(Rule):
             return
         device = keyword(node, "pin_memory_device")
         pinned = keyword(node, "pin_memory")
+        if context.portable:
+            yield from self._portable(node, pinned, device, context)
+            return
         if pinned is None and len(node.args) > POSITION:
             yield from self._unnamed(node.args[: POSITION + 1])
         if pinned is not None and code(pinned.value) in OFF:
@@ -142,6 +146,38 @@ class PinnedMemory(Rule):
                 return with_args(updated, args)
 
             yield self.edit(node, replace, f"{code(gone[0])} goes: it is for CUDA", consumes=gone)
+
+    def _portable(
+        self, node: cst.Call, pinned: cst.Arg | None, device: cst.Arg | None, context: Context
+    ) -> Iterable[Edit]:
+        """Yield the edits in the portable style: pinned on CUDA only, by the current device."""
+        if pinned is None and len(node.args) > POSITION:
+            plain = not any(arg.star or arg.keyword for arg in node.args[: POSITION + 1])
+            pinned = node.args[POSITION] if plain else None
+        if pinned is not None:
+            yield from self._on_cuda(pinned.value, context)
+        if device is not None:
+            index = node.args.index(device)
+            yield self.edit(
+                node,
+                lambda updated: with_args(
+                    updated, [*updated.args[:index], *updated.args[index + 1 :]]
+                ),
+                f"{code(device)} goes: the current device is the replica's",
+                consumes=[device],
+            )
+
+    def _on_cuda(self, value: cst.BaseExpression, context: Context) -> Iterable[Edit]:
+        """Yield the edit of a value that says whether to pin."""
+        if code(value) in OFF or id(value) in context.for_cuda or "device_type()" in code(value):
+            return
+        test = is_cuda(context)
+        message = f"pin_memory={code(value)}: on CUDA only"
+        named = isinstance(value, cst.Name | cst.Attribute) and code(value) != "True"
+        if _is_on(value, context) and not named:
+            yield self.edit(value, lambda _: test, message, consumes=[value])
+        else:
+            yield self.edit(value, lambda updated: _both(updated, test), message)
 
     def _unnamed(self, args: Sequence[cst.Arg]) -> Iterable[Edit]:
         pinned = args[-1]
@@ -164,6 +200,9 @@ class PinnedMemory(Rule):
         if not at or not _imports_loaders(context):
             return
         element = node.elements[at[0]]
+        if context.portable:
+            yield from self._on_cuda(element.value, context)
+            return
         if not _is_on(element.value, context):
             return
 
@@ -217,3 +256,11 @@ def _is_on(value: cst.BaseExpression, context: Context) -> bool:
         or (isinstance(node, cst.Call) and context.qualified_name(node.func) in AVAILABLE)
         for node in nodes(value)
     )
+
+
+def _both(value: cst.BaseExpression, test: cst.BaseExpression) -> cst.BooleanOperation:
+    """Return `value and test`."""
+    loose = isinstance(value, cst.BooleanOperation | cst.IfExp | cst.Lambda) and not value.lpar
+    if loose:
+        value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return cst.BooleanOperation(value, cst.And(), test)

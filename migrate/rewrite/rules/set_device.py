@@ -8,8 +8,10 @@ import libcst as cst
 
 from migrate.rewrite.branch import unwrapped
 from migrate.rewrite.context import Context
+from migrate.rewrite.cuda_only import contexts_on_cuda, only_on_cuda
+from migrate.rewrite.launch import INIT
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.tree import code
+from migrate.rewrite.tree import code, nodes_of
 
 SETTERS = frozenset(
     {
@@ -95,14 +97,26 @@ class SetDevice(Rule):
         """Yield the removal of a statement or of a `with`, or the finding on another use."""
         if isinstance(node, cst.Expr):
             name = _called(node.value, context)
-            if name in SETTERS:
+            if name in SETTERS and context.portable and not _joins(context):
+                yield only_on_cuda(self, node, context, "another replica sees one device")
+            elif name in SETTERS:
                 message = f"{code(node)} goes: a replica sees one device"
                 yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+        elif isinstance(node, cst.With) and context.portable:
+            yield from contexts_on_cuda(self, node, CONTEXTS, context)
         elif isinstance(node, cst.With):
             yield from unwrapped(self, node, CONTEXTS, "a replica sees one device", context)
         elif context.qualified_name(node) in SETTERS and not _is_part(node, context):
             message = f"{code(node)}: remove it, a replica sees one device"
             yield from self.report(node, message)
+
+
+def _joins(context: Context) -> bool:
+    """Whether the script joins the process group, for which shims makes the replica's GPU the current one."""
+    return any(
+        context.qualified_name(call.func) in INIT | {"shims.init_distributed"}
+        for call in nodes_of(context.module, cst.Call)
+    )
 
 
 def _called(node: cst.BaseExpression, context: Context) -> str | None:
