@@ -138,6 +138,16 @@ ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "it has no effect on a TPU",
 }
 
+SPOKEN_OF = (
+    cst.Attribute,
+    cst.BinaryOperation,
+    cst.Call,
+    cst.ConcatenatedString,
+    cst.FormattedString,
+    cst.Name,
+    cst.SimpleString,
+)
+
 
 def remaining(context: Context, handled: frozenset[int]) -> Iterator[Finding]:
     """Yield a finding for each construct of CUDA or torch.distributed that is left.
@@ -146,7 +156,7 @@ def remaining(context: Context, handled: frozenset[int]) -> Iterator[Finding]:
         context: the script.
         handled: ids of the nodes that an edit or a rule's finding speaks of.
     """
-    for node in context.nodes:
+    for node in context.all_of(*SPOKEN_OF):
         if id(node) in handled or id(node) in context.for_cuda:
             continue
         message = _advice(node, context)
@@ -169,12 +179,12 @@ def _advice(node: cst.CSTNode, context: Context) -> str | None:
 
 
 def _advice_on_name(node: cst.Name | cst.Attribute, context: Context) -> str | None:
-    above = context.parent(node)
-    if isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName):
-        return None  # a part of a longer name, or the import itself
     name = context.qualified_name(node)
     if name is None:
         return None
+    above = context.parent(node)
+    if isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName):
+        return None  # a part of a longer name, or the import itself
     name = name.replace(".distributed_c10d.", ".", 1)
     if name in WORKS or (name in SPOKEN_FOR and _is_called_or_asked(node, context)):
         return None

@@ -11,6 +11,7 @@ from migrate.rewrite.walk import code_nodes
 from migrate.rewrite.walk import nodes as nodes
 from migrate.rewrite.walk import nodes_of as nodes_of
 
+_EMPTY = cst.Module(body=[])
 TARGETED = frozenset(
     {
         cst.AssignTarget,
@@ -157,7 +158,27 @@ def string_value(node: cst.CSTNode | None) -> str | None:
 
 def code(node: cst.CSTNode) -> str:
     """Return the source text of `node` on one line."""
-    return " ".join(cst.Module(body=[]).code_for_node(node).split())
+    kind = type(node)
+    if kind is cst.Name or kind is cst.Attribute:
+        plain = _plain(node)
+        if plain:
+            return plain
+    return " ".join(_EMPTY.code_for_node(node).split())
+
+
+def _plain(node: cst.CSTNode) -> str:
+    """Return the text of a dotted name without spaces and parentheses; empty for anything else."""
+    parts: list[str] = []
+    while isinstance(node, cst.Attribute):
+        before, after = node.dot.whitespace_before, node.dot.whitespace_after
+        if not (before.empty and after.empty) or node.lpar or node.attr.lpar:
+            return ""
+        parts.append(node.attr.value)
+        node = node.value
+    if not isinstance(node, cst.Name) or node.lpar:
+        return ""
+    parts.append(node.value)
+    return ".".join(reversed(parts))
 
 
 def is_docstring(statement: cst.CSTNode) -> bool:

@@ -122,6 +122,8 @@ class GuardedSave(Hazard):
                 return None
             saved = (bind(call, PARAMETERS) or {}).get("obj") or keyword(call, "data")
             return [saved.value if saved is not None else call]
+        if facts.called.isdisjoint(SAVES):
+            return None
         found = []
         for function in facts.functions_called(call):
             for inner in nodes_of(function.body, cst.Call):

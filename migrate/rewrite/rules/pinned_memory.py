@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import libcst as cst
 
@@ -238,6 +239,7 @@ def _keeps_arguments(call: cst.Call, context: Context) -> bool:
     return updates or code(call.func) == "dict"
 
 
+@lru_cache(maxsize=2)
 def _imports_loaders(context: Context) -> bool:
     return any(
         context.qualified_name(node) in LOADERS for node in context.all_of(cst.Attribute, cst.Name)

@@ -59,7 +59,7 @@ class TiedWeights(Rule):
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Finding]:
         """Yield a finding for one assignment that ties two weights."""
         assert isinstance(node, cst.Assign)
-        places = [node.value, *(target.target for target in node.targets)]
+        places = [*(target.target for target in node.targets), node.value]
         if all(_is_weight_of_part(place) for place in places):
             message = (
                 f"`{code(node)}`: after .to('xla') they are no longer tied; repeat it after the move, or "
@@ -70,8 +70,5 @@ class TiedWeights(Rule):
 
 def _is_weight_of_part(node: cst.BaseExpression) -> bool:
     """Whether `node` is `self.PART.weight`, the part being as deep as it likes."""
-    return (
-        code(node).startswith("self.")
-        and code(node).count(".") > 1
-        and code(node).endswith(".weight")
-    )
+    text = code(node)
+    return text.startswith("self.") and text.count(".") > 1 and text.endswith(".weight")
