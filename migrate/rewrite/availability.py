@@ -16,6 +16,9 @@ from migrate.rewrite.tree import code
 BFLOAT16 = frozenset({"torch.cuda.is_bf16_supported"})
 
 
+ENDS = frozenset({"exit", "quit", "sys.exit"})
+
+
 def question(rule: Rule, call: cst.Call, context: Context) -> Iterator[Edit]:
     """Yield the edit of one question: is there an accelerator?
 
@@ -38,6 +41,26 @@ def question(rule: Rule, call: cst.Call, context: Context) -> Iterator[Edit]:
             yield rule.edit(choice, lambda _: backend, message, consumes=[choice])
             return
     yield _answer(rule, call, asked, negated, context)
+
+
+def insists(above: cst.CSTNode | None, condition: cst.BaseExpression, answer: object) -> bool:
+    """Whether the script refuses to run without a GPU: `assert`, or `if not …: raise`.
+
+    Args:
+        above: the statement, or whatever is above the condition.
+        condition: the condition that asks.
+        answer: what it comes to where there is an accelerator.
+    """
+    if isinstance(above, cst.Assert):
+        return above.test is condition and answer is True
+    if not isinstance(above, cst.If) or above.orelse is not None or answer is not False:
+        return False
+    last = above.body.body[-1]
+    ends = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+    return above.test is condition and (
+        isinstance(ends, cst.Raise)
+        or (isinstance(ends, cst.Expr) and code(ends.value).split("(")[0] in ENDS)
+    )
 
 
 def _with_not(call: cst.Call, context: Context) -> tuple[cst.BaseExpression, bool]:

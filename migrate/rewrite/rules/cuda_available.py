@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.rewrite.availability import question
+from migrate.rewrite.availability import insists, question
 from migrate.rewrite.branch import body_of
 from migrate.rewrite.context import Context
 from migrate.rewrite.devices import is_move, names_cuda
@@ -23,7 +23,6 @@ ASKED = frozenset(
     }
 )
 
-ENDS = frozenset({"exit", "quit", "sys.exit"})
 # What a condition comes to: decided, or what is left of it.
 Answer = bool | cst.BaseExpression
 
@@ -196,7 +195,7 @@ class CudaAvailable(Rule):
             return
         condition = _condition(node, context)
         above = context.parent(condition)
-        if context.portable and not _insists(above, condition, context):
+        if context.portable and not insists(above, condition, _fold(condition, condition, context)):
             stays = isinstance(above, cst.If | cst.IfExp) and _stays(above.body, context)
             if stays:
                 yield from self.report(
@@ -296,21 +295,6 @@ class CudaAvailable(Rule):
         asked = [c for c in nodes_of(test, cst.Call) if _is_asked(c, context)]
         gone: list[cst.CSTNode] = [test] if isinstance(answer, bool) else [*asked]
         return self.edit(test, replace, f"`{code(test)}` → `{shown}`", consumes=gone)
-
-
-def _insists(above: cst.CSTNode | None, condition: cst.BaseExpression, context: Context) -> bool:
-    """Whether the script refuses to run without a GPU: `assert`, or `if not …: raise`."""
-    answer = _fold(condition, condition, context)
-    if isinstance(above, cst.Assert):
-        return above.test is condition and answer is True
-    if not isinstance(above, cst.If) or above.orelse is not None or answer is not False:
-        return False
-    last = above.body.body[-1]
-    ends = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
-    return above.test is condition and (
-        isinstance(ends, cst.Raise)
-        or (isinstance(ends, cst.Expr) and code(ends.value).split("(")[0] in ENDS)
-    )
 
 
 def _is_asked(call: cst.Call, context: Context) -> bool:

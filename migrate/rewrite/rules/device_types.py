@@ -104,7 +104,11 @@ class DeviceTypes(Rule):
                 and node.func.attr.value == "startswith"
                 and _is_device(node.func.value, context)
             ):
-                yield self._literal(prefix, context)
+                yield (
+                    self._starts(node, context)
+                    if context.portable
+                    else self._literal(prefix, context)
+                )
         elif isinstance(node, cst.Attribute) and node.attr.value == "is_cuda":
             yield from self._is_cuda(node, context)
 
@@ -120,7 +124,11 @@ class DeviceTypes(Rule):
                 operator, cst.Equal | cst.NotEqual | cst.In | cst.NotIn
             ):
                 if _is_device(asked, context):
-                    yield self._literal(literal, context)
+                    yield (
+                        self._is_cpu(node, literal, context)
+                        if context.portable
+                        else self._literal(literal, context)
+                    )
                 elif isinstance(asked, cst.Attribute) and asked.attr.value == "type":
                     yield from self._kernel(node)
 
@@ -153,15 +161,18 @@ class DeviceTypes(Rule):
         if branch is None or not _moves_something(branch, context):
             yield from self._kernel(node)
             return
-        xla = context.string("xla")
+        xla = context.string("cpu" if context.portable else "xla")
+        equals = cst.NotEqual() if context.portable else cst.Equal()
 
         def replace(updated: cst.Attribute) -> cst.Comparison:
             kind = cst.Attribute(cst.Attribute(updated.value, cst.Name("device")), cst.Name("type"))
             return cst.Comparison(
-                kind, [cst.ComparisonTarget(cst.Equal(), xla)], lpar=updated.lpar, rpar=updated.rpar
+                kind, [cst.ComparisonTarget(equals, xla)], lpar=updated.lpar, rpar=updated.rpar
             )
 
-        message = f"`{code(node)}` → whether its device is XLA"
+        message = (
+            f"`{code(node)}` → whether its device is {'no CPU' if context.portable else 'XLA'}"
+        )
         yield self.edit(node, replace, message, consumes=[node.attr])
 
     def _kernel(self, node: cst.CSTNode) -> Iterable[Finding]:
@@ -171,9 +182,51 @@ class DeviceTypes(Rule):
         )
         yield Finding(self.name, node, message)
 
+    def _is_cpu(self, node: cst.Comparison, literal: cst.BaseExpression, context: Context) -> Edit:
+        """Return the edit that asks for anything but the CPU, in the portable style."""
+        cpu = context.string("cpu", like=literal)
+        left = node.left is literal
+
+        def replace(updated: cst.Comparison) -> cst.Comparison:
+            target = updated.comparisons[0]
+            asked = target.with_changes(operator=_opposite(target.operator))
+            if left:
+                return updated.with_changes(left=cpu, comparisons=[asked])
+            return updated.with_changes(comparisons=[asked.with_changes(comparator=cpu)])
+
+        message = f"`{code(node)}` → whether it is anything but the CPU"
+        return self.edit(node, replace, message, consumes=[literal])
+
+    def _starts(self, node: cst.Call, context: Context) -> Edit:
+        cpu = context.string("cpu", like=node.args[0].value)
+        above = context.parent(node)
+        loose = isinstance(
+            above, cst.Comparison | cst.ComparisonTarget | cst.UnaryOperation | cst.Attribute
+        )
+
+        def replace(updated: cst.Call) -> cst.UnaryOperation:
+            bare = updated.with_changes(args=[cst.Arg(cpu)])
+            asked = cst.UnaryOperation(cst.Not(), bare)
+            if loose:
+                return asked.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+            return asked
+
+        message = f"`{code(node)}` → whether it is anything but the CPU"
+        return self.edit(node, replace, message, consumes=node.args)
+
     def _literal(self, literal: cst.BaseExpression, context: Context) -> Edit:
         xla = context.string("xla", like=literal)
         return self.edit(literal, lambda _: xla, f"{code(literal)} → 'xla'", consumes=[literal])
+
+
+def _opposite(operator: cst.BaseCompOp) -> cst.BaseCompOp:
+    opposites: dict[type[cst.BaseCompOp], cst.BaseCompOp] = {
+        cst.Equal: cst.NotEqual(),
+        cst.NotEqual: cst.Equal(),
+        cst.In: cst.NotIn(),
+        cst.NotIn: cst.In(),
+    }
+    return opposites[type(operator)]
 
 
 def _is_device(node: cst.BaseExpression, context: Context) -> bool:

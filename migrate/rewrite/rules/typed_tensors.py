@@ -117,7 +117,8 @@ class TypedTensors(Rule):
             if isinstance(call, cst.Call) and self._converts(call, context):
                 return
         message = (
-            f"{code(node)} does not exist on XLA: make it with dtype=torch.{dtype}, device='xla'"
+            f"{code(node)} does not exist on XLA: make it with dtype=torch.{dtype}, "
+            f"device={context.vocabulary.device_said}"
         )
         yield from self.report(node, message)
 
@@ -129,7 +130,7 @@ class TypedTensors(Rule):
             value = node.args[0].value
             dtype = self._dtype(value, context)
             torch = context.imports.require("torch")
-            xla = context.string("xla", like=value)
+            xla = context.vocabulary.device(node, like=value)
             if context.qualified_name(node.func) is None:
                 to = cst.Name("to")
                 args = [cst.Arg(xla), cst.Arg(cst.parse_expression(f"{torch}.{dtype}"))]
@@ -142,7 +143,7 @@ class TypedTensors(Rule):
                 func = cst.ensure_type(updated.func, cst.Attribute)
                 return updated.with_changes(func=func.with_changes(attr=to), args=args)
 
-            message = f"{code(value)} → 'xla', {dtype}"
+            message = f"{code(value)} → {code(xla)}, {dtype}"
             yield self.edit(node, replace, message, consumes=[node.func.attr, *node.args])
 
     def _converts(self, call: cst.Call, context: Context) -> bool:
@@ -160,7 +161,8 @@ class TypedTensors(Rule):
 
     def _made(self, node: cst.Call, dtype: str, context: Context) -> Edit:
         torch = context.imports.require("torch")
-        xla = context.string("xla")
+        xla = context.vocabulary.device(node)
+        said = context.vocabulary.device_said
         how = _how(node, context)
         if how is None:
             name = (context.qualified_name(node.func) or "").rsplit(".", 1)[-1]
@@ -170,7 +172,7 @@ class TypedTensors(Rule):
                 made = updated.with_changes(func=on_cpu)
                 return cst.Call(cst.Attribute(made, cst.Name("to")), [cst.Arg(xla)])
 
-            message = f"{code(node.func)} → torch.{name}(…).to('xla')"
+            message = f"{code(node.func)} → torch.{name}(…).to({said})"
             return self.edit(node, moved, message, consumes=[node.func])
         function = cst.parse_expression(f"{torch}.{how}")
         added = [
@@ -183,7 +185,7 @@ class TypedTensors(Rule):
             args[-1] = args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
             return updated.with_changes(func=function, args=[*args, *added])
 
-        message = f"{code(node.func)} → torch.{how}(…, dtype=torch.{dtype}, device='xla')"
+        message = f"{code(node.func)} → torch.{how}(…, dtype=torch.{dtype}, device={said})"
         return self.edit(node, replace, message, consumes=[node.func])
 
 
