@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from migrate.errors import MigrateError
+from migrate.rewrite.answered import without_answered
 from migrate.rewrite.calls.analysis import Analysis
 from migrate.rewrite.calls.facts import ModuleCalls, calls_of_file
 from migrate.rewrite.engine import Note, NotStableError, check_stable, rewrite_source, unified_diff
@@ -154,6 +155,7 @@ def rewrite_folder(
     if changed:
         progress(f"checking {len(changed)} rewritten files")
         files = _checked(folder, paths, files, changed, options, processes)
+    files = without_answered(files, project, calls)
     return FolderRewrite(
         folder,
         tuple(files),

@@ -196,3 +196,28 @@ class TestCommand:
         done = run("rewrite", project, *flags)
         assert done.exit_code == 2
         assert contents(project) == before
+
+
+def test_a_rank_that_the_launcher_of_the_script_sets_is_no_finding(tmp_path: Path) -> None:
+    (tmp_path / "join.py").write_text(
+        "import os\n\n\ndef init_distributed_mode(args):\n"
+        '    args.rank = int(os.environ["RANK"])\n    args.cuda = "cuda"\n'
+    )
+    train = (
+        "import join\nimport torch\n\n\ndef main(args):\n    join.init_distributed_mode(args)\n"
+        '    torch.nn.parallel.DistributedDataParallel(args.model)\n\n\nif __name__ == "__main__":\n'
+        "    main(None)\n"
+    )
+    (tmp_path / "train.py").write_text(train)
+    assert not [note for _, note in rewrite_folder(tmp_path).left_to_do if "RANK" in note.message]
+    # A script that asks, too, and has no launcher.
+    (tmp_path / "probe.py").write_text(
+        'import join\n\nif __name__ == "__main__":\n    print(join.init_distributed_mode.__name__)\n'
+    )
+    assert not [note for _, note in rewrite_folder(tmp_path).left_to_do if "RANK" in note.message]
+    (tmp_path / "serve.py").write_text(
+        "import join\nimport torch\nimport torch.multiprocessing as mp\n\n\ndef worker(rank):\n    pass\n\n\n"
+        'if __name__ == "__main__":\n    join.init_distributed_mode(torch.ones(1))\n'
+        "    mp.spawn(worker, nprocs=2)\n"
+    )
+    assert [note for _, note in rewrite_folder(tmp_path).left_to_do if "RANK" in note.message]
