@@ -222,7 +222,8 @@ class Deferring:
                 reads = []
             body = updated.body
             if not isinstance(body, cst.IndentedBlock):  # `if …: print(…)` on one line
-                body = cst.IndentedBlock([cst.SimpleStatementLine(body.body)])
+                suite = cst.ensure_type(body, cst.SimpleStatementSuite)
+                body = cst.IndentedBlock([cst.SimpleStatementLine(suite.body)])
             made = updated.with_changes(body=body.with_changes(body=[*reads, *shown, *body.body]))
             return cst.FlattenSentinel([*above, made]) if above else made
 

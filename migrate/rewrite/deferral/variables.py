@@ -36,6 +36,7 @@ class Variables:
         self._context = context
         self._owner = context.function_around(loop)
         self._in_loop = {id(node) for node in nodes(loop)}
+        self._targets = {id(target) for target in targets(self._owner or context.module)}
 
     def mentions(self, name: str) -> list[cst.Name] | None:
         """Return the mentions of the variable `name`; None where other functions see it too."""
@@ -57,9 +58,28 @@ class Variables:
 
     def is_sum(self, name: str) -> bool:
         """Whether `name` is an object that the function makes and that only adds up what it is given."""
-        mentions = self.mentions(name)
-        values = self._context.bound_values(mentions[0]) if mentions else []
-        return bool(values) and all(self._makes_sum(value) for value in values)
+        mentions = self.mentions(name) or ()
+        if any(isinstance(self._context.parent(mention), cst.Param) for mention in mentions):
+            return False
+        bound = [mention for mention in mentions if id(mention) in self._targets]
+        return bool(bound) and all(self._makes_sum(self._value(target)) for target in bound)
+
+    def _value(self, target: cst.Name) -> cst.CSTNode | None:
+        """Return what is assigned to `target`, also in `a, b = A(), B()`; None where not plain to see."""
+        above = self._context.parent(target)
+        if isinstance(above, cst.AnnAssign):
+            return above.value
+        if isinstance(above, cst.Element):
+            names = self._context.parent(above)
+            assign = self._context.parent(self._context.parent(names))
+            values = assign.value if isinstance(assign, cst.Assign) else None
+            if not isinstance(names, cst.Tuple) or not isinstance(values, cst.Tuple):
+                return None
+            at = list(names.elements).index(above)
+            same = len(names.elements) == len(values.elements)
+            return values.elements[at].value if same else None
+        assign = self._context.parent(above)
+        return assign.value if isinstance(assign, cst.Assign) else None
 
     def _makes_sum(self, value: cst.CSTNode | None) -> bool:
         if isinstance(value, cst.List | cst.Dict):

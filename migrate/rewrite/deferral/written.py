@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.rewrite.deferral.reading import Reading
-from migrate.rewrite.tree import code
+from migrate.rewrite.tree import code, nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
@@ -43,7 +43,8 @@ class Written:
 
     def __init__(self, reading: Reading, tensor: str, context: Context) -> None:
         self.reading = reading
-        self._context = context
+        around = context.function_around(reading.line) or context.module
+        self._taken = {name.value for name in nodes_of(around, cst.Name)}
         self._tensor = tensor
         name = reading.variable or sorted(reading.watched)[0]
         self._pending = self._free(f"{name}_pending")
@@ -61,8 +62,9 @@ class Written:
         self._read = read
 
     def _free(self, name: str) -> str:
-        while self._context.references(name):
+        while name in self._taken:
             name += "_"
+        self._taken.add(name)
         return name
 
     def start(self) -> cst.SimpleStatementLine:
