@@ -178,13 +178,37 @@ class Launch:
             for node in nodes(self.guard)
         ):
             return True  # is no syntax in a function
-        return any(self._asks_for_rank(node) for node in at_import) or any(
-            True for root in self.import_roots for _ in moves(root, self._context)
+        defined = list(self._run_by_definitions())
+        early = [*at_import, *(node for root in defined for node in nodes(root))]
+        return any(self._asks_for_rank(node) for node in early) or any(
+            True for root in [*self.import_roots, *defined] for _ in moves(root, self._context)
         )
+
+    def _run_by_definitions(self) -> Iterator[cst.CSTNode]:
+        """Yield what runs where a function or class is defined: defaults, decorators, attributes."""
+        waiting: list[cst.CSTNode] = list(self._context.module.body)
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, cst.FunctionDef):
+                yield from node.decorators
+                yield from (
+                    one.default
+                    for one in nodes_of(node.params, cst.Param)
+                    if one.default is not None
+                )
+            elif isinstance(node, cst.ClassDef):
+                yield from node.decorators
+                waiting.extend(node.body.body)
+                yield from (
+                    one
+                    for one in node.body.body
+                    if not isinstance(one, cst.FunctionDef | cst.ClassDef)
+                )
 
     def _asks_for_rank(self, node: cst.CSTNode) -> bool:
         if isinstance(node, cst.SimpleString) and is_read(node, self._context):
-            return environment_name(node, self._context) in RANKS
+            name = environment_name(node, self._context)
+            return name in RANKS or name in CLUSTER
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
             parses = node.func.attr.value in ("parse_args", "parse_known_args")
             return parses and any(declares_local_rank(call) for call in self._calls)

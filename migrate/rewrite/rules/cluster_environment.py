@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator
 import libcst as cst
 
 from migrate.rewrite.context import Context
-from migrate.rewrite.environment import environment_name, is_read
+from migrate.rewrite.environment import access, environment_name, is_read
 from migrate.rewrite.launch import CLUSTER, RANKS, Style
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import code, nodes_of
@@ -20,11 +20,14 @@ class ClusterEnvironment(Rule):
     replica inherits the same rank. In an `if` that takes the rank from them in one branch and from RANK
     in a later one, the earlier branch is taken only where RANK is not set:
     `if "RANK" not in os.environ and args.is_slurm_job:`. The launcher of the rewritten script sets RANK.
+    A script that gets such a launcher, and takes its rank from SLURM or MPI alone, takes it from the
+    launcher's variables: SLURM_PROCID becomes RANK, SLURM_LOCALID LOCAL_RANK, SLURM_NTASKS WORLD_SIZE.
 
     **Left alone.** A branch for SLURM or MPI after that for RANK: it is not reached.
 
-    **Reported.** SLURM's and MPI's variables where there is no branch for RANK.
-    Start the script once on each host, with one task a node.
+    **Reported.** SLURM's and MPI's variables in a module that starts nothing and in a script that starts
+    its own processes, where there is no branch for RANK; other variables of SLURM that a script cannot do
+    without. Start the script once on each host, with one task a node.
 
     Source: torch_xla 2.9 (replicas inherit the environment of the process that launches them).
     """
@@ -58,6 +61,52 @@ class ClusterEnvironment(Rule):
                     args.rank = int(os.environ["SLURM_PROCID"])
             """,
         ),
+        rewritten(
+            """
+            import os
+
+            import torch.distributed as dist
+
+
+            def main():
+                rank = int(os.environ["SLURM_PROCID"])
+                local_rank = int(os.environ.get("SLURM_LOCALID", 0))
+                dist.init_process_group("nccl", rank=rank, world_size=int(os.environ["SLURM_NTASKS"]))
+                print(rank, local_rank)
+
+
+            if __name__ == "__main__":
+                main()
+            """,
+            """
+            import os
+
+            import torch.distributed as dist
+            import torch_xla
+            import torch_xla.distributed.xla_backend
+            import torch_xla.runtime as xr
+
+
+            def main():
+                rank = int(os.environ["RANK"])
+                local_rank = int(os.environ.get("LOCAL_RANK", 0))
+                dist.init_process_group("xla", init_method="xla://")
+                print(rank, local_rank)
+
+
+            def _mp_fn(index):
+                if "TORCHELASTIC_RUN_ID" not in os.environ:  # else torchrun has set them
+                    os.environ["RANK"] = str(index)
+                    os.environ["LOCAL_RANK"] = str(xr.local_ordinal())
+                    os.environ["WORLD_SIZE"] = str(xr.world_size())
+                    os.environ["LOCAL_WORLD_SIZE"] = str(xr.local_device_count())
+                main()
+
+
+            if __name__ == "__main__":
+                torch_xla.launch(_mp_fn)
+            """,
+        ),
         left_alone(
             """
             import os
@@ -74,6 +123,23 @@ class ClusterEnvironment(Rule):
                 return int(os.environ["SLURM_PROCID"])
             """,
             "the same in all replicas",
+        ),
+        reported(
+            """
+            import os
+
+            import torch.distributed as dist
+
+
+            def main():
+                dist.init_process_group("nccl")
+                print(os.environ["SLURM_STEP_GPUS"])
+
+
+            if __name__ == "__main__":
+                main()
+            """,
+            "only under SLURM",
         ),
     )
 
@@ -101,13 +167,25 @@ class ClusterEnvironment(Rule):
         message = f"`{code(node.test)}`: only where the launcher has not set RANK"
         return self.edit(node, replace, message)
 
-    def _variable(self, node: cst.SimpleString, context: Context) -> Iterator[Finding]:
+    def _variable(self, node: cst.SimpleString, context: Context) -> Iterator[Edit | Finding]:
         name = environment_name(node, context)
-        if name not in CLUSTER or not is_read(node, context):
+        if name is None or not is_read(node, context):
             return
         for above in context.ancestors(node):
             if isinstance(above, cst.If) and _has_branch_for_rank(above, context):
                 return
+        launched = context.launch.style in (Style.MAIN, Style.MODULE)
+        if name not in CLUSTER:
+            needed = isinstance(access(node, context), cst.Subscript)
+            if launched and needed and name.startswith("SLURM_"):
+                message = f"{name} is set only under SLURM: without it this raises a KeyError"
+                yield from self.report(node, message)
+            return
+        if launched:
+            given = context.string(CLUSTER[name], like=node)
+            message = f"{name} → {CLUSTER[name]}, which the launcher sets"
+            yield self.edit(node, lambda _: given, message, consumes=[node])
+            return
         message = (
             f"{name} belongs to the process that starts the replicas and is the same in all replicas "
             f"of it: take {CLUSTER[name]}, which the launcher sets, or ask torch_xla.runtime in the "
