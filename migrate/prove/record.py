@@ -28,7 +28,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from migrate.prove import listen, records, seeds
+from migrate.prove import listen, norms, records, seeds
 from migrate.prove.names import parameter_names, roots
 from migrate.prove.weights import save
 
@@ -38,6 +38,7 @@ def install() -> None:
     recorder = Recorder(Path(os.environ[records.RECORD_DIRECTORY]))
     os.register_at_fork(after_in_child=recorder.forget)
     seeds.install()
+    norms.install()
     listen.to_modules(recorder.saw_module)
     listen.to_losses(recorder.saw_losses)
     listen.to_dropout(recorder.saw_dropout)

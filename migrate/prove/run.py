@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from migrate.observe.records import OBSERVE_DIRECTORY
 from migrate.prove.errors import FrameworkMissingError, NoScriptError, RunTimeoutError
 from migrate.prove.records import RECORD_DIRECTORY
 from shims import activate
@@ -58,6 +59,7 @@ def run_script(
     side: Side,
     replicas: int,
     record_dir: Path | None = None,
+    observe_dir: Path | None = None,
     timeout: float | None = None,
     output: Output = "inherit",
     dropout: bool = True,
@@ -73,6 +75,7 @@ def run_script(
             `replicas` simulated replicas without one.
         replicas: number of ranks, at least 1. On a TPU the number of its chips counts instead.
         record_dir: where every process records its steps; None records nothing.
+        observe_dir: where every process writes what XLA does in it; None: it is not watched.
         timeout: seconds after which the run is stopped; None waits for ever.
         output: of the script: "inherit" passes it through, "stderr" passes all of it to stderr,
             "capture" keeps its last lines for the result.
@@ -96,7 +99,7 @@ def run_script(
     started = time.monotonic()
     process = subprocess.Popen(
         _command(side, replicas, script, args, start),
-        env=_environment(side, replicas, record_dir, dropout),
+        env=_environment(side, replicas, record_dir, observe_dir, dropout),
         stdin=None if output == "inherit" else subprocess.DEVNULL,
         stdout={"inherit": None, "stderr": sys.stderr, "capture": subprocess.PIPE}[output],
         stderr=subprocess.STDOUT if output == "capture" else None,
@@ -138,11 +141,17 @@ def _command(
 
 
 def _environment(
-    side: Side, replicas: int, record_dir: Path | None, dropout: bool
+    side: Side,
+    replicas: int,
+    record_dir: Path | None,
+    observe_dir: Path | None,
+    dropout: bool,
 ) -> dict[str, str]:
     plugins = ["migrate.prove.record:install"] if record_dir is not None else []
     if plugins and not dropout:
         plugins.append("migrate.prove.listen:without_dropout")
+    if observe_dir is not None:
+        plugins.append("migrate.observe.record:install")
     if side == "original":
         variables = {activate.PLUGINS: ",".join(plugins)}
     elif tpu_present():
@@ -152,6 +161,8 @@ def _environment(
         variables = activate.environment("simulate", replicas, plugins)
     if record_dir is not None:
         variables[RECORD_DIRECTORY] = str(record_dir.resolve())
+    if observe_dir is not None:
+        variables[OBSERVE_DIRECTORY] = str(observe_dir.resolve())
     # As torchrun does: N ranks with a thread for each core each would hinder one another.
     return {"OMP_NUM_THREADS": "1", **os.environ, **variables}
 
