@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import tempfile
 from pathlib import Path
 
 import click
 
 from migrate.cli.options import as_json, takes_a_script
-from migrate.cli.show import FINDINGS, errors, show_json
+from migrate.cli.show import FINDINGS, errors, show, show_json
 
 
 @click.command(
@@ -16,31 +18,79 @@ from migrate.cli.show import FINDINGS, errors, show_json
     short_help="Run a script on a TPU, or on simulated replicas.",
 )
 @takes_a_script
+@click.option("--rewrite", is_flag=True, help="Rewrite the script first, beside it for the run.")
+@click.option(
+    "--report/--no-report",
+    default=True,
+    show_default=True,
+    help="Watch what XLA compiles and executes, and why. It costs time at each step.",
+)
+@click.option("--html", type=click.Path(path_type=Path), help="Write the report as a page too.")
 @as_json
 def run(
-    script: Path, args: tuple[str, ...], replicas: int, timeout: float | None, json_output: bool
+    script: Path,
+    args: tuple[str, ...],
+    replicas: int,
+    timeout: float | None,
+    rewrite: bool,
+    report: bool,
+    html: Path | None,
+    json_output: bool,
 ) -> None:
     """Run a torch_xla script on a TPU where there is one, else on N replicas simulated on the CPU.
 
     Each replica is a process with real torch_xla on XLA:CPU; collectives run over gloo. What follows
-    `--` goes to the script. Exit code 1 if the script fails. With --json, what the script prints goes to
-    stderr.
+    `--` goes to the script. Then: how long steps took, what was compiled and why again, which lines
+    waited for a value, which ops ran on the CPU. Exit code 1 if the script fails. With --json, what the
+    script prints goes to stderr.
     """
-    with errors():
+    if html is not None and not report:
+        raise click.UsageError("--html writes the report: not with --no-report")
+    with errors(), contextlib.ExitStack() as stack:
+        from migrate.observe.page import check_page_target, write_page
+        from migrate.observe.report import observed
         from migrate.prove.run import run_script
+        from migrate.views.run import run_as_json, run_summary
 
+        if html is not None:
+            check_page_target(html)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="migrate-run-")))
+        started = _rewritten(script, stack) if rewrite else script
         result = run_script(
-            script,
+            started,
             args,
             side="xla",
             replicas=replicas,
             timeout=timeout,
+            observe_dir=folder if report else None,
             output="stderr" if json_output else "inherit",
         )
+        named = {started: f"{script} (rewritten)"} if rewrite else {}
+        seen = observed(folder, named) if report else None
+        if html is not None and seen is not None:
+            write_page(seen, script, html)
     if json_output:
         show_json(
-            {"script": str(script), "returncode": result.returncode, "seconds": result.seconds}
+            {
+                "script": str(script),
+                "returncode": result.returncode,
+                "seconds": result.seconds,
+                "report": run_as_json(seen) if seen else None,
+            }
         )
+    elif seen is not None:
+        show("", *run_summary(seen))
     if result.returncode != 0:
         click.echo(f"migrate: {script} ended with exit code {result.returncode}", err=True)
         sys.exit(FINDINGS)
+
+
+def _rewritten(script: Path, stack: contextlib.ExitStack) -> Path:
+    """Write the rewritten form of `script` beside it, until `stack` ends; return where."""
+    from migrate.rewrite.engine import rewrite
+    from migrate.rewrite.temporary import written_beside
+    from migrate.views.rewrite import findings_summary
+
+    done = rewrite(script)
+    show(*findings_summary(done), err=True)
+    return stack.enter_context(written_beside(done))

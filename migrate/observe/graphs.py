@@ -1,0 +1,107 @@
+"""What differs between two graphs, so that the second had to be compiled."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+# A node: `%7 = f32[5,8]{1,0} xla::device_data(%1), start=0, location=forward@linear.py:134, xla_shape=…`
+_NODE = re.compile(r"^%\d+ = (?P<shape>\S+) (?P<op>[\w:.]+)\((?P<operands>[^)]*)\)(?P<rest>.*)$")
+_LOCATION = re.compile(r"location=(?P<function>[^@,]*)@(?P<place>[^,]+:\d+)")
+_ATTRIBUTE = re.compile(r"(\w+)=(\([^)]*\)|\{[^}]*\}|[^,]+)")
+# Said elsewhere: by the shape, by the place, by torch_xla for itself.
+_NOT_ATTRIBUTES = frozenset({"location", "xla_shape", "ROOT", "dynamic_dims", "device"})
+INPUT = "xla::device_data"
+# So many differences are told; a changed batch size alone changes most nodes of a graph.
+_TOLD = 4
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation of a graph.
+
+    Attributes:
+        op: such as `aten::relu`, or `xla::device_data` for an input.
+        shape: such as `f32[8,16]`.
+        place: `functional.py:3458`, where torch_xla knows it; else "".
+        attributes: such as `(("start", "3"),)`.
+    """
+
+    op: str
+    shape: str
+    place: str
+    attributes: tuple[tuple[str, str], ...]
+
+
+def parse_node(text: str) -> Node | None:
+    """Return the node that a line of a graph describes; None if it describes none."""
+    found = _NODE.match(text)
+    if found is None:
+        return None
+    place = _LOCATION.search(found["rest"])
+    attributes = tuple(
+        (name, value.strip())
+        for name, value in _ATTRIBUTE.findall(found["rest"])
+        if name not in _NOT_ATTRIBUTES
+    )
+    shape = found["shape"].partition("{")[0]
+    return Node(found["op"], shape, place["place"] if place else "", attributes)
+
+
+def differences(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
+    """Say what the graph `after` has that `before` has not, the likely cause first.
+
+    Args:
+        before, after: nodes, one a line.
+
+    Returns:
+        At least one sentence: changed shapes of inputs, else changed attributes, else operations that
+        came or went, else that only a constant's value can differ, which the dump does not show.
+    """
+    old = [node for node in map(parse_node, before) if node]
+    new = [node for node in map(parse_node, after) if node]
+    for found in (_of_inputs(old, new), _of_nodes(old, new), _of_operations(old, new)):
+        said = list(dict.fromkeys(found))
+        if said:
+            more = [f"and {len(said) - _TOLD} more"] if len(said) > _TOLD else []
+            return (*said[:_TOLD], *more)
+    return ("the value of a constant (a Python number that became part of the graph)",)
+
+
+def _at(node: Node) -> str:
+    return f" ({node.place})" if node.place else ""
+
+
+def _of_inputs(old: Sequence[Node], new: Sequence[Node]) -> Iterator[str]:
+    """Shapes of inputs, where both graphs have as many."""
+    before = [node for node in old if node.op == INPUT]
+    after = [node for node in new if node.op == INPUT]
+    if len(before) != len(after):
+        return
+    for one, other in zip(before, after, strict=True):
+        if one.shape != other.shape:
+            yield f"the shape of an input: {one.shape} → {other.shape}{_at(other)}"
+
+
+def _of_nodes(old: Sequence[Node], new: Sequence[Node]) -> Iterator[str]:
+    """Attributes and shapes, where both graphs have the same operations."""
+    if [node.op for node in old] != [node.op for node in new]:
+        return
+    for one, other in zip(old, new, strict=True):
+        for (name, value), (_, changed) in zip(one.attributes, other.attributes, strict=False):
+            if value != changed:
+                yield f"{name} of {other.op}: {value} → {changed}{_at(other)}"
+        if one.shape != other.shape and one.attributes == other.attributes:
+            yield f"the shape of {other.op}: {one.shape} → {other.shape}{_at(other)}"
+
+
+def _of_operations(old: Sequence[Node], new: Sequence[Node]) -> Iterator[str]:
+    """Operations that came or went, by name and place."""
+    before = Counter((node.op, node.place) for node in old)
+    after = Counter((node.op, node.place) for node in new)
+    for sign, counts in (("more", after - before), ("fewer", before - after)):
+        for (op, place), count in counts.most_common():
+            name = "inputs" if op == INPUT else op
+            yield f"{count} {sign}: {name}{f' ({place})' if place else ''}"

@@ -1,0 +1,92 @@
+"""Which line of the user's code led to an execution, and what asked for it there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from types import FrameType
+
+import converters
+import migrate
+import shims
+from migrate.observe.graph_dump import Frame
+
+
+class Cause(StrEnum):
+    """Why a graph was executed."""
+
+    SYNC = "sync"  # the end of a torch_xla.step, torch_xla.sync, a batch of MpDeviceLoader
+    READ = "read"  # a value that Python needs: .item(), print, if, .cpu(), an op without lowering
+    COMPILED = "torch.compile"
+    SIMULATION = "simulated collective"  # a cut that only the simulation makes
+
+
+_OURS = tuple(str(Path(package.__file__ or "").parent) for package in (shims, migrate, converters))
+_LIBRARIES = tuple(
+    sorted(
+        {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
+    )
+)
+_SIMULATION = str(Path(shims.__file__ or "").parent / "_replica.py")
+_SYNCS = {("sync", "torch_xla.py"), ("mark_step", "xla_model.py")}
+
+
+@cache
+def is_the_users(file: str) -> bool:
+    """Whether `file` is neither of a library, nor of Python, nor of this program."""
+    if file.startswith("<"):  # <string>, <frozen runpy>
+        return False
+    real = os.path.realpath(file)
+    return not real.startswith((*_LIBRARIES, *_OURS)) and "site-packages" not in real
+
+
+def users_frame(frames: Sequence[Frame]) -> Frame | None:
+    """Return the innermost of `frames`, given innermost first, that is the user's; None if none is."""
+    return next((frame for frame in frames if is_the_users(frame.file)), None)
+
+
+def cause_of(frames: Sequence[Frame]) -> Cause:
+    """Return why the execution with these frames, innermost first, happened."""
+    if any(frame.file == _SIMULATION for frame in frames):
+        return Cause.SIMULATION
+    for frame in frames:
+        if is_the_users(frame.file):
+            break
+        if "/torch_xla/_dynamo/" in frame.file or "/torch/_dynamo/" in frame.file:
+            return Cause.COMPILED
+        if (frame.function, os.path.basename(frame.file)) in _SYNCS:
+            return Cause.SYNC
+    return Cause.READ
+
+
+def current_line() -> Frame | None:
+    """Return the innermost line of the user's that is running in this thread; None if none is."""
+    for running in _running():
+        code = running.f_code
+        if is_the_users(code.co_filename):
+            return Frame(code.co_name, code.co_filename, running.f_lineno)
+    return None
+
+
+def entering_a_block() -> bool:
+    """Whether the user's line that is running in this thread is entering its `with` block."""
+    for running in _running():
+        code = running.f_code
+        if is_the_users(code.co_filename):
+            return False
+        if code.co_name == "__enter__" and os.path.basename(code.co_filename) == "contextlib.py":
+            return True
+    return False
+
+
+def _running() -> Iterator[FrameType]:
+    """Yield the frames that are running in this thread, innermost first."""
+    above: FrameType | None = sys._getframe(1)
+    while above is not None:
+        yield above
+        above = above.f_back

@@ -1,0 +1,209 @@
+"""Watch from inside a replica what XLA compiles and executes; loaded through `shims.activate`.
+
+Nothing of the device is read: torch_xla's own metrics, its dump of executed graphs and the Python
+stack at each sync are the source. The dump costs a text of the whole graph for each execution, so the
+times of an observed run are not those of a run without; `benchmarks/observe_overhead.py` measures it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing.util
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from migrate.observe.graph_dump import Frame, executions
+from migrate.observe.places import cause_of, current_line, entering_a_block, users_frame
+from migrate.observe.records import OBSERVE_DIRECTORY, Execution, Interval, write_line
+from shims import activate
+
+_NANOSECONDS = 1e-9
+# Reading a value is a fallback by torch_xla's way of counting; it is reported as a read.
+_READS = frozenset({"aten::_local_scalar_dense", "aten::item"})
+
+
+def install() -> None:
+    """Watch this process, once it imports torch_xla."""
+    folder = Path(os.environ[OBSERVE_DIRECTORY])
+    _name_dump(folder)
+    # A forked replica writes a file of its own; torch_xla reads the name at the first execution.
+    os.register_at_fork(after_in_child=lambda: _name_dump(folder))
+    activate.after_import("torch_xla", lambda: Observer(folder).start())
+
+
+def _name_dump(folder: Path) -> None:
+    os.environ["XLA_SAVE_TENSORS_FILE"] = str(folder / f"graphs.{os.getpid()}")
+    os.environ["XLA_IR_DEBUG"] = "1"
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """torch_xla's metrics since the start of the process; times in seconds, data in bytes."""
+
+    compiles: int
+    compile_seconds: float
+    execute_seconds: float
+    sent: int
+    received: int
+    fallbacks: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def now(cls) -> _Counts:
+        from torch_xla.debug import metrics
+
+        def total(name: str) -> tuple[int, float]:
+            data = metrics.metric_data(name)
+            return (data[0], data[1]) if data else (0, 0.0)
+
+        compiles, compiling = total("CompileTime")
+        return cls(
+            compiles,
+            compiling * _NANOSECONDS,
+            total("ExecuteTime")[1] * _NANOSECONDS,
+            int(total("OutboundData")[1]),
+            int(total("InboundData")[1]),
+            {
+                name: metrics.counter_value(name)
+                for name in metrics.counter_names()
+                if name.startswith("aten::") and name not in _READS
+            },
+        )
+
+
+class Observer:
+    """What one process has executed since its last sync.
+
+    Args:
+        folder: where it writes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._number = 0
+        self._optimizer_steps = 0
+        self._known: set[str] = set()
+        self._since = time.perf_counter()
+        self._before = _Counts(0, 0.0, 0.0, 0, 0)
+        self._finished = False
+
+    def start(self) -> None:
+        """Be told of each sync, of each optimizer step and of the end."""
+        from torch_xla.core import xla_model
+
+        # Not `_xla_step_marker`: a Python function around that one is taken for the cause of the sync.
+        run_closures = xla_model._run_step_closures
+
+        def synchronised() -> Any:
+            context = run_closures()
+            # torch_xla.step() synchronises before its block too: what was pending belongs to the step.
+            if not entering_a_block():
+                self._close(current_line())
+            return context
+
+        xla_model._run_step_closures = synchronised
+        register_optimizer_step_post_hook(self._optimizer_stepped)
+        # After torch_xla's own, so that it comes before them: the runtime is still there.
+        atexit.register(self.finish)
+        # Children of multiprocessing skip atexit; those that are forked have to say so themselves.
+        _finish_with(self)
+        os.register_at_fork(after_in_child=lambda: _finish_with(self))
+
+    def _optimizer_stepped(self, *_: Any) -> None:
+        self._optimizer_steps += 1
+
+    def finish(self) -> None:
+        """Write what came after the last sync."""
+        if not self._finished:
+            self._finished = True
+            self._close(None)
+
+    def _close(self, line: Frame | None) -> None:
+        """Write the interval that ends now, if XLA did anything in it."""
+        counts, before = _Counts.now(), self._before
+        executed = self._executed()
+        now = time.perf_counter()
+        if executed or counts != before:
+            self._number += 1
+            self._write(line, now - self._since, counts, executed)
+        self._before, self._optimizer_steps = counts, 0
+        # What this took is nobody's step.
+        self._since = time.perf_counter()
+
+    def _write(
+        self,
+        line: Frame | None,
+        seconds: float,
+        counts: _Counts,
+        executed: tuple[Execution, ...],
+    ) -> None:
+        before = self._before
+        fallbacks = {
+            name: count - before.fallbacks.get(name, 0)
+            for name, count in counts.fallbacks.items()
+            if count > before.fallbacks.get(name, 0)
+        }
+        interval = Interval(
+            rank=_rank(),
+            number=self._number,
+            line=line,
+            seconds=seconds,
+            compile_seconds=counts.compile_seconds - before.compile_seconds,
+            compiles=counts.compiles - before.compiles,
+            execute_seconds=counts.execute_seconds - before.execute_seconds,
+            sent=counts.sent - before.sent,
+            received=counts.received - before.received,
+            optimizer_steps=self._optimizer_steps,
+            fallbacks=fallbacks,
+            executions=executed,
+            memory=_memory(),
+        )
+        with (self._folder / f"observed.{os.getpid()}.jsonl").open("a") as file:
+            file.write(write_line(interval))
+
+    def _executed(self) -> tuple[Execution, ...]:
+        """Take what torch_xla has dumped: the file is emptied, or it would grow by every step."""
+        found: list[Execution] = []
+        # torch_xla appends the ordinal of the device to the name.
+        for path in self._folder.glob(f"graphs.{os.getpid()}.*"):
+            text = path.read_text(errors="replace")
+            os.truncate(path, 0)
+            for one in executions(text):
+                new = one.graph not in self._known
+                self._known.add(one.graph)
+                found.append(
+                    Execution(
+                        one.graph,
+                        cause_of(one.frames),
+                        users_frame(one.frames),
+                        new,
+                        one.nodes if new else (),
+                    )
+                )
+        return tuple(found)
+
+
+def _finish_with(observer: Observer) -> None:
+    multiprocessing.util.Finalize(None, observer.finish, exitpriority=100)
+
+
+def _rank() -> int:
+    from torch_xla import runtime
+
+    return int(runtime.global_ordinal())
+
+
+def _memory() -> tuple[int, int] | None:
+    """Bytes in use and the most so far; None on the CPU, which does not count them."""
+    import torch_xla
+    from torch_xla.core import xla_model
+
+    try:
+        info = xla_model.get_memory_info(torch_xla.device())
+    except RuntimeError:
+        return None
+    return int(info["bytes_used"]), int(info.get("peak_bytes_used", info["bytes_used"]))

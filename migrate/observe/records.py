@@ -1,0 +1,114 @@
+"""What the processes of an observed run write, a line of JSON each, and how it is read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from migrate.observe.graph_dump import Frame
+from migrate.observe.places import Cause
+
+# The environment variable that names the folder they write to.
+OBSERVE_DIRECTORY = "MIGRATE_OBSERVE_DIRECTORY"
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One execution of a graph.
+
+    Attributes:
+        graph: its hash.
+        cause: why it happened.
+        line: of the user's code; None where none of it was running.
+        compiled: whether this is the first execution of the graph in its process.
+        nodes: the graph itself, if it is the first; else empty.
+    """
+
+    graph: str
+    cause: Cause
+    line: Frame | None
+    compiled: bool
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What a replica did from one sync to the next.
+
+    Attributes:
+        rank: of the replica.
+        number: from 1; that after the last sync has the highest.
+        line: of the user's code that synchronised; None for what came after the last sync.
+        seconds: wall time.
+        compile_seconds, compiles: as torch_xla's metric CompileTime counts them.
+        execute_seconds: as its metric ExecuteTime; on a TPU, the time on the device.
+        sent, received: bytes to the device and from it.
+        optimizer_steps: how many there were.
+        fallbacks: ops that XLA does not lower, and how often each ran on the CPU.
+        executions: in their order.
+        memory: bytes in use on the device, and the most so far; None where it does not tell.
+    """
+
+    rank: int
+    number: int
+    line: Frame | None
+    seconds: float
+    compile_seconds: float
+    compiles: int
+    execute_seconds: float
+    sent: int
+    received: int
+    optimizer_steps: int
+    fallbacks: dict[str, int]
+    executions: tuple[Execution, ...]
+    memory: tuple[int, int] | None = None
+
+
+def write_line(interval: Interval) -> str:
+    """Return `interval` as a line of JSON."""
+    return json.dumps(asdict(interval)) + "\n"
+
+
+def read_lines(folder: Path) -> list[Interval]:
+    """Return what all processes of a run wrote to `folder`, by rank and number.
+
+    A last line that a killed process left incomplete is left out.
+    """
+    intervals = [
+        _interval(value)
+        for path in sorted(folder.glob("*.jsonl"))
+        for value in _values(path.read_text())
+    ]
+    return sorted(intervals, key=lambda interval: (interval.rank, interval.number))
+
+
+def _values(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines(keepends=True):
+        if line.endswith("\n"):
+            yield json.loads(line)
+
+
+def _interval(value: dict[str, Any]) -> Interval:
+    executions = tuple(
+        Execution(
+            graph=one["graph"],
+            cause=Cause(one["cause"]),
+            line=_frame(one["line"]),
+            compiled=one["compiled"],
+            nodes=tuple(one["nodes"]),
+        )
+        for one in value.pop("executions")
+    )
+    memory = value.pop("memory")
+    return Interval(
+        **{**value, "line": _frame(value["line"])},
+        executions=executions,
+        memory=tuple(memory) if memory else None,
+    )
+
+
+def _frame(value: dict[str, Any] | None) -> Frame | None:
+    return Frame(**value) if value else None

@@ -1,0 +1,256 @@
+"""Put together what the replicas of an observed run wrote: steps, their cost, and why."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from migrate.observe.graph_dump import Frame
+from migrate.observe.graphs import differences
+from migrate.observe.places import Cause
+from migrate.observe.records import Execution, Interval, read_lines
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the user's code, with its text; `file` is relative to where the command runs."""
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """All steps that end at one line, on all ranks.
+
+    Attributes:
+        line: the `with torch_xla.step():`, or what else synchronises.
+        steps: of each rank.
+        optimizer_steps: of each rank.
+        warm_up: steps of a rank in which something was compiled; the first rank's.
+        compiles, compile_seconds: of the first rank, in its warm-up steps.
+        warm_up_seconds: the first rank's, compilation included.
+        steady_seconds: median wall time of the steps that compiled nothing; None if all did.
+        executions: a steady step's graphs (all steps' if none is steady); those that only the
+            simulation makes are apart, in `cuts`.
+    """
+
+    line: Line
+    steps: int
+    optimizer_steps: int
+    warm_up: int
+    compiles: int
+    compile_seconds: float
+    warm_up_seconds: float
+    steady_seconds: float | None
+    executions: float
+    cuts: float
+
+
+@dataclass(frozen=True)
+class Read:
+    """A line where Python needed a value, so that a graph was executed and waited for.
+
+    Attributes:
+        line: None where no code of the user's was running.
+        cause: a read, or torch.compile.
+        count: on all ranks.
+        per_step: how often it happened in a step of a rank that ended with a sync, on average.
+        ranks: those on which it happened.
+    """
+
+    line: Line | None
+    cause: Cause
+    count: int
+    per_step: float
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Recompilation:
+    """A graph that was compiled although another had been compiled at the same place before.
+
+    Attributes:
+        step: the number of the sync at whose end it was, from 1.
+        line: of the user's code that asked for the graph.
+        changes: against the graph before it.
+        ranks: on which it happened.
+    """
+
+    step: int
+    line: Line | None
+    changes: tuple[str, ...]
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """An op that XLA does not lower: its inputs went to the host, it ran there, its result came back.
+
+    Attributes:
+        op: such as `aten::nonzero`.
+        count: on all ranks.
+        lines: where a value was read in the steps in which it ran; one line is the op's own, several
+            are candidates.
+    """
+
+    op: str
+    count: int
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The report of a run.
+
+    Attributes:
+        ranks: how many replicas wrote something.
+        steps: every interval between two syncs, as recorded.
+        simulated: whether graphs were cut at the collectives, as only the simulation does.
+    """
+
+    ranks: int
+    loops: tuple[Loop, ...]
+    reads: tuple[Read, ...]
+    recompilations: tuple[Recompilation, ...]
+    fallbacks: tuple[Fallback, ...]
+    simulated: bool
+    steps: tuple[Interval, ...] = field(repr=False)
+
+
+LineOf = Callable[[Frame], Line]
+
+
+def observed(folder: Path, names: Mapping[Path, str] | None = None) -> Observed:
+    """Return the report of the run that wrote to `folder`.
+
+    Args:
+        folder: as `run_script` was given it.
+        names: what to call files whose own name says nothing, such as a rewritten script that is only
+            there for the run.
+    """
+    steps = read_lines(folder)
+    known = {str(path.resolve()): name for path, name in (names or {}).items()}
+    line_of = functools.partial(_line_of, known)
+    return Observed(
+        ranks=len({step.rank for step in steps}),
+        loops=tuple(_loops(steps, line_of)),
+        reads=tuple(_reads(steps, line_of)),
+        recompilations=tuple(_recompilations(steps, line_of)),
+        fallbacks=tuple(_fallbacks(steps, line_of)),
+        simulated=any(one.cause is Cause.SIMULATION for step in steps for one in step.executions),
+        steps=tuple(steps),
+    )
+
+
+def _line_of(names: Mapping[str, str], frame: Frame) -> Line:
+    relative = os.path.relpath(frame.file)
+    name = names.get(frame.file) or (frame.file if relative.startswith("..") else relative)
+    return Line(name, frame.line, linecache.getline(frame.file, frame.line).strip())
+
+
+def _loops(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Loop]:
+    by_line: dict[Line, list[Interval]] = defaultdict(list)
+    for step in steps:
+        if step.line is not None:
+            by_line[line_of(step.line)].append(step)
+    for line, found in by_line.items():
+        first = [step for step in found if step.rank == found[0].rank]
+        warm_up = [step for step in first if step.compiles]
+        steady = [step for step in found if not step.compiles]
+        counted = steady or found
+        yield Loop(
+            line=line,
+            steps=len(first),
+            optimizer_steps=sum(step.optimizer_steps for step in first),
+            warm_up=len(warm_up),
+            compiles=sum(step.compiles for step in warm_up),
+            compile_seconds=sum(step.compile_seconds for step in warm_up),
+            warm_up_seconds=sum(step.seconds for step in warm_up),
+            steady_seconds=median(step.seconds for step in steady) if steady else None,
+            executions=_mean(len(step.executions) - _cuts(step) for step in counted),
+            cuts=_mean(_cuts(step) for step in counted),
+        )
+
+
+def _cuts(step: Interval) -> int:
+    return sum(one.cause is Cause.SIMULATION for one in step.executions)
+
+
+def _mean(counts: Iterable[int]) -> float:
+    values = list(counts)
+    return sum(values) / len(values)
+
+
+def _reads(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Read]:
+    found: dict[tuple[Line | None, Cause], list[Interval]] = defaultdict(list)
+    for step in steps:
+        for one in step.executions:
+            if one.cause not in (Cause.SYNC, Cause.SIMULATION):
+                found[line_of(one.line) if one.line else None, one.cause].append(step)
+    ended = sum(step.line is not None for step in steps) or 1
+    for (line, cause), where in sorted(found.items(), key=lambda item: -len(item[1])):
+        in_steps = sum(step.line is not None for step in where)
+        ranks = tuple(sorted({step.rank for step in where}))
+        yield Read(line, cause, len(where), in_steps / ended, ranks)
+
+
+def _recompilations(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Recompilation]:
+    """Each place's graphs, one after the other, on each rank; equal findings of several ranks are one."""
+    # Of each rank and place: the nodes of each graph that was executed there last.
+    last: dict[tuple[object, ...], tuple[str, ...]] = {}
+    nodes: dict[tuple[int, str], tuple[str, ...]] = {}
+    found: dict[tuple[int, Line | None, tuple[str, ...]], set[int]] = defaultdict(set)
+    for step in steps:
+        for place, one in _placed(step):
+            if one.compiled:
+                nodes[step.rank, one.graph] = one.nodes
+                if place in last:
+                    frame = one.line or step.line
+                    line = line_of(frame) if frame else None
+                    changes = differences(last[place], one.nodes)
+                    found[step.number, line, changes].add(step.rank)
+            last[place] = nodes.get((step.rank, one.graph), ())
+    for (number, line, changes), ranks in sorted(found.items(), key=lambda item: item[0][0]):
+        yield Recompilation(number, line, changes, tuple(sorted(ranks)))
+
+
+def _placed(step: Interval) -> Iterator[tuple[tuple[object, ...], Execution]]:
+    """Yield the executions of a step with what makes them the successors of others.
+
+    That is the rank, the line that synchronised, the line that asked, the cause, and how many of the
+    same were before it in the step.
+    """
+    seen: Counter[tuple[object, ...]] = Counter()
+    for one in step.executions:
+        place = (step.rank, step.line, one.line, one.cause)
+        yield (*place, seen[place]), one
+        seen[place] += 1
+
+
+def _fallbacks(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Fallback]:
+    counts: Counter[str] = Counter()
+    lines: dict[str, set[Line]] = defaultdict(set)
+    for step in steps:
+        read = {
+            line_of(one.line)
+            for one in step.executions
+            if one.cause is Cause.READ and one.line is not None
+        }
+        for op, count in step.fallbacks.items():
+            counts[op] += count
+            name = op.removeprefix("aten::").strip("_")
+            # Its inputs are computed for it, so that its line is among those that read.
+            lines[op] |= {line for line in read if name in line.text} or read
+    for op, count in counts.most_common():
+        yield Fallback(op, count, tuple(sorted(lines[op], key=str)))

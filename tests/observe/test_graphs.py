@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from migrate.observe.graph_dump import Frame, executions
+from migrate.observe.graphs import differences, parse_node
+from migrate.observe.places import Cause, cause_of, is_the_users, users_frame
+
+# As torch_xla 2.9 writes it, shortened.
+DUMP = """[ScheduleSyncTensorsGraph]
+TensorsGraphInfo:
+  worker (/home/user/train.py:28)
+  __call__ (/env/lib/python3.11/site-packages/torch_xla/_internal/pjrt.py:183)
+
+Root Hashes: (175a3254a62b1ed3669cbbcd4677ffad)
+
+## BEGIN_GRAPH
+IR {
+  %0 = s64[] prim::Constant(), location=worker@train.py:28, xla_shape=s64[]
+  %1 = s64[5]{0} xla::device_data(), location=cross_entropy@functional.py:3458, xla_shape=s64[5]{0}
+  %2 = pred[5]{0} aten::gt(%1, %0), location=worker@train.py:28, xla_shape=pred[5]{0}, ROOT=0
+}
+
+Graph Hash: b325df00e4da5f3c15efae7ddf78e059
+
+## END_GRAPH
+
+[ScheduleSyncTensorsGraph]
+TensorsGraphInfo:
+  worker (/home/user/train.py:30)
+"""
+
+
+def node(op: str, shape: str, rest: str = "location=f@train.py:3") -> str:
+    return f"%0 = {shape}{{0}} {op}(%1), {rest}, xla_shape={shape}{{0}}"
+
+
+def test_an_execution_is_read_and_a_torn_entry_left_out() -> None:
+    (one,) = executions(DUMP)
+    assert one.graph == "b325df00e4da5f3c15efae7ddf78e059"
+    assert one.frames[0] == Frame("worker", "/home/user/train.py", 28)
+    assert len(one.frames) == 2
+    parsed = [parse_node(text) for text in one.nodes]
+    assert [(n.op, n.shape, n.place) for n in parsed if n] == [
+        ("prim::Constant", "s64[]", "train.py:28"),
+        ("xla::device_data", "s64[5]", "functional.py:3458"),
+        ("aten::gt", "pred[5]", "train.py:28"),
+    ]
+
+
+class TestWhatDiffers:
+    def test_the_shape_of_an_input_and_not_all_that_follows_from_it(self) -> None:
+        before = [node("xla::device_data", "f32[8,4]"), node("aten::relu", "f32[8,4]")]
+        after = [node("xla::device_data", "f32[5,4]"), node("aten::relu", "f32[5,4]")]
+        (said,) = differences(before, after)
+        assert said == "the shape of an input: f32[8,4] → f32[5,4] (train.py:3)"
+
+    def test_an_attribute(self) -> None:
+        rest = "dim=0, start={}, end=9, location=f@train.py:7"
+        before = [node("xla::select", "f32[3]", rest.format(1))]
+        after = [node("xla::select", "f32[3]", rest.format(2))]
+        assert differences(before, after) == ("start of xla::select: 1 → 2 (train.py:7)",)
+
+    def test_operations_that_came(self) -> None:
+        before = [node("aten::relu", "f32[3]")]
+        after = [*before, node("aten::mul", "f32[3]", "location=f@train.py:9")]
+        assert differences(before, after) == ("1 more: aten::mul (train.py:9)",)
+
+    def test_many_are_counted_and_a_constant_is_what_remains(self) -> None:
+        after = [node(f"aten::op{n}", "f32[3]") for n in range(9)]
+        assert differences([], after)[-1] == "and 5 more"
+        assert "constant" in differences(after, after)[0]
+
+
+class TestWhoAsked:
+    USER = Frame("worker", "/home/user/train.py", 3)
+    SYNC = Frame("sync", "/env/lib/python3.11/site-packages/torch_xla/torch_xla.py", 87)
+
+    def test_libraries_and_this_program_are_not_the_users(self) -> None:
+        import json
+
+        import shims
+
+        assert is_the_users("/home/user/train.py")
+        assert not is_the_users(json.__file__)
+        assert not is_the_users(shims.__file__ or "")
+        assert not is_the_users("<frozen runpy>")
+
+    def test_a_sync_a_read_and_a_cut_of_the_simulation(self) -> None:
+        from shims import _replica
+
+        assert cause_of([self.SYNC, self.USER]) is Cause.SYNC
+        assert cause_of([self.USER]) is Cause.READ
+        # Code of the user's that is called from a sync, as a step closure, reads by itself.
+        assert cause_of([self.USER, self.SYNC]) is Cause.READ
+        cut = Frame("_fetch", _replica.__file__ or "", 346)
+        assert cause_of([cut, self.USER]) is Cause.SIMULATION
+        assert users_frame([self.SYNC, self.USER]) == self.USER
+        assert users_frame([self.SYNC]) is None
