@@ -90,12 +90,14 @@ def is_attribute_of_self(node: cst.CSTNode | None) -> TypeGuard[cst.Attribute]:
 def with_args(call: cst.Call, args: Sequence[cst.Arg]) -> cst.Call:
     """Return `call` with the arguments `args`, commas between them as the author set them.
 
-    A trailing comma, and with it one argument a line, stays where it was.
+    A trailing comma, and with it one argument a line, stays where it was, and so does a closing bracket
+    on a line of its own.
     """
     trailing = call.args[-1].comma if call.args else cst.MaybeSentinel.DEFAULT
+    closing = call.args[-1].whitespace_after_arg if call.args else None
     between = next(
         (_without_comment(arg.comma) for arg in call.args[:-1] if isinstance(arg.comma, cst.Comma)),
-        cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")),
+        _comma_of_one(call),
     )
     last = len(args) - 1
     separated = []
@@ -106,8 +108,30 @@ def with_args(call: cst.Call, args: Sequence[cst.Arg]) -> cst.Call:
             own = arg.comma if isinstance(arg.comma, cst.Comma) else None
             is_trailing = own is trailing
             comma = own if own is not None and not is_trailing else between
-        separated.append(arg.with_changes(comma=comma))
+        arg = arg.with_changes(comma=comma)
+        if closing is not None and index == last:
+            arg = arg.with_changes(whitespace_after_arg=closing)
+        elif arg.whitespace_after_arg is closing:
+            arg = arg.with_changes(whitespace_after_arg=cst.SimpleWhitespace(""))
+        separated.append(arg)
     return call.with_changes(args=separated)
+
+
+def _comma_of_one(call: cst.Call) -> cst.Comma:
+    """Return what comes after the one argument of `call` when it gets another: a line break if it has
+    lines of its own, with the closing bracket below it.
+    """
+    above = call.whitespace_before_args
+    only = call.args[0] if call.args else None
+    ends: list[cst.CSTNode] = [only.whitespace_after_arg] if only is not None else []
+    if only is not None and isinstance(only.comma, cst.Comma):
+        ends.append(only.comma.whitespace_after)
+    hangs = isinstance(above, cst.ParenthesizedWhitespace) and any(
+        isinstance(end, cst.ParenthesizedWhitespace) for end in ends
+    )
+    return _without_comment(
+        cst.Comma(whitespace_after=above if hangs else cst.SimpleWhitespace(" "))
+    )
 
 
 def _without_comment(comma: cst.Comma) -> cst.Comma:

@@ -1,0 +1,38 @@
+"""Calls that lose or get arguments keep the lines that their author gave them."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.engine import rewrite_source
+from migrate.rewrite.source import parse
+
+HEAD = (
+    "import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\nmodel.cuda()\n"
+)
+VIEW = "gradient_as_bucket_view=True"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("DDP(model, device_ids=[0])", f"DDP(model, {VIEW})"),
+        ("DDP(\n    model, device_ids=[0])", f"DDP(\n    model, {VIEW})"),
+        ("DDP(\n    model,\n    device_ids=[0]\n)", f"DDP(\n    model,\n    {VIEW}\n)"),
+        ("DDP(\n    model,\n    device_ids=[0],\n)", f"DDP(\n    model,\n    {VIEW},\n)"),
+        ("DDP(\n    model\n)", f"DDP(\n    model,\n    {VIEW}\n)"),
+        ("DDP(\n    model,\n)", f"DDP(\n    model,\n    {VIEW},\n)"),
+        ("DDP(\n    model\n    , device_ids=[0])", f"DDP(\n    model\n    , {VIEW})"),
+        ("DDP(model,\n    device_ids=[0])", f"DDP(model,\n    {VIEW})"),
+        (
+            "torch.cuda.amp.GradScaler(\n    init_scale=1.0, growth_interval=10\n)",
+            "torch.cuda.amp.GradScaler(\n    init_scale=1.0, growth_interval=10, enabled=False\n)",
+        ),
+    ],
+)
+def test_closing_bracket(before: str, after: str) -> None:
+    done = rewrite_source(parse(f"{HEAD}made = {before}\n".encode(), Path("script.py")))
+    assert textwrap.dedent(done.data.decode()).endswith(f"made = {after}\n")
