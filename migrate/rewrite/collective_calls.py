@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.rewrite.tree import keyword_arg, with_args
+
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
+    from migrate.rewrite.rule import Edit, Rule
 
 MODULES = ("torch.distributed.", "torch.distributed.distributed_c10d.")
 
@@ -103,3 +107,34 @@ def makes_gloo_group(value: cst.CSTNode | None, context: Context) -> bool:
 def _other_value(name: cst.Name, context: Context) -> cst.BaseExpression | None:
     _, value = context.bound_to(name)
     return value if isinstance(value, cst.Call) else None
+
+
+def as_shims(
+    rule: Rule, call: cst.Call, context: Context, bound: dict[str, cst.Arg], dropped: Container[str]
+) -> Edit:
+    """Return the edit that makes `call` the one of the same name in shims, in the portable style.
+
+    Args:
+        rule: in whose name.
+        call: a call of torch.distributed.
+        context: the script.
+        bound: its arguments, by parameter.
+        dropped: the parameters that shims does not have.
+    """
+    name = called(call, context)
+    function = cst.parse_expression(f"{context.imports.require('shims')}.{name}")
+    gone = [arg for parameter, arg in bound.items() if parameter in dropped]
+    kept = [(p, call.args.index(arg)) for p, arg in bound.items() if p not in dropped]
+    first = min((call.args.index(arg) for arg in gone), default=len(call.args))
+
+    def replace(updated: cst.Call) -> cst.Call:
+        args = []
+        for parameter, index in kept:
+            arg = updated.args[index]
+            named = arg.keyword is None and index > first
+            args.append(keyword_arg(parameter, arg.value) if named else arg)
+        if not args:
+            return cst.Call(function, lpar=updated.lpar, rpar=updated.rpar)
+        return with_args(updated, args).with_changes(func=function)
+
+    return rule.edit(call, replace, f"{name} → shims.{name}", consumes=[call.func, *gone])

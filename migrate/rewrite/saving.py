@@ -11,11 +11,16 @@ from migrate.rewrite.context import Context
 from migrate.rewrite.first_replica import Rest, is_local, on_first, same_everywhere
 from migrate.rewrite.lift import is_pure, lifted, marked
 from migrate.rewrite.rule import Edit, Finding, Rule
-from migrate.rewrite.save_calls import as_xla_save, is_on_cpu, names_replica, refused
+from migrate.rewrite.save_calls import (
+    as_shims_save,
+    as_xla_save,
+    by_hand,
+    is_on_cpu,
+    names_replica,
+    refused,
+)
 from migrate.rewrite.tree import code, nodes_of
 from migrate.rewrite.unguard import keep_to_first, without_guard
-
-BY_HAND = "xm.save(obj, path, global_master=True) must be called on all ranks, outside of it"
 
 
 @dataclass
@@ -48,7 +53,7 @@ class Saving:
                 if not is_on_cpu(call, self._context):
                     yield from self._rule.report(
                         call,
-                        "if it is on the device: xm.save(obj, path, global_master=True) on all ranks",
+                        f"if it is on the device: {by_hand(self._context)} on all ranks",
                     )
             return
         moved = []
@@ -64,7 +69,9 @@ class Saving:
         for call in moved:
             guard = self._context.guards.around(call)
             if guard is not None and id(guard) in stuck:
-                message = f"a test of the rank computes its arguments with side effects: {BY_HAND}"
+                message = (
+                    f"a test of the rank computes its arguments with side effects: {self._by_hand}"
+                )
                 yield from self._rule.report(call, message)
             else:
                 yield self._save(call, guard)
@@ -82,7 +89,7 @@ class Saving:
         context = self._context
         if context.moves_to_accelerator:
             return True
-        roots = ("torch.distributed", "torch.cuda", "torch_xla")
+        roots = ("shims", "torch.distributed", "torch.cuda", "torch_xla")
         names = (context.qualified_name(node) for node in context.all_of(cst.Attribute))
         if any(name is not None and name.startswith(roots) for name in names):
             return True
@@ -101,20 +108,18 @@ class Saving:
                 self._note(guard, statement)
             return reason
         if self._context.parent(statement) is not guard.body:
-            return f"saves below a condition or in a block, for one replica only: {BY_HAND}"
+            return f"saves below a condition or in a block, for one replica only: {self._by_hand}"
         if not self._may_split(guard):
-            return (
-                f"{guard.name.value} is called on one replica only, and returns a value: {BY_HAND}"
-            )
+            return f"{guard.name.value} is called on one replica only, and returns a value: {self._by_hand}"
         mentions = self._calls(guard)
         if guard.decorators or not mentions:
-            return f"runs on one replica only: {BY_HAND}"
+            return f"runs on one replica only: {self._by_hand}"
         tests = [
             (self._context.guards.around(m), self._context.statement_around(m)) for m in mentions
         ]
         for test, called in tests:
             if not isinstance(test, cst.If):
-                return f"runs on one replica only: {BY_HAND}"
+                return f"runs on one replica only: {self._by_hand}"
             reason = self._refusal(test, called)
             if reason is not None:
                 return reason
@@ -139,19 +144,19 @@ class Saving:
             or guard.orelse is not None
             or not isinstance(guard.body, cst.IndentedBlock)
         ):
-            return f"under `if {code(guard.test)}:`: {BY_HAND}"
+            return f"under `if {code(guard.test)}:`: {self._by_hand}"
         if not isinstance(above, cst.IndentedBlock | cst.Module):
-            return f"under `elif {code(guard.test)}:`: {BY_HAND}"
+            return f"under `elif {code(guard.test)}:`: {self._by_hand}"
         if self._context.parent(statement) is not guard.body:
             return (
                 f"under `if {code(guard.test)}:` and a condition that may differ between the replicas, "
-                f"or in a block of its own: {BY_HAND}"
+                f"or in a block of its own: {self._by_hand}"
             )
         different = [part for part in rest.others if not same_everywhere(part)]
         if different:
-            return f"`{code(different[0])}` may differ between the replicas: {BY_HAND}"
+            return f"`{code(different[0])}` may differ between the replicas: {self._by_hand}"
         if self._context.guards.around(guard) is not None:
-            return f"under two tests of the rank: {BY_HAND}"
+            return f"under two tests of the rank: {self._by_hand}"
         return None
 
     def _note(self, guard: cst.If, statement: cst.CSTNode) -> Guarded:
@@ -192,11 +197,18 @@ class Saving:
         elif guard is not None:
             local = self._functions[id(guard)][1]
         own_file = guard is None and names_replica(call, self._context)
-        name = f"{self._context.imports.require('torch_xla.core.xla_model', 'xm')}.save"
-        option = ("master_only", "False") if own_file else ("global_master", "True")
-        replace = as_xla_save(name, None if local else option)
-        message = "torch.save → xm.save, which all replicas call"
+        name = self._context.vocabulary.write("save")
+        if self._context.portable:
+            replace = as_shims_save(name, call, local, own_file, self._context)
+        else:
+            option = ("master_only", "False") if own_file else ("global_master", "True")
+            replace = as_xla_save(name, None if local else option)
+        message = f"torch.save → {name}, which all replicas call"
         return self._rule.edit(call, replace, message, consumes=[call.func])
+
+    @property
+    def _by_hand(self) -> str:
+        return f"{by_hand(self._context)} must be called on all ranks, outside of it"
 
     def _may_split(self, function: cst.FunctionDef) -> bool:
         """Whether what follows the save in `function` may be left to the first replica."""
@@ -221,8 +233,7 @@ class Saving:
         ]
         if not others:
             return
-        xm = self._context.imports.require("torch_xla.core.xla_model", "xm")
-        test = cst.parse_expression(f"{xm}.is_master_ordinal({'' if local else 'local=False'})")
+        test = self._context.vocabulary.expression("is first here" if local else "is first")
         message = f"{function.name.value}: the rest runs on the first replica"
         for statement in others:
             yield self._rule.edit(statement, marked, message)

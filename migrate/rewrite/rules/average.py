@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.rewrite.collective_calls import TENSORS, beside, called
+from migrate.rewrite.collective_calls import TENSORS, as_shims, beside, called
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.tree import bind, code, is_dotted_name
+from migrate.rewrite.tree import bind, code, is_dotted_name, keyword
 
 AVG = frozenset(
     {"torch.distributed.ReduceOp.AVG", "torch.distributed.distributed_c10d.ReduceOp.AVG"}
@@ -111,6 +111,9 @@ class Average(Rule):
         """Yield the edit of one statement, or the finding at a call that is not edited."""
         if isinstance(node, cst.Call):
             op = self._op(node, context)
+            if op is not None and context.portable:
+                yield from self._by_shims(node, op, context)
+                return
             if op is not None and self._statement(node, context) is None:
                 message = f"{code(node.func)}: SUM here, then divide by the world size"
                 yield from self.report(op, message)
@@ -118,9 +121,25 @@ class Average(Rule):
         assert isinstance(node, cst.SimpleStatementLine)
         call = self._call_of(node)
         op = self._op(call, context) if call is not None else None
-        if call is None or op is None or self._statement(call, context) is not node:
+        if (
+            context.portable
+            or call is None
+            or op is None
+            or self._statement(call, context) is not node
+        ):
             return
         yield self._edit(node, call, op, context)
+
+    def _by_shims(
+        self, call: cst.Call, op: cst.BaseExpression, context: Context
+    ) -> Iterable[Edit | Finding]:
+        """Yield the edits in the portable style: shims averages on every device."""
+        if keyword(call, "group_dst") is not None:
+            yield from self.report(op, f"{code(call.func)}: shims has dst=, the global rank")
+            return
+        mean = context.string("mean")
+        yield self.edit(op, lambda _: mean, f"{code(op)} → {mean.value}", consumes=[op])
+        yield as_shims(self, call, context, self._bound(call, context), ())
 
     def _op(self, call: cst.Call, context: Context) -> cst.BaseExpression | None:
         """Return the `ReduceOp.AVG` of a collective."""

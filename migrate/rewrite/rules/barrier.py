@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.rewrite.collective_calls import called, makes_gloo_group
+from migrate.rewrite.collective_calls import as_shims, called, makes_gloo_group
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import bind, code, nodes_of
@@ -132,7 +132,7 @@ class Barrier(Rule):
         if name == "monitored_barrier":
             if not any(makes_gloo_group(arg.value, context) for arg in node.args):
                 message = (
-                    "monitored_barrier raises on XLA: use torch_xla.core.xla_model.rendezvous(tag)"
+                    f"monitored_barrier raises on XLA: use {context.vocabulary.say('barrier')}"
                 )
                 yield from self.report(node, message)
             return
@@ -142,7 +142,8 @@ class Barrier(Rule):
         group = bound.get("group") if bound is not None else None
         if group is not None and makes_gloo_group(group.value, context):
             return
-        if refused := _refused(node, bound):
+        refused = _refused(node, bound, context)
+        if refused:
             yield from self.report(node, refused)
             return
         around = context.function_around(node) or context.module
@@ -154,6 +155,9 @@ class Barrier(Rule):
                 "would wait for the others for ever: let all replicas come to it, or remove it"
             )
             yield from self.report(node, message)
+            return
+        if context.portable:
+            yield as_shims(self, node, context, bound or {}, ("async_op", "device_ids"))
             return
         yield self._edit(node, is_half, around, context)
 
@@ -177,11 +181,11 @@ class Barrier(Rule):
         return self.edit(node, replace, message, consumes=[node.func, *ids])
 
 
-def _refused(node: cst.Call, bound: dict[str, cst.Arg] | None) -> str | None:
+def _refused(node: cst.Call, bound: dict[str, cst.Arg] | None, context: Context) -> str | None:
     """Return why the barrier `node` is not edited."""
     if bound is None:
-        return "barrier with * or ** arguments: torch_xla.core.xla_model.rendezvous(tag)"
-    if "group" in bound and code(bound["group"].value) != "None":
+        return f"barrier with * or ** arguments: {context.vocabulary.say('barrier')}"
+    if not context.portable and "group" in bound and code(bound["group"].value) != "None":
         return (
             "barrier of a group: torch_xla.core.xla_model.rendezvous(tag) waits for all replicas; "
             "a group made by dist.new_group(backend='gloo') waits for its own"

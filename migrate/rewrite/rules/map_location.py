@@ -9,8 +9,10 @@ import libcst as cst
 from migrate.rewrite.context import Context
 from migrate.rewrite.devices import LOADERS, Kind
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.tree import code, keyword, keyword_arg, with_args
+from migrate.rewrite.save_calls import is_open_file
+from migrate.rewrite.tree import bind, code, keyword, keyword_arg, with_args
 
+PARAMETERS = ("f", "map_location", "weights_only")
 MOVE = "what is used without load_state_dict has to be moved to 'xla'"
 
 
@@ -130,7 +132,9 @@ class MapLocation(Rule):
                 message = f"{code(node.func)}: see that it is told map_location='cpu'"
                 yield from self.report(node, message)
         elif arg is None:
-            if context.devices.are_used:
+            if context.devices.are_used and _loads_by_shims(node, context):
+                yield self._by_shims(node, context)
+            elif context.devices.are_used:
                 cpu = keyword_arg("map_location", context.string("cpu"))
                 yield self.edit(
                     node,
@@ -147,16 +151,48 @@ class MapLocation(Rule):
             return
         if isinstance(value, cst.Name) and context.devices.is_load_location(value):
             return  # its assignment is edited
-        if _says_where(value, context):
+        if _says_where(value, context) and _loads_by_shims(call, context):
+            yield self._by_shims(call, context)
+        elif _says_where(value, context):
             yield self._cpu(value, context)
         else:
             message = f"map_location={code(value)}: only 'cpu' loads beside XLA; {MOVE}"
             yield from self.report(call, message)
 
+    def _by_shims(self, call: cst.Call, context: Context) -> Edit:
+        """Return the edit in the portable style: shims.load loads to the CPU, everywhere."""
+        function = cst.parse_expression(f"{context.imports.require('shims')}.load")
+        bound = bind(call, PARAMETERS) or {}
+        unsafe = "weights_only" in bound and code(bound["weights_only"].value) != "True"
+        kept = [("f", call.args.index(bound["f"]))]
+        if unsafe:
+            kept.append(("weights_only", call.args.index(bound["weights_only"])))
+        names = {"f": "path", "weights_only": "weights_only"}
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = []
+            for name, index in kept:
+                arg = updated.args[index]
+                named = arg.keyword is not None or name != "f"
+                args.append(keyword_arg(names[name], arg.value) if named else arg)
+            return with_args(updated, args).with_changes(func=function)
+
+        gone = [arg for name, arg in bound.items() if name not in dict(kept)]
+        message = f"{code(call.func)} → shims.load, to the CPU; {MOVE}"
+        return self.edit(call, replace, message, consumes=[call.func, *gone])
+
     def _cpu(self, value: cst.BaseExpression, context: Context) -> Edit:
         cpu = context.string("cpu", like=value)
         message = f"map_location {code(value)} → 'cpu': XLA is no place to load to; {MOVE}"
         return self.edit(value, lambda _: cpu, message, consumes=[value])
+
+
+def _loads_by_shims(call: cst.Call, context: Context) -> bool:
+    """Whether `call` is one of torch.load that shims.load can take the place of, in its style."""
+    if not context.portable or context.qualified_name(call.func) != "torch.load":
+        return False
+    bound = bind(call, PARAMETERS)
+    return bound is not None and "f" in bound and not is_open_file(bound["f"].value, context)
 
 
 def _is_cpu(value: cst.BaseExpression, context: Context) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.rewrite.collective_calls import OBJECTS, beside, called, makes_gloo_group
+from migrate.rewrite.collective_calls import OBJECTS, as_shims, beside, called, makes_gloo_group
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import bind, code, keyword_arg, with_args
@@ -113,6 +113,11 @@ class ObjectCollectives(Rule):
         if bound is None:
             message = f"{name} with * or ** arguments: see that its group is one over gloo"
             yield from self.report(node, message)
+            return
+        if context.portable and not bound.keys() & {"group_src", "group_dst"}:
+            group = bound.get("group")
+            if group is None or not makes_gloo_group(group.value, context):
+                yield as_shims(self, node, context, bound, ("device",))
             return
         group = bound.get("group")
         device = bound.get("device")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.rewrite.collective_calls import called
+from migrate.rewrite.collective_calls import as_shims, called
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import bind, code, string_value, with_args
@@ -86,6 +86,11 @@ class ProcessGroups(Rule):
         backend = bound["backend"].value if "backend" in bound else None
         if string_value(backend) == "gloo":
             return
+        others = bound.keys() - {"ranks", "timeout", "backend", "pg_options"}
+        if context.portable and not others:
+            dropped = ["pg_options", *(["backend"] if string_value(backend) == "nccl" else [])]
+            yield as_shims(self, node, context, bound, dropped)
+            return
         if "ranks" in bound and code(bound["ranks"].value) != "None":
             message = (
                 f"{code(node)}: on XLA the ranks are one row of a rectangle of all ranks, and every replica "
@@ -94,6 +99,10 @@ class ProcessGroups(Rule):
             yield from self.report(node, message)
         options = bound.get("pg_options")
         named_nccl = string_value(backend) == "nccl"
+        if context.portable:
+            message = f"{code(node)}: shims.new_group has no {', '.join(sorted(others))}"
+            yield from self.report(node, message)
+            return
         if not named_nccl and options is None:
             return
         at = None if options is None else node.args.index(options)
