@@ -64,6 +64,14 @@ def removed_with_comment(
     ):
         return rule.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
     words = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in names))
+    left = left_above(line, words)
+    return rule.edit(line, lambda _: left, message, consumes=[line])
+
+
+def left_above(
+    line: cst.BaseStatement, words: re.Pattern[str]
+) -> cst.FlattenSentinel[cst.BaseStatement]:
+    """Return what is left of the statement `line`: the lines above it, without a comment about `words`."""
     kept = _lines(line)
     at = len(kept)
     while at and kept[at - 1].comment is not None:
@@ -71,8 +79,7 @@ def removed_with_comment(
     if any(words.search(one.comment.value) for one in kept[at:] if one.comment is not None):
         kept = kept[:at]
     # Not removed altogether: then all that stands above would stay.
-    left = cst.SimpleStatementLine([], leading_lines=kept)
-    return rule.edit(line, lambda _: cst.FlattenSentinel([left]), message, consumes=[line])
+    return cst.FlattenSentinel([cst.SimpleStatementLine([], leading_lines=kept)])
 
 
 def unwrapped(

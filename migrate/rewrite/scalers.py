@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import libcst as cst
 
+from migrate.rewrite.branch import left_above
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Replacement
 from migrate.rewrite.tree import code, nodes_of
 
+# What a comment that goes with a scaler speaks of.
+ABOUT = re.compile(r"scaler|unscal|scal(e|es|ing)\b|\bamp\b|mixed.precision|fp16", re.IGNORECASE)
 ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 
 
@@ -129,7 +133,8 @@ class Removal:
         message = f"removed: {code(statement)}"
         # Not the whole line: another rule may edit what is in it, to no effect.
         call = next(nodes_of(statement, cst.Call))
-        self.changes.append(Change(line, lambda _: cst.RemoveFromParent(), call.func, message))
+        left = left_above(line, ABOUT)
+        self.changes.append(Change(line, lambda _: left, call.func, message))
         return True
 
     def _empties_a_block(self) -> bool:

@@ -38,7 +38,8 @@ class GradScaler(Rule):
     **What it does.** bfloat16 has the range of float32: nothing has to be scaled. A scaler in a
     variable of which every use is plain goes with all of them: `scaler.scale(loss).backward()` becomes
     `loss.backward()`, `scaler.step(optimizer)` becomes `optimizer.step()`; `unscale_`, `update` and its
-    state in checkpoints go. Two branches of an `if` that then say the same become one.
+    state in checkpoints go, and with a line that goes the comment above it, if that is about scaling.
+    Two branches of an `if` that then say the same become one.
     Everywhere else (an attribute, an argument of a function, an optional scaler that is tested for None,
     `get_scale()`) the scaler stays and is made with `enabled=False`: `scale` then returns its argument,
     `step` steps, the rest does nothing, `get_scale()` is 1.0, its state is empty and loading one is
@@ -60,7 +61,9 @@ class GradScaler(Rule):
 
 
             def overfit(model, batch, optimizer, clip):
+                # Creates a GradScaler once, before training.
                 scaler = torch.cuda.amp.GradScaler()
+                # the forward
                 loss = model(batch)
                 scaler.scale(loss / 2).backward()
                 scaler.unscale_(optimizer)  # before the norm
@@ -74,6 +77,7 @@ class GradScaler(Rule):
 
 
             def overfit(model, batch, optimizer, clip):
+                # the forward
                 loss = model(batch)
                 (loss / 2).backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
