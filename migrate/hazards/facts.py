@@ -47,9 +47,8 @@ class Facts:
 
     def is_local(self, name: str) -> bool:
         """Whether the dotted `name`, as imported, is a module of the user's project, or a part of one."""
-        return (
-            name in self.context.calls.local or name.rpartition(".")[0] in self.context.calls.local
-        )
+        local = self.context.calls.local
+        return any(f"{name}.".startswith(f"{module}.") for module in local)
 
     @property
     def guards(self) -> Guards:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -51,13 +50,16 @@ class Followed:
 
     Args:
         files: the files to check.
-        named: all that the user named: these and those that nothing can be said about.
+        named: all that the user named, these and those that nothing can be said about: files, and folders
+            with their files.
         processes: how many work at it.
     """
 
-    def __init__(self, files: Sequence[Path], named: Sequence[Path], processes: int) -> None:
+    def __init__(
+        self, files: Sequence[Path], named: Mapping[Path, Sequence[Path]], processes: int
+    ) -> None:
         self._files = files
-        self._named = {path.resolve(): path for path in named}
+        self._named = {path.resolve(): path for group in named.values() for path in group}
         self._pool: ProcessPoolExecutor | None = None
         if processes > 1:
             # Not forked: the caller may have threads.
@@ -65,10 +67,12 @@ class Followed:
             self._pool = ProcessPoolExecutor(processes, mp_context=spawn)
         self._calls: dict[Path, ModuleCalls] = {}
         self._entries: dict[Path, dict[int, Entry]] = {}
-        roots = _by_root(files).keys()
+        concerned = set(files)
         for root, members in _by_root(named).items():
-            if root in roots:  # a file that names nothing of ours may call one that does
-                self._follow(root, members)
+            if not concerned.isdisjoint(members):
+                self._follow(
+                    root, members
+                )  # a file that names nothing of ours may call one that does
 
     def __enter__(self) -> Self:
         """Return the same object; leaving the block ends the processes."""
@@ -139,13 +143,13 @@ def _project(root: Path, files: Sequence[Path]) -> Project:
     return project
 
 
-def _by_root(files: Iterable[Path]) -> dict[Path, list[Path]]:
-    """Return `files` by the folder of the project that each is a part of."""
-    root = lru_cache(maxsize=None)(lambda folder: root_of(folder / "script.py"))
-    found: dict[Path, list[Path]] = {}
-    for path in files:
-        found.setdefault(root(path.resolve().parent), []).append(path)
-    return found
+def _by_root(named: Mapping[Path, Sequence[Path]]) -> dict[Path, list[Path]]:
+    """Return the files in `named` by the folder of their project: around the file or folder named."""
+    found: dict[Path, dict[Path, None]] = {}
+    for path, files in named.items():
+        root = root_of(path / "script.py" if path.is_dir() else path)
+        found.setdefault(root, {}).update(dict.fromkeys(files))
+    return {root: list(files) for root, files in found.items()}
 
 
 def _below(path: Path, root: Path) -> str:

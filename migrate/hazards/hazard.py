@@ -100,8 +100,8 @@ class Hazard(ABC):
     """One thing that fails, hangs, is slow or is wrong on a TPU.
 
     The docstring is the hazard's page (first line: its title); it says why, and what to do. A subclass
-    without them, or without an example that is reported and one that is left alone, does not come into
-    being.
+    without them, without an example that is reported, one that is left alone, or one of how it is mended,
+    does not come into being.
     """
 
     code: ClassVar[str]
@@ -109,6 +109,7 @@ class Hazard(ABC):
     severity: ClassVar[Severity]
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
     examples: ClassVar[tuple[Example, ...]]
+    mended: ClassVar[Example]  # what the reported example becomes; nothing in it is reported
     # Rewrite rules whose finding on the same line says the same.
     spoken_by: ClassVar[tuple[str, ...]] = ()
 
@@ -127,6 +128,8 @@ class Hazard(ABC):
             raise TypeError(f"hazard {cls.code} has no example that is found")
         if all(marked):
             raise TypeError(f"hazard {cls.code} has no example that is left alone")
+        if not hasattr(cls, "mended"):
+            raise TypeError(f"hazard {cls.code} has no example of how it is mended")
 
     @property
     def group(self) -> Group:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from migrate.hazards.facts import Facts
-from migrate.rewrite.tree import nodes_of, string_value
+from migrate.rewrite.tree import code, nodes_of, string_value
 
 
 def only_with_cuda(node: cst.CSTNode, facts: Facts) -> bool:
@@ -27,7 +27,7 @@ def only_with_cuda(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def guards_cuda_only(asked: cst.CSTNode, facts: Facts) -> bool:
-    """Whether only calls of torch.cuda depend on the question `asked`: seeds, waits, memory."""
+    """Whether only calls of torch.cuda, or words, depend on the question `asked`: seeds, waits, memory."""
     below = asked
     for above in facts.context.ancestors(asked):
         if isinstance(above, cst.If):
@@ -42,7 +42,8 @@ def guards_cuda_only(asked: cst.CSTNode, facts: Facts) -> bool:
 
 def _all_cuda(body: cst.BaseSuite, facts: Facts) -> bool:
     return all(
-        isinstance(statement, cst.SimpleStatementLine) and _mentions(statement, facts)
+        isinstance(statement, cst.SimpleStatementLine)
+        and (_mentions(statement, facts) or _only_says(statement, facts))
         for statement in body.body
     )
 
@@ -53,6 +54,14 @@ def _mentions(node: cst.CSTNode, facts: Facts) -> bool:
     return any(name.startswith("torch.cuda.") for name in names) or any(
         name.startswith("torch.backends.cudnn.") for name in flags
     )
+
+
+def _only_says(line: cst.SimpleStatementLine, facts: Facts) -> bool:
+    """Whether a line only warns: `warnings.warn(...)`, `print(...)`."""
+    says = line.body[0].value if isinstance(line.body[0], cst.Expr) else None
+    if not isinstance(says, cst.Call):
+        return False
+    return facts.names.of(says.func) == "warnings.warn" or code(says.func) == "print"
 
 
 def _needed(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

@@ -48,13 +48,14 @@ def check_paths(
         UnreadableScriptError: a path does not exist or cannot be read.
         NotUtf8Error, InvalidNotebookError: a path is a notebook that cannot be read.
     """
-    files = list(dict.fromkeys(file for path in paths for file in python_files(path, config)))
+    named = {path: list(python_files(path, config)) for path in paths}
+    files = list(dict.fromkeys(file for group in named.values() for file in group))
     worth = [file for file in files if _worth_parsing(file)]
     if not worth:
         return Checked(len(files), ())
     if len(worth) > FEW:
         progress(f"reading {len(worth)} files")
-    with Followed(worth, files, _processes(worth)) as followed:
+    with Followed(worth, named, _processes(worth)) as followed:
         if len(worth) > FEW:
             progress(f"checking {len(worth)} files")
         jobs = followed.jobs(lambda path: not _excluded(path, config))

@@ -24,7 +24,7 @@ def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterat
     """
     if _in_condition(node, facts) or _before_the_end(node, facts):
         return
-    if facts.guards.around(node) is not None:
+    if facts.guards.around(node) is not None or _for_another_device(node, facts):
         return
     when = facts.steps.when(node)
     if when is When.STEP:
@@ -32,6 +32,12 @@ def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterat
     elif when is When.EVERY_STEP:
         message = f"{what} at every step: the host waits for the device; read every N steps"
         yield hazard.hit(node, message, Severity.INFO)
+
+
+def _for_another_device(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether only a Mac's GPU comes here: `if mps:`."""
+    tests = (above.test for above in facts.context.ancestors(node) if isinstance(above, cst.If))
+    return any(isinstance(test, cst.Name) and test.value in ("mps", "is_mps") for test in tests)
 
 
 def _in_condition(node: cst.CSTNode, facts: Facts) -> bool:

@@ -138,9 +138,15 @@ def hazard_page(hazard: Hazard) -> str:
         f"Severity: {hazard.severity.value}. Silence one line with `# migrate: ignore[{hazard.code}]`.",
         body.strip(),
     ]
-    for heading, found in (("Reported", True), ("Left alone", False)):
+    marked = [bool(one.expected(hazard.code, hazard.severity)) for one in hazard.examples]
+    sections = {
+        "Reported": [one for one, found in zip(hazard.examples, marked, strict=True) if found],
+        "Mended": [hazard.mended],
+        "Left alone": [
+            one for one, found in zip(hazard.examples, marked, strict=True) if not found
+        ],
+    }
+    for heading, shown in sections.items():
         parts.append(f"## {heading}")
-        for one in hazard.examples:
-            if bool(one.expected(hazard.code, hazard.severity)) is found:
-                parts.append(f"```python\n{one.script}```")
+        parts.extend(f"```python\n{one.script}```" for one in shown)
     return "\n\n".join(parts) + "\n"

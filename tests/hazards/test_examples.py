@@ -27,6 +27,15 @@ def test_example(hazard: Hazard, one: Example) -> None:
     assert reported == one.expected(hazard.code, hazard.severity)
 
 
+@pytest.mark.parametrize("hazard", all_hazards(), ids=lambda hazard: hazard.code)
+def test_what_is_mended_is_reported_by_no_hazard(hazard: Hazard) -> None:
+    script = hazard.mended.script
+    compile(script, hazard.code, "exec")
+    found = check_source(parse(script.encode(), Path("script.py")), Config())
+    assert [one for one in found if one.code == hazard.code] == []
+    assert [one.code for one in found if one.severity is not Severity.INFO] == []
+
+
 def test_a_hazard_without_its_page_or_examples_does_not_register() -> None:
     marked, plain = example("x  # XLA199"), example("x")
     with pytest.raises(TypeError, match="found"):
@@ -44,6 +53,14 @@ def test_a_hazard_without_its_page_or_examples_does_not_register() -> None:
 
             code, name, severity, nodes = "XLA199", "nothing", Severity.INFO, ()
             examples = (marked,)
+
+    with pytest.raises(TypeError, match="mended"):
+
+        class _NotMended(Hazard):
+            """**Why.** So. **What to do.** This."""
+
+            code, name, severity, nodes = "XLA199", "not-mended", Severity.INFO, ()
+            examples = (marked, plain)
 
     with pytest.raises(TypeError, match="What to do"):
 

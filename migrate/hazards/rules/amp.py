@@ -57,6 +57,16 @@ class Amp(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def step(model, x):
+                with torch.autocast("xla", dtype=torch.bfloat16):
+                    return model(x)
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one autocast for CUDA."""

@@ -41,3 +41,14 @@ class Apex(ImportHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+            from torch.nn.parallel import DistributedDataParallel
+
+
+            def step(model, x):
+                with torch.autocast("xla", dtype=torch.bfloat16):
+                    return DistributedDataParallel(model)(x)
+            """
+    )

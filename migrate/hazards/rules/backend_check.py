@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
+from migrate.hazards.only_cuda import guards_cuda_only
 from migrate.rewrite.tree import string_value
 
 
@@ -48,10 +49,23 @@ class BackendCheck(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch.distributed as dist
+
+
+            def reduce(x):
+                if dist.get_backend() != "gloo":
+                    x = x.to("xla")
+                dist.all_reduce(x)
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one comparison."""
         assert isinstance(node, cst.Comparison)
         values = (node.left, *(target.comparator for target in node.comparisons))
         if any(string_value(value) == "nccl" for value in values):
-            yield self.hit(node, 'the backend on XLA is "xla", not "nccl": compare with "gloo"')
+            message = 'the backend on XLA is "xla", not "nccl": compare with "gloo"'
+            severity = Severity.INFO if guards_cuda_only(node, facts) else None
+            yield self.hit(node, message, severity)

@@ -54,6 +54,13 @@ class Barrier(NamedHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch_xla.core.xla_model as xm
+
+            xm.rendezvous("ready")
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield the use of one barrier that is not one of a group over gloo, which waits."""

@@ -31,3 +31,12 @@ class BitsAndBytes(ImportHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def make(model):
+                return torch.optim.AdamW(model.to(torch.bfloat16).parameters())
+            """
+    )

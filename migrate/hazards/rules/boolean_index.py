@@ -55,6 +55,18 @@ class BooleanIndex(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            class Loss(torch.nn.Module):
+                def forward(self, x, target):
+                    valid = target != -100
+                    x = x.clamp(min=0)
+                    return torch.where(valid, x, 0.0).sum() / valid.sum()
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one subscript with a mask among its indices."""

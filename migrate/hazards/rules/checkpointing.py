@@ -54,3 +54,12 @@ class Checkpointing(NamedHazard):
             """
         ),
     )
+    mended = example(
+        """
+            from torch_xla.utils.checkpoint import checkpoint
+
+
+            def forward(block, x):
+                return checkpoint(block, x)
+            """
+    )

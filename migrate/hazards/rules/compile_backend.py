@@ -53,6 +53,20 @@ class CompileBackend(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            @torch.compile(backend="openxla")
+            def norm(x):
+                return x / x.norm()
+
+
+            def make(model):
+                return model  # XLA compiles it anyway
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one call or decorator."""

@@ -41,3 +41,10 @@ class Complex128(NamedHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+            spectrum = torch.zeros(8, dtype=torch.complex64)
+            """
+    )

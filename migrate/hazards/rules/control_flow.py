@@ -76,6 +76,26 @@ class ControlFlow(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import math
+            import torch
+
+
+            class Gate(torch.nn.Module):
+                def forward(self, x):
+                    return torch.where(x.abs().max() > 10, x / 2, x)
+
+
+            def train(model, loader, optimizer):
+                for step, (x, y) in enumerate(loader):
+                    loss = model(x.cuda(), y.cuda())
+                    loss.backward()
+                    optimizer.step()
+                    if step % 100 == 0 and not math.isfinite(loss.item()):
+                        break
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one condition on a tensor that a step runs."""
@@ -83,12 +103,21 @@ class ControlFlow(Hazard):
         when = facts.steps.when(node)
         if when not in (When.STEP, When.EVERY_STEP):
             return
+        if when is When.EVERY_STEP and _now_and_then(node.test, facts):
+            return
         test = next(_on_values(node.test, facts), None)
         if test is None:
             return
         severity = self.severity if when is When.STEP else Severity.INFO
         message = f"`{code(test)}`: Python must know the value of a tensor; torch.where, or after the step"
         yield self.hit(node, message, severity)
+
+
+def _now_and_then(test: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether a part that the host knows comes first: `step % 100 == 0 and loss > 3`."""
+    if not isinstance(test, cst.BooleanOperation) or not isinstance(test.operator, cst.And):
+        return False
+    return next(_on_values(test.left, facts), None) is None
 
 
 def _on_values(test: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:

@@ -41,3 +41,12 @@ class CppExtension(ImportHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def fused(x, bias):  # what the kernel computed
+                return torch.nn.functional.gelu(x + bias)
+            """
+    )

@@ -60,6 +60,13 @@ class CudaAvailable(NamedHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch_xla
+
+            device = torch_xla.device()
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one question; information where only calls of torch.cuda depend on it."""

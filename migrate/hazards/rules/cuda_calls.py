@@ -83,6 +83,18 @@ class CudaCalls(NamedHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import time
+
+            import torch_xla
+
+
+            def start():
+                torch_xla.sync(wait=True)
+                return time.perf_counter()
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one use; information where only a run on CUDA comes to it."""

@@ -46,3 +46,12 @@ class CudaKernels(ImportHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def attention(q, k, v):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+            """
+    )

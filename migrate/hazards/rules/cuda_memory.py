@@ -54,6 +54,13 @@ class CudaMemory(NamedHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch_xla.core.xla_model as xm
+
+            print(xm.get_memory_info("xla"))
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one use; information where only a run on CUDA comes to it."""

@@ -31,3 +31,10 @@ class CuPy(ImportHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+            rows = torch.arange(10, device="xla")
+            """
+    )

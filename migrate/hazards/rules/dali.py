@@ -32,3 +32,12 @@ class Dali(ImportHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def make(images):
+                return torch.utils.data.DataLoader(images, batch_size=64, num_workers=8, drop_last=True)
+            """
+    )

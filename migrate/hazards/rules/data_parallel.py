@@ -53,3 +53,12 @@ class DataParallel(NamedHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def wrap(model):
+                return torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+            """
+    )

@@ -48,6 +48,13 @@ class DefaultType(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+            weights = torch.ones(3, device="xla")
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one call."""

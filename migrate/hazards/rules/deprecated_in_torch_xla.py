@@ -46,3 +46,11 @@ class DeprecatedInTorchXla(NamedHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch_xla
+
+            device = torch_xla.device()
+            torch_xla.sync()
+            """
+    )

@@ -47,6 +47,15 @@ class DeviceIds(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def wrap(model):
+                return DDP(model, gradient_as_bucket_view=True)
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one construction."""

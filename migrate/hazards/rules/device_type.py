@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
+from migrate.hazards.only_cuda import guards_cuda_only
 from migrate.rewrite.tree import string_value
 
 
@@ -32,8 +33,10 @@ class DeviceType(Hazard):
 
 
             def context(device, x):
-                if device.type == "cuda":  # XLA702
+                if device.type == "cuda":  # XLA702 info
                     torch.backends.cudnn.benchmark = True
+                if device.type == "cuda":  # XLA702
+                    x = x.pin_memory()
                 if "cuda" in str(device) or device == "cuda":  # XLA702
                     return x.type() == "torch.cuda.HalfTensor"  # XLA702
             """
@@ -50,6 +53,17 @@ class DeviceType(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def context(device, x):
+                if device.type != "cpu":
+                    print("on", device)
+                return x.dtype == torch.bfloat16
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one comparison."""
@@ -61,7 +75,9 @@ class DeviceType(Hazard):
             text = next((t for p in parts if (t := string_value(p)) and _names_cuda(t)), None)
             if text is not None:
                 what = f'a comparison with "{text}"'
-                yield self.hit(node, f'{what} is False on XLA: ask for "cpu", or for a dtype')
+                message = f'{what} is False on XLA: ask for "cpu", or for a dtype'
+                severity = Severity.INFO if guards_cuda_only(node, facts) else None
+                yield self.hit(node, message, severity)
                 return
 
 

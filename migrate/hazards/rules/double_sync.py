@@ -71,6 +71,18 @@ class DoubleSync(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch_xla
+
+
+            def train(model, loader, optimizer):
+                for x, y in loader:
+                    with torch_xla.step():
+                        model(x.to("xla"), y.to("xla")).backward()
+                        optimizer.step()
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one marked step with a second end."""

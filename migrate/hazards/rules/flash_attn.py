@@ -32,3 +32,12 @@ class FlashAttention(ImportHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def attention(q, k, v):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            """
+    )

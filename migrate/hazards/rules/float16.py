@@ -53,6 +53,17 @@ class Float16(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def load(x):
+                model = torch.nn.Linear(3, 3)
+                model.to(torch.bfloat16)
+                return model(x.to("cuda", dtype=torch.bfloat16))
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one dtype or conversion."""

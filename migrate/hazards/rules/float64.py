@@ -53,6 +53,19 @@ class Float64(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            class Norm(torch.nn.Module):
+                def forward(self, x):
+                    return x.float().mean()
+
+
+            total = torch.zeros(1)
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one dtype or conversion."""

@@ -38,3 +38,13 @@ class Frameworks(ImportHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+            from torch.nn.parallel import DistributedDataParallel
+
+
+            def wrap(model):
+                return DistributedDataParallel(model, gradient_as_bucket_view=True)
+            """
+    )

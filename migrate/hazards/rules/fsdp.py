@@ -62,3 +62,12 @@ class Fsdp(NamedHazard):
             """
         ),
     )
+    mended = example(
+        """
+            from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
+
+
+            def wrap(model):
+                return FSDP(model)
+            """
+    )

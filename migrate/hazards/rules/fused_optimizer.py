@@ -47,6 +47,15 @@ class FusedOptimizer(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def make(model):
+                return torch.optim.AdamW(model.parameters())
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one construction."""

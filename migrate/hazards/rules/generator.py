@@ -45,6 +45,13 @@ class Generator(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+            generator = torch.Generator()
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one construction."""

@@ -57,3 +57,10 @@ class GoneFromTorchXla(NamedHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch_xla.runtime as xr
+
+            print(xr.global_ordinal(), xr.world_size())
+            """
+    )

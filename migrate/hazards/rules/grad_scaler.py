@@ -72,6 +72,18 @@ class GradScaler(NamedHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def step(model, x, optimizer):
+                with torch.autocast("xla", dtype=torch.bfloat16):
+                    loss = model(x)
+                loss.backward()
+                optimizer.step()
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield the use of a scaler that is not switched off."""

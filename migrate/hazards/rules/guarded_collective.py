@@ -92,6 +92,24 @@ class GuardedCollective(NamedHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch.distributed as dist
+            import torch_xla.core.xla_model as xm
+
+
+            def finish(loss, rank):
+                dist.all_reduce(loss)
+                if rank == 0:
+                    print(loss)
+
+
+            def load(read):
+                rows = read()
+                xm.rendezvous("read")
+                return rows
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one collective under a condition of the rank."""

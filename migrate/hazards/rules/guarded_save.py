@@ -96,6 +96,15 @@ class GuardedSave(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch_xla.core.xla_model as xm
+
+
+            def finish(model):
+                xm.save(model.state_dict(), "model.pt", global_master=True)
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one save, or the call of a function that saves, under a condition of the rank."""

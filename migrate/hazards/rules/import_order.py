@@ -42,6 +42,12 @@ class ImportOrder(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch_xla
+            from torch.nn.utils import clip_grad_norm_
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one import above that of torch_xla."""

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
+from migrate.hazards.only_cuda import guards_cuda_only
 
 
 class IsCuda(Hazard):
@@ -29,6 +30,8 @@ class IsCuda(Hazard):
 
 
             def move(x, y):
+                if x.is_cuda:  # XLA701 info
+                    torch.cuda.synchronize()
                 return y.cuda() if x.is_cuda else y  # XLA701
             """
         ),
@@ -42,9 +45,20 @@ class IsCuda(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def move(x, y):
+                return y.to(x.device)
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one question."""
         assert isinstance(node, cst.Attribute)
         if node.attr.value == "is_cuda" and facts.names.of(node) is None:
-            yield self.hit(node, '.is_cuda is False on XLA: device.type != "cpu"')
+            message = '.is_cuda is False on XLA: device.type != "cpu"'
+            severity = Severity.INFO if guards_cuda_only(node, facts) else None
+            yield self.hit(node, message, severity)

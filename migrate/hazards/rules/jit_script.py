@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import libcst as cst
 
-from migrate.hazards.common import NamedHazard
+from migrate.hazards.common import NamedHazard, method
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hit, Severity, example
+from migrate.rewrite.tree import nodes_of
 
 
 class JitScript(NamedHazard):
@@ -45,6 +46,7 @@ class JitScript(NamedHazard):
 
             def export(model, x):
                 torch.jit.trace(model, x).save("model.pt")  # XLA709 info
+                torch.jit.script(model).save("scripted.pt")  # XLA709 info
             """
         ),
         example(
@@ -58,9 +60,27 @@ class JitScript(NamedHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def gelu(x):
+                return x * torch.sigmoid(1.702 * x)
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one use; a trace, which syncs nothing and mostly exports a model, is information."""
-        traced = facts.names.of(node) == "torch.jit.trace"
+        """Yield one use; a trace, which syncs nothing, and a model that is exported are information."""
+        harmless = facts.names.of(node) == "torch.jit.trace" or self._exports(node, facts)
         for hit in super().find(node, facts):
-            yield replace(hit, severity=Severity.INFO) if traced else hit
+            yield replace(hit, severity=Severity.INFO) if harmless else hit
+
+    def _exports(self, node: cst.CSTNode, facts: Facts) -> bool:
+        """Whether a model is scripted in a function that saves one."""
+        above = facts.context.parent(node)
+        around = facts.context.function_around(node)
+        if around is None or not (isinstance(above, cst.Call) and above.func is node):
+            return False
+        calls = nodes_of(around.body, cst.Call)
+        return any(facts.names.of(c.func) == "torch.jit.save" or method(c) == "save" for c in calls)

@@ -51,6 +51,15 @@ class LaunchArguments(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch_xla
+
+
+            def start(worker):
+                torch_xla.launch(worker)
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one launch."""

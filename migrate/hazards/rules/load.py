@@ -61,6 +61,17 @@ class Load(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def load(path, model):
+                state = torch.load(path, map_location="cpu")
+                model.load_state_dict(state)
+                return model.to("xla")
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one call."""

@@ -62,6 +62,23 @@ class MainGuard(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch_xla
+
+
+            def worker(index):
+                print(index)
+
+
+            def main():
+                torch_xla.launch(worker)
+
+
+            if __name__ == "__main__":
+                main()
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one call that launches on import."""

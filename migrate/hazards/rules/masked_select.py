@@ -46,6 +46,16 @@ class MaskedSelect(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            class Loss(torch.nn.Module):
+                def forward(self, x, mask):
+                    return torch.where(mask, x, 0.0).sum()
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one call."""

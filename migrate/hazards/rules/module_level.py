@@ -83,6 +83,21 @@ class ModuleLevel(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+            import torch_xla
+
+
+            def worker(index):
+                weights = torch.ones(3).to("xla")
+                print(weights)
+
+
+            if __name__ == "__main__":
+                torch_xla.launch(worker)
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one call at module level of a script that launches."""

@@ -45,6 +45,14 @@ class Nccl(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch.distributed as dist
+            import torch_xla.distributed.xla_backend
+
+            dist.init_process_group("xla", init_method="xla://")
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one group."""

@@ -32,3 +32,12 @@ class NumbaCuda(ImportHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def saxpy(a, x, y):
+                return a * x + y
+            """
+    )

@@ -31,3 +31,10 @@ class Nvml(ImportHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch_xla.core.xla_model as xm
+
+            print(xm.get_memory_info("xla"))
+            """
+    )

@@ -77,6 +77,17 @@ class ObjectCollectives(NamedHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch.distributed as dist
+
+            gloo = dist.new_group(backend="gloo")
+
+
+            def collect(rows, out):
+                dist.all_gather_object(out, rows, group=gloo)
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield the use of one that has no group over gloo."""

@@ -10,7 +10,7 @@ from migrate.hazards.common import method, receiver
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
 from migrate.rewrite.devices import is_move
-from migrate.rewrite.tree import code, nodes_of
+from migrate.rewrite.tree import code, nodes_of, targets
 
 
 class OptimizerOrder(Hazard):
@@ -53,10 +53,28 @@ class OptimizerOrder(Hazard):
                 return optimizer
 
 
+            def make_there(Net, device):
+                net = Net().to("cuda")
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                net.cpu()
+                net.to("cuda")
+                return optimizer
+
+
             def make_for_the_cpu(net):
                 return torch.optim.SGD(net.parameters(), lr=0.1)
             """
         ),
+    )
+    mended = example(
+        """
+            import torch
+
+
+            def make(net):
+                net.to("xla")
+                return torch.optim.SGD(net.parameters(), lr=0.1)
+            """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
@@ -75,11 +93,23 @@ class OptimizerOrder(Hazard):
             if is_move(call, facts.context) and code(receiver(call)) in models:
                 line = facts.context.position(call).line
                 lines[line > here.line].append(line)
-        if lines[True] and not lines[False]:
+        made = any(_made_there(name, around, facts) for name in models)
+        if lines[True] and not lines[False] and not made:
             message = (
                 f"the model moves only in line {lines[True][0]}: these weights would never change"
             )
             yield self.hit(node, message)
+
+
+def _made_there(name: str, around: cst.CSTNode, facts: Facts) -> bool:
+    """Whether the model `name` is moved where it is made: `net = Net().to(device)`."""
+    for target in targets(around):
+        assign = facts.context.parent(facts.context.parent(target))
+        if code(target) == name and isinstance(assign, cst.Assign):
+            moves = [c for c in nodes_of(assign.value, cst.Call) if is_move(c, facts.context)]
+            if any(not code(move).startswith(f"{name}.") for move in moves):
+                return True
+    return False
 
 
 def _models(call: cst.Call) -> Iterator[str]:

@@ -43,6 +43,13 @@ class PinnedMemory(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+            loader = torch.utils.data.DataLoader(images)
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one loader or tensor."""

@@ -48,3 +48,13 @@ class PointToPoint(NamedHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch.distributed as dist
+
+
+            def pass_on(out, x, rank):
+                dist.all_gather_into_tensor(out, x)
+                return out[rank - 1]
+            """
+    )

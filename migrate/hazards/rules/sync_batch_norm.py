@@ -49,3 +49,12 @@ class SyncBatchNorm(NamedHazard):
             """
         ),
     )
+    mended = example(
+        """
+            from torch_xla.core.functions import SyncBatchNorm
+
+
+            def make(channels):
+                return SyncBatchNorm(channels)
+            """
+    )

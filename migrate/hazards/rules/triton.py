@@ -35,3 +35,12 @@ class Triton(ImportHazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def softmax(x):  # XLA fuses it
+                return (x - x.amax(-1, keepdim=True)).exp() / x.exp().sum(-1, keepdim=True)
+            """
+    )

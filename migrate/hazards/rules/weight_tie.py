@@ -8,7 +8,8 @@ import libcst as cst
 
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
-from migrate.rewrite.tree import code
+from migrate.rewrite.devices import is_move
+from migrate.rewrite.tree import code, nodes_of, targets
 
 
 class WeightTie(Hazard):
@@ -56,6 +57,24 @@ class WeightTie(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            class Language(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.embedding = torch.nn.Embedding(100, 8)
+                    self.head = torch.nn.Linear(8, 100, bias=False)
+
+
+            def make():
+                model = Language().to("xla")
+                model.head.weight = model.embedding.weight
+                return model
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one assignment of a module's weight to another's."""
@@ -63,9 +82,23 @@ class WeightTie(Hazard):
         if "torch" not in facts.names.roots:
             return
         target, value = node.targets[0].target, node.value
-        if _is_weight(target) and _is_weight(value):
+        if _is_weight(target) and _is_weight(value) and not self._moved_above(target, facts):
             message = f"the tie of {code(target)} is lost by .to('xla'): tie again after the move"
             yield self.hit(node, message)
+
+    def _moved_above(self, target: cst.BaseExpression, facts: Facts) -> bool:
+        """Whether the model is on the device already: tied again after `model.to('xla')`."""
+        root = code(target).partition(".")[0]
+        around = facts.context.function_around(target) or facts.context.module
+        line = facts.context.position(target).line
+        calls = (c for c in nodes_of(around, cst.Call) if facts.context.position(c).line < line)
+        moves = [call for call in calls if is_move(call, facts.context)]
+        made = {code(t) for t in targets(around) if facts.context.position(t).line < line}
+        return any(
+            code(move).startswith(f"{root}.")
+            or (root in made and code(facts.context.statement_around(move)).startswith(f"{root} ="))
+            for move in moves
+        )
 
 
 def _is_weight(node: cst.BaseExpression) -> bool:

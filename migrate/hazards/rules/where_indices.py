@@ -53,6 +53,17 @@ class WhereIndices(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            class Loss(torch.nn.Module):
+                def forward(self, logits, target):
+                    valid = target != -100
+                    return torch.where(valid, logits.mean(-1), 0.0).sum() / valid.sum()
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one call with one argument."""

@@ -43,6 +43,16 @@ class XlaBf16Environment(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def step(model, x):
+                with torch.autocast("xla", dtype=torch.bfloat16):
+                    return model(x)
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one mention of a variable."""

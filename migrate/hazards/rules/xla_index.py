@@ -47,6 +47,15 @@ class XlaIndex(Hazard):
             """
         ),
     )
+    mended = example(
+        """
+            import torch
+
+
+            def place(x):
+                return x.to("xla")
+            """
+    )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one literal."""
