@@ -52,15 +52,14 @@ def _without_moot(
 ) -> tuple[list[Edit | Wrap], list[Finding]]:
     """Leave out what is said of code that another edit takes away: the code does not survive."""
     gone: dict[int, set[str]] = defaultdict(set)  # the rules by which a node goes
+    inside: set[int] = set()
     for edit in edits:
         for subtree in edit.consumes if isinstance(edit, Edit) else ():
             for node in nodes(subtree):
-                if node is not subtree:
-                    gone[id(node)].add(edit.rule)
-    kept = [edit for edit in edits if not isinstance(edit, Edit) or id(edit.node) not in gone]
-    said = [
-        finding for finding in findings if not gone.get(id(finding.node), set()) - {finding.rule}
-    ]
+                gone[id(node)].add(edit.rule)
+            inside.update(id(node) for node in nodes(subtree) if node is not subtree)
+    kept = [edit for edit in edits if not isinstance(edit, Edit) or id(edit.node) not in inside]
+    said = [one for one in findings if not gone.get(id(one.node), set()) - {one.rule}]
     return kept, said
 
 

@@ -313,7 +313,7 @@ class TestNothingUnaccounted:
             ("import torch.distributed as d\nop = d.ReduceOp.AVG", "raises on XLA"),
             ("import os\nrank = os.environ['RANK']", "RANK is not set"),
             ("import os\nrank = os.environ.get('LOCAL_RANK', 0)", "LOCAL_RANK is not set"),
-            ("backend = 'nccl'", "'nccl'"),
+            ("names = ['nccl']", "'nccl'"),
             ("name = f'cuda:{3}'", "the device on XLA"),
             (
                 "from torch.nn.parallel import DistributedDataParallel\nw = DistributedDataParallel",
