@@ -18,6 +18,22 @@ if TYPE_CHECKING:
     from migrate.rewrite.rule import Edit, Rule
 
 ASKED = frozenset({"shims.device_type"})
+# Of torch.cuda, what does nothing where there is no GPU (measured, torch 2.9): the portable style keeps it.
+HARMLESS = frozenset(
+    f"torch.cuda.{name}"
+    for name in (
+        "empty_cache",
+        "get_rng_state_all",
+        "is_initialized",
+        "manual_seed",
+        "manual_seed_all",
+        "memory.empty_cache",
+        "seed",
+        "seed_all",
+        "set_rng_state_all",
+        "stream",  # of None
+    )
+)
 
 
 def guarded(context: Context) -> frozenset[int]:
@@ -113,3 +129,11 @@ def contexts_on_cuda(
 def or_none(updated: cst.BaseExpression, context: Context) -> cst.IfExp:
     """Return `updated if shims.device_type() == "cuda" else None`."""
     return cst.IfExp(test=is_cuda(context), body=updated, orelse=cst.Name("None"))
+
+
+def and_on_cuda(value: cst.BaseExpression, test: cst.BaseExpression) -> cst.BooleanOperation:
+    """Return `value and test`, `test` being whether this is CUDA."""
+    loose = isinstance(value, cst.BooleanOperation | cst.IfExp | cst.Lambda) and not value.lpar
+    if loose:
+        value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return cst.BooleanOperation(value, cst.And(), test)

@@ -12,6 +12,7 @@ import libcst as cst
 
 from migrate.rewrite.collective_calls import makes_gloo_group
 from migrate.rewrite.context import Context
+from migrate.rewrite.cuda_only import HARMLESS
 from migrate.rewrite.devices import names_cuda
 from migrate.rewrite.launch import INIT
 from migrate.rewrite.ranks import SPAWN
@@ -186,6 +187,8 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Context) -> str | N
     if isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName):
         return None  # a part of a longer name, or the import itself
     name = name.replace(".distributed_c10d.", ".", 1)
+    if context.portable and name in HARMLESS:
+        return None
     if name in WORKS or (name in SPOKEN_FOR and _is_called_or_asked(node, context)):
         return None
     if name in DATA_PARALLEL and _is_asked_for(node, context):

@@ -12,7 +12,6 @@ from migrate.rewrite.tree import code, keyword, with_args
 
 CHECKPOINT = "torch.utils.checkpoint.checkpoint"
 SEQUENTIAL = "torch.utils.checkpoint.checkpoint_sequential"
-XLA = "torch_xla.utils.checkpoint"
 
 
 class ActivationCheckpointing(Rule):
@@ -89,28 +88,33 @@ class ActivationCheckpointing(Rule):
         if name == SEQUENTIAL:
             message = (
                 "checkpoint_sequential raises for XLA tensors: call "
-                f"{XLA}.checkpoint on one block at a time"
+                f"{context.vocabulary.say('checkpoint activations')} on one block at a time"
             )
             yield from self.report(node, message)
         if name != CHECKPOINT:
             return
-        if refused := self._refused(node):
+        said = context.vocabulary.say("checkpoint activations")
+        if refused := self._refused(node, said, context.portable):
             yield from self.report(node, refused)
             return
-        function = cst.parse_expression(f"{context.imports.require(XLA)}.checkpoint")
+        function = context.vocabulary.expression("checkpoint activations")
+        reentrant = keyword(node, "use_reentrant") if context.portable else None
+        kept = [index for index, arg in enumerate(node.args) if arg is not reentrant]
 
         def replace(updated: cst.Call) -> cst.Call:
-            return with_args(updated, updated.args).with_changes(func=function)
+            args = [updated.args[index] for index in kept]
+            return with_args(updated, args).with_changes(func=function)
 
-        yield self.edit(node, replace, "checkpoint → torch_xla's", consumes=[node.func])
+        gone = [] if reentrant is None else [reentrant]
+        yield self.edit(node, replace, f"checkpoint → {said}", consumes=[node.func, *gone])
 
-    def _refused(self, call: cst.Call) -> str | None:
-        """Return why the call cannot be torch_xla's checkpoint, or None."""
+    def _refused(self, call: cst.Call, said: str, portable: bool) -> str | None:
+        """Return why the call cannot be the checkpoint `said`, or None."""
         reentrant = keyword(call, "use_reentrant")
-        if reentrant is not None and code(reentrant.value) != "True":
+        if not portable and reentrant is not None and code(reentrant.value) != "True":
             return (
                 f"checkpoint with {code(reentrant.value)} for use_reentrant: torch's raises for XLA "
-                f"tensors, and {XLA}.checkpoint is reentrant only: one input must require a gradient"
+                f"tensors, and {said} is reentrant only: one input must require a gradient"
             )
         known = {"use_reentrant", "preserve_rng_state"}
         others = [
@@ -118,5 +122,5 @@ class ActivationCheckpointing(Rule):
         ]
         if others or any(arg.star == "**" for arg in call.args):
             what = ", ".join(others) or "** arguments"
-            return f"checkpoint with {what}: {XLA}.checkpoint passes positional arguments only"
+            return f"checkpoint with {what}: {said} passes positional arguments only"
         return None

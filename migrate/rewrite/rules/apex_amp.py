@@ -168,7 +168,7 @@ class ApexAmp(Rule):
         if literal == "O0" or on[:1] == ["False"]:
             return []
         value = " and ".join(f"({part})" if len(on) > 1 and " " in part else part for part in on)
-        torch, xla = context.imports.require("torch"), context.string("xla").value
+        torch, xla = context.imports.require("torch"), code(context.vocabulary.device_type())
         return [
             f"{torch}.set_autocast_dtype({xla}, {torch}.bfloat16)",
             f"{torch}.set_autocast_cache_enabled(False)",
@@ -231,7 +231,7 @@ class ApexAmp(Rule):
                 or self._switch(statement, call, context) is None
             ):
                 message = (
-                    f"{code(call)}: drop it, and put `with torch.autocast('xla', dtype=torch.bfloat16):` "
+                    f"{code(call)}: drop it, and put `with {_region(context)}:` "
                     "around the forward and the loss"
                 )
                 yield from self.report(call, message)
@@ -246,6 +246,10 @@ class ApexAmp(Rule):
         elif name == "apex.amp.state_dict":
             message = "the checkpoint has no loss scale: bfloat16 has none"
             yield self.edit(call, lambda _: cst.Dict([]), message, consumes=[call])
+
+
+def _region(context: Context) -> str:
+    return "shims.autocast()" if context.portable else "torch.autocast('xla', dtype=torch.bfloat16)"
 
 
 def _count(root: cst.CSTNode, name: str) -> int:

@@ -169,12 +169,15 @@ class ApexOptimizers(Rule):
         if mode is not None and code(mode.value) in ("False", "0"):
             torch_name = "optim.Adam"
         function = cst.parse_expression(f"{context.imports.require('torch')}.{torch_name}")
+        wraps = torch_name.endswith("DistributedDataParallel")
+        if wraps and context.portable:
+            function = cst.parse_expression(f"{context.imports.require('shims')}.ddp")
         gone_names = DROPPED | FIXED.keys() | {"adam_w_mode"}
         kept = [(n, call.args.index(arg)) for n, arg in bound.items() if n not in gone_names]
         added = []
         if torch_name == "optim.AdamW" and "weight_decay" not in bound:
             added.append(keyword_arg("weight_decay", cst.Float("0.0")))
-        if torch_name.endswith("DistributedDataParallel"):
+        if wraps and not context.portable:
             added.append(keyword_arg("gradient_as_bucket_view", cst.Name("True")))
 
         def replace(updated: cst.Call) -> cst.Call:

@@ -135,7 +135,7 @@ class Autocast(Rule):
             bound = bind(call, PARAMETERS)
             device = bound.get("device_type") if bound else None
             value = _device_type(device, context) if device else None
-            if bound is None or value == "cuda":
+            if bound is None or value == "cuda" or (value == "xla" and context.portable):
                 yield from self._region(call, context, bound, device)
             elif value == "xla" or value is None:
                 yield from self._unknown_type(call, bound.get("dtype"), context)
@@ -150,15 +150,18 @@ class Autocast(Rule):
         if bound is None:
             message = (
                 "autocast with arguments that cannot be read off the call: a region for CUDA runs in "
-                "float32 on XLA; torch.autocast('xla', dtype=torch.bfloat16)"
+                f"float32 on XLA; {_said(context)}"
             )
             yield from self.report(call, message)
             return
-        torch = context.imports.require("torch")
-        bfloat16 = cst.parse_expression(f"{torch}.bfloat16")
         dtype = bound.get("dtype")
         half = dtype is not None and context.qualified_name(dtype.value) in HALF
         yield from self._unknown_type(call, dtype, context)
+        if context.portable:
+            yield self._by_shims(call, context, bound, half)
+            return
+        torch = context.imports.require("torch")
+        bfloat16 = cst.parse_expression(f"{torch}.bfloat16")
         kept = [(n, call.args.index(bound[n])) for n in ("enabled", "cache_enabled") if n in bound]
         xla = context.string("xla", like=device.value if device else None)
         function = call.func if device else cst.parse_expression(f"{torch}.autocast")
@@ -183,6 +186,27 @@ class Autocast(Rule):
             gone.append(bound["device"])
         message = f"{code(call)} → torch.autocast for XLA in bfloat16"
         yield self.edit(call, replace, message, consumes=gone)
+
+    def _by_shims(
+        self, call: cst.Call, context: Context, bound: dict[str, cst.Arg], half: bool
+    ) -> Edit:
+        """Return the edit in the portable style: the type is bfloat16 everywhere, unless it is named."""
+        function = cst.parse_expression(f"{context.imports.require('shims')}.autocast")
+        wanted = ("enabled", "cache_enabled") if half else ("dtype", "enabled", "cache_enabled")
+        kept = [(name, call.args.index(bound[name])) for name in wanted if name in bound]
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = []
+            for name, index in kept:
+                arg = updated.args[index]
+                args.append(arg if arg.keyword else keyword_arg(name, arg.value))
+            if not args:
+                return cst.Call(function, lpar=updated.lpar, rpar=updated.rpar)
+            return with_args(updated, args).with_changes(func=function)
+
+        gone = [arg for name, arg in bound.items() if name not in wanted]
+        message = f"{code(call)} → shims.autocast, bfloat16 on every device"
+        return self.edit(call, replace, message, consumes=[call.func, *gone])
 
     def _unknown_type(
         self, call: cst.Call, dtype: cst.Arg | None, context: Context
@@ -215,11 +239,14 @@ class Autocast(Rule):
             yield self.edit(node, lambda _: bfloat16, message, consumes=[node])
 
     def _partial(self, node: cst.BaseExpression, context: Context) -> Edit:
+        message = f"{code(node)} → autocast for the replica's device in bfloat16"
+        if context.portable:
+            ours = cst.parse_expression(f"{context.imports.require('shims')}.autocast")
+            return self.edit(node, lambda _: ours, message, consumes=[node])
         partial = f"{context.imports.require('functools')}.partial"
         torch = context.imports.require("torch")
         xla = context.string("xla").value
         made = cst.parse_expression(f"{partial}({torch}.autocast, {xla}, dtype={torch}.bfloat16)")
-        message = f"{code(node)} → torch.autocast for XLA in bfloat16"
         return self.edit(node, lambda _: made, message, consumes=[node])
 
     def _handed_on(self, alias: cst.ImportAlias, context: Context) -> Iterator[Finding]:
@@ -239,7 +266,7 @@ class Autocast(Rule):
             yield from self.report(
                 alias,
                 f"{name} is imported for other modules: its regions run in float32 on XLA; give them "
-                "torch.autocast('xla', dtype=torch.bfloat16)",
+                f"{_said(context)}",
             )
 
 
@@ -248,6 +275,11 @@ def _is_handed_over(node: cst.CSTNode, above: cst.CSTNode | None) -> bool:
     if isinstance(above, cst.IfExp):
         return above.test is not node
     return isinstance(above, cst.Assign | cst.Return | cst.DictElement)
+
+
+def _said(context: Context) -> str:
+    """Return the region that is right in the chosen style, for a message."""
+    return "shims.autocast()" if context.portable else "torch.autocast('xla', dtype=torch.bfloat16)"
 
 
 def _types(value: cst.BaseExpression, context: Context) -> Iterator[str]:

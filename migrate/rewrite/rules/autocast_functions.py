@@ -127,7 +127,7 @@ class AutocastFunctions(Rule):
         name = context.qualified_name(node.func) or ""
         device = keyword(node, "device_type") or (node.args[0] if node.args else None)
         if name in OF_A_DEVICE and device is not None and string_value(device.value) == "cuda":
-            xla = context.string("xla", like=device.value)
+            xla = context.vocabulary.device_type(like=device.value)
             message = f"{code(node)} → for XLA"
             yield self.edit(device.value, lambda _: xla, message, consumes=[device.value])
         elif name in QUESTIONS and not node.args:
@@ -144,7 +144,7 @@ class AutocastFunctions(Rule):
 
     def _decorator(self, expression: cst.BaseExpression, name: str, context: Context) -> Edit:
         function = cst.parse_expression(f"{context.imports.require('torch')}.amp.{name}")
-        device = keyword_arg("device_type", context.string("xla"))
+        device = keyword_arg("device_type", context.vocabulary.device_type())
 
         def replace(updated: cst.BaseExpression) -> cst.BaseExpression:
             if isinstance(updated, cst.Call):
@@ -156,7 +156,7 @@ class AutocastFunctions(Rule):
 
     def _question(self, call: cst.Call, name: str, context: Context) -> Edit:
         function = cst.parse_expression(f"{context.imports.require('torch')}.{name}")
-        xla = cst.Arg(context.string("xla"))
+        xla = cst.Arg(context.vocabulary.device_type())
 
         def replace(updated: cst.Call) -> cst.Call:
             return updated.with_changes(func=function, args=[xla])

@@ -7,14 +7,16 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.cuda_only import is_cuda
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.tree import code, keyword, with_args
+from migrate.rewrite.tree import bind, code, keyword, with_args
 
 CLIPS = frozenset(
     f"torch.nn.utils.{module}{name}"
     for module in ("", "clip_grad.")
     for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm")
 )
+PARAMETERS = ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")
 NORM = "apex.contrib.clip_grad.clip_grad_norm_"
 
 
@@ -95,6 +97,9 @@ class ClipGradients(Rule):
         name = context.qualified_name(node.func)
         if name not in CLIPS and name != NORM:
             return
+        if context.portable:
+            yield from self._portable(node, name, context)
+            return
         foreach = keyword(node, "foreach")
         written = code(foreach.value) if foreach is not None else "None"
         if written not in ("True", "False", "None"):
@@ -122,3 +127,26 @@ class ClipGradients(Rule):
             gone.append(node.func)
         message = "torch's clipping" if function is not None else "without foreach=True"
         yield self.edit(node, replace, f"{message}, as XLA runs it", consumes=gone)
+
+    def _portable(self, node: cst.Call, name: str | None, context: Context) -> Iterable[Edit]:
+        """Yield the edit in the portable style; shims leaves the choice of `foreach` to torch."""
+        foreach = keyword(node, "foreach")
+        if name is not None and name.endswith("clip_grad_value_"):
+            if foreach is not None and code(foreach.value) == "True":
+                test = is_cuda(context)
+                message = "foreach=True: on CUDA only"
+                yield self.edit(foreach.value, lambda _: test, message, consumes=[foreach.value])
+            return
+        bound = bind(node, PARAMETERS)
+        if bound is None:
+            return
+        function = cst.parse_expression(f"{context.imports.require('shims')}.clip_grad_norm")
+        kept = [index for index, arg in enumerate(node.args) if arg is not bound.get("foreach")]
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = [updated.args[index] for index in kept]
+            return with_args(updated, args).with_changes(func=function)
+
+        gone = [bound["foreach"]] if "foreach" in bound else []
+        message = f"{code(node.func)} → shims.clip_grad_norm"
+        yield self.edit(node, replace, message, consumes=[node.func, *gone])

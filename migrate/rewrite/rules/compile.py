@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.cuda_only import only_on_cuda
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.scalers import is_plain_question
 from migrate.rewrite.tree import code, keyword, string_value
@@ -97,7 +98,9 @@ class Compile(Rule):
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
         """Yield the edit of one compiled function, or the finding at one that is left."""
-        if isinstance(node, cst.Decorator):
+        if context.portable and not isinstance(node, cst.Attribute):
+            yield from self._portable(node, context)
+        elif isinstance(node, cst.Decorator):
             yield from self._decorator(node, context)
         elif isinstance(node, cst.Call):
             yield from self._call(node, context)
@@ -107,6 +110,28 @@ class Compile(Rule):
             yield from self.report(
                 node, f"{code(node)}: a model that is not compiled has no _orig_mod"
             )
+
+    def _portable(self, node: cst.CSTNode, context: Context) -> Iterator[Edit]:
+        """Yield the edits in the portable style: shims compiles where torch.compile works."""
+        if isinstance(node, cst.SimpleStatementLine):
+            only = node.body[0] if len(node.body) == 1 else None
+            call = only.value if isinstance(only, cst.Expr) else None
+            if (
+                isinstance(only, cst.Expr)
+                and isinstance(call, cst.Call)
+                and _is_method(call, context)
+            ):
+                yield only_on_cuda(self, only, context, "XLA compiles the step")
+            return
+        function: cst.BaseExpression | None = None
+        if isinstance(node, cst.Decorator) and not isinstance(node.decorator, cst.Call):
+            function = node.decorator
+        elif isinstance(node, cst.Call) and not _is_left(node):
+            function = node.func
+        if function is not None and context.qualified_name(function) == COMPILE:
+            ours = cst.parse_expression(f"{context.imports.require('shims')}.compile")
+            message = "torch.compile → shims.compile: XLA compiles the step without it"
+            yield self.edit(function, lambda _: ours, message, consumes=[function])
 
     def _decorator(self, node: cst.Decorator, context: Context) -> Iterator[Edit]:
         expression = node.decorator

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.cuda_only import HARMLESS, is_cuda, only_on_cuda
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import code
 
@@ -53,6 +54,8 @@ ADVICE = {
     "torch.cuda.list_gpu_processes": "lists no TPU process: tpu-info, on the command line",
     "torch.cuda.is_initialized": "is False on XLA: what it guards is skipped",
 }
+# In the portable style what of `shims.memory()` says the same.
+FIELDS = {"torch.cuda.memory_allocated": "used", "torch.cuda.max_memory_allocated": "peak"}
 FIGURES = frozenset(ADVICE) - {"torch.cuda.is_initialized"}
 
 
@@ -120,11 +123,25 @@ class CudaMemory(Rule):
         """Yield the removal of a statement, or the finding on a figure."""
         if isinstance(node, cst.Expr):
             call = node.value
-            if isinstance(call, cst.Call) and context.qualified_name(call.func) in GONE:
+            told = context.qualified_name(call.func) if isinstance(call, cst.Call) else None
+            if context.portable:
+                if told in GONE and told not in HARMLESS:
+                    yield only_on_cuda(self, node, context, "nothing else has its memory")
+                return
+            if told in GONE:
                 message = f"{code(node)} goes: XLA plans the memory of a whole graph"
                 yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
             return
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func) or ""
-        if name in ADVICE:
+        if context.portable and name in FIELDS:
+            shims = context.imports.require("shims")
+            figure = cst.parse_expression(f"{shims}.memory(missing=0).{FIELDS[name]}")
+            yield self.edit(
+                node, lambda _: figure, f"{code(node)} → {code(figure)}", consumes=[node]
+            )
+        elif context.portable and name in ADVICE:
+            asked = code(is_cuda(context))
+            yield from self.report(node, f"{name}: 0, empty or an error elsewhere: ask if {asked}")
+        elif name in ADVICE:
             yield from self.report(node, f"{name}: {ADVICE[name]}")

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.rewrite.branch import unwrapped
 from migrate.rewrite.context import Context
+from migrate.rewrite.cuda_only import contexts_on_cuda, is_cuda, only_on_cuda, or_none
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import code, is_attribute_of_self
 
@@ -140,7 +141,9 @@ class CudaStreams(Rule):
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
         """Yield the removal of one use of a stream, or the finding on one that stays."""
-        if isinstance(node, cst.With):
+        if context.portable:
+            yield from self._portable(node, context)
+        elif isinstance(node, cst.With):
             yield from unwrapped(self, node, CONTEXTS, "XLA keeps the order", context)
         elif isinstance(node, cst.Expr):
             if _is_told(node.value, context):
@@ -153,6 +156,35 @@ class CudaStreams(Rule):
         elif _made(node, context) and not _is_spoken_for(node, context):
             message = f"{code(node)} raises on XLA, which has no streams: remove it"
             yield from self.report(node, message)
+
+    def _portable(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+        """Yield the edits that leave streams to CUDA; elsewhere a stream is None."""
+        if isinstance(node, cst.With):
+            names = {item.item for item in node.items if _is_of_a_name(item.item, context)}
+            kept = {"torch.cuda.stream"} if names else set()
+            yield from contexts_on_cuda(self, node, CONTEXTS - kept, context)
+        elif isinstance(node, cst.Expr) and _is_told(node.value, context):
+            yield only_on_cuda(self, node, context, "which has streams")
+        elif isinstance(node, cst.Call) and _made(node, context):
+            above = context.parent(node)
+            if isinstance(above, cst.Assign | cst.AnnAssign | cst.Arg | cst.Return):
+                message = f"{code(node)}: None without CUDA"
+                yield self.edit(
+                    node, lambda updated: or_none(updated, context), message, consumes=[node]
+                )
+            elif not isinstance(context.parent(context.parent(above)), cst.Expr):
+                message = f"{code(node)} raises without CUDA: ask if {code(is_cuda(context))}"
+                yield from self.report(node, message)
+
+
+def _is_of_a_name(node: cst.BaseExpression, context: Context) -> bool:
+    """Whether `node` is `torch.cuda.stream(s)`, which does nothing where `s` is None."""
+    named = isinstance(node, cst.Call) and context.qualified_name(node.func) == "torch.cuda.stream"
+    return (
+        named
+        and isinstance(node, cst.Call)
+        and isinstance(node.args[0].value if node.args else None, cst.Name | cst.Attribute)
+    )
 
 
 def _called(node: cst.CSTNode, context: Context) -> str | None:

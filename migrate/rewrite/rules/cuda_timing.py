@@ -107,14 +107,13 @@ class CudaTiming(Rule):
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func)
         if name in WAIT or _waits_for_stream(node, context):
-            module = context.imports.require("torch_xla")
-            wait = cst.parse_expression(f"{module}.sync(wait=True)")
-            message = f"{code(node)} → torch_xla.sync(wait=True)"
+            wait = context.vocabulary.expression("wait")
+            message = f"{code(node)} → {context.vocabulary.say('wait')}"
             yield self.edit(node, lambda _: wait, message, consumes=[node])
         elif name in EVENT:
             if self._event(_assigned_name(node, context), context) is None:
                 message = (
-                    f"{code(node)} raises on XLA when used: torch_xla.sync(wait=True), then "
+                    f"{code(node)} raises on XLA when used: {context.vocabulary.say('wait')}, then "
                     "time.perf_counter()"
                 )
                 yield from self.report(node, message)
@@ -145,20 +144,17 @@ class CudaTiming(Rule):
         if value.func.attr.value == "record":
             yield self._record(node, event, context)
         else:
-            module = context.imports.require("torch_xla")
-            wait = cst.parse_expression(f"{module}.sync(wait=True)")
-            message = f"{code(value)} → torch_xla.sync(wait=True)"
+            wait = context.vocabulary.expression("wait")
+            message = f"{code(value)} → {context.vocabulary.say('wait')}"
             yield self.edit(value, lambda _: wait, message, consumes=[value])
 
     def _record(self, node: cst.SimpleStatementLine, event: str, context: Context) -> Edit:
-        torch_xla = context.imports.require("torch_xla")
+        waits = context.vocabulary.write("wait")
         time = context.imports.require("time")
         read = cst.parse_statement(f"{event} = {time}.perf_counter()")
 
         def replace(updated: cst.SimpleStatementLine) -> Replacement:
-            wait = cst.ensure_type(
-                cst.parse_statement(f"{torch_xla}.sync(wait=True)"), cst.SimpleStatementLine
-            )
+            wait = cst.ensure_type(cst.parse_statement(waits), cst.SimpleStatementLine)
             wait = wait.with_changes(leading_lines=updated.leading_lines)
             return cst.FlattenSentinel([wait, read])
 

@@ -108,6 +108,13 @@ class Fsdp(Rule):
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in FSDP:
             return
+        if context.portable:
+            message = (
+                f"{code(node.func)}: shims does not shard; on XLA it is {XLA}."
+                "XlaFullyShardedDataParallel (style native), or shims.ddp where the model fits"
+            )
+            yield from self.report(node, message)
+            return
         bound = bind(node, PARAMETERS)
         strategy = bound.get("sharding_strategy") if bound else None
         reshard = _reshards(strategy)

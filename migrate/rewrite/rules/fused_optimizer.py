@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.cuda_only import and_on_cuda, is_cuda
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import code, keyword, string_value, with_args
 
@@ -71,6 +72,10 @@ class FusedOptimizer(Rule):
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
         """Yield the edit of one construction of an optimizer, or the finding at its arguments."""
+        if context.portable:
+            for value in self._choices(node, context):
+                yield self._on_cuda(value, context)
+            return
         if isinstance(node, cst.Dict):
             pairs = [e for e in node.elements if isinstance(e, cst.DictElement)]
             fused = any(string_value(e.key) == "fused" and _on(e.value) for e in pairs)
@@ -105,6 +110,30 @@ class FusedOptimizer(Rule):
             yield self.edit(
                 node, replace, f"without {listed}: XLA fuses the step", consumes=written
             )
+
+    def _choices(self, node: cst.CSTNode, context: Context) -> Iterable[cst.BaseExpression]:
+        """Yield the values that choose an implementation for CUDA."""
+        if isinstance(node, cst.Dict):
+            if not _makes_optimizers(context):
+                return
+            pairs = [e for e in node.elements if isinstance(e, cst.DictElement)]
+            found = [e.value for e in pairs if string_value(e.key) in CHOICES]
+        else:
+            assert isinstance(node, cst.Call)
+            of_dict = code(node.func) == "dict" and _makes_optimizers(context)
+            if not of_dict and not is_optimizer(node, context):
+                return
+            args = [keyword(node, choice) for choice in CHOICES]
+            found = [arg.value for arg in args if arg is not None]
+        yield from (v for v in found if _on(v) and "device_type()" not in code(v))
+
+    def _on_cuda(self, value: cst.BaseExpression, context: Context) -> Edit:
+        """Return the edit that leaves the choice `value` to CUDA."""
+        message = f"{code(value)}: on CUDA only"
+        test = is_cuda(context)
+        if code(value) == "True":
+            return self.edit(value, lambda _: test, message, consumes=[value])
+        return self.edit(value, lambda updated: and_on_cuda(updated, test), message)
 
 
 def is_optimizer(call: cst.Call, context: Context) -> bool:

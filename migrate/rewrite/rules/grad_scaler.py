@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.scalers import Change, Removal, branches_made_equal, only_branch
-from migrate.rewrite.tree import code, keyword, keyword_arg, string_value, with_args
+from migrate.rewrite.tree import bind, code, keyword, keyword_arg, string_value, with_args
 
 SHARDED = frozenset({"torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"})
 CUDA_SCALERS = SHARDED | {
@@ -19,6 +19,7 @@ CUDA_SCALERS = SHARDED | {
 TORCH_SCALERS = frozenset({"torch.amp.GradScaler", "torch.amp.grad_scaler.GradScaler"})
 GONE_SCALERS = frozenset({"torch_xla.amp.GradScaler", "torch_xla.amp.grad_scaler.GradScaler"})
 SCALERS = CUDA_SCALERS | TORCH_SCALERS | GONE_SCALERS
+OPTIONS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
 INTERNALS = frozenset(
     {
         "_check_inf_per_device",
@@ -166,6 +167,11 @@ class GradScaler(Rule):
         if isinstance(node, cst.Attribute):
             yield from self._internals(node)
             return
+        if context.portable:
+            for call in context.all_of(cst.Call):
+                if context.qualified_name(call.func) in SCALERS:
+                    yield from self._by_shims(call, context)
+            return
         changes: list[Change] = []
         for call in context.all_of(cst.Call):
             if context.qualified_name(call.func) in SCALERS:
@@ -183,6 +189,36 @@ class GradScaler(Rule):
                 node,
                 f"`{code(node)}`: a disabled scaler has no such internals; in bfloat16 no step is skipped",
             )
+
+    def _by_shims(self, call: cst.Call, context: Context) -> Iterator[Edit | Finding]:
+        """Yield the edit in the portable style: a scaler on CUDA and the CPU, one that rests on XLA."""
+        name = context.qualified_name(call.func)
+        of_torch = name in TORCH_SCALERS or name in GONE_SCALERS or name in SHARDED
+        parameters = (*(["device"] if of_torch else []), *OPTIONS)
+        plain = [arg for arg in call.args if arg.star != "**"]
+        bound = bind(call.with_changes(args=plain), parameters)
+        if bound is None:
+            message = f"{code(call)}: shims.grad_scaler takes the options of GradScaler by name"
+            yield from self.report(call, message)
+            return
+        function = cst.parse_expression(f"{context.imports.require('shims')}.grad_scaler")
+        names = {id(arg): key for key, arg in bound.items()}
+        kept = [i for i, arg in enumerate(call.args) if names.get(id(arg)) != "device"]
+        spelled = {index: names.get(id(call.args[index]), "") for index in kept}
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = []
+            for index in kept:
+                arg = updated.args[index]
+                bare = arg.keyword is None and not arg.star
+                args.append(keyword_arg(spelled[index], arg.value) if bare else arg)
+            if not args:
+                return cst.Call(function, lpar=updated.lpar, rpar=updated.rpar)
+            return with_args(updated, args).with_changes(func=function)
+
+        gone = [arg for key, arg in bound.items() if key == "device"]
+        message = f"{code(call)} → shims.grad_scaler, which scales nothing on XLA"
+        yield self.edit(call, replace, message, consumes=[call.func, *gone])
 
     def _remove(self, changes: list[Change], context: Context) -> Iterator[Edit]:
         if not changes:

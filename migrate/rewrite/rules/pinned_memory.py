@@ -8,7 +8,7 @@ from functools import lru_cache
 import libcst as cst
 
 from migrate.rewrite.context import Context
-from migrate.rewrite.cuda_only import is_cuda
+from migrate.rewrite.cuda_only import and_on_cuda, is_cuda
 from migrate.rewrite.devices import names_cuda
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import code, keyword, nodes, string_value, with_args
@@ -178,7 +178,7 @@ class PinnedMemory(Rule):
         if _is_on(value, context) and not named:
             yield self.edit(value, lambda _: test, message, consumes=[value])
         else:
-            yield self.edit(value, lambda updated: _both(updated, test), message)
+            yield self.edit(value, lambda updated: and_on_cuda(updated, test), message)
 
     def _unnamed(self, args: Sequence[cst.Arg]) -> Iterable[Edit]:
         pinned = args[-1]
@@ -258,11 +258,3 @@ def _is_on(value: cst.BaseExpression, context: Context) -> bool:
         or (isinstance(node, cst.Call) and context.qualified_name(node.func) in AVAILABLE)
         for node in nodes(value)
     )
-
-
-def _both(value: cst.BaseExpression, test: cst.BaseExpression) -> cst.BooleanOperation:
-    """Return `value and test`."""
-    loose = isinstance(value, cst.BooleanOperation | cst.IfExp | cst.Lambda) and not value.lpar
-    if loose:
-        value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-    return cst.BooleanOperation(value, cst.And(), test)
