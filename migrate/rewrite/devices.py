@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.rewrite.arguments import passed_for
 from migrate.rewrite.tree import code, is_attribute_of_self, keyword, nodes_of, string_value
 
 if TYPE_CHECKING:
@@ -81,9 +82,9 @@ def names_cuda(node: cst.CSTNode | None) -> bool:
 class Devices:
     """What the expressions of one script name, followed through its assignments.
 
-    A name or an attribute (`args.device`, `self.device`) is what the script assigns to it, or the default
-    of the command-line option of that name; without any of these, names such as `local_rank` and `gpu`
-    are the index of a GPU and everything else is unknown.
+    A name or an attribute (`args.device`, `self.device`) is what the script assigns to it, the default of
+    the command-line option of that name, or the device that all calls of the script pass; without any of
+    these, names such as `local_rank` and `gpu` are the index of a GPU and everything else is unknown.
     """
 
     def __init__(self, context: Context) -> None:
@@ -168,6 +169,10 @@ class Devices:
             found = _decisive(self.kind(value) for value in values)
             if found is not Kind.UNKNOWN:
                 return found
+        if isinstance(node, cst.Name):
+            passed = [self.kind(value) for value in passed_for(node, self._context)]
+            if passed and all(kind in (Kind.CUDA, Kind.XLA) for kind in passed):
+                return _decisive(passed)
         by_name = INDEX_NAME.fullmatch(last) is not None and self._may_be_index(node, values)
         return Kind.INDEX if by_name else Kind.UNKNOWN
 
