@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import libcst as cst
 import pytest
 
+from migrate.rewrite.context import Context
+from migrate.rewrite.devices import Kind
 from migrate.rewrite.engine import rewrite_source
 from migrate.rewrite.source import parse
+from migrate.rewrite.tree import code, nodes_of
 
 
 def after(script: str) -> str:
@@ -85,3 +89,23 @@ def test_a_choice_answers_for_the_accelerator_only_where_it_is_one() -> None:
 def test_a_block_of_comments_survives_its_branch() -> None:
     script = "if torch.cuda.is_available():\n    a = 1\n    # end of the branch\nb = 2"
     assert after(script).endswith("a = 1\n# end of the branch\nb = 2\n")
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ("put(x, torch.device('cuda'))", Kind.CUDA),
+        ("put(x, where='cuda')\nput(1, 'cuda:1')", Kind.CUDA),
+        ("put(x, torch.device('cpu'))", Kind.UNKNOWN),
+        ("put(x, 'cuda')\nput(x, y)", Kind.UNKNOWN),
+        ("put(x)\nput(x, 'cuda')", Kind.UNKNOWN),
+        ("put(*x)", Kind.UNKNOWN),
+        ("put(x, 'cuda')\nlater(put)", Kind.UNKNOWN),
+        ("x.put(x, 'cuda')", Kind.UNKNOWN),
+    ],
+)
+def test_a_parameter_is_the_device_that_all_calls_pass(calls: str, expected: Kind) -> None:
+    script = f"import torch\n\n\ndef put(x, where=None):\n    return x.to(where)\n\n\n{calls}\n"
+    context = Context(parse(script.encode(), Path("script.py")))
+    moved = next(call for call in nodes_of(context.module, cst.Call) if code(call.func) == "x.to")
+    assert context.devices.kind(moved.args[0].value) is expected
