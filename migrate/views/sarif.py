@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,6 +12,7 @@ from migrate.hazards.hazard import Severity
 from migrate.hazards.project import Checked
 from migrate.hazards.rules import all_hazards
 from migrate.versions import versions
+from migrate.views.check import hazard_page
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -20,7 +22,7 @@ LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "
 
 def check_as_sarif(checked: Checked, root: Path | None = None) -> dict[str, Any]:
     """Return one SARIF log with one run; the paths are relative to `root`, the working folder."""
-    rules = _rules()
+    rules = _rules({one.code for one in checked.findings})
     index = {rule["id"]: number for number, rule in enumerate(rules)}
     base = (root or Path.cwd()).resolve()
     return {
@@ -43,12 +45,19 @@ def check_as_sarif(checked: Checked, root: Path | None = None) -> dict[str, Any]
     }
 
 
-def _rules() -> list[dict[str, Any]]:
+def _rules(found: Container[str]) -> list[dict[str, Any]]:
+    """Return all rules, with their pages those that are `found`."""
     own = [
         _rule(UNREADABLE, "not-python", "The file is not Python 3.", Severity.ERROR),
         _rule(UNUSED_IGNORE, "unused-ignore", "A comment silences nothing.", Severity.INFO),
     ]
-    return [*own, *(_rule(one.code, one.name, one.title, one.severity) for one in all_hazards())]
+    for hazard in all_hazards():
+        rule = _rule(hazard.code, hazard.name, hazard.title, hazard.severity)
+        if hazard.code in found:
+            page = hazard_page(hazard)
+            rule["help"] = {"text": page, "markdown": page}
+        own.append(rule)
+    return own
 
 
 def _rule(code: str, name: str, title: str, severity: Severity) -> dict[str, Any]:

@@ -206,6 +206,9 @@ class TestOutput:
         for rule in driver["rules"]:
             assert rule["shortDescription"]["text"]
             assert rule["defaultConfiguration"]["level"] in ("none", "note", "warning", "error")
+        pages = {r["id"]: r["help"]["markdown"] for r in driver["rules"] if "help" in r}
+        assert pages.keys() == {"XLA823", "XLA704"}
+        assert "## Mended" in pages["XLA823"]
         assert ran["columnKind"] in ("utf16CodeUnits", "unicodeCodePoints")
         assert [one["ruleId"] for one in ran["results"]] == ["XLA823", "XLA704", "XLA001"]
         for one in ran["results"]:
