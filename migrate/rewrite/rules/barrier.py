@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.rewrite.collective_calls import as_shims, called, makes_gloo_group
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.step_barriers import is_in_step
 from migrate.rewrite.tree import bind, code, nodes_of
 
 PARAMETERS = ("group", "async_op", "device_ids")
@@ -24,7 +25,8 @@ class Barrier(Rule):
     function around it. torch_xla uses the tag in its log only; a second barrier in a function has its
     number in the tag. The two halves of a pair, where one replica arrives before its work and the others
     after (`if rank != 0: barrier()` … `if rank == 0: barrier()`), have one tag. A rendezvous runs the
-    pending graph and waits for it.
+    pending graph and waits for it. A barrier in the middle of a step, before a collective of the same
+    iteration, goes: the collective waits for all replicas, and a rendezvous would cut the step in two.
 
     **Reported.** A barrier that only some replicas reach, without its other half: all replicas have to
     come to a rendezvous. A barrier of a group that is not certainly one over gloo, one with
@@ -89,6 +91,32 @@ class Barrier(Rule):
                 yield
                 if local_rank == 0:
                     xm.rendezvous("first_alone")
+            """,
+        ),
+        rewritten(
+            """
+            import torch.distributed as dist
+
+
+            def validate(model, loader, loss_fn):
+                for images, target in loader:
+                    loss = loss_fn(model(images.cuda()), target.cuda())
+                    dist.barrier()
+                    dist.all_reduce(loss)
+                    print(loss.item())
+                dist.barrier()
+            """,
+            """
+            import torch.distributed as dist
+            import torch_xla.core.xla_model as xm
+
+
+            def validate(model, loader, loss_fn):
+                for images, target in loader:
+                    loss = loss_fn(model(images.to("xla")), target.to("xla"))
+                    dist.all_reduce(loss)
+                    print(loss.item())
+                xm.rendezvous("validate")
             """,
         ),
         left_alone(
@@ -156,6 +184,14 @@ class Barrier(Rule):
             )
             yield from self.report(node, message)
             return
+        if is_in_step(node, context):
+            message = (
+                "barrier before a collective of the same step goes: that waits for all replicas"
+            )
+            line = context.parent(context.parent(node))
+            assert line is not None
+            yield self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[line])
+            return
         if context.portable:
             yield as_shims(self, node, context, bound or {}, ("async_op", "device_ids"))
             return
@@ -166,7 +202,11 @@ class Barrier(Rule):
     ) -> Edit:
         tag = around.name.value if isinstance(around, cst.FunctionDef) else "main"
         if not is_half:
-            whole = [b for b in _barriers(around, context) if not _is_half(b, context)]
+            whole = [
+                barrier
+                for barrier in _barriers(around, context)
+                if not _is_half(barrier, context) and not is_in_step(barrier, context)
+            ]
             number = next(i for i, barrier in enumerate(whole, 1) if barrier is node)
             tag = tag if number == 1 else f"{tag}_{number}"
         rendezvous = f"{context.imports.require('torch_xla.core.xla_model', 'xm')}.rendezvous"

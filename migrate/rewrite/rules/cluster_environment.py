@@ -10,6 +10,7 @@ from migrate.rewrite.context import Context
 from migrate.rewrite.environment import access, environment_name, is_read
 from migrate.rewrite.launch import CLUSTER, RANKS, Style
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.rank_environment import WORDS
 from migrate.rewrite.tree import code, nodes_of
 
 
@@ -177,21 +178,36 @@ class ClusterEnvironment(Rule):
         launched = context.launch.style in (Style.MAIN, Style.MODULE)
         if name not in CLUSTER:
             needed = isinstance(access(node, context), cst.Subscript)
-            if launched and needed and name.startswith("SLURM_"):
+            starts = context.launch.style is not Style.NONE
+            if starts and needed and name.startswith("SLURM_"):
                 message = f"{name} is set only under SLURM: without it this raises a KeyError"
                 yield from self.report(node, message)
             return
         if launched:
+            asked = _as_int(node, context) if context.portable else None
+            if asked is not None:
+                word = context.vocabulary.expression(WORDS[CLUSTER[name]])
+                message = f"{code(asked)} → {code(word)}"
+                yield self.edit(asked, lambda _: word, message, consumes=[asked])
+                return
             given = context.string(CLUSTER[name], like=node)
             message = f"{name} → {CLUSTER[name]}, which the launcher sets"
             yield self.edit(node, lambda _: given, message, consumes=[node])
             return
         message = (
             f"{name} belongs to the process that starts the replicas and is the same in all replicas "
-            f"of it: take {CLUSTER[name]}, which the launcher sets, or ask torch_xla.runtime in the "
+            f"of it: take {CLUSTER[name]}, which the launcher sets, or ask {context.vocabulary.say('rank')} in the "
             "replica; start the script once on each host"
         )
         yield from self.report(node, message)
+
+
+def _as_int(node: cst.CSTNode, context: Context) -> cst.Call | None:
+    """Return `int(os.environ[…])` around a key, if that is how it is read."""
+    found = access(node, context)
+    above = context.parent(context.parent(found))
+    is_int = isinstance(above, cst.Call) and code(above.func) == "int" and len(above.args) == 1
+    return above if isinstance(found, cst.Subscript) and isinstance(above, cst.Call) and is_int else None
 
 
 def _chain(node: cst.If) -> Iterator[cst.If | cst.Else]:
