@@ -196,8 +196,8 @@ class ClusterEnvironment(Rule):
             return
         message = (
             f"{name} belongs to the process that starts the replicas and is the same in all replicas "
-            f"of it: take {CLUSTER[name]}, which the launcher sets, or ask {context.vocabulary.say('rank')} in the "
-            "replica; start the script once on each host"
+            f"of it: take {CLUSTER[name]}, which the launcher sets, or ask "
+            f"{context.vocabulary.say('rank')} in the replica; start the script once on each host"
         )
         yield from self.report(node, message)
 
@@ -207,7 +207,11 @@ def _as_int(node: cst.CSTNode, context: Context) -> cst.Call | None:
     found = access(node, context)
     above = context.parent(context.parent(found))
     is_int = isinstance(above, cst.Call) and code(above.func) == "int" and len(above.args) == 1
-    return above if isinstance(found, cst.Subscript) and isinstance(above, cst.Call) and is_int else None
+    return (
+        above
+        if isinstance(found, cst.Subscript) and isinstance(above, cst.Call) and is_int
+        else None
+    )
 
 
 def _chain(node: cst.If) -> Iterator[cst.If | cst.Else]:

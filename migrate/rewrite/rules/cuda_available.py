@@ -12,7 +12,7 @@ from migrate.rewrite.context import Context
 from migrate.rewrite.devices import is_move, names_cuda
 from migrate.rewrite.leaving import never_reached
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.cuda_memory import FIGURES
+from migrate.rewrite.rules.cuda_memory import FIELDS, FIGURES
 from migrate.rewrite.tree import code, nodes, nodes_of
 
 ASKED = frozenset(
@@ -381,4 +381,6 @@ def _stays(branch: cst.CSTNode, context: Context) -> bool:
 
 def _asks_for_figures(branch: cst.CSTNode, context: Context) -> bool:
     calls = nodes_of(branch, cst.Call)
-    return any(context.qualified_name(call.func) in FIGURES for call in calls)
+    # In the portable style some figures are those of every device.
+    figures = FIGURES - FIELDS.keys() if context.portable else FIGURES
+    return any(context.qualified_name(call.func) in figures for call in calls)

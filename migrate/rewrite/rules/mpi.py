@@ -9,15 +9,16 @@ import libcst as cst
 from migrate.rewrite.context import Context
 from migrate.rewrite.launch import Style
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.tree import bind, code, string_value
+from migrate.rewrite.tree import bind, code, keyword_arg, string_value, with_args
+from migrate.rewrite.vocabulary import Word
 
 WORLD = frozenset({"mpi4py.MPI.COMM_WORLD"})
 ALONE = frozenset({"mpi4py.MPI.COMM_SELF"})
-ASKED = {
-    "Get_rank": "global_ordinal",
-    "rank": "global_ordinal",
-    "Get_size": "world_size",
-    "size": "world_size",
+ASKED: dict[str, Word] = {
+    "Get_rank": "rank",
+    "rank": "rank",
+    "Get_size": "world size",
+    "size": "world size",
 }
 CALLED = frozenset({"Get_rank", "Get_size", "Barrier", "barrier", "bcast"})
 ADDRESS = frozenset({"MASTER_ADDR", "MASTER_PORT"})
@@ -144,12 +145,13 @@ class Mpi(Rule):
         use = _use(node, context)
         assert use is not None
         if use in ASKED:
-            runtime = context.imports.require("torch_xla.runtime", "xr")
-            new = f"{runtime}.{ASKED[use]}()"
+            new = context.vocabulary.write(ASKED[use])
             return self.edit(
                 node, lambda _: cst.parse_expression(new), f"{code(node)} → {new}", consumes=[node]
             )
         assert isinstance(node, cst.Call)
+        if context.portable:
+            return self._by_shims(node, use, context)
         module = context.imports.require("torch_xla.core.xla_model", "xm")
         function = context.function_around(node)
         assert function is not None
@@ -175,6 +177,25 @@ class Mpi(Rule):
         message = f"{code(node)} → mesh_reduce, with the value of replica {root}"
         return self.edit(node, replace, message, consumes=[node.func, *gone])
 
+    def _by_shims(self, node: cst.Call, use: str, context: Context) -> Edit:
+        """Return the edit of a call in the portable style."""
+        shims = context.imports.require("shims")
+        if use in ("Barrier", "barrier"):
+            barrier = cst.parse_expression(f"{shims}.barrier()")
+            return self.edit(node, lambda _: barrier, f"{code(node)} → barrier", consumes=[node])
+        function = cst.parse_expression(f"{shims}.broadcast_object")
+        root, at = _root(node), _value_at(node)
+        gone = [arg for index, arg in enumerate(node.args) if index != at]
+
+        def replace(updated: cst.Call) -> cst.Call:
+            value = cst.Name("None") if at is None else updated.args[at].value
+            source = [keyword_arg("src", cst.Integer(str(root)))] if root else []
+            return with_args(updated, [cst.Arg(value), *source]).with_changes(func=function)
+
+        return self.edit(
+            node, replace, f"{code(node)} → broadcast_object", consumes=[node.func, *gone]
+        )
+
     def _communicator(self, node: cst.Attribute, context: Context) -> Iterable[Finding]:
         above = context.parent(node)
         if isinstance(above, cst.Assign) and _is_replaced(above, context):
@@ -186,7 +207,7 @@ class Mpi(Rule):
                 return
             message = (
                 f"{code(used)}: asked before the launch, or while the module is read: replicas are no MPI "
-                "processes; ask torch_xla.runtime in a function that runs in the replica"
+                f"processes; ask {context.vocabulary.say('rank')} in a function that runs in the replica"
             )
         else:
             message = (

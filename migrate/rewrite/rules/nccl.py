@@ -11,7 +11,7 @@ from migrate.rewrite.collective_calls import called
 from migrate.rewrite.context import Context
 from migrate.rewrite.devices import dotted
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.tree import string_value
+from migrate.rewrite.tree import code, string_value
 
 BACKEND = re.compile(r"(.*_)?backend", re.IGNORECASE)
 
@@ -90,8 +90,11 @@ class Nccl(Rule):
         if string_value(node) != "nccl":
             return
         if _is_of_the_group(node, context) or _is_kept(node, context):
-            xla = context.string("xla", like=node)
-            yield self.edit(node, lambda _: xla, "'nccl' → 'xla'", consumes=[node])
+            xla: cst.BaseExpression = context.string("xla", like=node)
+            if context.portable:
+                shims = context.imports.require("shims")
+                xla = cst.parse_expression(f"{shims}.backend().group_backend")
+            yield self.edit(node, lambda _: xla, f"'nccl' → {code(xla)}", consumes=[node])
         elif not _is_spoken_of(node, context):
             yield from self.report(node, "'nccl': the backend on XLA is 'xla'")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.portable_xla import portable_calls
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import bind, code, with_args
 
@@ -48,7 +49,7 @@ class OldTorchXla(Rule):
     """
 
     name = "old-torch-xla"
-    nodes = (cst.Call, cst.Attribute, cst.Name)
+    nodes = (cst.Call, cst.Attribute, cst.Name, cst.SimpleStatementLine)
     examples = (
         rewritten(
             """
@@ -118,6 +119,9 @@ class OldTorchXla(Rule):
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
         """Yield the edit of one old call, or the finding at a name that is gone."""
+        if context.portable:
+            yield from portable_calls(self, node, context)
+            return
         if isinstance(node, cst.Call):
             yield from self._call(node, context)
             return

@@ -156,7 +156,7 @@ class PinnedMemory(Rule):
             plain = not any(arg.star or arg.keyword for arg in node.args[: POSITION + 1])
             pinned = node.args[POSITION] if plain else None
         if pinned is not None:
-            yield from self._on_cuda(pinned.value, context)
+            yield from self._on_cuda(pinned, context)
         if device is not None:
             index = node.args.index(device)
             yield self.edit(
@@ -168,15 +168,23 @@ class PinnedMemory(Rule):
                 consumes=[device],
             )
 
-    def _on_cuda(self, value: cst.BaseExpression, context: Context) -> Iterable[Edit]:
-        """Yield the edit of a value that says whether to pin."""
+    def _on_cuda(
+        self, holder: cst.Arg | cst.BaseElement | cst.BaseDictElement, context: Context
+    ) -> Iterable[Edit]:
+        """Yield the edit of an argument, or of an element of a dictionary, that says whether to pin."""
+        value = holder.value
         if code(value) in OFF or id(value) in context.for_cuda or "device_type()" in code(value):
             return
         test = is_cuda(context)
         message = f"pin_memory={code(value)}: on CUDA only"
         named = isinstance(value, cst.Name | cst.Attribute) and code(value) != "True"
         if _is_on(value, context) and not named:
-            yield self.edit(value, lambda _: test, message, consumes=[value])
+            yield self.edit(
+                holder,
+                lambda updated: updated.with_changes(value=test),
+                message,
+                consumes=[holder],
+            )
         else:
             yield self.edit(value, lambda updated: and_on_cuda(updated, test), message)
 
@@ -202,7 +210,7 @@ class PinnedMemory(Rule):
             return
         element = node.elements[at[0]]
         if context.portable:
-            yield from self._on_cuda(element.value, context)
+            yield from self._on_cuda(element, context)
             return
         if not _is_on(element.value, context):
             return

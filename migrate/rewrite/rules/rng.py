@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.rewrite.context import Context
 from migrate.rewrite.devices import Kind
+from migrate.rewrite.portable_rng import portable_rng
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.seeds import (
     CPU_SEED,
@@ -199,7 +200,9 @@ class Rng(Rule):
         """Yield what becomes of one call that seeds, or that keeps or makes a state."""
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func) or ""
-        if name in CPU_SEED:
+        if context.portable:
+            yield from portable_rng(self, node, name, context)
+        elif name in CPU_SEED:
             yield from self._after_cpu_seed(node, context)
         elif name in CUDA_SEED:
             yield from self._cuda_seed(node, context)
