@@ -34,7 +34,8 @@ def apply(
     _check_conflicts(edits)
     edited = cst.ensure_type(module.visit(_Applying(edits)), cst.Module)
     edited = remove_imports(edited, no_longer_used(module, edited))
-    return add_definitions(add_imports(edited, imports.added()), definitions.added())
+    added = definitions.added()
+    return add_definitions(add_imports(edited, imports.added(edited, *added)), added)
 
 
 def _check_conflicts(edits: Sequence[Edit | Wrap]) -> None:

@@ -16,6 +16,9 @@ from migrate.rewrite.statements import KeepingComments
 from migrate.rewrite.tree import is_docstring, nodes_of, split_blank
 from migrate.rewrite.walk import children
 
+# Imported for what the import does: it registers the backend.
+FOR_EFFECT = frozenset({"torch_xla.distributed.xla_backend"})
+
 Statement = TypeVar("Statement", cst.Import, cst.ImportFrom)
 
 
@@ -67,10 +70,18 @@ class Imports:
         # `torch_xla` is no foreign name where the script has `import torch_xla.core.xla_model`.
         return any(bound.split(".")[0] == name for bound in self._existing.values())
 
-    def added(self) -> list[cst.SimpleStatementLine]:
-        """Return the import statements to add, sorted by module."""
+    def added(self, *used_in: cst.CSTNode) -> list[cst.SimpleStatementLine]:
+        """Return the import statements to add, sorted by module.
+
+        Args:
+            used_in: what the script has become. What it does not use was asked for by an edit that was
+                not made; an import for what it does (`FOR_EFFECT`) needs no use.
+        """
         lines = []
+        uses = _uses(*used_in) if self._added else Counter[str]()
         for module, name in sorted(self._added.items()):
+            if not uses[name] and module not in FOR_EFFECT:
+                continue
             suffix = "" if name == module else f" as {name}"
             lines.append(
                 cst.ensure_type(
@@ -223,11 +234,11 @@ def no_longer_used(before: cst.Module, after: cst.Module) -> frozenset[str]:
     )
 
 
-def _uses(module: cst.Module) -> Counter[str]:
+def _uses(*roots: cst.CSTNode) -> Counter[str]:
     """Count uses of names and of dotted names, each dotted prefix too, import statements left out."""
     uses: Counter[str] = Counter()
 
-    waiting: list[cst.CSTNode] = [module]
+    waiting = [*roots]
     while waiting:
         node = waiting.pop()
         if isinstance(node, cst.Name):
