@@ -36,17 +36,3 @@ VIEW = "gradient_as_bucket_view=True"
 def test_closing_bracket(before: str, after: str) -> None:
     done = rewrite_source(parse(f"{HEAD}made = {before}\n".encode(), Path("script.py")))
     assert textwrap.dedent(done.data.decode()).endswith(f"made = {after}\n")
-
-
-def test_what_a_dropped_argument_would_have_needed_is_not_imported() -> None:
-    script = (
-        "import os\n\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\n\n"
-        "def wrap(model):\n"
-        '    return DDP(model.cuda(), device_ids=[int(os.environ["LOCAL_RANK"])])\n'
-    )
-    done = rewrite_source(parse(script.encode(), Path("script.py"))).data.decode()
-    assert done == (
-        "from torch.nn.parallel import DistributedDataParallel as DDP\n\n\n"
-        "def wrap(model):\n"
-        f'    return DDP(model.to("xla"), {VIEW})\n'
-    )
