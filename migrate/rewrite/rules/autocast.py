@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.gpu_conditions import ASKED
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.cuda_available import ASKED
 from migrate.rewrite.tree import bind, code, keyword_arg, nodes_of, string_value, with_args
 
 CUDA_AUTOCAST = frozenset(

@@ -10,21 +10,18 @@ from migrate.rewrite.availability import insists, question
 from migrate.rewrite.branch import body_of
 from migrate.rewrite.context import Context
 from migrate.rewrite.devices import is_move, names_cuda
+from migrate.rewrite.gpu_conditions import (
+    Answer,
+    first_of,
+    fold,
+    is_asked,
+    parenthesised,
+    whole_condition,
+)
 from migrate.rewrite.leaving import never_reached
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.cuda_memory import FIELDS, FIGURES
 from migrate.rewrite.tree import code, nodes, nodes_of
-
-ASKED = frozenset(
-    {
-        "torch.accelerator.is_available",
-        "torch.cuda.is_available",
-        "torch.cuda.is_bf16_supported",
-    }
-)
-
-# What a condition comes to: decided, or what is left of it.
-Answer = bool | cst.BaseExpression
 
 
 class CudaAvailable(Rule):
@@ -156,6 +153,29 @@ class CudaAvailable(Rule):
                 return torch.device("xla")
             """,
         ),
+        rewritten(
+            """
+            import torch
+
+
+            def warn(args):
+                print(args)
+
+                # where it runs
+                if not torch.cuda.is_available():
+                    print("slow")
+                elif args.gpu:
+                    print("fast")
+            """,
+            """
+            def warn(args):
+                print(args)
+
+                # where it runs
+                if args.gpu:
+                    print("fast")
+            """,
+        ),
         left_alone(
             """
             import torch.distributed as dist
@@ -191,11 +211,11 @@ class CudaAvailable(Rule):
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
         """Yield what becomes of the choice that one call decides."""
         assert isinstance(node, cst.Call)
-        if not _is_asked(node, context) or context.devices.says_where_to_load(node):
+        if not is_asked(node, context) or context.devices.says_where_to_load(node):
             return
-        condition = _condition(node, context)
+        condition = whole_condition(node, context)
         above = context.parent(condition)
-        if context.portable and not insists(above, condition, _fold(condition, condition, context)):
+        if context.portable and not insists(above, condition, fold(condition, condition, context)):
             stays = isinstance(above, cst.If | cst.IfExp) and _stays(above.body, context)
             if stays:
                 yield from self.report(
@@ -204,9 +224,9 @@ class CudaAvailable(Rule):
             else:
                 yield from question(self, node, context)
             return
-        if not _first_of(condition, node, context):
+        if not first_of(condition, node, context):
             return  # the first question of a condition answers for all of them
-        answer = _fold(condition, condition, context)
+        answer = fold(condition, condition, context)
         if isinstance(above, cst.If) and above.test is condition:
             if _stays(above.body, context):
                 message = (
@@ -247,7 +267,10 @@ class CudaAvailable(Rule):
                 return cst.Else(body=updated.body, leading_lines=updated.leading_lines)
             if answer:
                 return body_of(updated, updated.body)
-            if is_elif or isinstance(updated.orelse, cst.If):
+            if not is_elif and isinstance(updated.orelse, cst.If):
+                lines = [*updated.leading_lines, *updated.orelse.leading_lines]
+                return updated.orelse.with_changes(leading_lines=lines)
+            if is_elif:
                 return updated.orelse or cst.RemoveFromParent()
             if updated.orelse is not None:
                 return body_of(updated, updated.orelse.body)
@@ -270,7 +293,7 @@ class CudaAvailable(Rule):
         gone = node.orelse if answer else node.body
 
         def replace(updated: cst.IfExp) -> cst.BaseExpression:
-            return _parenthesised(updated.body if answer else updated.orelse, updated)
+            return parenthesised(updated.body if answer else updated.orelse, updated)
 
         message = f"`{code(node)}` is decided: {code(node.body if answer else node.orelse)}"
         yield self.edit(node, replace, message, consumes=[test, gone])
@@ -288,69 +311,13 @@ class CudaAvailable(Rule):
         """Return the edit of a condition of which only a part is decided, or of a value."""
 
         def replace(updated: cst.BaseExpression) -> cst.BaseExpression:
-            left = _fold(test, updated, context)
+            left = fold(test, updated, context)
             return cst.Name(str(left)) if isinstance(left, bool) else left
 
         shown = str(answer) if isinstance(answer, bool) else code(answer)
-        asked = [c for c in nodes_of(test, cst.Call) if _is_asked(c, context)]
+        asked = [c for c in nodes_of(test, cst.Call) if is_asked(c, context)]
         gone: list[cst.CSTNode] = [test] if isinstance(answer, bool) else [*asked]
         return self.edit(test, replace, f"`{code(test)}` → `{shown}`", consumes=gone)
-
-
-def _is_asked(call: cst.Call, context: Context) -> bool:
-    return context.qualified_name(call.func) in ASKED
-
-
-def _condition(call: cst.Call, context: Context) -> cst.BaseExpression:
-    """Return the whole condition that `call` is a part of: `not`, `and` and `or` included."""
-    condition: cst.BaseExpression = call
-    above = context.parent(condition)
-    while isinstance(above, cst.BooleanOperation) or (
-        isinstance(above, cst.UnaryOperation) and isinstance(above.operator, cst.Not)
-    ):
-        condition = above
-        above = context.parent(condition)
-    return condition
-
-
-def _first_of(condition: cst.BaseExpression, call: cst.Call, context: Context) -> bool:
-    return next(c for c in nodes_of(condition, cst.Call) if _is_asked(c, context)) is call
-
-
-def _fold(node: cst.BaseExpression, updated: cst.BaseExpression, context: Context) -> Answer:
-    """Return what is left of a condition when there is an accelerator.
-
-    Args:
-        node: the original condition.
-        updated: its updated form, from which the result is taken.
-        context: the script.
-    """
-    if isinstance(node, cst.Call) and _is_asked(node, context):
-        return True
-    if isinstance(node, cst.UnaryOperation) and isinstance(updated, cst.UnaryOperation):
-        inside = _fold(node.expression, updated.expression, context)
-        if isinstance(inside, bool):
-            return not inside
-        return updated.with_changes(expression=inside)
-    if isinstance(node, cst.BooleanOperation) and isinstance(updated, cst.BooleanOperation):
-        absorbing = isinstance(node.operator, cst.Or)  # `x or True`, `x and False`
-        left = _fold(node.left, updated.left, context)
-        right = _fold(node.right, updated.right, context)
-        if left is absorbing or right is absorbing:
-            return absorbing
-        if isinstance(left, bool):
-            return right if isinstance(right, bool) else _parenthesised(right, updated)
-        if isinstance(right, bool):
-            return _parenthesised(left, updated)
-        return updated.with_changes(left=left, right=right)
-    return updated
-
-
-def _parenthesised(kept: cst.BaseExpression, around: cst.BaseExpression) -> cst.BaseExpression:
-    """Return `kept` in the parentheses of what it was a part of, if it has none of its own."""
-    if around.lpar and not kept.lpar:
-        return kept.with_changes(lpar=around.lpar, rpar=around.rpar)
-    return kept
 
 
 def _is_about_the_backend(choice: cst.IfExp) -> bool:
@@ -373,7 +340,7 @@ def _stays(branch: cst.CSTNode, context: Context) -> bool:
     around = context.function_around(branch) or context.module
     others = (node for node in nodes_of(around, cst.If) if node.body is not branch)
     return any(
-        any(_is_asked(call, context) for call in nodes_of(other.test, cst.Call))
+        any(is_asked(call, context) for call in nodes_of(other.test, cst.Call))
         and _asks_for_figures(other.body, context)
         for other in others
     )
