@@ -63,6 +63,10 @@ class Effects:
         """Whether a comment `# migrate: step` on `loop`, or right above it, marks it."""
         return self._context.position(loop).line in self._calls.marked
 
+    def hidden(self, loop: Loop) -> str | None:
+        """Return what to do about a loop that may train through a class chosen by name; None for others."""
+        return self._calls.hidden.get(self._context.position(loop).line)
+
     def obstacle(self, call: cst.Call) -> str | None:
         """Return why `call`, which trains, can be part of no step; None where it can."""
         return self._calls.obstacles.get(self._end(call))

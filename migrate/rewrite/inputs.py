@@ -37,6 +37,8 @@ def unmoved_inputs(step: Step, context: Context) -> list[str] | str:
         if any(next(moves(callee.body, context), None) for callee in callees):
             return []
         return f"the script does not show where {listed} move to the device"
+    if context.effects.is_marked(step.loop):
+        return f"see that {listed} are on the device: they are not moved in the loop"
     if not isinstance(step.loop, cst.For) or len(names) < 2:
         return f"is `{listed}` on the device? It is not moved in the loop"
     return unmoved

@@ -112,6 +112,10 @@ class Project:
                 base = node.module or ""
                 names = [(base, node.level)]
                 names += [(f"{base}.{a.name}".lstrip("."), node.level) for a in node.names]
+            elif folder := _imports_a_folder(node):
+                place = self.find(module.path, folder)
+                yield from sorted(place.glob("*.py")) if place and place.is_dir() else ()
+                continue
             else:
                 continue
             for name, level in names:
@@ -193,6 +197,17 @@ def root_of(script: Path) -> Path:
         if any((folder / mark).exists() for mark in ROOT_MARKS):
             return folder
     return script.parent
+
+
+def _imports_a_folder(node: ast.AST) -> str:
+    """Return the package of `importlib.import_module(f'package.{name}')`; empty for all else."""
+    match node:
+        case ast.Call(
+            func=ast.Attribute(attr="import_module") | ast.Name(id="import_module"),
+            args=[ast.JoinedStr(values=[ast.Constant(value=str(head)), *_]), *_],
+        ):
+            return head.rstrip(".") if head.endswith(".") else ""
+    return ""
 
 
 def _module_in(folder: Path, name: str) -> Path | None:

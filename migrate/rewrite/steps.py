@@ -56,9 +56,11 @@ class Steps:
         self._blocks: set[int] = set()
         on_accelerator = trains_on_accelerator(context)
         for loop in loops(context.module):
-            marked = context.effects.is_marked(loop)
-            if not (marked or on_accelerator) or has_sync(loop, context):
+            marked, hidden = context.effects.is_marked(loop), context.effects.hidden(loop)
+            if not (marked or hidden or on_accelerator) or has_sync(loop, context):
                 continue
+            if hidden and not marked:
+                self._undecided(loop, loop, hidden)
             if context.effects.is_step_loop(loop):
                 self._loop(loop)
             self._hopeless(loop)
@@ -108,9 +110,12 @@ class Steps:
             return
         span = trained.span()
         if span is None:
-            why = (
-                "no backward pass in plain sight: put the step in `with torch_xla.step():` by hand"
+            holds = (
+                "`# migrate: step` marks this loop, but nothing in it is seen to work on the device"
+                if self._context.effects.is_marked(loop)
+                else "no backward pass in plain sight"
             )
+            why = f"{holds}: put the step in `with torch_xla.step():` by hand"
             self._undecided(loop, loop, why)
             return
         found = _arranged(span)

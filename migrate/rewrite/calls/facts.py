@@ -9,11 +9,15 @@ from pathlib import Path
 
 from migrate.rewrite.calls.analysis import Analysis
 from migrate.rewrite.calls.effect import Effect
+from migrate.rewrite.calls.registries import Hidden, registries_of
 from migrate.rewrite.calls.scopes import ModuleScope, Region
+from migrate.rewrite.calls.ties import FileTies, ties_of
 from migrate.rewrite.project import Module, Project, file_of
 
 # Where a call ends: line (from 1) and column (from 0, in characters). No two calls end at one place.
 End = tuple[int, int]
+
+MOST_CLASSES = 3  # that a message names
 
 
 @dataclass(frozen=True)
@@ -34,28 +38,39 @@ class ModuleCalls:
         definitions: the functions of the project that each call runs.
         step_loops: the lines of the step loops.
         marked: the lines of those that a comment `# migrate: step` marks.
-        unused_marks: the lines of such comments that stand at no loop.
+        unused_marks: the lines of such comments that mark no step, with the reason.
+        hidden: the lines of the loops that may train through an object whose class is chosen by name, with
+            what to do about each.
         obstacles: calls that train in a way that no step can hold, with the reason.
         local: the dotted names of the modules that it imports and that are files of the project.
+        ties: the weights that modules of its models share, and the moves of those models.
     """
 
     effects: Mapping[End, Effect] = field(default_factory=dict)
     definitions: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
     step_loops: frozenset[int] = frozenset()
     marked: frozenset[int] = frozenset()
-    unused_marks: tuple[int, ...] = ()
+    unused_marks: Mapping[int, str] = field(default_factory=dict)
+    hidden: Mapping[int, str] = field(default_factory=dict)
     obstacles: Mapping[End, str] = field(default_factory=dict)
     local: frozenset[str] = frozenset()
+    ties: FileTies = field(default_factory=FileTies)
 
 
 def calls_of_script(script: Path, data: bytes) -> ModuleCalls:
     """Return what the calls of `script`, whose content is `data`, run, its local modules included."""
     analysis = Analysis(Project.of_script(script, data=data))
-    return calls_of_file(analysis, script)
+    return calls_of_file(analysis, script, alone=True)
 
 
-def calls_of_file(analysis: Analysis, path: Path) -> ModuleCalls:
-    """Return what the calls of the file `path` of an analysed project run."""
+def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> ModuleCalls:
+    """Return what the calls of the file `path` of an analysed project run.
+
+    Args:
+        analysis: the project.
+        path: the file.
+        alone: whether only this file of the project is rewritten.
+    """
     scope = analysis.scopes.get(path.resolve())
     if scope is None:
         return ModuleCalls()
@@ -75,11 +90,44 @@ def calls_of_file(analysis: Analysis, path: Path) -> ModuleCalls:
                 obstacles[end] = ran.obstacle
             elif region not in analysis.captured and (effect := analysis.effect(call)):
                 effects[end] = effect
+    for region in (loop for loop in loops if loop.marked):
+        for call, effect in registries_of(analysis).marked(region):
+            effects[_end(call, scope.module)] = effect
     lines = frozenset(region.loop.lineno for region in loops if region.loop is not None)
     marked = frozenset(r.loop.lineno for r in loops if r.marked and r.loop is not None)
-    unused = tuple(scope.unused_marks)
-    local = frozenset(_local(analysis, scope))
-    return ModuleCalls(effects, definitions, lines, marked, unused, obstacles, local)
+    return ModuleCalls(
+        effects,
+        definitions,
+        lines,
+        marked,
+        _unused_marks(analysis, scope),
+        {one.line: _by_hand(one) for one in registries_of(analysis).loops(scope)},
+        obstacles,
+        frozenset(_local(analysis, scope)),
+        ties_of(analysis).of_file(path.resolve(), alone),
+    )
+
+
+def _unused_marks(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
+    """Return the lines of the marks that make no step, and why."""
+    found = dict.fromkeys(scope.unused_marks, "no loop starts on this line or right below it")
+    for region in _regions(analysis, scope):
+        if region.marked and region not in analysis.step_loops:
+            why = "a loop around this one is marked, or captured as a CUDA graph: it holds no step"
+            found |= dict.fromkeys(region.marks, why)
+    return found
+
+
+def _by_hand(hidden: Hidden) -> str:
+    """Return what to do about a loop that trains through a class chosen by name."""
+    more = f" and {len(hidden.classes) - MOST_CLASSES} more" * (len(hidden.classes) > MOST_CLASSES)
+    names = f"{', '.join(hidden.classes[:MOST_CLASSES])}{more}"
+    seen = f"trains in {names}" if names else "may train"
+    return (
+        f"`{hidden.call}` {seen}, and which class it is of is decided while the script runs: "
+        "if one turn of this loop is one step, write `# migrate: step` above it, or put the calls that "
+        "train in `with torch_xla.step():` by hand"
+    )
 
 
 def _local(analysis: Analysis, scope: ModuleScope) -> Iterator[str]:
@@ -87,9 +135,10 @@ def _local(analysis: Analysis, scope: ModuleScope) -> Iterator[str]:
     for region in _regions(analysis, scope):
         for binding, _ in region.imports:
             if binding.level == 0:
-                place = analysis.project.find(scope.module.path, binding.module)
-                if place is not None and file_of(place) is not None:
-                    yield binding.module
+                for name in (binding.module.partition(".")[0], binding.module):
+                    place = analysis.project.find(scope.module.path, name)
+                    if place is not None and file_of(place) is not None:
+                        yield name
 
 
 def _regions(analysis: Analysis, scope: ModuleScope) -> Iterator[Region]:

@@ -48,10 +48,15 @@ class Region:
     entered: list[tuple[ast.Call, Scope]] = field(
         default_factory=list
     )  # the contexts of the `with`
-    marked: bool = False
+    marks: list[int] = field(default_factory=list)  # lines of the comments that mark the loop
     calls: list[tuple[ast.Call, Scope]] = field(default_factory=list)
     imports: list[tuple[Binding, Scope]] = field(default_factory=list)
     inner: list[Region] = field(default_factory=list)
+
+    @property
+    def marked(self) -> bool:
+        """Whether a comment `# migrate: step` marks the loop."""
+        return bool(self.marks)
 
 
 @dataclass(eq=False)
@@ -87,9 +92,10 @@ class ModuleScope(Scope):
 
 @dataclass(eq=False)
 class Class(Scope):
-    """A class: its bases, and what its methods put on `self`."""
+    """A class: its bases and decorators, and what its methods put on `self`."""
 
     bases: list[ast.expr] = field(default_factory=list)
+    decorators: list[ast.expr] = field(default_factory=list)
     attributes: dict[str, list[Binding]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -216,7 +222,9 @@ class _Walk:
         return function
 
     def _class(self, node: ast.ClassDef, scope: Scope, region: Region) -> None:
-        made = Class(self.top.module, scope, node.name, bases=node.bases)
+        made = Class(
+            self.top.module, scope, node.name, bases=node.bases, decorators=node.decorator_list
+        )
         self.top.classes.append(made)
         self._home(scope, node.name)[node.name].append(Binding("scope", made))
         self._waiting += [(child, scope, region) for child in (*node.bases, *node.decorator_list)]
@@ -224,7 +232,7 @@ class _Walk:
 
     def _loop(self, node: Loop, scope: Scope, region: Region) -> None:
         self._loop_lines.add(node.lineno)
-        inner = Region(node, marked=bool(self._marks_at(node.lineno)))
+        inner = Region(node, marks=self._marks_at(node.lineno))
         region.inner.append(inner)
         if isinstance(node, ast.While):
             # `while` runs its test in every turn.

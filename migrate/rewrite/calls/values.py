@@ -150,7 +150,7 @@ class Evaluator(Families):
             case ast.Call():
                 return self._elements_of_result(node, scope)
             case ast.Name() | ast.Attribute():
-                found = self._origins(node, scope)
+                found = self.origins(node, scope)
                 return self._union(self.elements(b.value, b.scope) for b in found)
         return NOTHING
 
@@ -176,7 +176,7 @@ class Evaluator(Families):
             for returned in made.returns
         )
 
-    def _origins(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[Binding]:
+    def origins(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[Binding]:
         """Yield the assignments `name = value` that `node` may stand for."""
         if isinstance(node, ast.Name):
             yield from (b for b in self._lookup(node.id, scope) if b.kind == "value")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.rewrite.calls.scopes import MARK
 from migrate.rewrite.context import Context
 from migrate.rewrite.inputs import unmoved_inputs
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap, left_alone, reported, rewritten
@@ -32,19 +33,24 @@ class Step(Rule):
     block. With an inner loop over micro-batches each of them is a step, and the update of the weights is
     another: in one step the inner loop would be unrolled.
 
+    *By hand.* A comment `# migrate: step` on a loop, or right above it, says that one turn of it is one
+    step. It is for loops of which the source does not show that they train: where the class of
+    `model` in `model.optimize_parameters()` comes from a registry or is named by a string.
+
     *Settings of the learning rate* between the move of the inputs and the forward go above the block.
 
     **Reported.** Values that the step itself needs: each step waits for them. Evaluation, saves, logging
     and code of some of the replicas in the middle of a step, where moving it below the block would
     change what it does; then there is no block. Inputs of which the script does not show that they are
-    tensors.
+    tensors. Loops that may train through an object whose class is chosen by name, and marks that make no
+    step.
 
     Source: torch_xla 2.9, `torch_xla.step`; the choice of the loop and the kinds of reads: measured on 82
     public scripts; copies before in-place edits, micro-batches: measured on torch_xla.
     """
 
     name = "step"
-    nodes = (cst.For, cst.While)
+    nodes = (cst.For, cst.While, cst.Comment)
     examples = (
         rewritten(
             """
@@ -208,10 +214,85 @@ class Step(Rule):
             """,
             "each step waits for it",
         ),
+        reported(
+            """
+            from registry import MODELS
+
+
+            @MODELS.register()
+            class Classifier:
+                def train_on(self, x):
+                    self.optimizer.zero_grad()
+                    self.network(x.cuda()).mean().backward()
+                    self.optimizer.step()
+
+
+            def main(name, loader):
+                model = MODELS.get(name)()
+                for x in loader:
+                    model.train_on(x)
+            """,
+            "which class it is of is decided while the script runs",
+        ),
+        rewritten(
+            """
+            from registry import MODELS
+
+
+            @MODELS.register()
+            class Classifier:
+                def train_on(self, x):
+                    self.optimizer.zero_grad()
+                    self.network(x.cuda()).mean().backward()
+                    self.optimizer.step()
+
+
+            def main(name, loader):
+                model = MODELS.get(name)()
+                for count, x in enumerate(loader):  # migrate: step
+                    model.train_on(x)
+                    print(count)
+            """,
+            """
+            from registry import MODELS
+            import torch_xla
+
+
+            @MODELS.register()
+            class Classifier:
+                def train_on(self, x):
+                    self.optimizer.zero_grad()
+                    self.network(x.to("xla")).mean().backward()
+                    self.optimizer.step()
+
+
+            def main(name, loader):
+                model = MODELS.get(name)()
+                for count, x in enumerate(loader):  # migrate: step
+                    with torch_xla.step():
+                        model.train_on(x)
+                    print(count)
+            """,
+        ),
+        reported(
+            """
+            import torch
+
+            model = torch.nn.Linear(2, 2).cuda()
+            # migrate: step
+            model(torch.ones(2).cuda()).sum().backward()
+            """,
+            "the mark makes no step: no loop starts",
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Wrap | Finding]:
         """Yield the blocks of one training loop, and what in them cuts the graph."""
+        if isinstance(node, cst.Comment):
+            why = context.calls.unused_marks.get(context.position(node).line)
+            if why is not None and MARK.search(node.value):
+                yield from self.report(node, f"the mark makes no step: {why}")
+            return
         assert isinstance(node, cst.For | cst.While)
         for found in steps_of(context).of(node):
             if isinstance(found, Undecided):
