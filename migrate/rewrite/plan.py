@@ -58,7 +58,8 @@ def _without_moot(
             for node in nodes(subtree):
                 gone[id(node)].add(edit.rule)
             inside.update(id(node) for node in nodes(subtree) if node is not subtree)
-    kept = [edit for edit in edits if not isinstance(edit, Edit) or id(edit.node) not in inside]
+    places = (edit.node if isinstance(edit, Edit) else edit.block for edit in edits)
+    kept = [e for e, place in zip(edits, places, strict=True) if id(place) not in inside]
     said = [one for one in findings if not gone.get(id(one.node), set()) - {one.rule}]
     return kept, said
 
