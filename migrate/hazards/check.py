@@ -144,6 +144,8 @@ def hits(facts: Facts, hazards: Iterable[Hazard]) -> Iterator[tuple[Hazard, Hit]
             by_type[kind].append(hazard)
     seen: set[tuple[str, int, int]] = set()
     for node in facts.context.nodes:
+        if id(node) in facts.context.for_cuda:
+            continue
         for hazard in by_type.get(type(node), ()):
             for hit in hazard.find(node, facts):
                 start = facts.context.position(hit.node)

@@ -14,6 +14,7 @@ from migrate.hazards.steps import Steps
 from migrate.hazards.tensors import Tensors
 from migrate.rewrite.context import Context
 from migrate.rewrite.guards import Guards
+from migrate.rewrite.launch import RANKS
 from migrate.rewrite.ranks import LAUNCHERS
 from migrate.rewrite.tree import string_value, targets
 
@@ -87,6 +88,9 @@ class Facts:
             if isinstance(target, cst.Subscript) and self.names.of(target.value) == "os.environ":
                 index = target.slice[0].slice
                 found.add(string_value(index.value) if isinstance(index, cst.Index) else None)
+        by_shims = not self.called.isdisjoint({"shims.launch", "shims.launch_script"})
+        if by_shims or self.context.portable:
+            return RANKS
         return frozenset(name for name in found if name and self.uses_xla)
 
     @cached_property

@@ -207,7 +207,7 @@ def is_step(block: cst.With, context: Context) -> bool:
     """Whether `block` is `with torch_xla.step():`."""
     return any(
         isinstance(item.item, cst.Call)
-        and context.qualified_name(item.item.func) == "torch_xla.step"
+        and context.qualified_name(item.item.func) in ("shims.step", "torch_xla.step")
         for item in block.items
     )
 

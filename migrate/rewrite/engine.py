@@ -168,7 +168,7 @@ class _Later:
 
 
 def _later(source: Source, data: bytes, rules: Sequence[Rule], options: Options) -> _Later:
-    if not rules or (options == DEFAULT and not source.is_notebook):
+    if not rules or not (options.defer_reads or source.is_notebook):
         return _Later(data)
     between = parse(data, source.path)
     found, data = _pass(between, rules, None, options)
@@ -183,9 +183,10 @@ def _later(source: Source, data: bytes, rules: Sequence[Rule], options: Options)
             moved.append(replace(note, line=line, column=max(1, note.column + shift)))
         return tuple(moved)
 
-    return _Later(
-        data, at_origin(_notes(found, found.edits)), at_origin(_notes(found, found.findings))
-    )
+    # What no rule handles has been reported before.
+    names = {rule.name for rule in rules}
+    findings = [finding for finding in found.findings if finding.rule in names]
+    return _Later(data, at_origin(_notes(found, found.edits)), at_origin(_notes(found, findings)))
 
 
 def _pass(

@@ -61,7 +61,11 @@ class FusedOptimizer(Hazard):
         """Yield one construction."""
         assert isinstance(node, cst.Call)
         fused = keyword(node, "fused")
-        if fused is None or code(fused.value) in ("False", "None"):
+        if (
+            fused is None
+            or code(fused.value) in ("False", "None")
+            or "device_type()" in code(fused)
+        ):
             return
         if (facts.names.of(node.func) or "").startswith("torch.optim."):
             yield self.hit(node, f"fused={code(fused.value)} raises on XLA: leave it out")

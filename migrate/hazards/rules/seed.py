@@ -12,7 +12,9 @@ from migrate.hazards.only_cuda import only_with_cuda
 
 SEEDS = frozenset({"torch.manual_seed", "torch.random.manual_seed"})
 CUDA_SEEDS = frozenset({"torch.cuda.manual_seed", "torch.cuda.manual_seed_all"})
-XLA_SEEDS = frozenset({"torch_xla.manual_seed", "torch_xla.core.xla_model.set_rng_state"})
+XLA_SEEDS = frozenset(
+    {"shims.manual_seed", "torch_xla.core.xla_model.set_rng_state", "torch_xla.manual_seed"}
+)
 
 
 class Seed(Hazard):
@@ -76,6 +78,8 @@ class Seed(Hazard):
         """Yield one seed in a script that moves to a device and does not seed it."""
         assert isinstance(node, cst.Call)
         name = facts.names.of(node.func)
+        if facts.context.portable:
+            return  # the rule rng speaks of seeds; those of a launching process stay
         if name not in SEEDS | CUDA_SEEDS or not facts.called.isdisjoint(XLA_SEEDS):
             return
         if name in CUDA_SEEDS or facts.context.moves_to_accelerator:
