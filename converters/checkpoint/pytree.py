@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Literal, get_args
 
 import numpy as np
 
-from converters.checkpoint.atomic import atomic_write
+from converters.atomic import atomic_write
 from converters.checkpoint.dtypes import SAFETENSORS_CODES, numpy_dtype
 from converters.checkpoint.reader import COPY_AGAIN, TensorInfo, read_start
 from converters.checkpoint.safetensors_file import SafetensorsFile

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from converters.checkpoint.atomic import atomic_write
+from converters.atomic import atomic_write
 from migrate.errors import MigrateError
 from migrate.observe.places import Cause
 from migrate.observe.records import Interval

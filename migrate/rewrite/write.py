@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from converters.checkpoint.atomic import atomic_write
+from converters.atomic import atomic_write
 from migrate.errors import MigrateError
 from migrate.rewrite.engine import Rewrite
 from migrate.rewrite.options import DEFAULT, Options

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from converters.atomic import require_writable
 from converters.checkpoint import (
     Checkpoint,
     Format,
@@ -20,7 +21,6 @@ from converters.checkpoint import (
     open_checkpoint,
     write_pytree,
 )
-from converters.checkpoint.atomic import require_writable
 from converters.checkpoint.sharded import INDEX_SUFFIX
 from converters.errors import ModelRequiredError, NotAStateDictError, OutputError, RefusedKeysError
 from converters.mapping import Outcome, Plan, Row, make_plan, read_slots
