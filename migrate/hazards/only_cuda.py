@@ -9,6 +9,11 @@ import libcst as cst
 from migrate.hazards.facts import Facts
 from migrate.rewrite.tree import code, nodes_of, string_value
 
+# What places values and models: a branch for CUDA that does it has to be one for a TPU too.
+PLACES = frozenset(
+    {"to", "cuda", "autocast", "init_process_group", "set_device", "device", "compile"}
+)
+
 
 def only_with_cuda(node: cst.CSTNode, facts: Facts) -> bool:
     """Whether `node` runs only where `torch.cuda.is_available()`, or on a tensor or device of CUDA."""
@@ -24,6 +29,56 @@ def only_with_cuda(node: cst.CSTNode, facts: Facts) -> bool:
             return False
         below = above
     return False
+
+
+def goes_well(asked: cst.CSTNode, facts: Facts) -> bool:
+    """Whether a question for CUDA that is False on XLA leaves to the other branch only what runs there.
+
+    So it is where only calls of torch.cuda, words or a faster way to compute the same depend on it: not
+    where the branch for CUDA moves or wraps something and the other does not, nor where the other raises.
+    """
+    below = asked
+    for above in facts.context.ancestors(asked):
+        if isinstance(above, cst.If) and below is above.test:
+            return guards_cuda_only(asked, facts) or _same_work(
+                above, _negated(asked, facts), facts
+            )
+        if not isinstance(above, cst.BooleanOperation | cst.UnaryOperation):
+            return guards_cuda_only(asked, facts)
+        below = above
+    return False
+
+
+def _same_work(condition: cst.If, negated: bool, facts: Facts) -> bool:
+    for_cuda: list[cst.CSTNode] = [condition.body]
+    other: list[cst.CSTNode] = [condition.orelse] if condition.orelse is not None else []
+    if negated:
+        for_cuda, other = other, for_cuda
+    if any(list(nodes_of(branch, cst.Raise)) for branch in other):
+        return False
+    return not _places(for_cuda, facts) or _places(other, facts)
+
+
+def _places(branches: list[cst.CSTNode], facts: Facts) -> bool:
+    """Whether something is moved, wrapped or named a device there: what a TPU needs too."""
+    for branch in branches:
+        for call in nodes_of(branch, cst.Call):
+            last = call.func.attr.value if isinstance(call.func, cst.Attribute) else code(call.func)
+            if last in PLACES or last.endswith(("Parallel", "DDP")):
+                return True
+        if any(string_value(text) == "cuda" for text in nodes_of(branch, cst.SimpleString)):
+            return True
+    return False
+
+
+def _negated(asked: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `asked` is true where there is no CUDA: `device.type != "cuda"`, `not x.is_cuda`."""
+    above = facts.context.parent(asked)
+    if isinstance(above, cst.UnaryOperation) and isinstance(above.operator, cst.Not):
+        return True
+    return isinstance(asked, cst.Comparison) and isinstance(
+        asked.comparisons[0].operator, cst.NotEqual | cst.NotIn
+    )
 
 
 def guards_cuda_only(asked: cst.CSTNode, facts: Facts) -> bool:
@@ -82,6 +137,9 @@ def _asks(test: cst.BaseExpression, facts: Facts) -> bool:
     if isinstance(test, cst.Attribute):
         return test.attr.value == "is_cuda"
     if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+        if isinstance(test.left, cst.Call):
+            name = facts.names.of(test.left.func)
+            return name == "torch.cuda.device_count" and code(test).endswith(("> 0", "> 1"))
         asked = test.comparisons[0]
         equal = isinstance(asked.operator, cst.Equal)
         return equal and string_value(asked.comparator) == "cuda"

@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.hazards.common import NamedHazard
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hit, Severity, example
-from migrate.hazards.only_cuda import guards_cuda_only
+from migrate.hazards.only_cuda import guards_cuda_only, only_with_cuda
 
 
 class CudaAvailable(NamedHazard):
@@ -50,6 +50,8 @@ class CudaAvailable(NamedHazard):
                 torch.manual_seed(number)
                 if torch.cuda.is_available():  # XLA704 info
                     torch.cuda.manual_seed_all(number)
+                if torch.cuda.device_count() > 1:  # XLA704
+                    return torch.cuda.device_count()  # XLA704 info
             """
         ),
         example(
@@ -71,5 +73,5 @@ class CudaAvailable(NamedHazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one question; information where only calls of torch.cuda depend on it."""
         for hit in super().find(node, facts):
-            inert = guards_cuda_only(node, facts)
+            inert = guards_cuda_only(node, facts) or only_with_cuda(node, facts)
             yield replace(hit, severity=Severity.INFO) if inert else hit

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
-from migrate.hazards.only_cuda import guards_cuda_only
+from migrate.hazards.only_cuda import goes_well
 from migrate.rewrite.tree import string_value
 
 
@@ -16,7 +16,7 @@ class DeviceType(Hazard):
     """A device or a type is compared with CUDA's.
 
     **Why.** On XLA `device.type` is "xla" and `x.type()` is "torch.xla.FloatTensor": the branch for the CPU
-    is taken, without a word.
+    is taken, without a word. Where that branch computes the same another way, this is information.
 
     **What to do.** `device.type != "cpu"`; `x.dtype == torch.float16` instead of a name of a type.
     """
@@ -36,8 +36,12 @@ class DeviceType(Hazard):
                 if device.type == "cuda":  # XLA702 info
                     torch.backends.cudnn.benchmark = True
                 if device.type == "cuda":  # XLA702
-                    x = x.pin_memory()
-                if "cuda" in str(device) or device == "cuda":  # XLA702
+                    x = x.pin_memory().to(device)
+                if device.type != "cuda":  # XLA702 info
+                    return x.mean()
+                if x.device.type != "cuda":  # XLA702
+                    raise ValueError("no CUDA")
+                if "cuda" in str(device) or device == "cuda":  # XLA702 info
                     return x.type() == "torch.cuda.HalfTensor"  # XLA702
             """
         ),
@@ -76,7 +80,7 @@ class DeviceType(Hazard):
             if text is not None:
                 what = f'a comparison with "{text}"'
                 message = f'{what} is False on XLA: ask for "cpu", or for a dtype'
-                severity = Severity.INFO if guards_cuda_only(node, facts) else None
+                severity = Severity.INFO if goes_well(node, facts) else None
                 yield self.hit(node, message, severity)
                 return
 

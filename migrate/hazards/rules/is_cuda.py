@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
-from migrate.hazards.only_cuda import guards_cuda_only
+from migrate.hazards.only_cuda import goes_well
 
 
 class IsCuda(Hazard):
@@ -32,6 +32,9 @@ class IsCuda(Hazard):
             def move(x, y):
                 if x.is_cuda:  # XLA701 info
                     torch.cuda.synchronize()
+                if not x.is_cuda:  # XLA701 info
+                    return torch.nn.functional.gelu(x)
+                assert x.is_cuda  # XLA701
                 return y.cuda() if x.is_cuda else y  # XLA701
             """
         ),
@@ -60,5 +63,5 @@ class IsCuda(Hazard):
         assert isinstance(node, cst.Attribute)
         if node.attr.value == "is_cuda" and facts.names.of(node) is None:
             message = '.is_cuda is False on XLA: device.type != "cpu"'
-            severity = Severity.INFO if guards_cuda_only(node, facts) else None
+            severity = Severity.INFO if goes_well(node, facts) else None
             yield self.hit(node, message, severity)
