@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.devices import device_argument
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import bind, code, keyword_arg, with_args
 
@@ -36,6 +38,7 @@ PARAMETERS = (
     "skip_all_reduce_unused_params",
 )
 DEVICES = frozenset({"device_ids", "output_device"})
+NAMES_A_DEVICE = re.compile(r"(^|_)dev(ice)?$")
 
 
 class Ddp(Rule):
@@ -49,7 +52,8 @@ class Ddp(Rule):
     not know the rest.
 
     **Reported.** A call with `*` or `**` arguments. An explicit `gradient_as_bucket_view=False`, and a
-    script that trains on the CPU by intent, are reported too, the call being rewritten all the same.
+    script that moves nothing to a device, its own or one that another file names, are reported too, the
+    call being rewritten all the same.
 
     Source: torch_xla 2.9 (measured); pytorch/xla's own DDP example.
     """
@@ -105,6 +109,18 @@ class Ddp(Rule):
             """
             from torch.nn.parallel import DistributedDataParallel as DDP
 
+            import setup
+
+
+            def wrap(model):
+                model.to(setup.dev())
+                return DDP(model, gradient_as_bucket_view=True)
+            """
+        ),
+        left_alone(
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
 
             def wrap(model):
                 return DDP(model.to('xla'), gradient_as_bucket_view=True)
@@ -138,7 +154,7 @@ class Ddp(Rule):
             )
             yield from self.report(node, message)
             return
-        if not context.moves_to_accelerator:
+        if not context.moves_to_accelerator and not _moves_to_a_named_device(context):
             moved = "shims.to_device(model)" if context.portable else "model.to('xla')"
             message = f"the script moves no model to a device: `{moved}` must come before DDP"
             yield from self.report(node, message)
@@ -215,3 +231,16 @@ class Ddp(Rule):
 
         message = f"{code(choice)}: without device ids; see that the other class does not need them"
         yield self.edit(node, replace, message, consumes=gone)
+
+
+def _moves_to_a_named_device(context: Context) -> bool:
+    """Whether the script moves values to a device that is named elsewhere: `model.to(setup.dev())`."""
+    for call in context.all_of(cst.Call):
+        arg = device_argument(call)
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "to" or arg is None:
+            continue
+        named = arg.value.func if isinstance(arg.value, cst.Call) else arg.value
+        last = named.attr if isinstance(named, cst.Attribute) else named
+        if isinstance(last, cst.Name) and NAMES_A_DEVICE.search(last.value):
+            return True
+    return False
