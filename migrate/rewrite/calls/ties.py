@@ -1,0 +1,342 @@
+"""Weights that modules share, and the calls that move a model with such weights to a device.
+
+A tie is `self.head.weight = self.embedding.weight`, in whatever file of the project the class is, or a
+language model of transformers, which shares them by its configuration. It belongs to a model where it runs
+when the model is made, or in a method for it that somebody calls.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from migrate.rewrite.calls.analysis import Analysis
+from migrate.rewrite.calls.kinds import External, Instance, Value, class_around
+from migrate.rewrite.calls.scopes import Class, Function, ModuleScope, Scope
+
+End = tuple[int, int]
+
+SWAPS = b"set_swap_module_params_on_conversion(True)"
+WRITES_A_WEIGHT = re.compile(rb"\.(weight|bias)\s*=[^=]")
+# Most of these share the weight of the embedding with the last layer (measured with transformers 5.23:
+# GPT-2, BERT, T5, Llama with `tie_word_embeddings`).
+LANGUAGE_MODEL = re.compile(
+    r"transformers\.([\w.]+\.)?\w*(ForCausalLM|LMHeadModel|ForMaskedLM|ForPreTraining|WithLMHead"
+    r"|ForConditionalGeneration|ForSeq2SeqLM)\b"
+)
+# A function for it, and the name of a parameter that is a weight of another module.
+TIES = re.compile(r"(^|_)(re)?tie(_|$)", re.IGNORECASE)
+SHARED = re.compile(r"weight|embed|tied|shared", re.IGNORECASE)
+# What gives back the module that it is called on.
+SAME = frozenset(
+    {"apply", "bfloat16", "cpu", "cuda", "double", "eval", "float", "half", "requires_grad_", "to"}
+    | {"train"}
+)
+
+
+@dataclass(frozen=True)
+class Tie:
+    """A place where modules come to share a weight.
+
+    Args:
+        path: the file; None where it is in transformers.
+        line: of the assignment, from 1.
+        text: the assignment, or the class of transformers.
+    """
+
+    path: Path | None
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        """Say where it is."""
+        return f"{self.path.name}:{self.line}" if self.path is not None else self.text
+
+
+@dataclass(frozen=True)
+class FileTies:
+    """What one file has to do with shared weights.
+
+    Args:
+        moves: the calls `model.to(…)` and `model.cuda(…)` whose model has ties.
+        lost: the ties of the file, by line, whose model is not seen to be moved.
+        kept: the lines of those whose model is, by this or another file of the project.
+        imported: by the line of an import, the ties of other files whose model this script is not seen to
+            move; only where the script is looked at by itself.
+        alone: whether it is.
+        swapped: whether a file of the project has torch keep the parameters themselves in a move.
+    """
+
+    moves: Mapping[End, tuple[Tie, ...]] = field(default_factory=dict)
+    lost: Mapping[int, Tie] = field(default_factory=dict)
+    kept: frozenset[int] = frozenset()
+    imported: Mapping[int, tuple[Tie, ...]] = field(default_factory=dict)
+    alone: bool = False
+    swapped: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Move:
+    call: ast.Call
+    path: Path
+    ties: frozenset[Tie]
+
+
+class Ties:
+    """The ties of a project and the moves of models that have them.
+
+    Args:
+        analysis: what the calls of the project run.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        self._own: dict[Scope, list[tuple[Tie, str]]] = defaultdict(list)
+        self._swapped = any(SWAPS in module.data for module in analysis.project.modules.values())
+        datas = {path: module.data for path, module in analysis.project.modules.items()}
+        for path in sorted(path for path, data in datas.items() if WRITES_A_WEIGHT.search(data)):
+            self._find_ties(analysis.scopes[path])
+        self._callees: dict[Function, set[Function]] = {}
+        self._runs: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
+        self.moves: list[_Move] = []
+        if self._own or any(b"transformers" in data for data in datas.values()):
+            self._follow()
+
+    def of_file(self, path: Path, alone: bool) -> FileTies:
+        """Return what the file `path` has to do with ties; `alone`: where only it is rewritten."""
+        project = self._analysis.project
+        here = [move for move in self.moves if move.path == path]
+        moved = {tie for move in (here if alone else self.moves) for tie in move.ties}
+        every = [tie for ties in self._own.values() for tie, _ in ties]
+        own = [tie for tie in every if tie.path == path]
+        module = project.modules[path]
+        ends = {}
+        for move in here:
+            line, offset = move.call.end_lineno or 0, move.call.end_col_offset or 0
+            ends[line, module.column(line, offset)] = tuple(sorted(move.ties, key=str))
+        elsewhere = {tie for tie in every if tie.path != path and tie not in moved}
+        return FileTies(
+            ends,
+            {tie.line: tie for tie in own if tie not in moved},
+            frozenset(tie.line for tie in own if tie in moved),
+            self._imported(path, elsewhere) if alone and elsewhere else {},
+            alone,
+            self._swapped,
+        )
+
+    def _imported(self, script: Path, ties: set[Tie]) -> dict[int, tuple[Tie, ...]]:
+        """Return `ties` by the line of the first import of `script` that leads to their file."""
+        project = self._analysis.project
+        found: dict[int, tuple[Tie, ...]] = {}
+        said: set[Tie] = set()
+        for node in ast.walk(project.modules[script].tree):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            reached: set[Path] = set()
+            waiting = [place for place in self._files_of(script, node) if place in project.modules]
+            while waiting:
+                path = waiting.pop()
+                if path not in reached and path != script:
+                    reached.add(path)
+                    module = project.modules[path]
+                    waiting += [p for p in project.imports(module) if p in project.modules]
+            new = {tie for tie in ties - said if tie.path in reached}
+            said |= new
+            if new:
+                found[node.lineno] = tuple(sorted(new, key=str))
+        return found
+
+    def _files_of(self, script: Path, node: ast.Import | ast.ImportFrom) -> Iterator[Path]:
+        project = self._analysis.project
+        only = ast.Module(body=[node], type_ignores=[])
+        yield from project.imports(type(project.modules[script])(script, b"", only))
+
+    def _find_ties(self, top: ModuleScope) -> None:
+        functions = {(f.line, f.name): f for f in top.functions}
+        waiting: list[tuple[ast.AST, Scope]] = [(top.module.tree, top)]
+        while waiting:
+            node, scope = waiting.pop()
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                scope = functions.get((node.lineno, node.name), scope)
+            if isinstance(node, ast.Assign) and _is_tie(node, scope):
+                tie = Tie(top.module.path, node.lineno, ast.unparse(node))
+                self._own[scope].append((tie, _root(node.targets[0])))
+            waiting += [(child, scope) for child in ast.iter_child_nodes(node)]
+
+    def _follow(self) -> None:
+        analysis = self._analysis
+        moves = []
+        for top in analysis.scopes.values():
+            for home in (top.region, top.guard, *(f.region for f in top.functions)):
+                for region in analysis.regions(home):
+                    for call, scope in region.calls:
+                        for function in analysis.running[call].functions:
+                            self._runs[function].append((call, scope))
+                        if _is_move(call):
+                            moves.append((call, scope))
+        for function, runs in self._runs.items():
+            for _, scope in runs:
+                if isinstance(scope, Function):
+                    self._callees.setdefault(scope, set()).add(function)
+        for scope, ties in list(self._own.items()):
+            self._own[scope] = [
+                (tie, root) for tie, root in ties if not _is_moved_above(tie, root, scope, moves)
+            ]
+        for call, scope in moves:
+            assert isinstance(call.func, ast.Attribute)
+            model = call.func.value
+            shared = frozenset(self._of(model, call, scope))
+            if shared:
+                self.moves.append(_Move(call, scope.module.path, shared))
+
+    def _of(self, model: ast.expr, move: ast.Call, scope: Scope) -> Iterator[Tie]:
+        """Yield the ties of `model`, which `move` moves in `scope`."""
+        while (inner := _same_as(model)) is not None:
+            model = inner
+        for tie, root in self._own.get(scope, ()):
+            if isinstance(model, ast.Name) and root == model.id and tie.line < move.lineno:
+                yield tie
+        for value in self._analysis.evaluator.values(model, scope):
+            yield from self._of_value(value, move, scope)
+        for made in _made_by(model, scope):
+            for function in self._running(made):
+                yield from self._within(function)
+            yield from self._of_library(made)
+
+    def _running(self, call: ast.Call) -> list[Function]:
+        ran = self._analysis.running.get(call)
+        return ran.functions if ran is not None else []
+
+    def _of_value(self, value: Value, move: ast.Call, scope: Scope) -> Iterator[Tie]:
+        if not isinstance(value, Instance):
+            return
+        evaluator = self._analysis.evaluator
+        for name in ("__init__", "__post_init__"):
+            if method := evaluator.method(value.of, name):
+                yield from self._within(method)
+        for ancestor in evaluator.ancestors(value.of):
+            for bindings in list(ancestor.bindings.values()):
+                for method in (b.scope for b in bindings if isinstance(b.scope, Function)):
+                    if self._ties_before(method, move, scope):
+                        yield from self._within(method)
+        for base in evaluator.external_bases(value.of):
+            if LANGUAGE_MODEL.match(base):
+                yield Tie(None, 0, base)
+
+    def _ties_before(self, method: Function, move: ast.Call, scope: Scope) -> bool:
+        """Whether `method`, which may tie, runs before `move`, or may."""
+        if TIES.search(method.name) is None:
+            return False
+        runs = self._runs.get(method, [])
+        after = [call for call, at in runs if at is scope and call.lineno > move.lineno]
+        return len(after) < len(runs) or not runs
+
+    def _of_library(self, made: ast.Call) -> Iterator[Tie]:
+        ran = self._analysis.running.get(made)
+        if ran is None:
+            return
+        for value in self._analysis.evaluator.values(made.func, ran.scope):
+            if isinstance(value, External) and (found := LANGUAGE_MODEL.match(value.name)):
+                yield Tie(None, 0, found[0])
+
+    def _within(self, start: Function) -> Iterator[Tie]:
+        """Yield the ties that running `start` makes."""
+        seen: set[Function] = set()
+        waiting = [start]
+        while waiting:
+            function = waiting.pop()
+            if function not in seen:
+                seen.add(function)
+                yield from (tie for tie, _ in self._own.get(function, ()))
+                waiting += self._callees.get(function, ())
+
+
+@lru_cache(maxsize=4)
+def ties_of(analysis: Analysis) -> Ties:
+    """Return the ties of an analysed project, found once."""
+    return Ties(analysis)
+
+
+def _is_tie(node: ast.Assign, scope: Scope) -> bool:
+    """Whether `node` lets a module have the weight of another, as far as is plain to see."""
+    *_, target = node.targets
+    if not (isinstance(target, ast.Attribute) and target.attr in ("weight", "bias")):
+        return False
+    given = node.value
+    named = isinstance(scope, Function) and TIES.search(scope.name) is not None
+    if not (_is_part(target.value) or (named and isinstance(target.value, ast.Name))):
+        return False
+    if isinstance(given, ast.Attribute) and given.attr == target.attr:
+        return _is_part(given.value) or (named and isinstance(given.value, ast.Name))
+    if not (isinstance(given, ast.Name) and isinstance(scope, Function)):
+        return False
+    in_class = class_around(scope) is not None
+    return in_class and given.id in scope.parameters and SHARED.search(given.id) is not None
+
+
+def _is_part(node: ast.expr) -> bool:
+    """Whether `node` is a part of a module: `self.head`, `model.layers[0].norm`."""
+    return isinstance(node, ast.Attribute | ast.Subscript) and "config" not in ast.unparse(node)
+
+
+def _is_move(call: ast.Call) -> bool:
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr == "cuda":
+        return True
+    keywords = {keyword.arg for keyword in call.keywords}
+    return call.func.attr == "to" and (bool(call.args) or "device" in keywords)
+
+
+def _is_moved_above(tie: Tie, root: str, scope: Scope, moves: list[tuple[ast.Call, Scope]]) -> bool:
+    """Whether the model is on its device already where the tie is made, so that it stays."""
+    return root != "" and any(
+        at is scope and call.lineno < tie.line and _root(call.func) == root for call, at in moves
+    )
+
+
+def _root(node: ast.AST) -> str:
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _same_as(node: ast.expr) -> ast.expr | None:
+    """Return the module of `module.half()`, which gives it back."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.value if node.func.attr in SAME else None
+    return None
+
+
+def _made_by(model: ast.expr, scope: Scope) -> Iterator[ast.Call]:
+    """Yield the calls that may have made `model`, followed through the names of its scopes."""
+    seen: set[int] = set()
+    waiting: list[tuple[ast.expr, Scope]] = [(model, scope)]
+    while waiting:
+        node, at = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        match node:
+            case ast.Call():
+                yield node
+                if (inner := _same_as(node)) is not None:
+                    waiting.append((inner, at))
+                waiting += [(arg, at) for arg in node.args[:1]]  # what it wraps
+            case ast.IfExp(body=one, orelse=other):
+                waiting += [(one, at), (other, at)]
+            case ast.Name(id=name):
+                around: Scope | None = at
+                while around is not None and not around.bindings.get(name):
+                    around = around.parent
+                found = around.bindings[name] if around is not None else []
+                waiting += [(b.value, b.scope) for b in found if b.value is not None]
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                owner: Class | None = class_around(at)
+                found = owner.attributes.get(name, []) if owner is not None else []
+                waiting += [(b.value, b.scope) for b in found if b.value is not None]
