@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from migrate.hazards.check import check_context
@@ -15,6 +15,10 @@ from migrate.hazards.hazard import Severity
 from migrate.hazards.rules import all_hazards
 from migrate.rewrite.context import Context
 from migrate.rewrite.remaining import NAME as REMAINING
+
+WORD = re.compile(r"\w+")
+ALIKE = 0.4  # of the words of two lines
+MOST_PAIRS = 3600  # of lines compared in one changed place
 
 
 @dataclass(frozen=True)
@@ -92,11 +96,33 @@ def origins(before: Sequence[str], after: Sequence[str]) -> dict[int, tuple[int,
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
         if tag in ("delete", "insert"):
             continue
-        for j in range(j1, j2):
-            i = min(i1 + j - j1, i2 - 1)
+        for i, j in _paired(stripped[0][i1:i2], stripped[1][j1:j2]):
+            i, j = i + i1, j + j1
             shift = _indentation(before[i]) - _indentation(after[j])
             found[j + 1] = (i + 1, shift)
     return found
+
+
+def _paired(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield, for the lines of `after` that took the place of `before`, the line that each comes from.
+
+    Lines that share words belong together, in their order; a line that shares none was added before the
+    next one.
+    """
+    first = 0
+    for j, line in enumerate(after):
+        rest = range(first, len(before)) if len(before) * len(after) <= MOST_PAIRS else ()
+        alike = {i: _alike(before[i], line) for i in rest}
+        best = max(alike, key=lambda i: (alike[i], -i), default=first)
+        matches = not alike or alike[best] >= ALIKE
+        yield min(best if matches else first, len(before) - 1), j
+        first = best + 1 if matches else first
+
+
+def _alike(one: str, other: str) -> float:
+    """Return how much of their words two lines share: from 0 to 1."""
+    words, others = set(WORD.findall(one)), set(WORD.findall(other))
+    return 2 * len(words & others) / max(1, len(words) + len(others))
 
 
 def _indentation(line: str) -> int:

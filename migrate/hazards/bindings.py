@@ -144,13 +144,10 @@ class Bindings:
         self, target: cst.BaseExpression, value: cst.BaseExpression, node: cst.CSTNode
     ) -> None:
         if isinstance(target, cst.Tuple | cst.List):
-            same = isinstance(value, cst.Tuple | cst.List) and len(value.elements) == len(
-                target.elements
-            )
             for index, element in enumerate(target.elements):
-                if same:
-                    assert isinstance(value, cst.Tuple | cst.List)
-                    self._bind(element.value, value.elements[index].value, node)
+                part = self._taken_apart(value, index, len(target.elements))
+                if part is not None:
+                    self._bind(element.value, part, node)
                 else:
                     for name in _flat(element.value):
                         self._name(name, How.PART, value, node)
@@ -159,6 +156,19 @@ class Bindings:
             self.attributes[id(around), target.attr.value].append(value)
         else:
             self._name(target, How.VALUE, value, node)
+
+    def _taken_apart(
+        self, value: cst.BaseExpression, index: int, count: int
+    ) -> cst.BaseExpression | None:
+        """Return element `index` of a tuple of `count`, also of one of two: `(a, b) if c else (d, e)`."""
+        if isinstance(value, cst.Tuple | cst.List):
+            return value.elements[index].value if len(value.elements) == count else None
+        if isinstance(value, cst.IfExp):
+            body = self._taken_apart(value.body, index, count)
+            orelse = self._taken_apart(value.orelse, index, count)
+            if body is not None and orelse is not None:
+                return value.with_changes(body=body, orelse=orelse)
+        return None
 
     def _name(
         self,

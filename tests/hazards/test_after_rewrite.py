@@ -89,3 +89,27 @@ def test_hazards_name_rules_that_exist() -> None:
     names = {rule.name for rule in all_rules()}
     spoken = {name for hazard in all_hazards() for name in hazard.spoken_by}
     assert spoken - names == set()
+
+
+def test_a_line_put_before_a_changed_one_does_not_move_the_place() -> None:
+    before = """
+    import torch
+
+
+    class Head(torch.nn.Module):
+        def forward(self, images, gpu):
+            first = images.cuda(gpu, non_blocking=True).nonzero()
+            return first + 1
+    """
+    after = """
+    import torch
+
+
+    class Head(torch.nn.Module):
+        def forward(self, images, gpu):
+            with torch.no_grad():
+                first = images.to("xla").nonzero()
+            return first + 2
+    """
+    (one,) = left(before, after, [])
+    assert (one.code, one.line) == ("XLA101", 6)

@@ -30,7 +30,8 @@ class GuardedCollective(NamedHazard):
     **Why.** The replicas that do not come to it are waited for: all hang.
 
     **What to do.** Call it in every replica, and put only what uses the result under the condition. The two
-    halves of an asymmetric pair of barriers become one `xm.rendezvous(tag)` with the same tag each.
+    halves of an asymmetric pair of barriers, each under its condition, become `xm.rendezvous(tag)` with one
+    tag, and are no hazard.
 
     Source: pytorch/xla#3625, #8660.
     """
@@ -70,6 +71,7 @@ class GuardedCollective(NamedHazard):
             import subprocess
 
             import torch.distributed as dist
+            import torch_xla.core.xla_model as xm
 
 
             def share(rows, rank, part):
@@ -82,6 +84,14 @@ class GuardedCollective(NamedHazard):
 
             def run(loss):
                 dist.all_reduce(loss)
+
+
+            def first_alone(local_rank, read):
+                if local_rank not in (-1, 0):
+                    xm.rendezvous("first_alone")
+                read()
+                if local_rank == 0:
+                    xm.rendezvous("first_alone")
 
 
             def finish(loss, rank, world_size):
@@ -117,9 +127,24 @@ class GuardedCollective(NamedHazard):
             above = facts.context.parent(node)
             called = isinstance(above, cst.Call) and above.func is node
             guard = facts.guards.around(node) if called else None
-            if guard is not None and not self._in_both(node, guard, facts):
+            if guard is None or self._in_both(node, guard, facts):
+                continue
+            if not self._has_other_half(node, guard, facts):
                 line = facts.context.position(guard).line
                 yield self.hit(node, f"{hit.message} (line {line}): the others wait for ever")
+
+    def _has_other_half(self, node: cst.CSTNode, guard: cst.CSTNode, facts: Facts) -> bool:
+        """Whether the replicas that do not come to a barrier come to another one of the same function."""
+        name = facts.names.of(node) or ""
+        if not name.endswith((".barrier", ".rendezvous")) or not isinstance(guard, cst.If):
+            return False
+        around = facts.context.function_around(node) or facts.context.module
+        for call in nodes_of(around, cst.Call):
+            if facts.names.of(call.func) == name and call.func is not node:
+                other = facts.guards.around(call)
+                if isinstance(other, cst.If) and not other.test.deep_equals(guard.test):
+                    return True
+        return False
 
     def _in_both(self, node: cst.CSTNode, guard: cst.CSTNode, facts: Facts) -> bool:
         """Whether both branches of a condition of the rank come to the same collectives."""
