@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from migrate.rewrite.calls.analysis import Analysis
 from migrate.rewrite.calls.facts import ModuleCalls, calls_of_file, calls_of_script
+from migrate.rewrite.engine import rewrite_source
 from migrate.rewrite.project import Project
+from migrate.rewrite.source import parse
 
 
 def written(folder: Path, files: dict[str, str]) -> Path:
@@ -387,3 +390,181 @@ class TestProject:
 def test_columns_are_characters() -> None:
     found = facts("s = 'é'; loss.backward()")
     assert list(found.effects) == [(1, 24)]
+
+
+def test_a_step_on_the_largest_batch_makes_no_step_loop_of_the_epochs() -> None:
+    source = """
+        class Trainer:
+            def one(self, x):
+                self.model(x).mean().backward()
+                self.optimizer.step()
+
+            def fit(self, loader):
+                self.one(torch.zeros(loader.batch_size, MOST))  # all memory is there then
+                for x in loader:
+                    self.one(x)
+
+        def main(loader):
+            trainer = Trainer()
+            for epoch in range(3):
+                trainer.fit(loader)
+    """
+    assert loops(source) == ["for x in loader:"]
+
+
+def test_a_generator_and_its_critic_are_two_step_loops() -> None:
+    source = """
+        def critic(x):
+            judge(x).backward()
+            judges.step()
+
+        def criticise(x):
+            for _ in range(5):
+                critic(x)
+
+        def generate(x):
+            generator(x).backward()
+            optimizer.step()
+
+        for x in loader:
+            criticise(x)
+            generate(x)
+    """
+    assert sorted(loops(source)) == ["for _ in range(5):", "for x in loader:"]
+
+
+def test_the_warm_up_of_a_graph_is_one_also_without_its_stream() -> None:
+    source = """
+        import torch
+
+        def one(x):
+            model(x).mean().backward()
+            optimizer.step()
+
+        def main(loader, still):
+            for _ in range(11):
+                one(still)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                one(still)
+            for x in loader:
+                one(x)
+    """
+    assert loops(source) == ["for x in loader:"]
+
+
+def test_a_rewritten_warm_up_is_not_rewritten_again() -> None:
+    source = """
+        import torch
+
+        def main(model, optimizer, loader, still):
+            model.cuda()
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(3):
+                    model(still).mean().backward()
+                    optimizer.step()
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                model(still).mean().backward()
+                optimizer.step()
+            for x in loader:
+                still.copy_(x)
+                graph.replay()
+    """
+    script = parse(textwrap.dedent(source).strip().encode() + b"\n", Path("no-such-script.py"))
+    done = rewrite_source(script)  # raises NotStableError otherwise
+    assert b"torch_xla.step" not in done.data
+
+
+class TestRegistries:
+    FILES: ClassVar[dict[str, str]] = {
+        "models/__init__.py": """
+            import importlib
+            import os
+            names = [name[:-3] for name in os.listdir(os.path.dirname(__file__))]
+            modules = [importlib.import_module(f'models.{name}') for name in names]
+            from models.registry import MODELS
+            def build(options):
+                model = MODELS.get(options['kind'])(options)
+                return model
+        """,
+        "models/registry.py": "MODELS = Registry()",
+        "models/classifier.py": """
+            from models.registry import MODELS
+            @MODELS.register()
+            class Classifier:
+                def learn(self, x):
+                    self.net(x).mean().backward()
+                    self.optimizer.step()
+                def test(self, x):
+                    return self.net(x)
+        """,
+        "train.py": """
+            from models import build
+            def main(options, loader, validation):
+                model = build(options)
+                for epoch in range(3):
+                    for x in loader:
+                        model.learn(x)
+                    for x in validation:
+                        model.test(x)
+        """,
+    }
+
+    def test_the_innermost_loop_is_named(self, tmp_path: Path) -> None:
+        written(tmp_path, {**self.FILES, "setup.py": ""})
+        found = facts_of(tmp_path / "train.py")
+        assert not found.step_loops
+        assert list(found.hidden) == [5]
+        assert "`model.learn` trains in Classifier" in found.hidden[5]
+
+    def test_a_class_named_by_a_string(self) -> None:
+        source = """
+            loss = tools.construct_class_by_name(**options)
+            for phase in phases:
+                loss.accumulate_gradients(phase)
+                phase.opt.step()
+        """
+        assert list(facts(source).hidden) == [2]
+
+    def test_other_methods_of_such_objects_do_not_count(self) -> None:
+        source = """
+            meter = tools.construct_class_by_name(**options)
+            for phase in phases:
+                meter.update(phase)
+                phase.opt.step()
+            for x in loader:
+                meter.update(x)
+        """
+        assert not facts(source).hidden
+
+    def test_a_mark_makes_the_step(self) -> None:
+        source = """
+            loss = tools.construct_class_by_name(**options)
+            for phase in phases:  # migrate: step
+                loss.accumulate_gradients(phase)
+                phase.opt.step()
+        """
+        found = facts(source)
+        assert found.marked == {2}
+        assert len(found.effects) == 2
+        assert not found.hidden
+
+
+def facts_of(script: Path) -> ModuleCalls:
+    return calls_of_script(script, script.read_bytes())
+
+
+def test_a_mark_inside_of_a_marked_loop_is_unused() -> None:
+    source = """
+        for batch in loader:  # migrate: step
+            # migrate: step
+            for part in batch:
+                part.work()
+    """
+    found = facts(source)
+    assert found.marked == {1}
+    assert list(found.unused_marks) == [2]

@@ -17,6 +17,7 @@ from migrate.rewrite.calls.order import callees_first
 from migrate.rewrite.calls.scopes import Class, Function, ModuleScope, Region, Scope, scopes_of
 from migrate.rewrite.calls.training import CAPTURES, Running, running
 from migrate.rewrite.calls.values import Evaluator
+from migrate.rewrite.calls.warm_up import around_training, before_graphs
 from migrate.rewrite.project import Project, file_of
 
 # Arguments carry functions into functions that carry them on: so many times they are followed.
@@ -41,7 +42,9 @@ class Analysis:
         self.effects: dict[Function, Effect] = {}
         self.step_loops: set[Region] = set()
         self.captured: set[Region] = set()  # what belongs to a CUDA graph, not to the training loop
+        self._warm_ups = before_graphs(self)
         self._spread()
+        self.step_loops -= around_training(self)
 
     def regions(self, region: Region) -> Iterator[Region]:
         """Yield `region` and the loops in it."""
@@ -135,6 +138,8 @@ class Analysis:
 
     def _captures(self, region: Region) -> bool:
         """Whether the block is captured as a CUDA graph, or warms up on a stream for that."""
+        if region in self._warm_ups:
+            return True
         if not any(b"CUDAGraph" in scope.module.data for _, scope in region.entered):
             return False
         values = (v for call, at in region.entered for v in self.evaluator.values(call.func, at))
