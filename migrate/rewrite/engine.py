@@ -138,7 +138,7 @@ def rewrite_source(
         rewritten = Context(parse(data, source.path), options=options)
     findings = (*_notes(found, found.findings), *later.findings)
     if chosen is None:
-        findings = _with_hazards(source, rewritten, findings)
+        findings = _with_hazards(found.context, rewritten, findings)
     edits = [
         *_notes(found, found.edits),
         *later.edits,
@@ -149,11 +149,13 @@ def rewrite_source(
 
 
 def _with_hazards(
-    source: Source, rewritten: Context, findings: tuple[Note, ...]
+    original: Context, rewritten: Context, findings: tuple[Note, ...]
 ) -> tuple[Note, ...]:
     """Return `findings` with the hazards that the rewritten script still has, in order of the lines."""
     spoken = [(note.line, note.column, note.rule, note.message) for note in findings]
-    left = after_rewrite(source.text, rewritten, spoken)
+    # Of these the file that moves the model takes care.
+    spoken += [(line, 1, "tied-weights", "") for line in original.calls.ties.kept]
+    left = after_rewrite(original.source.text, rewritten, spoken)
     hazards = [Note(one.line, one.column, one.code, one.message) for one in left]
     return tuple(sorted((*findings, *hazards), key=lambda note: (note.line, note.column)))
 

@@ -11,23 +11,30 @@ from migrate.hazards.hazard import Hazard, Hit, Severity, example
 from migrate.rewrite.devices import is_move
 from migrate.rewrite.tree import code, nodes_of, targets
 
+MEND = "tie again after the move, or call torch.__future__.set_swap_module_params_on_conversion(True) first"
+
 
 class WeightTie(Hazard):
     """Two modules share a weight.
 
     **Why.** `.to("xla")` makes a new parameter for each module: the tie is lost, the two weights are trained
-    apart, and the model is larger. (With CUDA the tie stays.)
+    apart, and the model is larger. (With CUDA the tie stays.) So it is with the language models of
+    transformers, most of which share the weight of the embedding with the last layer.
 
-    **What to do.** Tie again after the move: `model.head.weight = model.embedding.weight`.
+    **What to do.** Tie again after the move: `model.head.weight = model.embedding.weight`, or call
+    `torch.__future__.set_swap_module_params_on_conversion(True)` before it.
 
-    Source: torch_xla 2.9, measured.
+    Reported where the weights are tied; where that is in an imported file that is not checked itself, or in
+    transformers, at the move.
+
+    Source: torch_xla 2.9, transformers 5.23 (measured).
     """
 
     code = "XLA818"
     name = "weight-tie"
     severity = Severity.WARNING
     spoken_by = ("tied-weights",)
-    nodes = (cst.Assign,)
+    nodes = (cst.Assign, cst.Call)
     examples = (
         example(
             """
@@ -56,6 +63,28 @@ class WeightTie(Hazard):
                     self.class_weight = self.config.weight
             """
         ),
+        example(
+            """
+            from transformers import AutoModelForCausalLM
+
+
+            def load(name):
+                model = AutoModelForCausalLM.from_pretrained(name)
+                return model.to("xla")  # XLA818
+            """
+        ),
+        example(
+            """
+            import torch
+            from transformers import AutoModelForCausalLM, AutoModelForImageClassification
+
+
+            def load(name):
+                AutoModelForImageClassification.from_pretrained(name).to("xla")
+                torch.__future__.set_swap_module_params_on_conversion(True)
+                return AutoModelForCausalLM.from_pretrained(name).to("xla")
+            """
+        ),
     )
     mended = example(
         """
@@ -77,13 +106,30 @@ class WeightTie(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one assignment of a module's weight to another's."""
+        """Yield one assignment of a module's weight to another's, or a move that unties weights."""
+        ties = facts.context.calls.ties
+        if ties.swapped:
+            return
+        if isinstance(node, cst.Call):
+            end = facts.context.end(node)
+            here = facts.context.source.path.resolve()
+            shared = [
+                tie
+                for tie in ties.moves.get((end.line, end.column), ())
+                if tie.path is None or (ties.alone and tie.path != here)
+            ]
+            if shared and is_move(node, facts.context):
+                where = ", ".join(map(str, shared))
+                yield self.hit(
+                    node, f"the move unties weights that modules share ({where}): {MEND}"
+                )
+            return
         assert isinstance(node, cst.Assign)
         if "torch" not in facts.names.roots:
             return
         target, value = node.targets[0].target, node.value
         if _is_weight(target) and _is_weight(value) and not self._moved_above(target, facts):
-            message = f"the tie of {code(target)} is lost by .to('xla'): tie again after the move"
+            message = f"the tie of {code(target)} is lost by .to('xla'): {MEND}"
             yield self.hit(node, message)
 
     def _moved_above(self, target: cst.BaseExpression, facts: Facts) -> bool:

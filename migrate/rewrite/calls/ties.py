@@ -104,6 +104,7 @@ class Ties:
         self._callees: dict[Function, set[Function]] = {}
         self._runs: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
         self.moves: list[_Move] = []
+        self._after: set[Tie] = set()  # made only when the model is on its device
         if self._own or any(b"transformers" in data for data in datas.values()):
             self._follow()
 
@@ -112,6 +113,7 @@ class Ties:
         project = self._analysis.project
         here = [move for move in self.moves if move.path == path]
         moved = {tie for move in (here if alone else self.moves) for tie in move.ties}
+        moved |= self._after
         every = [tie for ties in self._own.values() for tie, _ in ties]
         own = [tie for tie in every if tie.path == path]
         module = project.modules[path]
@@ -222,16 +224,18 @@ class Ties:
         for ancestor in evaluator.ancestors(value.of):
             for bindings in list(ancestor.bindings.values()):
                 for method in (b.scope for b in bindings if isinstance(b.scope, Function)):
-                    if self._ties_before(method, move, scope):
+                    if TIES.search(method.name) is None:
+                        continue
+                    if self._runs_before(method, move, scope):
                         yield from self._within(method)
+                    else:
+                        self._after.update(self._within(method))
         for base in evaluator.external_bases(value.of):
             if LANGUAGE_MODEL.match(base):
                 yield Tie(None, 0, base)
 
-    def _ties_before(self, method: Function, move: ast.Call, scope: Scope) -> bool:
-        """Whether `method`, which may tie, runs before `move`, or may."""
-        if TIES.search(method.name) is None:
-            return False
+    def _runs_before(self, method: Function, move: ast.Call, scope: Scope) -> bool:
+        """Whether `method` runs before `move`, or may."""
         runs = self._runs.get(method, [])
         after = [call for call, at in runs if at is scope and call.lineno > move.lineno]
         return len(after) < len(runs) or not runs

@@ -170,8 +170,7 @@ class TiedWeights(Rule):
             yield from self.report(node, _by_hand(f"`{ties.lost[line].text}`"))
         elif not isinstance(node, cst.Assign) and context.moves_to_accelerator:
             for tie in ties.imported.get(line, ()):
-                message = f"if the script trains the model of {tie} (`{tie.text}`): "
-                yield from self.report(node, message + _by_hand("there"))
+                yield from self.report(node, _by_hand(f"`{tie.text}` ({tie})"))
 
     def _move(
         self, node: cst.Call, shared: tuple[Tie, ...], context: Context
@@ -187,7 +186,7 @@ class TiedWeights(Rule):
                     f"weights of, if that is XLA: call {SWAP}(True) before it",
                 )
         elif not isinstance(line, cst.SimpleStatementLine):
-            yield from self.report(node, _by_hand(f"a weight that modules share ({where})"))
+            yield from self.report(node, _by_hand(f"modules share a weight ({where})"))
         elif not _is_kept(node, context):
             torch = context.imports.require("torch")
             swap = SWAP.replace("torch", torch, 1)
@@ -197,8 +196,8 @@ class TiedWeights(Rule):
 
 def _by_hand(what: str) -> str:
     return (
-        f"{what}: after .to('xla') it is no longer shared; call {SWAP}(True) before the move, or repeat "
-        "the assignment after it, before the optimizer is made"
+        f"{what}: after .to('xla') the weight is no longer shared; call {SWAP}(True) before the move, or "
+        "repeat the assignment after it, before the optimizer is made"
     )
 
 

@@ -1,0 +1,178 @@
+"""Weights that modules share: which moves untie them, where the modules are in other files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.hazards.check import check_context
+from migrate.hazards.config import Config
+from migrate.rewrite.context import Context
+from migrate.rewrite.engine import Rewrite, rewrite
+from migrate.rewrite.repository import rewrite_folder
+from migrate.rewrite.source import read
+
+SWAP = "torch.__future__.set_swap_module_params_on_conversion(True)"
+
+TIED = """\
+import torch
+
+
+class Language(torch.nn.Module):
+    def __init__(self, words):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(words, 8)
+        self.head = torch.nn.Linear(8, words, bias=False)
+        self.head.weight = self.embedding.weight
+"""
+TRAIN = """\
+import torch
+from model import Language
+
+
+def train(rank):
+    model = Language(100)
+    model.to(rank)
+    torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])
+"""
+# Ways from a tie in another file to the move, each with the line of the move.
+FLOWS = {
+    "made and moved": (TIED, TRAIN),
+    "a method that is called": (
+        TIED.replace(
+            "        self.head.weight", "\n    def tie_weights(self):\n        self.head.weight"
+        ),
+        TRAIN.replace("    model.to", "    model.tie_weights()\n    model.to"),
+    ),
+    "a part of the model": (
+        f"{TIED}\n\nclass Both(torch.nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.text = Language(9)\n",
+        TRAIN.replace("import Language", "import Both").replace("Language(100)", "Both()"),
+    ),
+    "a weight that is handed over": (
+        TIED.replace("self.embedding.weight", "embedding_weights").replace(
+            "(self, words)", "(self, words, embedding_weights)"
+        ),
+        TRAIN,
+    ),
+    "a function that makes it": (
+        TIED.replace("        self.head.weight = self.embedding.weight\n", "")
+        + "\n\ndef build(words):\n    model = Language(words)\n"
+        "    model.head.weight = model.embedding.weight\n    return model\n",
+        TRAIN.replace("import Language", "import build").replace("Language(100)", "build(100)"),
+    ),
+    "a parameter of a class": (
+        TIED,
+        """\
+import torch
+from model import Language
+
+
+class Trainer:
+    def __init__(self, model, rank):
+        self.model = model
+        self.model.to(rank)
+
+
+def train(rank):
+    Trainer(Language(100), rank)
+    torch.cuda.set_device(rank)
+""",
+    ),
+    "a wrapper": (TIED, TRAIN.replace("model.to(rank)", "model = torch.compile(model).cuda()")),
+    "of transformers, by a class of the project": (
+        "from transformers import GPT2LMHeadModel\n\n\nclass Language(GPT2LMHeadModel):\n    pass\n",
+        TRAIN,
+    ),
+}
+NO_FLOWS = {
+    "nothing is shared": (TIED.replace("self.head.weight = ", "self.first = "), TRAIN),
+    "tied after the move": (
+        TIED.replace(
+            "        self.head.weight", "\n    def tie_weights(self):\n        self.head.weight"
+        ),
+        TRAIN.replace("(rank)\n    torch", "(rank)\n    model.tie_weights()\n    torch"),
+    ),
+    "kept already": (TIED, TRAIN.replace("    model.to", f"    {SWAP}\n    model.to")),
+}
+
+
+def project(folder: Path, model: str, train: str) -> Path:
+    (folder / "model.py").write_text(model)
+    (folder / "train.py").write_text(train)
+    return folder / "train.py"
+
+
+def said(done: Rewrite) -> list[str]:
+    notes = (*done.edits, *done.findings)
+    return [note.message for note in notes if note.rule in ("tied-weights", "XLA818")]
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_a_script_keeps_what_another_file_ties(flow: str, tmp_path: Path) -> None:
+    script = project(tmp_path, *FLOWS[flow])
+    done = rewrite(script)
+    assert done.data.decode().count(SWAP) == 1
+    before, _, after = done.data.decode().partition(SWAP)
+    assert '("xla")' in after.splitlines()[1]
+    assert "# Weights that modules of the model share stay shared." in before.splitlines()[-2]
+    (message,) = said(done)
+    assert ("model.py:" in message) or "transformers.GPT2LMHeadModel" in message
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_a_folder_says_the_same(flow: str, tmp_path: Path) -> None:
+    project(tmp_path, *FLOWS[flow])
+    files = {file.name.name: file for file in rewrite_folder(tmp_path, processes=1).files}
+    assert files["train.py"].after.decode().count(SWAP) == 1
+    findings = [note for file in files.values() for note in file.findings]
+    assert not [note for note in findings if note.rule in ("tied-weights", "XLA818")]
+
+
+@pytest.mark.parametrize("flow", NO_FLOWS)
+def test_what_needs_no_line_gets_none(flow: str, tmp_path: Path) -> None:
+    model, train = NO_FLOWS[flow]
+    done = rewrite(project(tmp_path, model, train))
+    assert done.data.decode().count(SWAP) == train.count(SWAP)
+    assert said(done) == []
+
+
+def test_each_branch_that_moves_keeps_the_ties(tmp_path: Path) -> None:
+    branches = """\
+    if rank == 0:
+        model.to(rank)
+        model.cuda(rank)
+    else:
+        model.cuda()
+"""
+    done = rewrite(project(tmp_path, TIED, TRAIN.replace("    model.to(rank)\n", branches)))
+    assert done.data.decode().count(SWAP) == 2
+
+
+def test_an_optimizer_that_is_made_before_gets_the_only_line(tmp_path: Path) -> None:
+    early = "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n    model.to"
+    done = rewrite(project(tmp_path, TIED, TRAIN.replace("    model.to", early)))
+    assert done.data.decode().count(SWAP) == 1
+    assert said(done) == []
+
+
+def test_a_model_chosen_by_name_is_reported_with_the_place_of_the_tie(tmp_path: Path) -> None:
+    by_name = TRAIN.replace("from model import Language", "import model as models").replace(
+        "Language(100)", "vars(models)['Language'](100)"
+    )
+    done = rewrite(project(tmp_path, TIED, by_name))
+    (message,) = said(done)
+    assert "`self.head.weight = self.embedding.weight` (model.py:9): after" in message
+    assert [note.line for note in done.findings if note.rule == "tied-weights"] == [2]
+    files = {file.name.name: file for file in rewrite_folder(tmp_path, processes=1).files}
+    assert [note.line for note in files["model.py"].findings] == [9]
+    assert not [note for note in files["train.py"].findings if note.rule == "tied-weights"]
+
+
+@pytest.mark.parametrize("flow", ["made and moved", "a function that makes it"])
+def test_check_of_a_script_alone_names_the_move(flow: str, tmp_path: Path) -> None:
+    script = project(tmp_path, *FLOWS[flow])
+    found = [one for one in check_context(Context(read(script)), Config()) if one.code == "XLA818"]
+    assert [one.line for one in found] == [7]
+    assert "model.py:" in found[0].message
