@@ -10,7 +10,7 @@ from migrate.hazards.common import NamedHazard
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hit, Severity, example
 from migrate.hazards.vocabulary import words
-from migrate.rewrite.tree import nodes_of
+from migrate.rewrite.tree import code, keyword, nodes_of
 
 COLLECTIVES = words(
     "all_reduce all_gather all_gather_into_tensor reduce_scatter reduce_scatter_tensor broadcast reduce "
@@ -74,6 +74,11 @@ class GuardedCollective(NamedHazard):
             import torch_xla.core.xla_model as xm
 
 
+            def inner(x, rank, group):
+                if rank < 4:
+                    dist.broadcast(x, 0, group=group)
+
+
             def share(rows, rank, part):
                 if rank == 0:
                     dist.scatter(part, rows, src=0)
@@ -126,6 +131,8 @@ class GuardedCollective(NamedHazard):
         for hit in super().find(node, facts):
             above = facts.context.parent(node)
             called = isinstance(above, cst.Call) and above.func is node
+            if isinstance(above, cst.Call) and _of_a_group(above):
+                continue  # the replicas of the group are those that the condition lets pass
             guard = facts.guards.around(node) if called else None
             if guard is None or self._in_both(node, guard, facts):
                 continue
@@ -159,3 +166,9 @@ class GuardedCollective(NamedHazard):
             for branch in (guard.body, guard.orelse)
         )
         return one == other
+
+
+def _of_a_group(call: cst.Call) -> bool:
+    """Whether a collective is one of a group of its own."""
+    group = keyword(call, "group")
+    return group is not None and code(group.value) not in ("None", "dist.group.WORLD")
