@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from migrate.errors import MigrateError
+from migrate.rewrite.alignment import Alignment
 from migrate.rewrite.definitions import Definitions, add_definitions
 from migrate.rewrite.imports import Imports, add_imports, no_longer_used, remove_imports
 from migrate.rewrite.rule import Edit, Wrap
@@ -32,7 +33,7 @@ def apply(
         RuleConflictError: two edits of one node, or an edit inside a subtree that another consumes.
     """
     _check_conflicts(edits)
-    edited = cst.ensure_type(module.visit(_Applying(edits)), cst.Module)
+    edited = cst.ensure_type(module.visit(_Applying(edits, Alignment(module))), cst.Module)
     edited = remove_imports(edited, no_longer_used(module, edited))
     added = definitions.added()
     return add_definitions(add_imports(edited, imports.added(edited, *added)), added)
@@ -68,11 +69,15 @@ def _conflict(one: Edit | Wrap, other: Edit | Wrap) -> RuleConflictError:
 class _Applying(Statements):
     """Makes the edits of a plan."""
 
-    def __init__(self, edits: Sequence[Edit | Wrap]) -> None:
+    def __init__(self, edits: Sequence[Edit | Wrap], alignment: Alignment) -> None:
         super().__init__([edit for edit in edits if isinstance(edit, Wrap)])
+        self._alignment = alignment
         self._edits = {id(edit.node): edit for edit in edits if isinstance(edit, Edit)}
 
     def replace(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:
         """Return the edited node."""
         edit = self._edits.get(id(original))
-        return updated if edit is None else edit.replace(updated)
+        result = updated if edit is None else edit.replace(updated)
+        if isinstance(original, cst.Call) and isinstance(result, cst.Call):
+            return self._alignment.kept(original, result)
+        return result
