@@ -23,7 +23,7 @@ class NamedHazard(Hazard):
         name = facts.names.of(node)
         if name is None:
             return
-        if _is_a_type(node, facts):
+        if is_a_type(node, facts):
             return
         for known, message in self.names:
             if name == known or (known.endswith(".") and name.startswith(known)):
@@ -31,7 +31,7 @@ class NamedHazard(Hazard):
                 return
 
 
-def _is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
+def is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
     """Whether `node` only says of what type something is: in an annotation, for isinstance."""
     above = facts.context.parent(node)
     if isinstance(above, cst.BaseElement):

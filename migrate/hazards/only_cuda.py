@@ -37,29 +37,39 @@ def goes_well(asked: cst.CSTNode, facts: Facts) -> bool:
     So it is where only calls of torch.cuda, words or a faster way to compute the same depend on it: not
     where the branch for CUDA moves or wraps something and the other does not, nor where the other raises.
     """
+    negated = isinstance(asked, cst.Comparison) and isinstance(
+        asked.comparisons[0].operator, cst.NotEqual | cst.NotIn
+    )
     below = asked
     for above in facts.context.ancestors(asked):
-        if isinstance(above, cst.If) and below is above.test:
-            return guards_cuda_only(asked, facts) or _same_work(
-                above, _negated(asked, facts), facts
-            )
-        if not isinstance(above, cst.BooleanOperation | cst.UnaryOperation):
+        if isinstance(above, cst.If | cst.IfExp) and below is above.test:
+            return guards_cuda_only(asked, facts) or _same_work(above, negated)
+        if not _hands_on(above):
             return guards_cuda_only(asked, facts)
+        if isinstance(above, cst.UnaryOperation) and isinstance(above.operator, cst.Not):
+            negated = not negated
         below = above
     return False
 
 
-def _same_work(condition: cst.If, negated: bool, facts: Facts) -> bool:
+def _hands_on(node: cst.CSTNode) -> bool:
+    """Whether the answer to a question in `node` is a part of its own: `not`, `and`, `any(...)`."""
+    if isinstance(node, cst.Call):
+        return code(node.func) in ("any", "all", "torch.cuda.is_available")
+    return isinstance(node, cst.BooleanOperation | cst.UnaryOperation | cst.Arg | cst.GeneratorExp)
+
+
+def _same_work(condition: cst.If | cst.IfExp, negated: bool) -> bool:
     for_cuda: list[cst.CSTNode] = [condition.body]
     other: list[cst.CSTNode] = [condition.orelse] if condition.orelse is not None else []
     if negated:
         for_cuda, other = other, for_cuda
     if any(list(nodes_of(branch, cst.Raise)) for branch in other):
         return False
-    return not _places(for_cuda, facts) or _places(other, facts)
+    return not _places(for_cuda) or (bool(other) and _places(other))
 
 
-def _places(branches: list[cst.CSTNode], facts: Facts) -> bool:
+def _places(branches: list[cst.CSTNode]) -> bool:
     """Whether something is moved, wrapped or named a device there: what a TPU needs too."""
     for branch in branches:
         for call in nodes_of(branch, cst.Call):
@@ -69,16 +79,6 @@ def _places(branches: list[cst.CSTNode], facts: Facts) -> bool:
         if any(string_value(text) == "cuda" for text in nodes_of(branch, cst.SimpleString)):
             return True
     return False
-
-
-def _negated(asked: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `asked` is true where there is no CUDA: `device.type != "cuda"`, `not x.is_cuda`."""
-    above = facts.context.parent(asked)
-    if isinstance(above, cst.UnaryOperation) and isinstance(above.operator, cst.Not):
-        return True
-    return isinstance(asked, cst.Comparison) and isinstance(
-        asked.comparisons[0].operator, cst.NotEqual | cst.NotIn
-    )
 
 
 def guards_cuda_only(asked: cst.CSTNode, facts: Facts) -> bool:

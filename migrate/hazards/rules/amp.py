@@ -59,13 +59,13 @@ class Amp(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def step(model, x):
-                with torch.autocast("xla", dtype=torch.bfloat16):
-                    return model(x)
-            """
+        def step(model, x):
+            with torch.autocast("xla", dtype=torch.bfloat16):
+                return model(x)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -43,12 +43,12 @@ class Apex(ImportHazard):
     )
     mended = example(
         """
-            import torch
-            from torch.nn.parallel import DistributedDataParallel
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
 
 
-            def step(model, x):
-                with torch.autocast("xla", dtype=torch.bfloat16):
-                    return DistributedDataParallel(model)(x)
-            """
+        def step(model, x):
+            with torch.autocast("xla", dtype=torch.bfloat16):
+                return DistributedDataParallel(model)(x)
+        """
     )

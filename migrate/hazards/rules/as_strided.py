@@ -53,13 +53,13 @@ class AsStrided(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            class Windows(torch.nn.Module):
-                def forward(self, x):
-                    return x.unfold(0, 2, 1)
-            """
+        class Windows(torch.nn.Module):
+            def forward(self, x):
+                return x.unfold(0, 2, 1)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

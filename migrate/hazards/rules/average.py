@@ -51,11 +51,11 @@ class Average(NamedHazard):
     )
     mended = example(
         """
-            import torch.distributed as dist
+        import torch.distributed as dist
 
 
-            def mean(x):
-                dist.all_reduce(x, op=dist.ReduceOp.SUM)
-                x /= dist.get_world_size()
-            """
+        def mean(x):
+            dist.all_reduce(x, op=dist.ReduceOp.SUM)
+            x /= dist.get_world_size()
+        """
     )

@@ -51,14 +51,14 @@ class BackendCheck(Hazard):
     )
     mended = example(
         """
-            import torch.distributed as dist
+        import torch.distributed as dist
 
 
-            def reduce(x):
-                if dist.get_backend() != "gloo":
-                    x = x.to("xla")
-                dist.all_reduce(x)
-            """
+        def reduce(x):
+            if dist.get_backend() != "gloo":
+                x = x.to("xla")
+            dist.all_reduce(x)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

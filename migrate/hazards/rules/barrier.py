@@ -56,10 +56,10 @@ class Barrier(NamedHazard):
     )
     mended = example(
         """
-            import torch_xla.core.xla_model as xm
+        import torch_xla.core.xla_model as xm
 
-            xm.rendezvous("ready")
-            """
+        xm.rendezvous("ready")
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -33,10 +33,10 @@ class BitsAndBytes(ImportHazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def make(model):
-                return torch.optim.AdamW(model.to(torch.bfloat16).parameters())
-            """
+        def make(model):
+            return torch.optim.AdamW(model.to(torch.bfloat16).parameters())
+        """
     )

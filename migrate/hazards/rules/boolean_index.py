@@ -57,15 +57,15 @@ class BooleanIndex(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            class Loss(torch.nn.Module):
-                def forward(self, x, target):
-                    valid = target != -100
-                    x = x.clamp(min=0)
-                    return torch.where(valid, x, 0.0).sum() / valid.sum()
-            """
+        class Loss(torch.nn.Module):
+            def forward(self, x, target):
+                valid = target != -100
+                x = x.clamp(min=0)
+                return torch.where(valid, x, 0.0).sum() / valid.sum()
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -56,10 +56,10 @@ class Checkpointing(NamedHazard):
     )
     mended = example(
         """
-            from torch_xla.utils.checkpoint import checkpoint
+        from torch_xla.utils.checkpoint import checkpoint
 
 
-            def forward(block, x):
-                return checkpoint(block, x)
-            """
+        def forward(block, x):
+            return checkpoint(block, x)
+        """
     )

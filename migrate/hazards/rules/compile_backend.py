@@ -55,17 +55,17 @@ class CompileBackend(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            @torch.compile(backend="openxla")
-            def norm(x):
-                return x / x.norm()
+        @torch.compile(backend="openxla")
+        def norm(x):
+            return x / x.norm()
 
 
-            def make(model):
-                return model  # XLA compiles it anyway
-            """
+        def make(model):
+            return model  # XLA compiles it anyway
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

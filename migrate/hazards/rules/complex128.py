@@ -43,8 +43,8 @@ class Complex128(NamedHazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
-            spectrum = torch.zeros(8, dtype=torch.complex64)
-            """
+        spectrum = torch.zeros(8, dtype=torch.complex64)
+        """
     )

@@ -78,23 +78,23 @@ class ControlFlow(Hazard):
     )
     mended = example(
         """
-            import math
-            import torch
+        import math
+        import torch
 
 
-            class Gate(torch.nn.Module):
-                def forward(self, x):
-                    return torch.where(x.abs().max() > 10, x / 2, x)
+        class Gate(torch.nn.Module):
+            def forward(self, x):
+                return torch.where(x.abs().max() > 10, x / 2, x)
 
 
-            def train(model, loader, optimizer):
-                for step, (x, y) in enumerate(loader):
-                    loss = model(x.cuda(), y.cuda())
-                    loss.backward()
-                    optimizer.step()
-                    if step % 100 == 0 and not math.isfinite(loss.item()):
-                        break
-            """
+        def train(model, loader, optimizer):
+            for step, (x, y) in enumerate(loader):
+                loss = model(x.cuda(), y.cuda())
+                loss.backward()
+                optimizer.step()
+                if step % 100 == 0 and not math.isfinite(loss.item()):
+                    break
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

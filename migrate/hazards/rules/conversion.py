@@ -57,18 +57,18 @@ class Conversion(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def train(model, loader, optimizer):
-                total = torch.zeros(())
-                for x, y in loader:
-                    loss = model(x.cuda(), y.cuda())
-                    loss.backward()
-                    optimizer.step()
-                    total = total + loss.detach()
-                return float(total)
-            """
+        def train(model, loader, optimizer):
+            total = torch.zeros(())
+            for x, y in loader:
+                loss = model(x.cuda(), y.cuda())
+                loss.backward()
+                optimizer.step()
+                total = total + loss.detach()
+            return float(total)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

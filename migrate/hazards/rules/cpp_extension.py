@@ -43,10 +43,10 @@ class CppExtension(ImportHazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def fused(x, bias):  # what the kernel computed
-                return torch.nn.functional.gelu(x + bias)
-            """
+        def fused(x, bias):  # what the kernel computed
+            return torch.nn.functional.gelu(x + bias)
+        """
     )

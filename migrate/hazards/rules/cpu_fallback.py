@@ -54,15 +54,15 @@ class CpuFallback(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            class Sampler(torch.nn.Module):
-                def forward(self, logits):
-                    noise = -torch.log(-torch.log(torch.rand_like(logits)))
-                    index = (logits + noise).argmax(-1)
-                    return torch.nn.functional.one_hot(index, logits.shape[-1]).sum(0)
-            """
+        class Sampler(torch.nn.Module):
+            def forward(self, logits):
+                noise = -torch.log(-torch.log(torch.rand_like(logits)))
+                index = (logits + noise).argmax(-1)
+                return torch.nn.functional.one_hot(index, logits.shape[-1]).sum(0)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

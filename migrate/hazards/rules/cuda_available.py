@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.hazards.common import NamedHazard
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hit, Severity, example
-from migrate.hazards.only_cuda import guards_cuda_only, only_with_cuda
+from migrate.hazards.only_cuda import goes_well, guards_cuda_only, only_with_cuda
 
 
 class CudaAvailable(NamedHazard):
@@ -19,7 +19,8 @@ class CudaAvailable(NamedHazard):
     **Why.** `"cuda" if torch.cuda.is_available() else "cpu"` trains on the CPU of the TPU host, without a
     word.
 
-    Where only seeds, waits or figures of the memory depend on it, this is information.
+    Where only seeds, waits or figures of the memory depend on it, or nothing that a TPU needs, this is
+    information.
 
     **What to do.** `torch_xla.device()`; `migrate rewrite` does it.
     """
@@ -64,14 +65,19 @@ class CudaAvailable(NamedHazard):
     )
     mended = example(
         """
-            import torch_xla
+        import torch_xla
 
-            device = torch_xla.device()
-            """
+        device = torch_xla.device()
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one question; information where only calls of torch.cuda depend on it."""
+        above = facts.context.parent(node)
+        if not isinstance(above, cst.Call) or above.func is not node:
+            return
+        counts = facts.names.of(node) == "torch.cuda.device_count"
         for hit in super().find(node, facts):
-            inert = guards_cuda_only(node, facts) or only_with_cuda(node, facts)
+            inert = guards_cuda_only(node, facts) if counts else goes_well(node, facts)
+            inert = inert or only_with_cuda(node, facts)
             yield replace(hit, severity=Severity.INFO) if inert else hit

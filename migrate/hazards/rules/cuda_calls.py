@@ -85,15 +85,15 @@ class CudaCalls(NamedHazard):
     )
     mended = example(
         """
-            import time
+        import time
 
-            import torch_xla
+        import torch_xla
 
 
-            def start():
-                torch_xla.sync(wait=True)
-                return time.perf_counter()
-            """
+        def start():
+            torch_xla.sync(wait=True)
+            return time.perf_counter()
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

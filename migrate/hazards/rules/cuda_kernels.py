@@ -48,10 +48,10 @@ class CudaKernels(ImportHazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def attention(q, k, v):
-                return torch.nn.functional.scaled_dot_product_attention(q, k, v)
-            """
+        def attention(q, k, v):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        """
     )

@@ -56,10 +56,10 @@ class CudaMemory(NamedHazard):
     )
     mended = example(
         """
-            import torch_xla.core.xla_model as xm
+        import torch_xla.core.xla_model as xm
 
-            print(xm.get_memory_info("xla"))
-            """
+        print(xm.get_memory_info("xla"))
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

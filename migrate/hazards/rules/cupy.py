@@ -33,8 +33,8 @@ class CuPy(ImportHazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
-            rows = torch.arange(10, device="xla")
-            """
+        rows = torch.arange(10, device="xla")
+        """
     )

@@ -34,10 +34,10 @@ class Dali(ImportHazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def make(images):
-                return torch.utils.data.DataLoader(images, batch_size=64, num_workers=8, drop_last=True)
-            """
+        def make(images):
+            return torch.utils.data.DataLoader(images, batch_size=64, num_workers=8, drop_last=True)
+        """
     )

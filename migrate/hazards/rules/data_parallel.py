@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import libcst as cst
 
 from migrate.hazards.common import NamedHazard
-from migrate.hazards.hazard import Severity, example
+from migrate.hazards.facts import Facts
+from migrate.hazards.hazard import Hit, Severity, example
+from migrate.hazards.only_cuda import only_with_cuda
 
 
 class DataParallel(NamedHazard):
@@ -55,10 +60,16 @@ class DataParallel(NamedHazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def wrap(model):
-                return torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-            """
+        def wrap(model):
+            return torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        """
     )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one use; information where only tensors of CUDA come to it."""
+        for hit in super().find(node, facts):
+            never = only_with_cuda(node, facts)
+            yield replace(hit, severity=Severity.INFO) if never else hit

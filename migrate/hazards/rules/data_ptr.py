@@ -57,16 +57,16 @@ class DataPtr(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def shared(a: torch.Tensor, b: torch.Tensor):
-                return a is b
+        def shared(a: torch.Tensor, b: torch.Tensor):
+            return a is b
 
 
-            def seen(model):
-                return {name for name, _ in model.named_parameters()}
-            """
+        def seen(model):
+            return {name for name, _ in model.named_parameters()}
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

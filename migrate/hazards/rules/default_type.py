@@ -50,10 +50,10 @@ class DefaultType(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
-            weights = torch.ones(3, device="xla")
-            """
+        weights = torch.ones(3, device="xla")
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

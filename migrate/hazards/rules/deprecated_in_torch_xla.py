@@ -48,9 +48,9 @@ class DeprecatedInTorchXla(NamedHazard):
     )
     mended = example(
         """
-            import torch_xla
+        import torch_xla
 
-            device = torch_xla.device()
-            torch_xla.sync()
-            """
+        device = torch_xla.device()
+        torch_xla.sync()
+        """
     )

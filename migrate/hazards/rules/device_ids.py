@@ -49,12 +49,12 @@ class DeviceIds(Hazard):
     )
     mended = example(
         """
-            from torch.nn.parallel import DistributedDataParallel as DDP
+        from torch.nn.parallel import DistributedDataParallel as DDP
 
 
-            def wrap(model):
-                return DDP(model, gradient_as_bucket_view=True)
-            """
+        def wrap(model):
+            return DDP(model, gradient_as_bucket_view=True)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

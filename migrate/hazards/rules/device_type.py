@@ -59,14 +59,14 @@ class DeviceType(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def context(device, x):
-                if device.type != "cpu":
-                    print("on", device)
-                return x.dtype == torch.bfloat16
-            """
+        def context(device, x):
+            if device.type != "cpu":
+                print("on", device)
+            return x.dtype == torch.bfloat16
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -73,15 +73,15 @@ class DoubleSync(Hazard):
     )
     mended = example(
         """
-            import torch_xla
+        import torch_xla
 
 
-            def train(model, loader, optimizer):
-                for x, y in loader:
-                    with torch_xla.step():
-                        model(x.to("xla"), y.to("xla")).backward()
-                        optimizer.step()
-            """
+        def train(model, loader, optimizer):
+            for x, y in loader:
+                with torch_xla.step():
+                    model(x.to("xla"), y.to("xla")).backward()
+                    optimizer.step()
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -34,10 +34,10 @@ class FlashAttention(ImportHazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def attention(q, k, v):
-                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            """
+        def attention(q, k, v):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        """
     )

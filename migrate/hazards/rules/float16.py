@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.hazards.common import method, receiver
+from migrate.hazards.common import is_a_type, method, receiver
 from migrate.hazards.entries import Kind
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
@@ -55,14 +55,14 @@ class Float16(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def load(x):
-                model = torch.nn.Linear(3, 3)
-                model.to(torch.bfloat16)
-                return model(x.to("cuda", dtype=torch.bfloat16))
-            """
+        def load(x):
+            model = torch.nn.Linear(3, 3)
+            model.to(torch.bfloat16)
+            return model(x.to("cuda", dtype=torch.bfloat16))
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
@@ -82,6 +82,8 @@ class Float16(Hazard):
         listed = isinstance(
             above, cst.Comparison | cst.ComparisonTarget | cst.BaseDictElement | cst.Element
         )
+        if isinstance(above, cst.Arg) and is_a_type(node, facts):
+            return  # isinstance(x, torch.HalfTensor)
         call = facts.context.parent(above)
         if isinstance(call, cst.Call) and isinstance(above, cst.Arg):
             listed = listed or method(call).startswith("assert")  # assertEqual(x.dtype, torch.half)

@@ -55,16 +55,16 @@ class Float64(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            class Norm(torch.nn.Module):
-                def forward(self, x):
-                    return x.float().mean()
+        class Norm(torch.nn.Module):
+            def forward(self, x):
+                return x.float().mean()
 
 
-            total = torch.zeros(1)
-            """
+        total = torch.zeros(1)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -48,12 +48,12 @@ class ForeachClip(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def clip(model):
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            """
+        def clip(model):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

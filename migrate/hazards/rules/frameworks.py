@@ -40,11 +40,11 @@ class Frameworks(ImportHazard):
     )
     mended = example(
         """
-            import torch
-            from torch.nn.parallel import DistributedDataParallel
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
 
 
-            def wrap(model):
-                return DistributedDataParallel(model, gradient_as_bucket_view=True)
-            """
+        def wrap(model):
+            return DistributedDataParallel(model, gradient_as_bucket_view=True)
+        """
     )

@@ -64,10 +64,10 @@ class Fsdp(NamedHazard):
     )
     mended = example(
         """
-            from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
+        from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
 
 
-            def wrap(model):
-                return FSDP(model)
-            """
+        def wrap(model):
+            return FSDP(model)
+        """
     )

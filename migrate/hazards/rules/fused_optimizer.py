@@ -49,12 +49,12 @@ class FusedOptimizer(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def make(model):
-                return torch.optim.AdamW(model.parameters())
-            """
+        def make(model):
+            return torch.optim.AdamW(model.parameters())
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

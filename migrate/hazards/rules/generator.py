@@ -47,10 +47,10 @@ class Generator(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
-            generator = torch.Generator()
-            """
+        generator = torch.Generator()
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

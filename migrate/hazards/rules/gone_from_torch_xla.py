@@ -59,8 +59,8 @@ class GoneFromTorchXla(NamedHazard):
     )
     mended = example(
         """
-            import torch_xla.runtime as xr
+        import torch_xla.runtime as xr
 
-            print(xr.global_ordinal(), xr.world_size())
-            """
+        print(xr.global_ordinal(), xr.world_size())
+        """
     )

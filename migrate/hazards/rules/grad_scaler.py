@@ -74,15 +74,15 @@ class GradScaler(NamedHazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def step(model, x, optimizer):
-                with torch.autocast("xla", dtype=torch.bfloat16):
-                    loss = model(x)
-                loss.backward()
-                optimizer.step()
-            """
+        def step(model, x, optimizer):
+            with torch.autocast("xla", dtype=torch.bfloat16):
+                loss = model(x)
+            loss.backward()
+            optimizer.step()
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

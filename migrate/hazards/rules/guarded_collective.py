@@ -109,21 +109,21 @@ class GuardedCollective(NamedHazard):
     )
     mended = example(
         """
-            import torch.distributed as dist
-            import torch_xla.core.xla_model as xm
+        import torch.distributed as dist
+        import torch_xla.core.xla_model as xm
 
 
-            def finish(loss, rank):
-                dist.all_reduce(loss)
-                if rank == 0:
-                    print(loss)
+        def finish(loss, rank):
+            dist.all_reduce(loss)
+            if rank == 0:
+                print(loss)
 
 
-            def load(read):
-                rows = read()
-                xm.rendezvous("read")
-                return rows
-            """
+        def load(read):
+            rows = read()
+            xm.rendezvous("read")
+            return rows
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -56,16 +56,16 @@ class GuardedForward(Hazard):
     )
     mended = example(
         """
-            import torch
-            from torch.nn.parallel import DistributedDataParallel as DDP
+        import torch
+        from torch.nn.parallel import DistributedDataParallel as DDP
 
 
-            def train(model, rank, x):
-                model = DDP(model)
-                out = model(x)
-                if rank == 0:
-                    print(out)
-            """
+        def train(model, rank, x):
+            model = DDP(model)
+            out = model(x)
+            if rank == 0:
+                print(out)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

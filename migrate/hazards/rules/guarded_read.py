@@ -58,17 +58,17 @@ class GuardedRead(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def train(model, loader, optimizer, rank):
-                for step, (x, y) in enumerate(loader):
-                    loss = model(x.cuda(), y.cuda())
-                    loss.backward()
-                    optimizer.step()
-                    if rank == 0 and step % 100 == 0:
-                        print(loss.item())
-            """
+        def train(model, loader, optimizer, rank):
+            for step, (x, y) in enumerate(loader):
+                loss = model(x.cuda(), y.cuda())
+                loss.backward()
+                optimizer.step()
+                if rank == 0 and step % 100 == 0:
+                    print(loss.item())
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -98,12 +98,12 @@ class GuardedSave(Hazard):
     )
     mended = example(
         """
-            import torch_xla.core.xla_model as xm
+        import torch_xla.core.xla_model as xm
 
 
-            def finish(model):
-                xm.save(model.state_dict(), "model.pt", global_master=True)
-            """
+        def finish(model):
+            xm.save(model.state_dict(), "model.pt", global_master=True)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

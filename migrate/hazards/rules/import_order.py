@@ -44,9 +44,9 @@ class ImportOrder(Hazard):
     )
     mended = example(
         """
-            import torch_xla
-            from torch.nn.utils import clip_grad_norm_
-            """
+        import torch_xla
+        from torch.nn.utils import clip_grad_norm_
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

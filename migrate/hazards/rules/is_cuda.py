@@ -50,12 +50,12 @@ class IsCuda(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def move(x, y):
-                return y.to(x.device)
-            """
+        def move(x, y):
+            return y.to(x.device)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -80,17 +80,17 @@ class Item(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def train(model, loader, optimizer, meter):
-                for step, (x, y) in enumerate(loader):
-                    loss = model(x.cuda(), y.cuda())
-                    loss.backward()
-                    optimizer.step()
-                    if step % 100 == 0:
-                        meter.update(loss.item())
-            """
+        def train(model, loader, optimizer, meter):
+            for step, (x, y) in enumerate(loader):
+                loss = model(x.cuda(), y.cuda())
+                loss.backward()
+                optimizer.step()
+                if step % 100 == 0:
+                    meter.update(loss.item())
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -62,12 +62,12 @@ class JitScript(NamedHazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def gelu(x):
-                return x * torch.sigmoid(1.702 * x)
-            """
+        def gelu(x):
+            return x * torch.sigmoid(1.702 * x)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

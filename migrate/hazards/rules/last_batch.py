@@ -50,10 +50,10 @@ class LastBatch(Hazard):
     )
     mended = example(
         """
-            from torch.utils.data import DataLoader
+        from torch.utils.data import DataLoader
 
-            train = DataLoader(images, batch_size=64, shuffle=True, drop_last=True)
-            """
+        train = DataLoader(images, batch_size=64, shuffle=True, drop_last=True)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -53,12 +53,12 @@ class LaunchArguments(Hazard):
     )
     mended = example(
         """
-            import torch_xla
+        import torch_xla
 
 
-            def start(worker):
-                torch_xla.launch(worker)
-            """
+        def start(worker):
+            torch_xla.launch(worker)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

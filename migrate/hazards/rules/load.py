@@ -63,14 +63,14 @@ class Load(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def load(path, model):
-                state = torch.load(path, map_location="cpu")
-                model.load_state_dict(state)
-                return model.to("xla")
-            """
+        def load(path, model):
+            state = torch.load(path, map_location="cpu")
+            model.load_state_dict(state)
+            return model.to("xla")
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -64,20 +64,20 @@ class MainGuard(Hazard):
     )
     mended = example(
         """
-            import torch_xla
+        import torch_xla
 
 
-            def worker(index):
-                print(index)
+        def worker(index):
+            print(index)
 
 
-            def main():
-                torch_xla.launch(worker)
+        def main():
+            torch_xla.launch(worker)
 
 
-            if __name__ == "__main__":
-                main()
-            """
+        if __name__ == "__main__":
+            main()
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

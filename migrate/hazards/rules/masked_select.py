@@ -48,13 +48,13 @@ class MaskedSelect(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            class Loss(torch.nn.Module):
-                def forward(self, x, mask):
-                    return torch.where(mask, x, 0.0).sum()
-            """
+        class Loss(torch.nn.Module):
+            def forward(self, x, mask):
+                return torch.where(mask, x, 0.0).sum()
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -85,18 +85,18 @@ class ModuleLevel(Hazard):
     )
     mended = example(
         """
-            import torch
-            import torch_xla
+        import torch
+        import torch_xla
 
 
-            def worker(index):
-                weights = torch.ones(3).to("xla")
-                print(weights)
+        def worker(index):
+            weights = torch.ones(3).to("xla")
+            print(weights)
 
 
-            if __name__ == "__main__":
-                torch_xla.launch(worker)
-            """
+        if __name__ == "__main__":
+            torch_xla.launch(worker)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

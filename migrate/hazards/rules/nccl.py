@@ -47,11 +47,11 @@ class Nccl(Hazard):
     )
     mended = example(
         """
-            import torch.distributed as dist
-            import torch_xla.distributed.xla_backend
+        import torch.distributed as dist
+        import torch_xla.distributed.xla_backend
 
-            dist.init_process_group("xla", init_method="xla://")
-            """
+        dist.init_process_group("xla", init_method="xla://")
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -55,14 +55,14 @@ class Nonzero(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            class Head(torch.nn.Module):
-                def forward(self, x):
-                    best = x.view(-1).topk(8).indices  # as many for every batch
-                    return torch.where(x > 1, x, torch.zeros_like(x)).view(-1)[best]
-            """
+        class Head(torch.nn.Module):
+            def forward(self, x):
+                best = x.view(-1).topk(8).indices  # as many for every batch
+                return torch.where(x > 1, x, torch.zeros_like(x)).view(-1)[best]
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -34,10 +34,10 @@ class NumbaCuda(ImportHazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def saxpy(a, x, y):
-                return a * x + y
-            """
+        def saxpy(a, x, y):
+            return a * x + y
+        """
     )

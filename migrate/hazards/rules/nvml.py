@@ -33,8 +33,8 @@ class Nvml(ImportHazard):
     )
     mended = example(
         """
-            import torch_xla.core.xla_model as xm
+        import torch_xla.core.xla_model as xm
 
-            print(xm.get_memory_info("xla"))
-            """
+        print(xm.get_memory_info("xla"))
+        """
     )

@@ -79,14 +79,14 @@ class ObjectCollectives(NamedHazard):
     )
     mended = example(
         """
-            import torch.distributed as dist
+        import torch.distributed as dist
 
-            gloo = dist.new_group(backend="gloo")
+        gloo = dist.new_group(backend="gloo")
 
 
-            def collect(rows, out):
-                dist.all_gather_object(out, rows, group=gloo)
-            """
+        def collect(rows, out):
+            dist.all_gather_object(out, rows, group=gloo)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

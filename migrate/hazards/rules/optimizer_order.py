@@ -68,13 +68,13 @@ class OptimizerOrder(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def make(net):
-                net.to("xla")
-                return torch.optim.SGD(net.parameters(), lr=0.1)
-            """
+        def make(net):
+            net.to("xla")
+            return torch.optim.SGD(net.parameters(), lr=0.1)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

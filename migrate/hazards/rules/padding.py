@@ -68,24 +68,24 @@ class Padding(Hazard):
     )
     mended = example(
         """
-            import torch
-            from transformers import DataCollatorWithPadding
+        import torch
+        from transformers import DataCollatorWithPadding
 
 
-            def collate_fn(samples, length=512):
-                rows = torch.zeros(len(samples), length, dtype=torch.long)
-                for row, sample in zip(rows, samples):
-                    row[: len(sample)] = sample
-                return rows
+        def collate_fn(samples, length=512):
+            rows = torch.zeros(len(samples), length, dtype=torch.long)
+            for row, sample in zip(rows, samples):
+                row[: len(sample)] = sample
+            return rows
 
 
-            def tokenize(tokenizer, texts):
-                return tokenizer(texts, padding="max_length", max_length=512, return_tensors="pt")
+        def tokenize(tokenizer, texts):
+            return tokenizer(texts, padding="max_length", max_length=512, return_tensors="pt")
 
 
-            def make(tokenizer):
-                return DataCollatorWithPadding(tokenizer, padding="max_length", max_length=512)
-            """
+        def make(tokenizer):
+            return DataCollatorWithPadding(tokenizer, padding="max_length", max_length=512)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -45,10 +45,10 @@ class PinnedMemory(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
-            loader = torch.utils.data.DataLoader(images)
-            """
+        loader = torch.utils.data.DataLoader(images)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -50,11 +50,11 @@ class PointToPoint(NamedHazard):
     )
     mended = example(
         """
-            import torch.distributed as dist
+        import torch.distributed as dist
 
 
-            def pass_on(out, x, rank):
-                dist.all_gather_into_tensor(out, x)
-                return out[rank - 1]
-            """
+        def pass_on(out, x, rank):
+            dist.all_gather_into_tensor(out, x)
+            return out[rank - 1]
+        """
     )

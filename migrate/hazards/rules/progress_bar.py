@@ -65,19 +65,19 @@ class ProgressBar(Hazard):
     )
     mended = example(
         """
-            import torch
-            from tqdm import tqdm
+        import torch
+        from tqdm import tqdm
 
 
-            def train(model, loader, optimizer):
-                bar = tqdm(loader)
-                for step, (x, y) in enumerate(bar):
-                    loss = model(x.cuda(), y.cuda())
-                    loss.backward()
-                    optimizer.step()
-                    if step % 100 == 0:
-                        bar.set_postfix(loss=loss.item())
-            """
+        def train(model, loader, optimizer):
+            bar = tqdm(loader)
+            for step, (x, y) in enumerate(bar):
+                loss = model(x.cuda(), y.cuda())
+                loss.backward()
+                optimizer.step()
+                if step % 100 == 0:
+                    bar.set_postfix(loss=loss.item())
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -68,11 +68,11 @@ class RankEnvironment(Hazard):
     )
     mended = example(
         """
-            import torch_xla.runtime as xr
+        import torch_xla.runtime as xr
 
-            rank = xr.global_ordinal()
-            world_size = xr.world_size()
-            """
+        rank = xr.global_ordinal()
+        world_size = xr.world_size()
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -51,14 +51,14 @@ class RankInGraph(Hazard):
     )
     mended = example(
         """
-            import torch
-            import torch.distributed as dist
+        import torch
+        import torch.distributed as dist
 
 
-            def noise(x):
-                rank = torch.tensor(dist.get_rank(), device=x.device)
-                return x.cuda() + rank
-            """
+        def noise(x):
+            rank = torch.tensor(dist.get_rank(), device=x.device)
+            return x.cuda() + rank
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

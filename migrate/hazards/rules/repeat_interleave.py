@@ -51,16 +51,16 @@ class RepeatInterleave(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            class Regulator(torch.nn.Module):
-                def forward(self, x, counts, frames: int = 512):
-                    ends = counts.cumsum(1)
-                    at = torch.arange(frames, device=x.device)
-                    row = (at.view(1, -1, 1) >= ends.unsqueeze(1)).sum(-1).clamp(max=x.shape[1] - 1)
-                    return x.gather(1, row.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
-            """
+        class Regulator(torch.nn.Module):
+            def forward(self, x, counts, frames: int = 512):
+                ends = counts.cumsum(1)
+                at = torch.arange(frames, device=x.device)
+                row = (at.view(1, -1, 1) >= ends.unsqueeze(1)).sum(-1).clamp(max=x.shape[1] - 1)
+                return x.gather(1, row.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -65,13 +65,13 @@ class Seed(Hazard):
     )
     mended = example(
         """
-            import torch
-            import torch_xla
+        import torch
+        import torch_xla
 
-            torch.manual_seed(0)
-            torch_xla.manual_seed(0)
-            x = torch.ones(3).to("xla")
-            """
+        torch.manual_seed(0)
+        torch_xla.manual_seed(0)
+        x = torch.ones(3).to("xla")
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

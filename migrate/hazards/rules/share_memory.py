@@ -48,14 +48,14 @@ class ShareMemory(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def worker(index, make, path):  # every replica loads its own
-                model = make()
-                model.load_state_dict(torch.load(path, map_location="cpu"))
-                return model.to("xla")
-            """
+        def worker(index, make, path):  # every replica loads its own
+            model = make()
+            model.load_state_dict(torch.load(path, map_location="cpu"))
+            return model.to("xla")
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -61,17 +61,17 @@ class Shown(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def train(model, loader, optimizer, logger):
-                for step, (x, y) in enumerate(loader):
-                    loss = model(x.cuda(), y.cuda())
-                    loss.backward()
-                    optimizer.step()
-                    if step % 100 == 0:
-                        logger.info(f"loss {loss:.3f}")
-            """
+        def train(model, loader, optimizer, logger):
+            for step, (x, y) in enumerate(loader):
+                loss = model(x.cuda(), y.cuda())
+                loss.backward()
+                optimizer.step()
+                if step % 100 == 0:
+                    logger.info(f"loss {loss:.3f}")
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -54,15 +54,15 @@ class SplitSizes(Hazard):
     )
     mended = example(
         """
-            import torch
-            import torch.distributed as dist
+        import torch
+        import torch.distributed as dist
 
 
-            def exchange(out, x, most=64):
-                padded = torch.zeros(dist.get_world_size() * most, device=x.device)
-                padded[: x.shape[0]] = x
-                dist.all_to_all_single(out, padded)
-            """
+        def exchange(out, x, most=64):
+            padded = torch.zeros(dist.get_world_size() * most, device=x.device)
+            padded[: x.shape[0]] = x
+            dist.all_to_all_single(out, padded)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -51,10 +51,10 @@ class SyncBatchNorm(NamedHazard):
     )
     mended = example(
         """
-            from torch_xla.core.functions import SyncBatchNorm
+        from torch_xla.core.functions import SyncBatchNorm
 
 
-            def make(channels):
-                return SyncBatchNorm(channels)
-            """
+        def make(channels):
+            return SyncBatchNorm(channels)
+        """
     )

@@ -73,22 +73,22 @@ class ToCpu(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            class Metric(torch.nn.Module):
-                def forward(self, x):
-                    return x.mean().detach()
+        class Metric(torch.nn.Module):
+            def forward(self, x):
+                return x.mean().detach()
 
 
-            def train(model, loader, optimizer):
-                for step, (x, y) in enumerate(loader):
-                    out = model(x.cuda())
-                    out.mean().backward()
-                    optimizer.step()
-                    if step % 100 == 0:
-                        seen = out.to("cpu")
-            """
+        def train(model, loader, optimizer):
+            for step, (x, y) in enumerate(loader):
+                out = model(x.cuda())
+                out.mean().backward()
+                optimizer.step()
+                if step % 100 == 0:
+                    seen = out.to("cpu")
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -37,10 +37,10 @@ class Triton(ImportHazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def softmax(x):  # XLA fuses it
-                return (x - x.amax(-1, keepdim=True)).exp() / x.exp().sum(-1, keepdim=True)
-            """
+        def softmax(x):  # XLA fuses it
+            return (x - x.amax(-1, keepdim=True)).exp() / x.exp().sum(-1, keepdim=True)
+        """
     )

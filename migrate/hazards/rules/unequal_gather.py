@@ -60,16 +60,16 @@ class UnequalGather(Hazard):
     )
     mended = example(
         """
-            import torch
-            import torch.distributed as dist
+        import torch
+        import torch.distributed as dist
 
 
-            def gather(x, count, world_size, most=128):
-                padded = torch.zeros(most, device=x.device)
-                padded[: x.shape[0]] = x
-                out = [torch.zeros_like(padded) for _ in range(world_size)]
-                dist.all_gather(out, padded)
-            """
+        def gather(x, count, world_size, most=128):
+            padded = torch.zeros(most, device=x.device)
+            padded[: x.shape[0]] = x
+            out = [torch.zeros_like(padded) for _ in range(world_size)]
+            dist.all_gather(out, padded)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -50,15 +50,15 @@ class Unique(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            class Router(torch.nn.Module):
-                def forward(self, expert):
-                    every = torch.arange(8, device=expert.device)
-                    counts = (expert.view(-1, 1) == every).sum(0)
-                    return counts > 0, counts
-            """
+        class Router(torch.nn.Module):
+            def forward(self, expert):
+                every = torch.arange(8, device=expert.device)
+                counts = (expert.view(-1, 1) == every).sum(0)
+                return counts > 0, counts
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

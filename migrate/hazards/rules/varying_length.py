@@ -65,15 +65,15 @@ class VaryingLength(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            class Encoder(torch.nn.Module):
-                def forward(self, x, lengths):
-                    # the loader pads to one of a few lengths
-                    inside = torch.arange(x.shape[1], device=x.device) < lengths.view(-1, 1)
-                    return x * inside.unsqueeze(-1)
-            """
+        class Encoder(torch.nn.Module):
+            def forward(self, x, lengths):
+                # the loader pads to one of a few lengths
+                inside = torch.arange(x.shape[1], device=x.device) < lengths.view(-1, 1)
+                return x * inside.unsqueeze(-1)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -58,14 +58,14 @@ class ViewWrites(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            class Shift(torch.nn.Module):
-                def forward(self, x):
-                    first, rest = x[:, :1] * 2, x[:, 1:]
-                    return torch.cat([first, rest], 1)
-            """
+        class Shift(torch.nn.Module):
+            def forward(self, x):
+                first, rest = x[:, :1] * 2, x[:, 1:]
+                return torch.cat([first, rest], 1)
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -88,21 +88,21 @@ class WeightTie(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            class Language(torch.nn.Module):
-                def __init__(self):
-                    super().__init__()
-                    self.embedding = torch.nn.Embedding(100, 8)
-                    self.head = torch.nn.Linear(8, 100, bias=False)
+        class Language(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embedding = torch.nn.Embedding(100, 8)
+                self.head = torch.nn.Linear(8, 100, bias=False)
 
 
-            def make():
-                model = Language().to("xla")
-                model.head.weight = model.embedding.weight
-                return model
-            """
+        def make():
+            model = Language().to("xla")
+            model.head.weight = model.embedding.weight
+            return model
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -55,14 +55,14 @@ class WhereIndices(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            class Loss(torch.nn.Module):
-                def forward(self, logits, target):
-                    valid = target != -100
-                    return torch.where(valid, logits.mean(-1), 0.0).sum() / valid.sum()
-            """
+        class Loss(torch.nn.Module):
+            def forward(self, logits, target):
+                valid = target != -100
+                return torch.where(valid, logits.mean(-1), 0.0).sum() / valid.sum()
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -59,16 +59,16 @@ class WorkerFunction(Hazard):
     )
     mended = example(
         """
-            import torch_xla
+        import torch_xla
 
 
-            def worker(index, config):
-                print(index, config)
+        def worker(index, config):
+            print(index, config)
 
 
-            def main(config):
-                torch_xla.launch(worker, args=(config,))
-            """
+        def main(config):
+            torch_xla.launch(worker, args=(config,))
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

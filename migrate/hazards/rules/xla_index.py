@@ -49,12 +49,12 @@ class XlaIndex(Hazard):
     )
     mended = example(
         """
-            import torch
+        import torch
 
 
-            def place(x):
-                return x.to("xla")
-            """
+        def place(x):
+            return x.to("xla")
+        """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
