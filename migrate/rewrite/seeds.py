@@ -64,7 +64,7 @@ def seeded_by(launch: cst.Call, context: Context) -> Iterator[WorkerSeed]:
         if context.qualified_name(call.func) not in CPU_SEED | CUDA_SEED:
             continue
         found = worker_seed(call, context) if context.function_around(call) is around else None
-        if found is not None and found not in seen:
+        if found is not None and found not in seen and not _seeds(found.worker, context):
             seen.append(found)
             yield found
 
@@ -141,6 +141,12 @@ def _in_worker(
             return None
     made = value.visit(_Renaming(renamed))
     return code(made) if isinstance(made, cst.BaseExpression) else None
+
+
+def _seeds(function: cst.FunctionDef, context: Context) -> bool:
+    """Whether `function` seeds PyTorch itself, XLA with it."""
+    names = CPU_SEED | CUDA_SEED
+    return any(context.qualified_name(call.func) in names for call in nodes_of(function, cst.Call))
 
 
 def seeds_xla(function: cst.FunctionDef, context: Context) -> bool:

@@ -181,3 +181,12 @@ def test_the_comment_of_a_count_goes_with_it() -> None:
     assert "# asked for\n" in text
     assert "over all nodes" not in text
     assert "    # the start\n    torch_xla.launch" in text
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_worker_that_seeds_itself_is_not_seeded_again(own: bool) -> None:
+    body = "torch.manual_seed(opt.seed)\nprint(1)" if own else "print(1)"
+    main = "torch.manual_seed(args.seed)\nmp.spawn(worker, (args,), 2)"
+    text = run("gpu, opt", body, main, "args = 1").data.decode()
+    assert text.count("torch_xla.manual_seed(opt.seed)") == 1
+    assert text.count("torch.manual_seed(args.seed)") == 1
