@@ -242,6 +242,7 @@ class Devices:
             "torch.accelerator.",
             "torch.cuda.",
             "torch.distributed.",
+            "torch.multiprocessing.spawn",
             "torch_xla.",
         )
         return self._context.moves_to_accelerator or any(
