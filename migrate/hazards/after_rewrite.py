@@ -7,15 +7,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from migrate.hazards.check import check_context
+from migrate.hazards.check import check_facts
 from migrate.hazards.common import ImportHazard
 from migrate.hazards.config import Config
+from migrate.hazards.facts import Facts
 from migrate.hazards.finding import UNREADABLE, UNUSED_IGNORE
 from migrate.hazards.hazard import Severity
 from migrate.hazards.rules import all_hazards
 from migrate.rewrite.context import Context
 from migrate.rewrite.remaining import NAME as REMAINING
 
+# Line, column, rule and message of what the rewrite reports.
+Spoken = tuple[int, int, str, str]
 WORD = re.compile(r"\w+")
 ALIKE = 0.4  # of the words of two lines
 MOST_PAIRS = 3600  # of lines compared in one changed place
@@ -38,7 +41,7 @@ class Left:
 
 
 def after_rewrite(
-    original: str, rewritten: Context, spoken: Sequence[tuple[int, int, str, str]] = ()
+    original: str, rewritten: Context, spoken: Sequence[Spoken] = ()
 ) -> tuple[Left, ...]:
     """Return what the rewrite did not handle and would fail, hang or be slow on a TPU.
 
@@ -49,11 +52,18 @@ def after_rewrite(
             hazard of which its rule speaks there is not said twice, nor the import of a library whose
             uses are reported.
     """
+    return left_of(Facts(rewritten), original, spoken)
+
+
+def left_of(
+    facts: Facts, original: str, spoken: Sequence[Spoken], whole: bool = True
+) -> tuple[Left, ...]:
+    """Return the same of a script of which more is known; unless `whole`, of what other files' steps run."""
     lines = original.splitlines()
-    origin = origins(lines, rewritten.module.code.splitlines())
+    origin = origins(lines, facts.context.module.code.splitlines())
     hazards = {hazard.code: hazard for hazard in all_hazards()}
     found = []
-    for one in check_context(rewritten, Config(ignore=(UNREADABLE, UNUSED_IGNORE))):
+    for one in check_facts(facts, Config(ignore=(UNREADABLE, UNUSED_IGNORE)), whole):
         if one.severity is Severity.INFO or one.line not in origin:
             continue
         line, shift = origin[one.line]

@@ -21,12 +21,15 @@ TURNS = 3
 MOST_CALLS = 6
 
 
-def leaving(facts: Facts, name: str) -> Iterator[Leaving]:
+def leaving(
+    facts: Facts, name: str, origin_of: Callable[[int], int] = lambda line: line
+) -> Iterator[Leaving]:
     """Yield the functions of other files that the steps of a script run, with what they are given.
 
     Args:
         facts: the script.
         name: what the file is called where a finding in the other file says where it is called from.
+        origin_of: gives the line that is told for a line of the script.
     """
     here = facts.context.source.path.resolve()
     for call, origin in facts.steps.calls:
@@ -43,7 +46,7 @@ def leaving(facts: Facts, name: str) -> Iterator[Leaving]:
                 for arg in call.args
                 if arg.keyword is not None
             )
-            where = origin or f"{name}:{facts.context.position(call).line}"
+            where = origin or f"{name}:{origin_of(facts.context.position(call).line)}"
             yield definition, Entry(definition.line, where, (Given(tuple(positional), named),))
 
 

@@ -6,12 +6,13 @@ import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
 from migrate.errors import MigrateError
+from migrate.hazards.after_folder import left_in_functions
 from migrate.rewrite.answered import without_answered
 from migrate.rewrite.calls.analysis import Analysis
 from migrate.rewrite.calls.facts import ModuleCalls, calls_of_file
@@ -31,6 +32,7 @@ LEFT_OUT = frozenset(
 )
 # Fewer files than that are rewritten in this process: starting others takes longer.
 WORTH_A_POOL = 8
+Given = TypeVar("Given")
 Result = TypeVar("Result")
 
 
@@ -144,7 +146,8 @@ def rewrite_folder(
     concerned = [path for path in paths if concerns_rules(contents[path])]
     progress(f"reading {len(paths)} files of {folder}")
     project = _project(folder, paths, {path: contents[path] for path in concerned})
-    calls = _calls(project, concerned)
+    analysis = Analysis(project)
+    calls = {path: calls_of_file(analysis, path) for path in concerned}
     jobs = [
         _Job(path.relative_to(folder), path, contents[path], calls[path], options)
         for path in concerned
@@ -154,8 +157,10 @@ def rewrite_folder(
     changed = {folder / file.name: file.after for file in files if file.changed}
     if changed:
         progress(f"checking {len(changed)} rewritten files")
-        files = _checked(folder, paths, files, changed, options, processes)
+        analysis = Analysis(_project(folder, paths, changed))
+        files = _checked(folder, analysis, files, changed, options, processes)
     files = without_answered(files, project, calls)
+    files = _with_functions(folder, analysis, files, contents, processes)
     return FolderRewrite(
         folder,
         tuple(files),
@@ -192,11 +197,6 @@ def _project(folder: Path, paths: Sequence[Path], contents: Mapping[Path, bytes]
     return Project.of_files(folder, read, contents)
 
 
-def _calls(project: Project, paths: Sequence[Path]) -> dict[Path, ModuleCalls]:
-    analysis = Analysis(project)
-    return {path: calls_of_file(analysis, path) for path in paths}
-
-
 def _rewrite(job: _Job) -> FileRewrite:
     """Rewrite one file; in a process of the pool."""
     try:
@@ -229,16 +229,15 @@ def _check(job: _Job) -> str:
 
 def _checked(
     folder: Path,
-    paths: Sequence[Path],
+    analysis: Analysis,
     files: Sequence[FileRewrite],
     changed: Mapping[Path, bytes],
     options: Options,
     processes: int | None,
 ) -> list[FileRewrite]:
     """Return `files` with those as they were that a second run, over the rewritten folder, would change."""
-    calls = _calls(_project(folder, paths, changed), list(changed))
     jobs = [
-        _Job(path.relative_to(folder), path, data, calls[path], options)
+        _Job(path.relative_to(folder), path, data, calls_of_file(analysis, path), options)
         for path, data in changed.items()
     ]
     problems = dict(
@@ -252,8 +251,44 @@ def _checked(
     ]
 
 
+def _with_functions(
+    folder: Path,
+    analysis: Analysis,
+    files: Sequence[FileRewrite],
+    contents: Mapping[Path, bytes],
+    processes: int | None,
+) -> list[FileRewrite]:
+    """Return `files` with the hazards of functions that the steps of other files run.
+
+    A file that concerns no rule may hold such a function; it is added.
+    """
+    root = folder.resolve()
+    left = left_in_functions(
+        analysis,
+        {path.resolve(): data for path, data in contents.items()},
+        {
+            root / file.name: [(n.line, n.column, n.rule, n.message) for n in file.findings]
+            for file in files
+        },
+        root,
+        lambda work, jobs: _in_processes(work, jobs, processes),
+    )
+    notes = {
+        path.relative_to(root): tuple(Note(o.line, o.column, o.code, o.message) for o in found)
+        for path, found in left.items()
+        if found
+    }
+    found = {file.name: file for file in files}
+    for name, more in notes.items():
+        data = contents.get(folder / name, b"")
+        file = found.get(name) or FileRewrite(name, data, data)
+        findings = sorted((*file.findings, *more), key=lambda note: (note.line, note.column))
+        found[name] = replace(file, findings=tuple(findings))
+    return [found[name] for name in sorted(found)]
+
+
 def _in_processes(
-    work: Callable[[_Job], Result], jobs: Sequence[_Job], processes: int | None
+    work: Callable[[Given], Result], jobs: Sequence[Given], processes: int | None
 ) -> list[Result]:
     """Return what `work` gives for each of `jobs`, in their order."""
     count = min(processes or _cores(), max(1, len(jobs)))
