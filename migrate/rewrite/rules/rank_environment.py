@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.rewrite.context import Context
 from migrate.rewrite.environment import access, environment_name, is_read, sets
 from migrate.rewrite.launch import Style
+from migrate.rewrite.ranks import SCRIPT
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import code
 from migrate.rewrite.vocabulary import Word
@@ -123,7 +124,7 @@ class RankEnvironment(Rule):
         if context.portable:
             yield from self._portable(node, name, context)
             return
-        if style in (Style.MAIN, Style.MODULE):
+        if style in (Style.MAIN, Style.MODULE) or _by_shims(context):
             return
         asked = context.vocabulary.say(WORDS[name])
         found = access(node, context)
@@ -181,3 +182,9 @@ class RankEnvironment(Rule):
 def _asks_environment(node: cst.If) -> bool:
     """Whether `node`, or another branch of it, chooses by what is in the environment."""
     return "environ" in code(node.test) or "getenv" in code(node.test)
+
+
+def _by_shims(context: Context) -> bool:
+    """Whether shims starts the replicas, and sets their environment."""
+    launches = {"shims.launch", SCRIPT}
+    return any(context.qualified_name(call.func) in launches for call in context.all_of(cst.Call))
