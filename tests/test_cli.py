@@ -16,6 +16,7 @@ from migrate.cli import commands
 ROOT = Path(__file__).parents[1]
 TOY = ROOT / "examples" / "ddp_toy"
 CUDA = "import torch\nx = torch.zeros(3).cuda()\n"
+XLA = CUDA.replace(".cuda()", '.to("xla")').replace("torch\n", "torch\nimport torch_xla\n\n", 1)
 PLAIN = "import torch\nx = torch.zeros(3)\n"
 
 
@@ -69,7 +70,7 @@ class TestRewrite:
         done = run("rewrite", script)
         assert done.exit_code == 0
         assert script.read_text() == CUDA
-        assert (script.parent / "train_xla.py").read_text() == CUDA.replace(".cuda()", '.to("xla")')
+        assert (script.parent / "train_xla.py").read_text() == XLA
         assert "train_xla.py" in done.stdout
         assert ".cuda() → .to('xla')" in done.stdout
 
@@ -86,7 +87,7 @@ class TestRewrite:
             text=True,
             check=True,
         )
-        assert patched.stdout == CUDA.replace(".cuda()", '.to("xla")')
+        assert patched.stdout == XLA
 
     def test_check(self, script: Path) -> None:
         assert run("rewrite", script, "--check").exit_code == 1
@@ -121,7 +122,7 @@ class TestRewrite:
         assert result["changed"]
         assert result["edits"][0]["rule"] == "device"
         assert result["edits"][0]["line"] == 2
-        assert Path(result["written"]).read_text() == CUDA.replace(".cuda()", '.to("xla")')
+        assert Path(result["written"]).read_text() == XLA
 
     def test_one_bad_script_and_nothing_is_written(self, script: Path) -> None:
         bad = script.with_name("bad.py")

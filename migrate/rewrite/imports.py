@@ -40,6 +40,11 @@ class Imports:
         self._existing = {binding.target: binding.name for binding in bindings(module)}
         self._module = module
         self._added: dict[str, str] = {}
+        self._registers = False
+
+    def register_xla(self) -> None:
+        """Have torch know the XLA device: any import of torch_xla does that."""
+        self._registers = not any(target.split(".")[0] == "torch_xla" for target in self._existing)
 
     def require(self, module: str, alias: str | None = None) -> str:
         """Return the name under which `module` is reachable, importing it where it is not yet.
@@ -88,6 +93,9 @@ class Imports:
                     cst.parse_statement(f"import {module}{suffix}"), cst.SimpleStatementLine
                 )
             )
+        if self._registers and not any(_root(line) == "torch_xla" for line in lines):
+            statement = cst.parse_statement("import torch_xla")
+            lines.append(cst.ensure_type(statement, cst.SimpleStatementLine))
         return lines
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.launch import is_guard
 from migrate.rewrite.remaining import remaining
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
 from migrate.rewrite.tree import nodes
@@ -44,7 +45,21 @@ def plan(context: Context, rules: Sequence[Rule]) -> Plan:
     findings.extend(remaining(context, _handled(edits, findings)))
     findings.sort(key=lambda finding: _place(finding.node, context))
     edits.sort(key=lambda edit: _place(edit.node, context))
+    if _runs_on_xla(edits, context):
+        context.imports.register_xla()
     return Plan(context, tuple(edits), tuple(findings))
+
+
+def _runs_on_xla(edits: Sequence[Edit | Wrap], context: Context) -> bool:
+    """Whether the script is a program, as opposed to a module, and names the XLA device from now on.
+
+    Torch knows the device only once torch_xla is imported; a module leaves that to the program.
+    """
+    named = [edit.node for edit in edits if edit.rule in ("device", "typed-tensors")]
+    if not named or context.portable:
+        return False
+    guarded = any(isinstance(one, cst.If) and is_guard(one) for one in context.module.body)
+    return guarded or any(context.function_around(node) is None for node in named)
 
 
 def _without_moot(

@@ -40,7 +40,8 @@ def test_an_edit_keeps_encoding_line_endings_and_the_end_of_the_file(
 ) -> None:
     tail = tail.replace(b"\n", ending)
     before = mark + b"import torch" + ending + b"x = torch.zeros(3).cuda()" + tail
-    after = mark + b"import torch" + ending + b'x = torch.zeros(3).to("xla")' + tail
+    lines = [b"import torch", b"import torch_xla", b"", b'x = torch.zeros(3).to("xla")']
+    after = mark + ending.join(lines) + tail
     assert rewrite_source(parse(before, SCRIPT)).data == after
 
 

@@ -13,7 +13,7 @@ from migrate.rewrite.temporary import written_beside
 from migrate.rewrite.write import NotWritableError, WouldOverwriteError, beside, write
 
 BEFORE = "import torch\nx = torch.zeros(3).cuda()\n"
-AFTER = 'import torch\nx = torch.zeros(3).to("xla")\n'
+AFTER = 'import torch\nimport torch_xla\n\nx = torch.zeros(3).to("xla")\n'
 
 
 @pytest.fixture

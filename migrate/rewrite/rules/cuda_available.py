@@ -62,6 +62,7 @@ class CudaAvailable(Rule):
             """,
             """
             import torch
+            import torch_xla
 
             device = torch.device("xla")
             where = torch.device("xla")
@@ -95,6 +96,7 @@ class CudaAvailable(Rule):
             import argparse
 
             import torch
+            import torch_xla
 
             parser = argparse.ArgumentParser()
             parser.add_argument('--no-cuda', action='store_true')

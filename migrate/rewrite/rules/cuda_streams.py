@@ -10,6 +10,8 @@ from migrate.rewrite.branch import unwrapped
 from migrate.rewrite.context import Context
 from migrate.rewrite.cuda_only import contexts_on_cuda, is_cuda, only_on_cuda, or_none
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.set_device import CONTEXTS as DEVICE_CONTEXTS
+from migrate.rewrite.rules.set_device import STREAM_CONTEXTS as CONTEXTS
 from migrate.rewrite.tree import code, is_attribute_of_self
 
 MADE = frozenset(
@@ -19,15 +21,6 @@ MADE = frozenset(
         "torch.cuda.current_stream",
         "torch.cuda.default_stream",
         "torch.cuda.streams.Stream",
-    }
-)
-CONTEXTS = frozenset(
-    {
-        "torch.autograd.profiler.emit_nvtx",
-        "torch.cuda.StreamContext",
-        "torch.cuda.nvtx.range",
-        "torch.cuda.profiler.profile",
-        "torch.cuda.stream",
     }
 )
 TOLD = frozenset(
@@ -144,7 +137,9 @@ class CudaStreams(Rule):
         if context.portable:
             yield from self._portable(node, context)
         elif isinstance(node, cst.With):
-            yield from unwrapped(self, node, CONTEXTS, "XLA keeps the order", context)
+            if any(_called(item.item, context) in CONTEXTS for item in node.items):
+                both = CONTEXTS | DEVICE_CONTEXTS
+                yield from unwrapped(self, node, both, "XLA keeps the order", context)
         elif isinstance(node, cst.Expr):
             if _is_told(node.value, context):
                 message = f"{code(node)} goes: XLA keeps the order"

@@ -50,7 +50,7 @@ class Device(Rule):
       `args.device = torch.cuda.current_device()`, `def f(device='cuda')`, and the default of the option
       `--device`.
 
-    `x.pin_memory()` goes, which is for copies to a GPU and raises without one.
+    `x.pin_memory()` goes, which raises without a GPU. A program imports torch_xla, which torch needs for it.
 
     Always `'xla'`, never `'xla:3'`: a replica sees one device, and its index is not the rank. The rank is
     followed from the launched worker through direct calls and assignments (`self.gpu_id = gpu_id`);
@@ -118,6 +118,7 @@ class Device(Rule):
             """,
             """
             import torch
+            import torch_xla
 
             device = torch.device('xla')
             weight = torch.zeros(3, device='xla').to(device)
@@ -156,6 +157,7 @@ class Device(Rule):
             import argparse
 
             import torch
+            import torch_xla
             from torch import device as Device
 
             parser = argparse.ArgumentParser()
@@ -195,6 +197,7 @@ class Device(Rule):
             """
             import torch
             import torch.distributed as dist
+            import torch_xla
 
             rank = dist.get_rank()
             acc = torch.device("xla")

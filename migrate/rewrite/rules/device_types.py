@@ -54,6 +54,7 @@ class DeviceTypes(Rule):
             """,
             """
             import torch
+            import torch_xla
 
             device = 'xla'
             device_type = 'xla' if 'xla' in device else 'cpu'

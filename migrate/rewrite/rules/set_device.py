@@ -21,6 +21,16 @@ SETTERS = frozenset(
     }
 )
 CONTEXTS = frozenset({"torch.cuda.device", "torch.cuda.device_of"})
+# A `with` that has one of these, too, is the rule cuda-streams' to edit.
+STREAM_CONTEXTS = frozenset(
+    {
+        "torch.autograd.profiler.emit_nvtx",
+        "torch.cuda.StreamContext",
+        "torch.cuda.nvtx.range",
+        "torch.cuda.profiler.profile",
+        "torch.cuda.stream",
+    }
+)
 
 
 class SetDevice(Rule):
@@ -105,7 +115,8 @@ class SetDevice(Rule):
         elif isinstance(node, cst.With) and context.portable:
             yield from contexts_on_cuda(self, node, CONTEXTS, context)
         elif isinstance(node, cst.With):
-            yield from unwrapped(self, node, CONTEXTS, "a replica sees one device", context)
+            if not any(_called(item.item, context) in STREAM_CONTEXTS for item in node.items):
+                yield from unwrapped(self, node, CONTEXTS, "a replica sees one device", context)
         elif context.qualified_name(node) in SETTERS and not _is_part(node, context):
             message = f"{code(node)}: remove it, a replica sees one device"
             yield from self.report(node, message)

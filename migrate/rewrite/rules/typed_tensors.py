@@ -59,6 +59,7 @@ class TypedTensors(Rule):
             """,
             """
             import torch
+            import torch_xla
 
             flag = torch.tensor([0], dtype=torch.int32, device="xla")
             weights = torch.empty(4 * 4, 2, dtype=torch.float32, device="xla").fill_(1.0)
@@ -79,6 +80,7 @@ class TypedTensors(Rule):
             """,
             """
             import torch
+            import torch_xla
 
             torch.set_default_device('xla')
             x = torch.ones(3).to('xla', torch.float16)

@@ -1,0 +1,247 @@
+"""After a rewrite, what is left of CUDA is named by a finding: an independent look at the output."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from migrate.rewrite.engine import rewrite_source
+from migrate.rewrite.rule import Example, Kind
+from migrate.rewrite.rules import all_rules
+from migrate.rewrite.source import parse
+
+NAMES = sorted(
+    name
+    for name in dir(torch.cuda)
+    if not name.startswith("_")
+    and not isinstance(getattr(torch.cuda, name), types.ModuleType)
+    and getattr(getattr(torch.cuda, name), "__module__", "torch.cuda").startswith("torch")
+)
+EXAMPLES = [
+    pytest.param(example, id=f"{rule.name}-{number}")
+    for rule in all_rules()
+    for number, example in enumerate(rule.examples)
+    if example.kind is not Kind.LEFT_ALONE
+]
+TRAINING = {
+    "options": """
+        import argparse
+        import torch
+        import torch.cuda as gpu
+        from torch import cuda, distributed as dist
+        from torch.nn.parallel import DistributedDataParallel as Wrapped
+
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--device", default="cuda:0" if cuda.is_available() else "cpu")
+        parser.add_argument("--dist-backend", default="nccl")
+        parser.add_argument("--local_rank", type=int, default=-1)
+        parser.add_argument("--no-cuda", action="store_true")
+
+
+        def main():
+            args = parser.parse_args()
+            use_cuda = not args.no_cuda and gpu.is_available()
+            gpu.set_device(args.local_rank)
+            dist.init_process_group(backend=args.dist_backend)
+            device = torch.device("cuda", args.local_rank) if use_cuda else torch.device("cpu")
+            loader_options = {"num_workers": 1, "pin_memory": True} if use_cuda else {}
+            model = Wrapped(Net().cuda(), device_ids=[args.local_rank])
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            free = cuda.mem_get_info()[0]
+            for x, y in torch.utils.data.DataLoader(data, **loader_options):
+                x, y = x.cuda(args.local_rank, non_blocking=True), y.to(device)
+                optimizer.zero_grad()
+                loss = model(x, y)
+                loss.backward()
+                optimizer.step()
+                gpu.synchronize()
+            print(free, gpu.max_memory_allocated(), dist.get_backend() == "nccl")
+
+
+        if __name__ == "__main__":
+            main()
+    """,
+    "spawned": """
+        import os
+        import torch
+        import torch.distributed as dist
+        import torch.multiprocessing as mp
+        from torch.cuda.amp import GradScaler, autocast
+
+
+        class Trainer:
+            def __init__(self, rank, size, backend="nccl"):
+                os.environ["MASTER_ADDR"] = "10.57.23.164"
+                dist.init_process_group(backend, rank=rank, world_size=size)
+                self.device = f"cuda:{rank}"
+                self.config = {"device": "cuda", "backend": "nccl"}
+                self.config["device"] = "cuda:%d" % rank
+                self.model = Net().to(self.device)
+                self.optimizer = torch.optim.AdamW(self.model.parameters(), fused=True)
+                self.scaler = GradScaler()
+                self.groups = [dist.new_group([i], backend="nccl") for i in range(size)]
+
+            def step(self, batch):
+                with autocast(dtype=torch.float16):
+                    loss = self.model(batch.to(self.device))
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+                return loss.item()
+
+
+        def worker(rank, size, loader):
+            trainer = Trainer(rank, size)
+            for batch in loader:
+                print(trainer.step(batch))
+            print(torch.cuda.get_device_name(rank), torch.cuda.memory_summary())
+
+
+        if __name__ == "__main__":
+            size = torch.cuda.device_count()
+            mp.spawn(worker, args=(size, make_loader()), nprocs=size)
+    """,
+    "typed": """
+        import torch
+        import torch.nn as nn
+
+        cuda = torch.cuda.is_available()
+        Tensor = torch.cuda.FloatTensor if cuda else torch.FloatTensor
+        model = nn.Linear(3, 3)
+        if cuda:
+            model.cuda()
+        probe = torch.empty(1).cuda().device
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        move = torch.Tensor.cuda
+        for x in loader:
+            valid = Tensor(x.size(0), 1).fill_(1.0)
+            if x.type() == "torch.cuda.HalfTensor" or x.is_cuda:
+                x = x.type(torch.cuda.FloatTensor)
+            with torch.cuda.device(0), torch.cuda.stream(torch.cuda.Stream()):
+                y = torch.cuda.LongTensor([0])
+            loss = model(x.cuda()).sum()
+            loss.backward()
+        states = [s.cuda() for s in torch.cuda.get_rng_state_all()]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            model(x)
+    """,
+}
+
+
+def rewritten(text: str) -> str:
+    return rewrite_source(parse(text.encode(), Path("script.py"))).data.decode()
+
+
+def unaccounted(text: str) -> list[str]:
+    """Return what of CUDA the script `text`, an output, holds on lines of which nothing is said."""
+    said = {note.line for note in rewrite_source(parse(text.encode(), Path("script.py"))).findings}
+    tree = ast.parse(text)
+    imported = dict(_imports(tree))
+    tree = ast.fix_missing_locations(_WithoutDisabledScalers().visit(tree))
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    found: list[str] = []
+
+    def look(statement: ast.AST, excused: bool) -> None:
+        inner = [
+            child
+            for part in ("body", "orelse", "finalbody", "handlers")
+            for child in getattr(statement, part, ())
+            if isinstance(child, ast.stmt | ast.ExceptHandler)
+        ]
+        first = getattr(statement, "lineno", 0)
+        last = max(first, inner[0].lineno - 1) if inner else getattr(statement, "end_lineno", 0)
+        spoken = any(line in said for line in range(first, last + 1))
+        if not (spoken or excused):
+            inside = {id(node) for child in inner for node in ast.walk(child)}
+            found.extend(
+                ast.unparse(node)
+                for node in ast.walk(statement)
+                if id(node) not in inside and _is_cuda(node, imported, own)
+            )
+        for child in inner:
+            look(child, excused or (spoken and isinstance(statement, ast.If)))
+
+    look(tree, excused=False)
+    return found
+
+
+class _WithoutDisabledScalers(ast.NodeTransformer):
+    """Takes out scalers that are switched off: they need no CUDA."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        off = [ast.unparse(word.value) for word in node.keywords if word.arg == "enabled"] == [
+            "False"
+        ]
+        if off and ast.unparse(node.func).endswith("GradScaler"):
+            return ast.Name("switched_off", ast.Load())
+        return ast.fix_missing_locations(self.generic_visit(node))  # type: ignore[return-value]
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                root = alias.name.split(".")[0]
+                yield (alias.asname, alias.name) if alias.asname else (root, root)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def _is_cuda(node: ast.AST, imported: dict[str, str], own: set[str]) -> bool:
+    if isinstance(node, ast.Constant):
+        return node.value == "nccl"
+    if isinstance(node, ast.Call):
+        moves = isinstance(node.func, ast.Attribute) and node.func.attr == "cuda"
+        return moves and "cuda" not in own
+    if isinstance(node, ast.Attribute | ast.Name):
+        text = ast.unparse(node)
+        root, _, rest = text.partition(".")
+        name = f"{imported.get(root, '')}.{rest}".rstrip(".")
+        return name.startswith("torch.cuda.")
+    return False
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_of_the_rules_own_examples(example: Example) -> None:
+    assert unaccounted(rewritten(example.before)) == []
+
+
+@pytest.mark.parametrize("script", TRAINING.values(), ids=TRAINING)
+def test_of_training_scripts(script: str) -> None:
+    text = rewritten(inspect.cleandoc(script) + "\n")
+    assert "xla" in text
+    assert unaccounted(text) == []
+
+
+@pytest.mark.parametrize("use", ["{}()", "kept = {}", "kept = f({}(3))", "g({})"])
+@pytest.mark.parametrize(
+    ("top", "spelled"),
+    [
+        ("import torch", "torch.cuda.{}"),
+        ("import torch.cuda as gpu", "gpu.{}"),
+        ("from torch import cuda as c", "c.{}"),
+        (f"from torch.cuda import {', '.join(f'{n} as {n}_' for n in NAMES)}", "{}_"),
+    ],
+    ids=["torch", "module", "package", "names"],
+)
+def test_of_every_name_of_torch_cuda(top: str, spelled: str, use: str) -> None:
+    text = "\n".join([top, *(use.format(spelled.format(name)) for name in NAMES)]) + "\n"
+    assert len(NAMES) > 100
+    assert unaccounted(rewritten(text)) == []
+
+
+def test_the_look_itself_finds_what_is_left() -> None:
+    text = (
+        "from torch import cuda as c\nimport torch\n\nx = torch.ones(3)\nc.synchronize\nx.cuda()\n"
+    )
+    tree = ast.parse(text)
+    found = [n for n in ast.walk(tree) if _is_cuda(n, dict(_imports(tree)), set())]
+    assert sorted(ast.unparse(node) for node in found) == ["c.synchronize", "x.cuda()"]
