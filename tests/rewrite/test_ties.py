@@ -94,6 +94,12 @@ NO_FLOWS = {
         ),
         TRAIN.replace("(rank)\n    torch", "(rank)\n    model.tie_weights()\n    torch"),
     ),
+    "another class of that file": (
+        f"{TIED}\n\nclass Other(torch.nn.Linear):\n    pass\n",
+        TRAIN.replace("Language", "Other"),
+    ),
+    "a type": (TIED, TRAIN.replace("model.to(rank)", "model.to(torch.bfloat16)")),
+    "the CPU": (TIED, TRAIN.replace("model.to(rank)", "model.to('cpu')")),
     "kept already": (TIED, TRAIN.replace("    model.to", f"    {SWAP}\n    model.to")),
 }
 
@@ -136,6 +142,16 @@ def test_what_needs_no_line_gets_none(flow: str, tmp_path: Path) -> None:
     done = rewrite(project(tmp_path, model, train))
     assert done.data.decode().count(SWAP) == train.count(SWAP)
     assert said(done) == []
+
+
+def test_a_device_that_is_not_known_is_one(tmp_path: Path) -> None:
+    unknown = TRAIN.replace("    model.to(rank)", "    device = choose(rank)\n    model.to(device)")
+    done = rewrite(project(tmp_path, TIED, unknown))
+    assert SWAP not in done.data.decode()
+    assert "if that is XLA" in said(done)[0]
+    with_cuda = unknown.replace("    device =", "    torch.cuda.empty_cache()\n    device =")
+    done = rewrite(project(tmp_path, TIED, with_cuda))
+    assert f"{SWAP}\n    model.to(device)" in done.data.decode()
 
 
 def test_each_branch_that_moves_keeps_the_ties(tmp_path: Path) -> None:

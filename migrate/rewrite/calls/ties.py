@@ -17,7 +17,8 @@ from pathlib import Path
 
 from migrate.rewrite.calls.analysis import Analysis
 from migrate.rewrite.calls.kinds import External, Instance, Value, class_around
-from migrate.rewrite.calls.scopes import Class, Function, ModuleScope, Scope
+from migrate.rewrite.calls.makers import bound_to, made_by, same_as
+from migrate.rewrite.calls.scopes import Function, ModuleScope, Scope
 
 End = tuple[int, int]
 
@@ -32,11 +33,6 @@ LANGUAGE_MODEL = re.compile(
 # A function for it, and the name of a parameter that is a weight of another module.
 TIES = re.compile(r"(^|_)(re)?tie(_|$)", re.IGNORECASE)
 SHARED = re.compile(r"weight|embed|tied|shared", re.IGNORECASE)
-# What gives back the module that it is called on.
-SAME = frozenset(
-    {"apply", "bfloat16", "cpu", "cuda", "double", "eval", "float", "half", "requires_grad_", "to"}
-    | {"train"}
-)
 
 
 @dataclass(frozen=True)
@@ -104,6 +100,7 @@ class Ties:
         self._callees: dict[Function, set[Function]] = {}
         self._runs: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
         self.moves: list[_Move] = []
+        self._every_move: list[tuple[ast.Call, Scope]] = []
         self._after: set[Tie] = set()  # made only when the model is on its device
         if self._own or any(b"transformers" in data for data in datas.values()):
             self._follow()
@@ -121,15 +118,48 @@ class Ties:
         for move in here:
             line, offset = move.call.end_lineno or 0, move.call.end_col_offset or 0
             ends[line, module.column(line, offset)] = tuple(sorted(move.ties, key=str))
-        elsewhere = {tie for tie in every if tie.path != path and tie not in moved}
+        elsewhere = self._elsewhere(path, moved) if alone else set()
         return FileTies(
             ends,
             {tie.line: tie for tie in own if tie not in moved},
             frozenset(tie.line for tie in own if tie in moved),
-            self._imported(path, elsewhere) if alone and elsewhere else {},
+            self._imported(path, elsewhere) if elsewhere else {},
             alone,
             self._swapped,
         )
+
+    def _elsewhere(self, script: Path, moved: set[Tie]) -> set[Tie]:
+        """Return the ties of other files that a model of `script` may have, those `moved` left out."""
+        others = {
+            tie: scope.region
+            for scope, ties in self._own.items()
+            for tie, _ in ties
+            if tie.path != script and tie not in moved
+        }
+        if not others:
+            return set()
+        moves = [(call, at) for call, at in self._every_move if at.module.path == script]
+        if any(self._is_made_by_name(call, at) for call, at in moves):
+            return set(others)
+        reached = self._analysis.reached_from(script)
+        return {tie for tie, region in others.items() if region in reached}
+
+    def _is_made_by_name(self, move: ast.Call, scope: Scope) -> bool:
+        """Whether what `move` moves is of a class that is chosen while the script runs."""
+        assert isinstance(move.func, ast.Attribute)
+        seen: set[Function] = set()
+        waiting: list[tuple[ast.expr, Scope]] = [(move.func.value, scope)]
+        while waiting:
+            for made, at in made_by(*waiting.pop()):
+                functions = [f for f in self._running(made) if f not in seen]
+                seen.update(functions)
+                waiting += [(returned, f) for f in functions for returned in f.returns]
+                if not self._running(made) and any(
+                    isinstance(called, ast.Subscript | ast.Call)
+                    for called in bound_to(made.func, at)
+                ):
+                    return True
+        return False
 
     def _imported(self, script: Path, ties: set[Tie]) -> dict[int, tuple[Tie, ...]]:
         """Return `ties` by the line of the first import of `script` that leads to their file."""
@@ -189,6 +219,7 @@ class Ties:
             self._own[scope] = [
                 (tie, root) for tie, root in ties if not _is_moved_above(tie, root, scope, moves)
             ]
+        self._every_move = moves
         for call, scope in moves:
             assert isinstance(call.func, ast.Attribute)
             model = call.func.value
@@ -198,14 +229,14 @@ class Ties:
 
     def _of(self, model: ast.expr, move: ast.Call, scope: Scope) -> Iterator[Tie]:
         """Yield the ties of `model`, which `move` moves in `scope`."""
-        while (inner := _same_as(model)) is not None:
+        while (inner := same_as(model)) is not None:
             model = inner
         for tie, root in self._own.get(scope, ()):
             if isinstance(model, ast.Name) and root == model.id and tie.line < move.lineno:
                 yield tie
         for value in self._analysis.evaluator.values(model, scope):
             yield from self._of_value(value, move, scope)
-        for made in _made_by(model, scope):
+        for made, _ in made_by(model, scope):
             for function in self._running(made):
                 yield from self._within(function)
             yield from self._of_library(made)
@@ -308,39 +339,3 @@ def _root(node: ast.AST) -> str:
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def _same_as(node: ast.expr) -> ast.expr | None:
-    """Return the module of `module.half()`, which gives it back."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.value if node.func.attr in SAME else None
-    return None
-
-
-def _made_by(model: ast.expr, scope: Scope) -> Iterator[ast.Call]:
-    """Yield the calls that may have made `model`, followed through the names of its scopes."""
-    seen: set[int] = set()
-    waiting: list[tuple[ast.expr, Scope]] = [(model, scope)]
-    while waiting:
-        node, at = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        match node:
-            case ast.Call():
-                yield node
-                if (inner := _same_as(node)) is not None:
-                    waiting.append((inner, at))
-                waiting += [(arg, at) for arg in node.args[:1]]  # what it wraps
-            case ast.IfExp(body=one, orelse=other):
-                waiting += [(one, at), (other, at)]
-            case ast.Name(id=name):
-                around: Scope | None = at
-                while around is not None and not around.bindings.get(name):
-                    around = around.parent
-                found = around.bindings[name] if around is not None else []
-                waiting += [(b.value, b.scope) for b in found if b.value is not None]
-            case ast.Attribute(value=ast.Name(id="self"), attr=name):
-                owner: Class | None = class_around(at)
-                found = owner.attributes.get(name, []) if owner is not None else []
-                waiting += [(b.value, b.scope) for b in found if b.value is not None]

@@ -11,7 +11,7 @@ from migrate.rewrite.context import Context
 from migrate.rewrite.devices import Kind, device_argument, is_move
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.optimizer_order import SWAP, OptimizerOrder
-from migrate.rewrite.tree import nodes_of
+from migrate.rewrite.tree import code, nodes_of
 
 COMMENT = "# Weights that modules of the model share stay shared."
 
@@ -29,7 +29,7 @@ class TiedWeights(Rule):
     transformers, most of which share the embedding's weight with the last layer.
 
     **Reported.** Such an assignment in a model that is not seen to move, in this file or in an imported one;
-    a move of such a model to a device that is not to be known from the file.
+    a move of such a model in a file that names no device.
 
     Source: torch_xla 2.9, transformers 5.23 (measured).
     """
@@ -177,14 +177,14 @@ class TiedWeights(Rule):
     ) -> Iterable[Edit | Finding]:
         where = ", ".join(str(tie) for tie in shared[:3])
         line = context.statement_around(node)
-        if not is_move(node, context):
-            arg = device_argument(node)
-            if arg is not None and _may_be_a_device(arg.value, context):
-                yield from self.report(
-                    node,
-                    f"modules of this model share a weight ({where}), which a move to a device makes two "
-                    f"weights of, if that is XLA: call {SWAP}(True) before it",
-                )
+        if not _may_be_a_move(node, context):
+            return
+        if not context.devices.are_used:
+            yield from self.report(
+                node,
+                f"modules of this model share a weight ({where}), which a move to a device makes two "
+                f"weights of, if that is XLA: call {SWAP}(True) before it",
+            )
         elif not isinstance(line, cst.SimpleStatementLine):
             yield from self.report(node, _by_hand(f"modules share a weight ({where})"))
         elif not _is_kept(node, context):
@@ -209,10 +209,16 @@ def _is_swapped(context: Context) -> bool:
     )
 
 
-def _may_be_a_device(node: cst.BaseExpression, context: Context) -> bool:
-    """Whether `node`, the first argument of `x.to(…)`, is neither a type of torch's nor the CPU."""
-    name = context.qualified_name(node) or ""
-    return not name.startswith("torch.") and context.devices.kind(node) is not Kind.CPU
+def _may_be_a_move(node: cst.Call, context: Context) -> bool:
+    """Whether `node`, `x.to(…)` or `x.cuda()`, moves to something that is not to be seen to be the CPU."""
+    if is_move(node, context):
+        return True
+    arg = device_argument(node)
+    if arg is None:
+        return False
+    is_type = (context.qualified_name(arg.value) or "").startswith("torch.")
+    is_type |= code(arg.value).endswith("dtype")
+    return not is_type and context.devices.kind(arg.value) is not Kind.CPU
 
 
 def _is_kept(node: cst.Call, context: Context) -> bool:
@@ -239,8 +245,12 @@ def _is_kept(node: cst.Call, context: Context) -> bool:
 def _keeps(move: cst.Call, context: Context) -> bool:
     """Whether `move` is one before which this rule writes its line, or an earlier one has it."""
     end = context.end(move)
-    is_one = (end.line, end.column) in context.calls.ties.moves and is_move(move, context)
-    return is_one and isinstance(context.statement_around(move), cst.SimpleStatementLine)
+    is_one = (end.line, end.column) in context.calls.ties.moves
+    return (
+        is_one
+        and _may_be_a_move(move, context)
+        and isinstance(context.statement_around(move), cst.SimpleStatementLine)
+    )
 
 
 def _below_swap(
