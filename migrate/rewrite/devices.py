@@ -238,7 +238,6 @@ class Devices:
     def are_used(self) -> bool:
         """Whether the script has anything to do with an accelerator."""
         packages = (
-            "shims.",
             "torch.accelerator.",
             "torch.cuda.",
             "torch.distributed.",

@@ -89,7 +89,7 @@ class Saving:
         context = self._context
         if context.moves_to_accelerator:
             return True
-        roots = ("shims", "torch.distributed", "torch.cuda", "torch_xla")
+        roots = ("torch.distributed", "torch.cuda", "torch_xla")
         names = (context.qualified_name(node) for node in context.all_of(cst.Attribute))
         if any(name is not None and name.startswith(roots) for name in names):
             return True

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
 from migrate.rewrite.devices import is_move
-from migrate.rewrite.ranks import LAUNCHERS
+from migrate.rewrite.ranks import LAUNCHERS, SCRIPT
 
 ASKS = frozenset(
     {
@@ -105,7 +105,7 @@ class ModuleLevel(Hazard):
         asks = facts.names.of(node.func) in ASKS
         if not asks and not is_move(node, facts.context):
             return
-        if RUNS_ITSELF in facts.called:
+        if not facts.called.isdisjoint({RUNS_ITSELF, SCRIPT}):
             return  # every replica executes the file again
         if facts.context.function_around(node) is None and facts.launches:
             if any(isinstance(above, cst.Lambda) for above in facts.context.ancestors(node)):
