@@ -91,6 +91,9 @@ def run_script(
     """
     if not script.is_file():
         raise NoScriptError(f"{script} is not a file", "give the path of a Python script")
+    if script.suffix == ".ipynb":
+        remedy = f"make a script of it: jupyter nbconvert --to script {script.name}"
+        raise NoScriptError(f"{script} is a notebook", remedy)
     for framework, extra in _NEEDED[side].items():
         if importlib.util.find_spec(framework) is None:
             raise FrameworkMissingError(
