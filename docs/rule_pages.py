@@ -9,12 +9,15 @@ from __future__ import annotations
 import difflib
 import inspect
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from migrate.hazards.hazard import Group, Hazard
 from migrate.hazards.rules import all_hazards
+from migrate.rewrite.engine import rewrite_source
 from migrate.rewrite.rule import Example, Kind, Rule
 from migrate.rewrite.rules import all_rules
+from migrate.rewrite.source import parse
 from migrate.views.check import hazard_page
 
 DOCS = Path(__file__).parent
@@ -38,16 +41,32 @@ def page(rule: Rule) -> str:
         if shown:
             parts.append(f"## {heading}")
             parts.extend(_example(example) for example in shown)
+        if kind is Kind.REWRITTEN and shown:
+            parts.append("## Rewritten with `--style portable`")
+            parts.extend(_portable(rule, shown[0]))
     return "\n\n".join(parts) + "\n"
 
 
 def _example(example: Example) -> str:
     if example.kind is not Kind.REWRITTEN:
         return f"```python\n{example.before}```"
-    before, after = example.before.splitlines(), example.after.splitlines()
-    diff = difflib.unified_diff(before, after, lineterm="", n=1000)
+    return _diff(example.before, example.after)
+
+
+def _diff(before: str, after: str) -> str:
+    diff = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1000)
     lines = list(diff)[3:]  # without the names of the files and the first position
     return "```diff\n" + "\n".join(lines) + "\n```"
+
+
+def _portable(rule: Rule, example: Example) -> list[str]:
+    """Return the parts of the page that show what becomes of `example` in the portable style."""
+    path = Path("notebook.ipynb" if rule.notebook else "script.py")
+    options = replace(rule.options, style="portable")
+    done = rewrite_source(parse(example.before.encode(), path), options=options)
+    own = [note.message for note in done.findings if note.rule == rule.name]
+    parts = [_diff(example.before, done.data.decode())] if done.changed else ["It stays as it is."]
+    return [*parts, *(f"Reported: {message}." for message in own)]
 
 
 def index(rules: tuple[Rule, ...]) -> str:

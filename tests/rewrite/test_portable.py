@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,20 +29,23 @@ SHOWN = [
     if example.kind is Kind.REWRITTEN
 ]
 ALL = [
-    pytest.param(example, id=f"{rule.name}-{number}")
+    pytest.param(rule, example, id=f"{rule.name}-{number}")
     for rule in all_rules()
     for number, example in enumerate(rule.examples)
 ]
 
 
-def rewritten(script: str, options: Options = PORTABLE) -> Rewrite:
-    name = "script.ipynb" if script.startswith("{") else "script.py"
-    return rewrite_source(parse(script.encode(), Path(name)), options=options)
+def rewritten(script: str, options: Options = PORTABLE, rule: Rule | None = None) -> Rewrite:
+    notebook = rule is not None and rule.notebook
+    path = Path("notebook.ipynb" if notebook else "script.py")
+    if rule is not None:
+        options = replace(rule.options, style=options.style)
+    return rewrite_source(parse(script.encode(), path), options=options)
 
 
 @pytest.mark.parametrize(("rule", "example"), SHOWN)
 def test_no_rule_writes_torch_xla(rule: Rule, example: Example) -> None:
-    done = rewritten(example.before)
+    done = rewritten(example.before, rule=rule)
     text = done.data.decode()
     left = [line for line in text.splitlines() if TORCH_XLA.search(line)]
     # What the script itself has of torch_xla and shims no word for stays, and is reported.
@@ -50,10 +54,10 @@ def test_no_rule_writes_torch_xla(rule: Rule, example: Example) -> None:
     assert lines <= {note.line for note in done.findings if note.rule == rule.name}
 
 
-@pytest.mark.parametrize("example", ALL)
-def test_a_second_run_changes_nothing(example: Example) -> None:
+@pytest.mark.parametrize(("rule", "example"), ALL)
+def test_a_second_run_changes_nothing(rule: Rule, example: Example) -> None:
     # The engine looks itself, by the same rules; this is a run on its own.
-    again = rewritten(rewritten(example.before).data.decode())
+    again = rewritten(rewritten(example.before, rule=rule).data.decode(), rule=rule)
     assert not again.changed
     assert not again.edits
 
