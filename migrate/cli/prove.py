@@ -11,6 +11,9 @@ import click
 from migrate.cli.options import as_json, takes_a_script
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 
+# As `python -m shims --start` knows them.
+STARTS = ("environment", "option", "spawn", "alone")
+
 
 @click.command(
     epilog="Example: migrate prove train.py --replicas 2 -- --epochs 1",
@@ -22,6 +25,16 @@ from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
     type=click.Path(path_type=Path),
     help="The rewritten script, where you have edited it; by default it is made on the fly.",
 )
+@click.option(
+    "--no-dropout",
+    is_flag=True,
+    help="Switch every dropout off on both sides: they draw different masks.",
+)
+@click.option(
+    "--start",
+    type=click.Choice(STARTS),
+    help="How the original starts its ranks, where it can in several ways.",
+)
 @as_json
 def prove(
     script: Path,
@@ -29,6 +42,8 @@ def prove(
     replicas: int,
     rewritten: Path | None,
     timeout: float | None,
+    no_dropout: bool,
+    start: str | None,
     json_output: bool,
 ) -> None:
     """Run the original and its rewrite, and compare losses and weights step by step.
@@ -51,7 +66,14 @@ def prove(
             rewritten = stack.enter_context(written_beside(done))
         with working(quiet=json_output) as progress:
             proof = prove_scripts(
-                script, rewritten, args, replicas=replicas, timeout=timeout, progress=progress
+                script,
+                rewritten,
+                args,
+                replicas=replicas,
+                timeout=timeout,
+                dropout=not no_dropout,
+                start=start,
+                progress=progress,
             )
     if json_output:
         show_json(proof_as_json(proof))

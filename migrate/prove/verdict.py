@@ -109,7 +109,7 @@ def notes(
     if dropout:
         found.append(
             f"dropout with p={dropout:g} was active: the two sides draw different masks, so their "
-            "losses differ; set it to 0 for a proof"
+            "losses differ; set it to 0 for a proof, or give --no-dropout"
         )
     if every and not any(step.losses for step in every):
         found.append("no backward pass was seen (torch.autograd.grad is not): no loss was compared")

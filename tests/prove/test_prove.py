@@ -28,11 +28,13 @@ def edited(source: str, *edits: tuple[str, str]) -> str:
     return source
 
 
-def prove_texts(folder: Path, before: str, after: str, replicas: int = 2) -> Proof:
+def prove_texts(
+    folder: Path, before: str, after: str, replicas: int = 2, dropout: bool = True
+) -> Proof:
     original, rewritten = folder / "train.py", folder / "train_xla.py"
     original.write_text(before)
     rewritten.write_text(after)
-    return prove(original, rewritten, replicas=replicas, timeout=250)
+    return prove(original, rewritten, replicas=replicas, timeout=250, dropout=dropout)
 
 
 @pytest.mark.parametrize("replicas", [2, 4])
@@ -193,11 +195,11 @@ def train(device):
 """
 
 
-def prove_accumulation(folder: Path, *edits: tuple[str, str]) -> Proof:
+def prove_accumulation(folder: Path, *edits: tuple[str, str], dropout: bool = True) -> Proof:
     program = edited(ACCUMULATION, *edits)
     before = edited(program, ("SYNC", "pass")) + "train('cuda')\n"
     after = "import torch_xla\n" + edited(program, ("SYNC", "torch_xla.sync()")) + "train('xla')\n"
-    return prove_texts(folder, before, after)
+    return prove_texts(folder, before, after, dropout=dropout)
 
 
 def test_accumulation_clipping_buffers_and_two_optimizers_without_a_launch(tmp_path: Path) -> None:
@@ -228,6 +230,13 @@ def test_a_difference_under_dropout_is_explained(tmp_path: Path) -> None:
     proof = prove_accumulation(tmp_path, ("DROPOUT", "0.5"), ("MOMENTUM", "0.0"))
     assert proof.verdict is Verdict.DIFFERS
     assert any("dropout with p=0.5 was active" in note for note in proof.notes)
+
+
+def test_dropout_can_be_switched_off(tmp_path: Path) -> None:
+    changed = ("DROPOUT", "0.5"), ("MOMENTUM", "0.0")
+    proof = prove_accumulation(tmp_path, *changed, dropout=False)
+    assert proof.verdict is Verdict.EQUAL, proof.message
+    assert "every dropout was switched off on both sides" in proof.notes
 
 
 @pytest.mark.long
