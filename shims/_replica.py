@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch_xla
 from torch.distributed import distributed_c10d
 
+from shims import _reducer
 from shims._collectives import Collectives, caller
 from shims.errors import NotSimulatedError, RefusedOnTpuError
 
@@ -36,6 +37,7 @@ def join(rank: int, size: int, port: int, *, serve: bool = False) -> None:
     collectives = Collectives(dist.PrefixStore("shims", store), rank, size)
     _patch_topology(rank, size)
     _patch_collectives(_CLayer(collectives))
+    _reducer.install(collectives, _fetch)
     _refuse_object_collectives()
 
 

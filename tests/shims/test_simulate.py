@@ -81,6 +81,23 @@ def test_a_runtime_used_before_launch_is_refused(tmp_path: Path) -> None:
     assert "Runtime is already initialized" in done.stderr.splitlines()[-1]
 
 
+def test_ddp_averages_as_its_reducer_does() -> None:
+    done = run(PROGRAMS / "ddp_reducer.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = done.stdout.splitlines()
+    assert [line for line in said if line.startswith("equal: ")] == [
+        "equal: all parameters, 10 gradients",
+        "equal: no_sync: nothing is averaged, 10 gradients",
+        "equal: accumulated, then averaged, 10 gradients",
+        # The branch of each replica, and what both use.
+        "equal: unused parameters, 8 gradients",
+        "equal: bfloat16, 10 gradients",
+    ]
+    (refused,) = [line for line in said if line.startswith("refused: ")]
+    assert "Expected to have finished reduction in the prior iteration" in refused
+    assert "others.1.weight, others.1.bias, others.2.weight, others.2.bias" in refused
+
+
 def test_a_start_by_torchrun_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch_xla\n")
