@@ -18,6 +18,9 @@ from migrate.rewrite.launch import RANKS
 from migrate.rewrite.ranks import LAUNCHERS
 from migrate.rewrite.tree import string_value, targets
 
+EXPORTS = frozenset({"torch.onnx.export", "torch.jit.save"})
+RUNTIMES = frozenset({"onnx", "onnxruntime", "tensorrt", "torch_tensorrt", "coremltools"})
+
 
 class Facts:
     """A script with everything that is known about it before a hazard looks.
@@ -104,6 +107,11 @@ class Facts:
     def names(self) -> Names:
         """The imported names of the script."""
         return Names(self.context)
+
+    @cached_property
+    def exports(self) -> bool:
+        """Whether the script exports a model: to ONNX, TensorRT, Core ML, or with torch.jit.save."""
+        return not self.called.isdisjoint(EXPORTS) or not self.names.roots.isdisjoint(RUNTIMES)
 
     @property
     def uses_xla(self) -> bool:

@@ -11,6 +11,7 @@ from migrate.hazards.common import NamedHazard
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hit, Severity, example
 from migrate.hazards.only_cuda import goes_well, guards_cuda_only, only_with_cuda
+from migrate.rewrite.tree import code
 
 
 class CudaAvailable(NamedHazard):
@@ -51,6 +52,8 @@ class CudaAvailable(NamedHazard):
                 torch.manual_seed(number)
                 if torch.cuda.is_available():  # XLA704 info
                     torch.cuda.manual_seed_all(number)
+                workers = torch.cuda.device_count()  # XLA704 info
+                print(max(workers, 1))
                 if torch.cuda.device_count() > 1:  # XLA704
                     return torch.cuda.device_count()  # XLA704 info
             """
@@ -79,5 +82,29 @@ class CudaAvailable(NamedHazard):
         counts = facts.names.of(node) == "torch.cuda.device_count"
         for hit in super().find(node, facts):
             inert = guards_cuda_only(node, facts) if counts else goes_well(node, facts)
-            inert = inert or only_with_cuda(node, facts)
+            inert = inert or only_with_cuda(node, facts) or _skips(node, facts)
             yield replace(hit, severity=Severity.INFO) if inert else hit
+
+
+def _skips(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether the answer decides about a test (`@unittest.skipIf`), or is one of several numbers in `max`."""
+    call = facts.context.parent(node)
+    assign = facts.context.parent(call)
+    if any(isinstance(above, cst.Decorator) for above in facts.context.ancestors(node)):
+        return True
+    if not isinstance(assign, cst.Assign) or not isinstance(assign.targets[0].target, cst.Name):
+        return False
+    name = assign.targets[0].target
+    around = facts.context.function_around(node)
+    uses = [
+        one
+        for one in facts.context.references(name.value)
+        if one is not name and facts.context.function_around(one) is around
+    ]
+    return bool(uses) and all(_in_max(one, facts) for one in uses)
+
+
+def _in_max(name: cst.Name, facts: Facts) -> bool:
+    arg = facts.context.parent(name)
+    call = facts.context.parent(arg)
+    return isinstance(arg, cst.Arg) and isinstance(call, cst.Call) and code(call.func) == "max"

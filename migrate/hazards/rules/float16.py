@@ -11,6 +11,7 @@ from migrate.hazards.entries import Kind
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
 
+TENSORS = (Kind.DEVICE, Kind.TENSOR, Kind.MODEL)
 NAMES = frozenset({"torch.float16", "torch.half", "torch.HalfTensor", "torch.cuda.HalfTensor"})
 
 
@@ -37,6 +38,7 @@ class Float16(Hazard):
             def load(x):
                 model = torch.nn.Linear(3, 3)
                 model.half()  # XLA502
+                print(x.to(torch.float16).cpu().numpy())  # XLA502 info
                 return model(x.to("cuda", dtype=torch.float16))  # XLA502
             """
         ),
@@ -66,26 +68,38 @@ class Float16(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one dtype or conversion."""
-        message = "a TPU computes in bfloat16, float16 needs a loss scaler: bfloat16, without one"
-        if isinstance(node, cst.Call):
-            asked = method(node) == "half" and not node.args
-            if asked and facts.tensors.kind(receiver(node)) in (
-                Kind.DEVICE,
-                Kind.TENSOR,
-                Kind.MODEL,
-            ):
-                yield self.hit(node, f".half(): {message}")
+        """Yield one dtype or conversion; information where it is for a file or another runtime."""
+        what = self._what(node, facts)
+        if what is None:
             return
+        message = "a TPU computes in bfloat16, float16 needs a loss scaler: bfloat16, without one"
+        elsewhere = facts.exports or _is_fetched(node, facts)
+        severity = Severity.INFO if elsewhere else self.severity
+        yield self.hit(node, f"{what}: {message}", severity)
+
+    def _what(self, node: cst.CSTNode, facts: Facts) -> str | None:
+        if isinstance(node, cst.Call):
+            if method(node) != "half" or node.args:
+                return None
+            return ".half()" if facts.tensors.kind(receiver(node)) in TENSORS else None
         name = facts.names.of(node)
         above = facts.context.parent(node)
-        listed = isinstance(
-            above, cst.Comparison | cst.ComparisonTarget | cst.BaseDictElement | cst.Element
-        )
-        if isinstance(above, cst.Arg) and is_a_type(node, facts):
-            return  # isinstance(x, torch.HalfTensor)
-        call = facts.context.parent(above)
-        if isinstance(call, cst.Call) and isinstance(above, cst.Arg):
-            listed = listed or method(call).startswith("assert")  # assertEqual(x.dtype, torch.half)
-        if name in NAMES and not listed:
-            yield self.hit(node, f"{name}: {message}")
+        compared = cst.Comparison | cst.ComparisonTarget | cst.BaseDictElement | cst.Element
+        if name not in NAMES or isinstance(above, compared):
+            return None
+        if isinstance(above, cst.Arg):
+            call = facts.context.parent(above)
+            asserts = method(call).startswith("assert") if call is not None else False
+            if asserts or is_a_type(node, facts):
+                return None
+        return name
+
+
+def _is_fetched(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether what is converted goes to the host at once: `x.to(torch.float16).cpu().numpy()`."""
+    for above in (node, *facts.context.ancestors(node)):
+        if isinstance(above, cst.BaseStatement):
+            return False
+        if isinstance(above, cst.Attribute) and above.attr.value in ("cpu", "numpy"):
+            return True
+    return False

@@ -82,5 +82,7 @@ class JitScript(NamedHazard):
         around = facts.context.function_around(node)
         if around is None or not (isinstance(above, cst.Call) and above.func is node):
             return False
+        if facts.exports:
+            return True
         calls = nodes_of(around.body, cst.Call)
         return any(facts.names.of(c.func) == "torch.jit.save" or method(c) == "save" for c in calls)
