@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.launch import Style
 from migrate.rewrite.ranks import LAUNCHERS, PROCESS, SPAWN
 from migrate.rewrite.tree import bind, code, elements, nodes_of
 
@@ -53,6 +54,24 @@ def launches(node: cst.Call, context: Context) -> bool:
         context.qualified_name(call.func) in LAUNCHERS | PROCESS
         and context.function_around(call) is around
         for call in nodes_of(around or context.module, cst.Call)
+    )
+
+
+def runs_at_launch(node: cst.Call, context: Context) -> bool:
+    """Whether the function around `node` is called in the process that starts the replicas.
+
+    XLA must not be touched there: the launch would fail.
+    """
+    around = context.function_around(node)
+    if around is None or context.launch.style is not Style.SPAWN:
+        return False
+    calls = (context.parent(mention) for mention in context.references(around.name.value))
+    return any(
+        isinstance(call, cst.Call)
+        and isinstance(call.func, cst.Name)
+        and call.func.value == around.name.value
+        and not context.launch.in_replica(call)
+        for call in calls
     )
 
 

@@ -16,13 +16,12 @@ from migrate.rewrite.seeds import (
     XLA_SEED,
     launched_worker_seeds,
     launches,
+    runs_at_launch,
     worker_seed,
 )
 from migrate.rewrite.tree import code, keyword, nodes_of
 
 BY_HAND = {
-    "torch.cuda.get_rng_state_all": "is empty on XLA: torch_xla.core.xla_model.get_rng_state()",
-    "torch.cuda.set_rng_state_all": "torch_xla.core.xla_model.set_rng_state(state), a number",
     "torch.cuda.seed": "has no effect on XLA: torch_xla.manual_seed(seed)",
     "torch.cuda.seed_all": "has no effect on XLA: torch_xla.manual_seed(seed)",
     "torch.cuda.initial_seed": "raises on XLA: keep the seed in a variable",
@@ -30,7 +29,7 @@ BY_HAND = {
 STATES = frozenset(
     f"torch.cuda.{module}{name}"
     for module in ("", "random.")
-    for name in ("get_rng_state", "set_rng_state")
+    for name in ("get_rng_state", "set_rng_state", "get_rng_state_all", "set_rng_state_all")
 )
 
 
@@ -40,7 +39,8 @@ class Rng(Rule):
     **What it does.** `torch.manual_seed(s)` seeds the CPU and the GPU, not XLA: without a seed of its own,
     dropout differs from run to run. `torch_xla.manual_seed(s)` comes after it, or takes the place of
     `torch.cuda.manual_seed(s)` or `manual_seed_all(s)`, once. `torch.cuda.get_rng_state()` and
-    `set_rng_state` become those of `torch_xla.core.xla_model`, where the state is a number.
+    `set_rng_state`, with or without `_all`, become those of `torch_xla.core.xla_model`, where the state is
+    a number.
     `torch.Generator(device='cuda')` becomes a generator on the CPU: it draws other numbers than on the
     GPU, and they are copied to the device where one is asked for.
 
@@ -51,8 +51,8 @@ class Rng(Rule):
     seed is made of. It seeds nothing else: the processes of `mp.spawn` do not have the seed of the CPU
     either.
 
-    **Reported.** A seed in the launching process that the worker does not receive. The states of all GPUs
-    together; a state that is used as a tensor.
+    **Reported.** A seed in the launching process that the worker does not receive, and one in a function
+    that this process calls, too. The states of all GPUs taken one by one; a state that is used as a tensor.
 
     Source: torch_xla 2.9 (measured: torch.manual_seed leaves XLA's numbers as they are, Generator('xla')
     raises, a seed before the launch stops the launch); pytorch/xla#2092.
@@ -97,7 +97,8 @@ class Rng(Rule):
             model = torch.nn.Linear(2, 2).cuda()
             generator = torch.Generator(device='cuda')
             state = {'rng': torch.cuda.get_rng_state()}
-            torch.cuda.set_rng_state(state['rng'])
+            torch.cuda.set_rng_state(state['rng'].cpu())
+            states = torch.cuda.get_rng_state_all()
             """,
             """
             import torch
@@ -112,6 +113,7 @@ class Rng(Rule):
             generator = torch.Generator()
             state = {'rng': xm.get_rng_state()}
             xm.set_rng_state(state['rng'])
+            states = xm.get_rng_state()
             """,
         ),
         left_alone(
@@ -189,10 +191,31 @@ class Rng(Rule):
         reported(
             """
             import torch
+            import torch.multiprocessing as mp
 
-            states = torch.cuda.get_rng_state_all()
+
+            def set_seed(seed):
+                torch.manual_seed(seed)
+
+
+            def worker(rank):
+                set_seed(rank)
+                torch.ones(3).cuda()
+
+
+            if __name__ == "__main__":
+                set_seed(0)
+                mp.spawn(worker, nprocs=2)
             """,
-            "is empty on XLA",
+            "must not be touched",
+        ),
+        reported(
+            """
+            import torch
+
+            states = [state.cpu() for state in torch.cuda.get_rng_state_all()]
+            """,
+            "the state is a number",
         ),
     )
 
@@ -226,6 +249,9 @@ class Rng(Rule):
             if worker_seed(node, context) is None and not launched_worker_seeds(node, context):
                 yield from self.report(node, _IN_THE_WORKER)
             return
+        if runs_at_launch(node, context):
+            yield from self.report(node, _TOO_EARLY)
+            return
         small = context.parent(node)
         line = context.parent(small)
         if not isinstance(small, cst.Expr | cst.Assign) or len(node.args) != 1:
@@ -257,6 +283,9 @@ class Rng(Rule):
                 message = f"{code(node)} goes: the worker seeds XLA"
                 yield self.edit(small, lambda _: cst.RemoveFromParent(), message, consumes=[node])
             return
+        if runs_at_launch(node, context):
+            yield from self.report(node, _TOO_EARLY)
+            return
         block = context.parent(context.parent(small))
         for twin in _twins(node, context):
             earlier = context.position(twin).line < context.position(node).line
@@ -270,9 +299,9 @@ class Rng(Rule):
         yield self.edit(node.func, lambda _: seed, message, consumes=[node.func])
 
     def _state(self, node: cst.Call, name: str, context: Context) -> Iterable[Edit | Finding]:
-        last = name.rsplit(".", 1)[-1]
+        last = name.rsplit(".", 1)[-1].removesuffix("_all")
         kept = 1 if last == "set_rng_state" else 0
-        if isinstance(context.parent(node), cst.Attribute) or any(a.star for a in node.args):
+        if _is_taken_apart(node, context):
             message = f"{code(node)}: torch_xla.core.xla_model.{last}, where the state is a number"
             yield from self.report(node, message)
             return
@@ -281,7 +310,12 @@ class Rng(Rule):
 
         def replace(updated: cst.Call) -> cst.Call:
             args = [a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in updated.args[:kept]]
-            args = [a.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT) for a in args]
+            args = [
+                a.with_changes(
+                    keyword=None, equal=cst.MaybeSentinel.DEFAULT, value=_number(a.value)
+                )
+                for a in args
+            ]
             return updated.with_changes(func=function, args=args)
 
         message = f"{name} → xm.{last}: a number, so that states of CUDA checkpoints do not load"
@@ -308,6 +342,29 @@ _IN_THE_WORKER = (
     "seeds only the process that launches the replicas: torch.manual_seed(seed) and "
     "torch_xla.manual_seed(seed) in the worker"
 )
+_TOO_EARLY = (
+    "this function runs in the process that launches the replicas, where XLA must not be touched: "
+    "torch_xla.manual_seed(seed) in the worker, beside the call of it there"
+)
+
+
+def _number(state: cst.BaseExpression) -> cst.BaseExpression:
+    """Return the state, a number on XLA, without what moves a tensor: `state.cpu()`."""
+    if not isinstance(state, cst.Call) or not isinstance(state.func, cst.Attribute):
+        return state
+    moves = state.func.attr.value in ("byte", "cpu", "to", "type")
+    return _number(state.func.value) if moves else state
+
+
+def _is_taken_apart(node: cst.Call, context: Context) -> bool:
+    """Whether the states of all GPUs are used one by one, or the state as a tensor."""
+    around = context.parent(node)
+    if isinstance(
+        around, cst.Attribute | cst.Subscript | cst.For | cst.CompFor | cst.StarredElement
+    ):
+        return True
+    comprehensions = (cst.ListComp, cst.GeneratorExp, cst.List, cst.Tuple)
+    return any(arg.star or isinstance(arg.value, comprehensions) for arg in node.args)
 
 
 def _twins(node: cst.Call, context: Context) -> Iterator[cst.Call]:
