@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.rewrite.barrier_pairs import is_met
 from migrate.rewrite.collective_calls import as_shims, called, makes_gloo_group
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -28,8 +29,8 @@ class Barrier(Rule):
     pending graph and waits for it. A barrier in the middle of a step, before a collective of the same
     iteration, goes: the collective waits for all replicas, and a rendezvous would cut the step in two.
 
-    **Reported.** A barrier that only some replicas reach, without its other half: all replicas have to
-    come to a rendezvous. A barrier of a group that is not certainly one over gloo, one with
+    **Reported.** A barrier that only some replicas reach, where the others do not plainly come to another
+    half of it: all replicas have to come to a rendezvous. A barrier of a group that is not certainly one over gloo, one with
     `async_op=True`, and `monitored_barrier`, which is for gloo only.
 
     Source: torch_xla 2.9, `ProcessGroupXla.barrier` and `xm.xla_rendezvous` (measured on two replicas,
@@ -148,6 +149,8 @@ class Barrier(Rule):
             def save(rank):
                 if rank == 0:
                     dist.barrier()
+                if rank == 0:
+                    dist.barrier()
             """,
             "only some replicas",
         ),
@@ -177,7 +180,7 @@ class Barrier(Rule):
         around = context.function_around(node) or context.module
         halves = [b for b in _barriers(around, context) if _is_half(b, context)]
         is_half = any(half is node for half in halves)
-        if is_half and len(halves) < 2:
+        if is_half and not is_met(node, halves, context):
             message = (
                 "only some replicas come to this barrier; it does nothing on XLA, and a rendezvous "
                 "would wait for the others for ever: let all replicas come to it, or remove it"
