@@ -30,8 +30,8 @@ class Barrier(Rule):
     iteration, goes: the collective waits for all replicas, and a rendezvous would cut the step in two.
 
     **Reported.** A barrier that only some replicas reach, where the others do not plainly come to another
-    half of it: all replicas have to come to a rendezvous. A barrier of a group that is not certainly one over gloo, one with
-    `async_op=True`, and `monitored_barrier`, which is for gloo only.
+    half of it: all replicas have to come to a rendezvous. A barrier of a group that is not certainly one
+    over gloo, one with `async_op=True`, and `monitored_barrier`, which is for gloo only.
 
     Source: torch_xla 2.9, `ProcessGroupXla.barrier` and `xm.xla_rendezvous` (measured on two replicas,
     the pair too).
