@@ -62,6 +62,7 @@ docs: install
 bench: install
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/shims_overhead.py
+	$(BIN)/python benchmarks/simulation_overhead.py
 	$(BIN)/python benchmarks/rewrite_speed.py
 
 constraints: install

@@ -2,7 +2,7 @@
 
 Nothing of the device is read: torch_xla's own metrics, its dump of executed graphs and the Python
 stack at each sync are the source. The dump costs a text of the whole graph for each execution, so the
-times of an observed run are not those of a run without; `benchmarks/observe_overhead.py` measures it.
+times of an observed run are not those of a run without; `benchmarks/simulation_overhead.py` measures it.
 """
 
 from __future__ import annotations
