@@ -138,7 +138,10 @@ class GuardedCollective(NamedHazard):
                 continue
             if not self._has_other_half(node, guard, facts):
                 line = facts.context.position(guard).line
-                yield self.hit(node, f"{hit.message} (line {line}): the others wait for ever")
+                happens = "the others wait for ever"
+                if facts.names.of(node) == "torch.distributed.barrier":
+                    happens = "does nothing on XLA, and a rendezvous here would wait for ever"
+                yield self.hit(node, f"{hit.message} (line {line}): {happens}")
 
     def _has_other_half(self, node: cst.CSTNode, guard: cst.CSTNode, facts: Facts) -> bool:
         """Whether the replicas that do not come to a barrier come to another one of the same function."""
