@@ -52,6 +52,11 @@ def _for_cuda(node: cst.CSTNode, context: Context) -> Iterator[cst.CSTNode]:
         yield node
     elif isinstance(node, cst.If | cst.IfExp) and _is_cuda(node.test, context):
         yield node.body
+    elif isinstance(node, cst.BooleanOperation) and isinstance(node.operator, cst.And):
+        if _is_cuda(node.left, context):
+            yield node.right
+    elif isinstance(node, cst.BooleanOperation) and _is_cuda(node.left, context, cst.NotEqual):
+        yield node.right
 
 
 def asks_for_device_type(node: cst.Comparison, context: Context) -> bool:
@@ -63,14 +68,17 @@ def asks_for_device_type(node: cst.Comparison, context: Context) -> bool:
     return isinstance(left, cst.Call) and context.qualified_name(left.func) in ASKED
 
 
-def _is_cuda(test: cst.BaseExpression, context: Context) -> bool:
-    """Whether `test` holds on CUDA only."""
-    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+def _is_cuda(
+    test: cst.BaseExpression, context: Context, operator: type[cst.BaseCompOp] = cst.Equal
+) -> bool:
+    """Whether `test` holds on CUDA only; with `NotEqual`, everywhere else."""
+    joined = isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And)
+    if joined and operator is cst.Equal and isinstance(test, cst.BooleanOperation):
         return _is_cuda(test.left, context) or _is_cuda(test.right, context)
     if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
         return False
     asked = test.comparisons[0]
-    equal = isinstance(asked.operator, cst.Equal) and string_value(asked.comparator) == "cuda"
+    equal = isinstance(asked.operator, operator) and string_value(asked.comparator) == "cuda"
     return equal and asks_for_device_type(test, context)
 
 
