@@ -55,6 +55,11 @@ class TestStyle:
             "def rank():\n    return os.getenv('LOCAL_RANK')\n\n\nME = rank()",
             "import torch\nweight = torch.zeros(3).cuda()",
             "p = argparse.ArgumentParser()\np.add_argument('--local_rank')\nargs = p.parse_args()",
+            "rank = int(os.environ['SLURM_PROCID'])",
+            "def run(local_rank=int(os.environ.get('LOCAL_RANK', 0))):\n    print(local_rank)",
+            "class Settings:\n    local_rank = int(os.environ['LOCAL_RANK'])",
+            "class Settings:\n    def rank(self, default=os.getenv('RANK')):\n        return default",
+            "@only_if(os.environ['RANK'] == '0')\ndef log(text):\n    print(text)",
         ],
     )
     def test_what_asks_for_the_rank_or_the_device_while_it_is_read_runs_as_a_whole(
@@ -65,7 +70,12 @@ class TestStyle:
 
     @pytest.mark.parametrize(
         "top",
-        ["def rank():\n    return os.environ['RANK']", "os.environ['RANK'] = '0'", "EPOCHS = 3"],
+        [
+            "def rank():\n    return os.environ['RANK']",
+            "os.environ['RANK'] = '0'",
+            "EPOCHS = 3",
+            "class Settings:\n    def rank(self, default=-1):\n        return os.getenv('RANK', default)",
+        ],
     )
     def test_what_only_defines_does_not(self, top: str) -> None:
         assert style(guarded(top)) is Style.MAIN
