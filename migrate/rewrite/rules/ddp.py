@@ -52,8 +52,8 @@ class Ddp(Rule):
     not know the rest.
 
     **Reported.** A call with `*` or `**` arguments. An explicit `gradient_as_bucket_view=False`, and a
-    script that moves nothing to a device, its own or one that another file names, are reported too, the
-    call being rewritten all the same.
+    script that makes the model and moves nothing to a device, its own or one that another file names, are
+    reported too, the call being rewritten all the same.
 
     Source: torch_xla 2.9 (measured); pytorch/xla's own DDP example.
     """
@@ -128,6 +128,15 @@ class Ddp(Rule):
         ),
         reported(
             """
+            from torch import nn
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+            model = DDP(nn.Linear(3, 1))
+            """,
+            "moves no model to a device",
+        ),
+        reported(
+            """
             from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -154,7 +163,8 @@ class Ddp(Rule):
             )
             yield from self.report(node, message)
             return
-        if not context.moves_to_accelerator and not _moves_to_a_named_device(context):
+        moves = context.moves_to_accelerator or _moves_to_a_named_device(context)
+        if not moves and _is_made_here(bound.get("module"), context):
             moved = "shims.to_device(model)" if context.portable else "model.to('xla')"
             message = f"the script moves no model to a device: `{moved}` must come before DDP"
             yield from self.report(node, message)
@@ -244,3 +254,21 @@ def _moves_to_a_named_device(context: Context) -> bool:
         if isinstance(last, cst.Name) and NAMES_A_DEVICE.search(last.value):
             return True
     return False
+
+
+def _is_made_here(module: cst.Arg | None, context: Context) -> bool:
+    """Whether the script itself makes the model; one that it is given its caller has moved."""
+    value = module.value if module is not None else None
+    if not isinstance(value, cst.Name | cst.Attribute):
+        return value is not None
+    name = code(value)
+    bound = list(context.bound_values(value)) if isinstance(value, cst.Name) else []
+    if isinstance(value, cst.Attribute):
+        assigns = context.all_of(cst.Assign)
+        bound = [a.value for a in assigns if any(code(t.target) == name for t in a.targets)]
+    wraps = [
+        one
+        for one in bound
+        if isinstance(one, cst.Call) and context.qualified_name(one.func) in DDP
+    ]
+    return any(one not in wraps and not isinstance(one, cst.Param | cst.Name) for one in bound)
