@@ -14,13 +14,15 @@ from pathlib import Path
 
 from migrate.hazards.hazard import Group, Hazard
 from migrate.hazards.rules import all_hazards
-from migrate.rewrite.engine import rewrite_source
+from migrate.rewrite.engine import rewrite, rewrite_source
+from migrate.rewrite.options import Options
 from migrate.rewrite.rule import Example, Kind, Rule
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.source import parse
 from migrate.views.check import hazard_page
 
 DOCS = Path(__file__).parent
+GUIDE = DOCS / "shims" / "portable.md"
 
 
 def title(rule: Rule) -> str:
@@ -102,9 +104,25 @@ def all_pages() -> dict[str, dict[str, str]]:
     }
 
 
+def guide() -> str:
+    """Return docs/shims/portable.md with the diff that the tool makes now of the CUDA script."""
+    source = DOCS.parent / "examples" / "portable" / "cuda_original.py"
+    done = rewrite(source, options=Options(style="portable"))
+    before, after = source.read_text().splitlines(), done.data.decode().splitlines()
+    lines = list(difflib.unified_diff(before, after, lineterm="", n=1))[2:]
+    made = "\n".join(["```diff", *lines, "```"])
+    head, first, rest = GUIDE.read_text().partition("from here -->\n")
+    _, last, tail = rest.partition("<!-- to here -->")
+    return f"{head}{first}{made}\n{last}{tail}"
+
+
 def main() -> int:
     """Write or check the pages; return the exit code."""
     stale = []
+    if GUIDE.read_text() != guide():
+        stale.append("docs/shims/portable.md")
+        if "--check" not in sys.argv[1:]:
+            GUIDE.write_text(guide())
     for folder, pages in all_pages().items():
         written = {path.name: path.read_text() for path in (DOCS / folder).glob("*.md")}
         differ = sorted(
