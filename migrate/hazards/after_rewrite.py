@@ -100,6 +100,8 @@ def origins(before: Sequence[str], after: Sequence[str]) -> dict[int, tuple[int,
     indentation, which a block put around them changes. A changed line comes from the line that it took
     the place of; a line that was added has none.
     """
+    if before == after:
+        return {number: (number, 0) for number in range(1, len(before) + 1)}
     stripped = [line.strip() for line in before], [line.strip() for line in after]
     matcher = difflib.SequenceMatcher(None, *stripped, autojunk=False)
     found = {}

@@ -19,6 +19,7 @@ from migrate.hazards.reach import Entries, Leaving, leaving, reached, starts
 from migrate.rewrite.calls.analysis import Analysis
 from migrate.rewrite.calls.facts import ModuleCalls, calls_of_file
 from migrate.rewrite.context import Context
+from migrate.rewrite.memory import collect_seldom
 from migrate.rewrite.notebook_cells import code_of
 from migrate.rewrite.project import MOST_MODULES, Project, root_of
 from migrate.rewrite.source import parse
@@ -64,7 +65,7 @@ class Followed:
         if processes > 1:
             # Not forked: the caller may have threads.
             spawn = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(processes, mp_context=spawn)
+            self._pool = ProcessPoolExecutor(processes, spawn, collect_seldom)
         self._calls: dict[Path, ModuleCalls] = {}
         self._entries: dict[Path, dict[int, Entry]] = {}
         concerned = set(files)

@@ -15,6 +15,7 @@ from migrate.hazards.finding import Finding
 from migrate.hazards.followed import Followed, Job
 from migrate.hazards.hazard import Severity
 from migrate.hazards.prescan import may_hold_hazards
+from migrate.rewrite.memory import seldom_collected
 from migrate.rewrite.notebook_text import SUFFIX, read_notebook
 from migrate.rewrite.source import UnreadableScriptError
 
@@ -36,6 +37,7 @@ class Checked:
         return any(one.severity is Severity.ERROR for one in self.findings)
 
 
+@seldom_collected()
 def check_paths(
     paths: Sequence[Path], config: Config, progress: Callable[[str], None] = lambda _: None
 ) -> Checked:

@@ -96,7 +96,10 @@ class Context:
 
     def function_around(self, node: cst.CSTNode) -> cst.FunctionDef | None:
         """Return the innermost function whose body holds `node`, or None at module level."""
-        return next((a for a in self.ancestors(node) if isinstance(a, cst.FunctionDef)), None)
+        above = self.parent(node)
+        while above is not None and type(above) is not cst.FunctionDef:
+            above = self.parent(above)
+        return above
 
     def bound_to(
         self, name: cst.Name
@@ -108,25 +111,31 @@ class Context:
             that is never assigned, or what the only assignment `name = value` assigns. The value is None
             where the name is bound otherwise or more than once.
         """
-        owners: list[cst.FunctionDef | cst.Module] = [
-            above
-            for above in self.ancestors(name)
-            if isinstance(above, cst.FunctionDef | cst.Module)
-        ]
-        for owner in owners:
-            values = self._bindings.get((id(owner), name.value))
-            if values:
-                return owner, values[0] if len(values) == 1 else None
-        return None, None
+        owner = self._owner(name)
+        if owner is None:
+            return None, None
+        values = self._bindings[id(owner), name.value]
+        return owner, values[0] if len(values) == 1 else None
 
     def bound_values(self, name: cst.Name) -> list[cst.Param | cst.BaseExpression | None]:
         """Return everything that the scope of `name` binds it to; None for what is not plain to see."""
-        for owner in self.ancestors(name):
-            if isinstance(owner, cst.FunctionDef | cst.Module):
-                values = self._bindings.get((id(owner), name.value))
-                if values:
-                    return values
-        return []
+        owner = self._owner(name)
+        return [] if owner is None else self._bindings[id(owner), name.value]
+
+    def _owner(self, name: cst.Name) -> cst.FunctionDef | cst.Module | None:
+        """Return the innermost function around `name` that binds it, or the module; None where none does."""
+        if name.value not in self._bound or self.parent(name) is None:
+            return None
+        owner = self.function_around(name)
+        while owner is not None:
+            if (id(owner), name.value) in self._bindings:
+                return owner
+            owner = self.function_around(owner)
+        return self.module if (id(self.module), name.value) in self._bindings else None
+
+    @cached_property
+    def _bound(self) -> frozenset[str]:
+        return frozenset(name for _, name in self._bindings)
 
     @cached_property
     def _bindings(self) -> dict[tuple[int, str], list[cst.Param | cst.BaseExpression | None]]:
@@ -155,7 +164,10 @@ class Context:
 
     def class_around(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """Return the innermost class whose body holds `node`, or None."""
-        return next((a for a in self.ancestors(node) if isinstance(a, cst.ClassDef)), None)
+        above = self.parent(node)
+        while above is not None and type(above) is not cst.ClassDef:
+            above = self.parent(above)
+        return above
 
     def statement_around(self, node: cst.CSTNode) -> cst.CSTNode:
         """Return the statement line or compound statement that `node` is a part of."""

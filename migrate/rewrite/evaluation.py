@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -27,7 +28,9 @@ def evaluation_step(loop: cst.For, context: Context) -> Step | None:
     Only a loop over batches, or one that fetches them to the device, without gradients, whose forward is
     a call of a model in plain sight.
     """
-    if not trains_on_accelerator(context) or not isinstance(loop.body, cst.IndentedBlock):
+    if not isinstance(loop.body, cst.IndentedBlock) or not any(_models(loop.body)):
+        return None
+    if not trains_on_accelerator(context):
         return None
     if context.effects.of(loop.body) != Effect.NONE or not _without_gradients(loop, context):
         return None
@@ -65,14 +68,20 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Context) -> Arran
 
 
 def _runs_model(node: cst.BaseStatement, body: Body) -> bool:
+    return any(
+        named_forward or body.values.is_state(call.func) for call, named_forward in _models(node)
+    )
+
+
+def _models(node: cst.CSTNode) -> Iterator[tuple[cst.Call, bool]]:
+    """Yield the calls below `node` that by their name are of a model, and whether they say `.forward`."""
     for call in nodes_of(node, cst.Call):
         name = get_full_name_for_node(call.func) or ""
         parts = [part for part in name.split(".") if part != "forward"]
-        if parts and MODEL.fullmatch(parts[-1]) and call.args:
-            is_state = body.values.is_state(call.func) or len(parts) < len(name.split("."))
-            if is_state and "criterion" not in parts[-1] and "loss" not in parts[-1]:
-                return True
-    return False
+        if not parts or not call.args or "criterion" in parts[-1] or "loss" in parts[-1]:
+            continue
+        if MODEL.fullmatch(parts[-1]):
+            yield call, len(parts) < len(name.split("."))
 
 
 def _without_gradients(loop: Loop, context: Context) -> bool:

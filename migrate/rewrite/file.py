@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from migrate.rewrite.engine import Rewrite, rewrite
+from migrate.rewrite.memory import seldom_collected
 from migrate.rewrite.notebook import rewrite_notebook
 from migrate.rewrite.notebook_text import SUFFIX, read_notebook
 from migrate.rewrite.options import DEFAULT, Options
 
 
+@seldom_collected()
 def rewrite_file(path: Path, options: Options = DEFAULT) -> Rewrite:
     """Return the rewritten form of the script or notebook at `path`; nothing is written.
 

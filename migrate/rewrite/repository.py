@@ -17,6 +17,7 @@ from migrate.rewrite.answered import without_answered
 from migrate.rewrite.calls.analysis import Analysis
 from migrate.rewrite.calls.facts import ModuleCalls, calls_of_file
 from migrate.rewrite.engine import Note, NotStableError, check_stable, rewrite_source, unified_diff
+from migrate.rewrite.memory import collect_seldom, seldom_collected
 from migrate.rewrite.notebook import check_notebook, rewrite_notebook
 from migrate.rewrite.notebook_text import SUFFIX, parse_notebook
 from migrate.rewrite.options import DEFAULT, Options
@@ -116,6 +117,7 @@ def _counts(notes: Iterator[Note]) -> dict[str, int]:
     return dict(Counter(note.rule for note in notes).most_common())
 
 
+@seldom_collected()
 def rewrite_folder(
     folder: Path,
     *,
@@ -295,7 +297,7 @@ def _in_processes(
     if count == 1 or (processes is None and len(jobs) < WORTH_A_POOL):
         return [work(job) for job in jobs]
     # Spawned, not forked: the caller may have threads, and torch in it.
-    with multiprocessing.get_context("spawn").Pool(count) as pool:
+    with multiprocessing.get_context("spawn").Pool(count, collect_seldom) as pool:
         return pool.map(work, jobs, chunksize=max(1, min(16, len(jobs) // (4 * count))))
 
 

@@ -72,8 +72,8 @@ class JitScript(NamedHazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one use; a trace, which syncs nothing, and a model that is exported are information."""
-        harmless = facts.names.of(node) == "torch.jit.trace" or self._exports(node, facts)
         for hit in super().find(node, facts):
+            harmless = facts.names.of(node) == "torch.jit.trace" or self._exports(node, facts)
             yield replace(hit, severity=Severity.INFO) if harmless else hit
 
     def _exports(self, node: cst.CSTNode, facts: Facts) -> bool:
