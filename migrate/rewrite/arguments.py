@@ -12,6 +12,21 @@ if TYPE_CHECKING:
     from migrate.rewrite.context import Context
 
 
+def calls_of(function: cst.FunctionDef, context: Context) -> list[cst.Call]:
+    """Return the calls of a function of the module; none where it is used other than called."""
+    if context.functions.get(function.name.value) is not function:
+        return []
+    found = []
+    for mention in context.devices.mentions(function.name):
+        call = context.parent(mention)
+        if mention is function.name:
+            continue
+        if not isinstance(call, cst.Call) or call.func is not mention:
+            return []
+        found.append(call)
+    return found
+
+
 def passed_for(name: cst.Name, context: Context) -> list[cst.BaseExpression]:
     """Return what each call of the script passes for the parameter that `name` mentions.
 
@@ -21,17 +36,10 @@ def passed_for(name: cst.Name, context: Context) -> list[cst.BaseExpression]:
     owner, parameter = context.bound_to(name)
     if not isinstance(owner, cst.FunctionDef) or not isinstance(parameter, cst.Param):
         return []
-    if context.functions.get(owner.name.value) is not owner:
-        return []
     parameters = [one.name.value for one in (*owner.params.params, *owner.params.kwonly_params)]
     found = []
-    for mention in context.devices.mentions(owner.name):
-        if mention is owner.name:
-            continue
-        call = context.parent(mention)
-        bound = (
-            bind(call, parameters) if isinstance(call, cst.Call) and call.func is mention else None
-        )
+    for call in calls_of(owner, context):
+        bound = bind(call, parameters)
         if bound is None or name.value not in bound:
             return []
         found.append(bound[name.value].value)

@@ -35,6 +35,33 @@ def only_counts(
     return found
 
 
+def with_aliases(found: Sequence[cst.CSTNode], context: Context) -> list[cst.CSTNode]:
+    """Return `found` and what only counts for it: `n = device_count()` where `size = n` is in `found`.
+
+    Args:
+        found: statements that go.
+        context: the script.
+    """
+    gone = list(found)
+    inside = {id(node) for statement in gone for node in nodes(statement)}
+    for statement in gone:  # grows
+        name = statement.value if isinstance(statement, cst.Assign) else None
+        if not isinstance(name, cst.Name):
+            continue
+        owner, _ = context.bound_to(name)
+        mentions = [
+            mention
+            for mention in context.devices.mentions(name)
+            if isinstance(mention, cst.Name)
+            and id(mention) not in inside
+            and context.bound_to(mention)[0] is owner
+        ]
+        for other in only_counts(mentions, context) or ():
+            gone.append(other)
+            inside |= {id(node) for node in nodes(other)}
+    return gone
+
+
 def _counting(mention: cst.Name | cst.Attribute, context: Context) -> cst.CSTNode | None:
     for above in context.ancestors(mention):
         if isinstance(above, cst.AssignTarget | cst.Assign):
@@ -58,7 +85,7 @@ def _is_counted(
         return False
     value = assign.value
     return assign.targets[0].target is mention and (
-        isinstance(value, cst.Integer) or is_device_count(value, context)
+        isinstance(value, cst.Integer | cst.Name) or is_device_count(value, context)
     )
 
 

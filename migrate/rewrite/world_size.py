@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.rewrite.branch import removed_with_comment
 from migrate.rewrite.context import Context
 from migrate.rewrite.index_sums import added_index
-from migrate.rewrite.launching import only_counts, overwritten_ranks
+from migrate.rewrite.launching import only_counts, overwritten_ranks, with_aliases
 from migrate.rewrite.process_loops import holds
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.rules.init_process_group import in_rendezvous_argument
@@ -217,7 +217,7 @@ class WorldSize:
         """Return the statements that count the devices, where nothing but the launch needs the count."""
         mentions = (m for m in self._other_mentions() if not self._goes_anyway(m))
         others = [m for m in mentions if not any(holds(root, m) for root in besides)]
-        return only_counts(others, self._context) or []
+        return with_aliases(only_counts(others, self._context) or [], self._context)
 
     def _other_mentions(self) -> list[cst.Name | cst.Attribute]:
         """Return the mentions, outside of the spawn, of the variable or attribute that holds the count."""

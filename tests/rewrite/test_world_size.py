@@ -48,7 +48,7 @@ COUNTED = "n = torch.cuda.device_count()\n"
 @pytest.mark.parametrize(
     ("parameters", "body", "main", "signature", "launch"),
     [
-        ("rank, n", "print(n)", COUNTED + "mp.spawn(worker, (n,), n)", "rank", "(worker, ())"),
+        ("rank, n", "print(n)", COUNTED + "mp.spawn(worker, (n,), n)", "rank", "(worker)"),
         (
             "rank, a, n, *, b=1",
             "print(a, n)",
@@ -190,3 +190,40 @@ def test_a_worker_that_seeds_itself_is_not_seeded_again(own: bool) -> None:
     text = run("gpu, opt", body, main, "args = 1").data.decode()
     assert text.count("torch_xla.manual_seed(opt.seed)") == 1
     assert text.count("torch.manual_seed(args.seed)") == 1
+
+
+LAUNCHER = """
+def launch(fn, n):
+    mp.spawn(fn, (n, 1), nprocs=n)
+"""
+
+
+@pytest.mark.parametrize(
+    ("main", "expected"),
+    [
+        (COUNTED + "launch(worker, n)", "launch(worker)"),
+        ("launch(n=2, fn=worker)", "launch(fn=worker)"),
+        ("launch(worker, torch.cuda.device_count())", "launch(worker)"),
+    ],
+)
+def test_a_function_that_launches_what_it_is_given(main: str, expected: str) -> None:
+    text = run("rank, n, a", "print(n, a)", main, LAUNCHER).data.decode()
+    assert "def launch(fn):\n    torch_xla.launch(fn, (1,))\n" in text
+    assert "def worker(rank, a):\n    n = xr.world_size()\n" in text
+    assert text.endswith(f'if __name__ == "__main__":\n    {expected}\n')
+
+
+@pytest.mark.parametrize(
+    "main",
+    [
+        COUNTED + "launch(worker, n // 2)",
+        COUNTED + "launch(worker, n)\nn = n // 2\nlaunch(worker, n)",
+        COUNTED + "launch(worker, n)\nworker(0, n, 1)",
+        COUNTED + "launch(lambda rank, n, a: print(n), n)",
+        COUNTED + "launch(worker, n)\nlater(launch)",
+    ],
+)
+def test_a_function_that_launches_and_whose_callers_do_more_is_reported(main: str) -> None:
+    done = run("rank, n, a", "print(n, a)", main, LAUNCHER)
+    assert "def launch(fn, n):" in done.data.decode()
+    assert any("not known before the launch" in note.message for note in done.findings)

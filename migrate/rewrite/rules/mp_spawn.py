@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.rewrite.context import Context
+from migrate.rewrite.indirect_launch import indirect_launch
 from migrate.rewrite.launch import is_guard
 from migrate.rewrite.ranks import SPAWN
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -28,6 +29,10 @@ class MpSpawn(Rule):
     argument and the count go. Where the worker does not use it, no statement is added.
 
     **Also** `mp.start_processes`, which takes the same arguments; its `start_method` stays.
+
+    A function of the script that launches what it is given, `run(fn, world_size)`, loses its `world_size`
+    in the same way, with the calls of it and each worker that they pass. Code that only counts the devices
+    before the launch, or checks their number (`assert n_gpus >= 2`), goes.
 
     **Reported.** A spawn that does not wait (`join=False`), a call with `*args` or `**kwargs`, a script
     built on `torch.distributed.rpc`; a lambda or nested worker, and a launch without a `__main__` guard
@@ -69,6 +74,57 @@ class MpSpawn(Rule):
             if __name__ == '__main__':
                 # One process per device
                 torch_xla.launch(worker, args=(10,))
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+            import torch.distributed as dist
+            import torch.multiprocessing as mp
+
+
+            def train(rank, world_size):
+                dist.init_process_group("nccl", rank=rank, world_size=world_size)
+
+
+            def evaluate(rank, world_size):
+                print(rank, world_size)
+
+
+            def run(fn, world_size):
+                mp.spawn(fn, args=(world_size,), nprocs=world_size, join=True)
+
+
+            if __name__ == "__main__":
+                n_gpus = torch.cuda.device_count()
+                assert n_gpus >= 2, f"needs 2 GPUs, found {n_gpus}"
+                world_size = n_gpus
+                run(train, world_size)
+                run(evaluate, world_size)
+            """,
+            """
+            import torch.distributed as dist
+            import torch_xla
+            import torch_xla.distributed.xla_backend
+            import torch_xla.runtime as xr
+
+
+            def train(rank):
+                dist.init_process_group("xla", init_method="xla://")
+
+
+            def evaluate(rank):
+                world_size = xr.world_size()
+                print(rank, world_size)
+
+
+            def run(fn):
+                torch_xla.launch(fn)
+
+
+            if __name__ == "__main__":
+                run(train)
+                run(evaluate)
             """,
         ),
         left_alone(
@@ -180,6 +236,11 @@ class MpSpawn(Rule):
             yield from self.report(node, message)
             return
         yield from self._not_launchable(node, bound["fn"].value, context)
+        indirect = indirect_launch(node, bound, context)
+        if indirect is not None:
+            yield from indirect.edits(self)
+            yield self._launch(node, context, bound, indirect.passed)
+            return
         size = WorldSize(self, context, node, bound)
         passed = size.passed()
         if passed is not None and not size.may_be_dropped(passed):
@@ -237,6 +298,12 @@ class MpSpawn(Rule):
         keep = [index_of[id(arg)] for arg in node.args if id(arg) not in gone]
         args_index = index_of[id(bound["args"])] if "args" in bound else None
         drop_at = None if dropped is None else elements(bound["args"]).index(dropped)
+        if drop_at is not None and len(elements(bound["args"])) == 1:
+            assert args_index is not None
+            if bound["args"].keyword is not None or keep[-1] == args_index:
+                keep.remove(args_index)  # args=() says nothing
+                drop_at, dropped = None, None
+                gone.add(id(bound["args"]))
 
         def replace(updated: cst.Call) -> cst.Call:
             args = [updated.args[index] for index in keep]
