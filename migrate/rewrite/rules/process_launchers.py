@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import libcst as cst
 
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
-from migrate.rewrite.tree import string_value, targets
+from migrate.rewrite.tree import code, nodes_of, string_value, targets
 
 POPEN = frozenset(
     {"subprocess.Popen", "subprocess.run", "subprocess.call", "subprocess.check_call"}
 )
 SUBMITIT = frozenset({"submitit.AutoExecutor", "submitit.SlurmExecutor", "submitit.LocalExecutor"})
+SHELL = frozenset({"os.popen", "os.system", "subprocess.check_output", "subprocess.getoutput"})
+LAUNCHER = re.compile(r"torch\.distributed\.(launch|run)|torchrun|mpirun|mpiexec|srun")
 GIVEN = frozenset({"RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES"})
 
 
@@ -24,6 +27,7 @@ class ProcessLaunchers(Rule):
     a GPU by another program, it would start them that many times.
 
     **Reported.** Commands run in a script that sets RANK, LOCAL_RANK or CUDA_VISIBLE_DEVICES for them;
+    commands that run torchrun, `torch.distributed.launch`, mpirun or srun;
     submitit's executors: start the rewritten training script once on each host instead.
 
     Source: torch_xla 2.9, `torch_xla.launch`.
@@ -53,18 +57,40 @@ class ProcessLaunchers(Rule):
             """,
             "once on each host",
         ),
+        reported(
+            """
+            import os
+            import subprocess
+            import sys
+
+            import torch
+
+            torchrun = [sys.executable, "-m", "torch.distributed.launch", "train.py"]
+            subprocess.run([sys.executable, "-m", "torch.distributed.run", "train.py"])
+            os.system(f"torchrun --nproc_per_node={8} train.py")
+            """,
+            "once on each host",
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Finding]:
         """Yield a finding for one call that starts processes."""
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func)
-        if name in SUBMITIT or (name in POPEN and _sets_a_rank(context)):
+        starts = name in POPEN and _sets_a_rank(context)
+        launches = name in POPEN | SHELL and _names_a_launcher(node)
+        if name in SUBMITIT or starts or launches:
             yield from self.report(
                 node,
                 "starts the processes of a training: start the rewritten script once on each host "
                 "instead, it starts the replicas itself",
             )
+
+
+def _names_a_launcher(call: cst.Call) -> bool:
+    """Whether the command that `call` runs is one of the programs that start a process for each GPU."""
+    strings = [*nodes_of(call, cst.SimpleString), *nodes_of(call, cst.FormattedStringText)]
+    return any(LAUNCHER.search(code(string)) for string in strings)
 
 
 def _sets_a_rank(context: Context) -> bool:
