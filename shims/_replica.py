@@ -22,7 +22,7 @@ from shims._collectives import Collectives, caller
 from shims.errors import NotSimulatedError, RefusedOnTpuError
 
 
-def join(rank: int, size: int, port: int, *, serve: bool = False) -> None:
+def join(rank: int, size: int, port: int, *, serve: bool = False, attempt: int = 0) -> None:
     """Become replica `rank` of `size`; blocks until all have joined.
 
     Args:
@@ -30,11 +30,12 @@ def join(rank: int, size: int, port: int, *, serve: bool = False) -> None:
         size: the number of replicas.
         port: of the store that the replicas meet in; the launching process serves it.
         serve: this replica serves it.
+        attempt: how often the replicas were started before, in the same store.
     """
     os.environ["PJRT_LOCAL_PROCESS_RANK"] = str(rank)
     os.environ["PJRT_LOCAL_PROCESS_COUNT"] = str(size)
     store = dist.TCPStore("127.0.0.1", port, is_master=serve, wait_for_workers=False)
-    collectives = Collectives(dist.PrefixStore("shims", store), rank, size)
+    collectives = Collectives(dist.PrefixStore(f"shims/{attempt}", store), rank, size)
     _patch_topology(rank, size)
     _patch_collectives(_CLayer(collectives))
     _reducer.install(collectives, _fetch)

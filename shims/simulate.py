@@ -7,8 +7,10 @@ TPU has inside one graph.
     variables = shims.activate.environment("simulate", replicas=4)
     subprocess.run([sys.executable, "train.py"], env=os.environ | variables)
 
+Under torchrun each of its processes is a replica, as on a TPU.
+
 Refused, never computed wrongly: object collectives on the xla group, `xm.send` / `xm.recv`,
-replica groups that leave a replica out, SPMD collectives, and starts by torchrun.
+replica groups that leave a replica out, SPMD collectives.
 """
 
 from __future__ import annotations
@@ -26,16 +28,36 @@ from shims.errors import NotSimulatedError
 def install() -> None:
     """Let `torch_xla.launch` in this process start as many replicas as the environment says.
 
+    A process that torchrun has started joins the others instead: `torch_xla.launch` starts none there.
+
     Raises:
-        NotSimulatedError: the process was started by torchrun.
+        NotSimulatedError: torchrun runs on several machines, or without a store of its own.
         BackendError: the number of replicas is not set.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        raise NotSimulatedError(
-            "simulated replicas cannot be started by torchrun",
-            "start the script itself: torch_xla.launch in it starts the replicas",
-        )
+        # torchrun's own process has no rank, and trains nothing.
+        if "RANK" in os.environ:
+            _join_torchruns()
+        return
     pjrt.run_multiprocess = functools.partial(_run_multiprocess, activate.replicas())
+
+
+def _join_torchruns() -> None:
+    from shims import _replica
+
+    local = os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]
+    if not local or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        raise NotSimulatedError(
+            "simulated replicas are all on one machine, and meet in torchrun's store",
+            "start them with torchrun --standalone --nproc-per-node N",
+        )
+    os.environ[activate.ONE_MACHINE] = "1"
+    _replica.join(
+        int(os.environ["RANK"]),
+        int(os.environ["WORLD_SIZE"]),
+        int(os.environ["MASTER_PORT"]),
+        attempt=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+    )
 
 
 def _run_multiprocess(size: int, *args: Any, **kwargs: Any) -> dict[int, Any]:

@@ -19,6 +19,7 @@ from migrate.cli.show import FINDINGS, errors, show, show_json
 )
 @takes_a_script
 @click.option("--rewrite", is_flag=True, help="Rewrite the script first, beside it for the run.")
+@click.option("--torchrun", is_flag=True, help="Start the replicas with torchrun.")
 @click.option(
     "--report/--no-report",
     default=True,
@@ -33,6 +34,7 @@ def run(
     replicas: int,
     timeout: float | None,
     rewrite: bool,
+    torchrun: bool,
     report: bool,
     html: Path | None,
     json_output: bool,
@@ -64,6 +66,7 @@ def run(
             timeout=timeout,
             observe_dir=folder if report else None,
             output="stderr" if json_output else "inherit",
+            start="torchrun" if torchrun else None,
         )
         named = {started: f"{script} (rewritten)"} if rewrite else {}
         seen = observed(folder, named) if report else None

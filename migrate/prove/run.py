@@ -81,7 +81,8 @@ def run_script(
             "capture" keeps its last lines for the result.
         dropout: False makes every dropout of a recorded run pass its input on.
         start: how the ranks of an original that can start them in several ways are started, as for
-            `python -m shims --start`; None: as torchrun does.
+            `python -m shims --start`; None: as torchrun does. On XLA, "torchrun" starts them with torchrun;
+            None: `torch_xla.launch` in the script does.
 
     Raises:
         NoScriptError: the script is not a file.
@@ -136,7 +137,8 @@ def _command(
     side: Side, replicas: int, script: Path, args: Sequence[str], start: str | None
 ) -> list[str]:
     if side == "xla":
-        return [sys.executable, str(script), *args]
+        module = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={replicas}"]
+        return [sys.executable, *(module if start == "torchrun" else []), str(script), *args]
     # The ranks are started as the script expects: by itself, or as torchrun would. -P: a folder of the
     # user's may be called shims too.
     command = [sys.executable, "-P", "-m", "shims", "--backend", "cpu", "--ranks", str(replicas)]

@@ -98,12 +98,45 @@ def test_ddp_averages_as_its_reducer_does() -> None:
     assert "others.1.weight, others.1.bias, others.2.weight, others.2.bias" in refused
 
 
-def test_a_start_by_torchrun_is_refused(tmp_path: Path) -> None:
+def test_the_processes_of_torchrun_are_replicas(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys, torch, torch_xla, torch.distributed as dist, torch_xla.runtime as xr\n"
+        "import torch_xla.distributed.xla_backend\n"
+        "def main(index, word):\n"
+        "    dist.init_process_group('xla', init_method='xla://')\n"
+        "    total = torch.ones(2, device='xla') * (xr.global_ordinal() + 1)\n"
+        "    dist.all_reduce(total)\n"
+        "    said = f'{word} {index} {dist.get_rank()} of {xr.world_size()}: {total.tolist()}'\n"
+        "    sys.stdout.write(said + chr(10))\n"
+        "if __name__ == '__main__':\n"
+        "    torch_xla.launch(main, args=('replica',))\n"
+    )
+    start = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    variables = activate.environment("simulate", 2)
+    done = subprocess.run(
+        [sys.executable, *start, str(script)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # gloo writes lines of its own.
+    assert sorted(line for line in done.stdout.splitlines() if line.startswith("replica")) == [
+        "replica 0 0 of 2: [3.0, 3.0]",
+        "replica 1 1 of 2: [3.0, 3.0]",
+    ]
+
+
+def test_torchrun_on_several_machines_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch_xla\n")
-    done = run(script, TORCHELASTIC_RUN_ID="1")
+    places = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+    done = run(script, TORCHELASTIC_RUN_ID="1", **places)
     assert done.returncode == 1
-    assert "cannot be started by torchrun" in done.stderr.splitlines()[-1]
+    assert "simulated replicas are all on one machine" in done.stderr.splitlines()[-1]
 
 
 def test_without_a_launch_there_is_one_replica(tmp_path: Path) -> None:
