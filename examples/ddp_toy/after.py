@@ -67,4 +67,4 @@ def _mp_fn(rank):
 
 
 if __name__ == '__main__':
-    torch_xla.launch(_mp_fn, args=())
+    torch_xla.launch(_mp_fn)
