@@ -28,6 +28,7 @@ class WorkerFunction(Hazard):
     code = "XLA707"
     name = "worker-function"
     severity = Severity.ERROR
+    spoken_by = ("notebook-launch",)
     nodes = (cst.Call,)
     examples = (
         example(
