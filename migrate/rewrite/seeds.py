@@ -58,13 +58,15 @@ def launches(node: cst.Call, context: Context) -> bool:
 
 
 def runs_at_launch(node: cst.Call, context: Context) -> bool:
-    """Whether the function around `node` is called in the process that starts the replicas.
+    """Whether `node`, or the function around it, is called in the process that starts the replicas.
 
     XLA must not be touched there: the launch would fail.
     """
     around = context.function_around(node)
-    if around is None or context.launch.style is not Style.SPAWN:
+    if context.launch.style is not Style.SPAWN:
         return False
+    if around is None:  # under the guard of a script that launches in a function
+        return any(context.launch.workers()) and not context.launch.in_replica(node)
     calls = (context.parent(mention) for mention in context.references(around.name.value))
     return any(
         isinstance(call, cst.Call)

@@ -194,6 +194,26 @@ class Rng(Rule):
             import torch.multiprocessing as mp
 
 
+            def worker(rank):
+                torch.ones(3).cuda()
+
+
+            def main():
+                mp.spawn(worker, nprocs=2)
+
+
+            if __name__ == "__main__":
+                torch.manual_seed(0)
+                main()
+            """,
+            "launch",
+        ),
+        reported(
+            """
+            import torch
+            import torch.multiprocessing as mp
+
+
             def set_seed(seed):
                 torch.manual_seed(seed)
 
