@@ -244,10 +244,15 @@ class Devices:
             "torch.multiprocessing.spawn",
             "torch_xla.",
         )
-        return self._context.moves_to_accelerator or any(
-            (self._context.qualified_name(node) or "").startswith(packages)
+        # Also scripts that have to do with none get these, from other rules.
+        added = ("torch_xla.core.xla_model.save", "torch_xla.utils.checkpoint")
+        names = (
+            self._context.qualified_name(node) or ""
             for node in self._context.all_of(cst.Attribute, cst.Name)
+            if not isinstance(self._context.parent(node), cst.Attribute)
         )
+        used = any(name.startswith(packages) and not name.startswith(added) for name in names)
+        return self._context.moves_to_accelerator or used
 
     def _is_loop_variable(self, name: cst.Name) -> bool:
         return any(
