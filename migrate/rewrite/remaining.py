@@ -15,6 +15,7 @@ from migrate.rewrite.context import Context
 from migrate.rewrite.cuda_only import HARMLESS
 from migrate.rewrite.devices import names_cuda
 from migrate.rewrite.launch import INIT
+from migrate.rewrite.portable_advice import BACKEND, DEVICE, PORTABLE_ADVICE
 from migrate.rewrite.ranks import SPAWN
 from migrate.rewrite.rule import Finding
 from migrate.rewrite.rules.ddp import DDP
@@ -171,11 +172,12 @@ def _advice(node: cst.CSTNode, context: Context) -> str | None:
     if isinstance(node, cst.SimpleString):
         value = string_value(node)
         if value == "nccl":
-            return "'nccl': the backend on XLA is 'xla'"
+            return BACKEND if context.portable else "'nccl': the backend on XLA is 'xla'"
         if value in ENVIRONMENT and _is_environment_key(node, context):
             return f"{value}: {ENVIRONMENT[value]}"
     if names_cuda(node):
-        return f"{code(node)}: the device on XLA is 'xla'"
+        said = DEVICE if context.portable else "the device on XLA is 'xla'"
+        return f"{code(node)}: {said}"
     return None
 
 
@@ -197,7 +199,9 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Context) -> str | N
         return None
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
-        advice = ADVICE.get(".".join(parts[:length]))
+        prefix = ".".join(parts[:length])
+        advice = PORTABLE_ADVICE.get(prefix) if context.portable else None
+        advice = advice or ADVICE.get(prefix)
         if advice is not None:
             return f"{name}: {advice}"
     return None

@@ -10,6 +10,7 @@ import libcst as cst
 from migrate.rewrite.collective_calls import called
 from migrate.rewrite.context import Context
 from migrate.rewrite.devices import dotted
+from migrate.rewrite.portable_advice import BACKEND as OF_SHIMS
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import code, string_value
 
@@ -96,7 +97,8 @@ class Nccl(Rule):
                 xla = cst.parse_expression(f"{shims}.backend().group_backend")
             yield self.edit(node, lambda _: xla, f"'nccl' → {code(xla)}", consumes=[node])
         elif not _is_spoken_of(node, context):
-            yield from self.report(node, "'nccl': the backend on XLA is 'xla'")
+            said = OF_SHIMS if context.portable else "'nccl': the backend on XLA is 'xla'"
+            yield from self.report(node, said)
 
 
 def _is_of_the_group(node: cst.SimpleString, context: Context) -> bool:
