@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from migrate.cli.options import as_json, takes_a_script
-from migrate.cli.show import FINDINGS, errors, show, show_json
+from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 
 
 @click.command(
@@ -43,7 +43,8 @@ def run(
 
     Each replica is a process with real torch_xla on XLA:CPU; collectives run over gloo. What follows
     `--` goes to the script. Then: how long steps took, what was compiled and why again, which lines
-    waited for a value, which ops ran on the CPU. Exit code 1 if the script fails. With --json, what the
+    waited for a value, which ops ran on the CPU. Exit code 1 if the script fails, or if its replicas
+    execute other graphs than each other. With --json, what the
     script prints goes to stderr.
     """
     if html is not None and not report:
@@ -85,7 +86,7 @@ def run(
         show("", *run_summary(seen))
     if result.returncode != 0:
         click.echo(f"migrate: {script} ended with exit code {result.returncode}", err=True)
-        sys.exit(FINDINGS)
+    sys.exit(FINDINGS if result.returncode or (seen and seen.divergences) else FINE)
 
 
 def _rewritten(script: Path, stack: contextlib.ExitStack) -> Path:

@@ -8,6 +8,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 
@@ -110,6 +111,28 @@ class Fallback:
 
 
 @dataclass(frozen=True)
+class Divergence:
+    """The first step in which a replica executed other graphs than the first replica.
+
+    On a TPU replicas run one program together: with other graphs they wait for each other in the next
+    collective.
+
+    Attributes:
+        step: the number of the sync at whose end it was, from 1.
+        ranks: the first replica, and the other.
+        lines: what each of them executed where they part; None where it executed nothing more, or where
+            no code of the user's was running.
+        changes: what the graph of the other one has that the first one's has not; empty where one of
+            them executed nothing more.
+    """
+
+    step: int
+    ranks: tuple[int, int]
+    lines: tuple[Line | None, Line | None]
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Observed:
     """The report of a run.
 
@@ -124,6 +147,7 @@ class Observed:
     reads: tuple[Read, ...]
     recompilations: tuple[Recompilation, ...]
     fallbacks: tuple[Fallback, ...]
+    divergences: tuple[Divergence, ...]
     simulated: bool
     steps: tuple[Interval, ...] = field(repr=False)
 
@@ -148,6 +172,7 @@ def observed(folder: Path, names: Mapping[Path, str] | None = None) -> Observed:
         reads=tuple(_reads(steps, line_of)),
         recompilations=tuple(_recompilations(steps, line_of)),
         fallbacks=tuple(_fallbacks(steps, line_of)),
+        divergences=tuple(_divergences(steps, line_of)),
         simulated=any(one.cause is Cause.SIMULATION for step in steps for one in step.executions),
         steps=tuple(steps),
     )
@@ -254,3 +279,46 @@ def _fallbacks(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Fallback]
             lines[op] |= {line for line in read if name in line.text} or read
     for op, count in counts.most_common():
         yield Fallback(op, count, tuple(sorted(lines[op], key=str)))
+
+
+def _divergences(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Divergence]:
+    by_rank: dict[int, list[Interval]] = defaultdict(list)
+    for step in steps:
+        if step.line is not None:
+            by_rank[step.rank].append(step)
+    nodes = {
+        (step.rank, one.graph): one.nodes for step in steps for one in step.executions if one.nodes
+    }
+    if not by_rank:
+        return
+    first, *others = sorted(by_rank)
+    for other in others:
+        for step, its in zip(by_rank[first], by_rank[other], strict=False):
+            parted = _first_difference(step.executions, its.executions)
+            if parted is not None:
+                one, another = parted
+                yield Divergence(
+                    step.number,
+                    (first, other),
+                    (_line_in(one, step, line_of), _line_in(another, its, line_of)),
+                    differences(
+                        nodes.get((first, one.graph), ()), nodes.get((other, another.graph), ())
+                    )
+                    if one and another
+                    else (),
+                )
+                break
+
+
+def _first_difference(
+    ours: Sequence[Execution], theirs: Sequence[Execution]
+) -> tuple[Execution | None, Execution | None] | None:
+    for one, another in zip_longest(ours, theirs):
+        if one is None or another is None or one.graph != another.graph:
+            return one, another
+    return None
+
+
+def _line_in(execution: Execution | None, step: Interval, line_of: LineOf) -> Line | None:
+    frame = execution and (execution.line or step.line)
+    return line_of(frame) if frame else None

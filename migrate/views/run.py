@@ -33,6 +33,9 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
     if report.fallbacks:
         yield "\n[bold]not lowered to XLA[/bold]: ran on the CPU, with a transfer there and back"
         yield _fallbacks(report)
+    if report.divergences:
+        yield "\n[bold red]replicas execute other graphs[/bold red]: on a TPU they may wait for each other"
+        yield _divergences(report)
     yield ""
     yield from _totals(report)
 
@@ -100,6 +103,18 @@ def _fallbacks(report: Observed) -> RenderableType:
         table.add_row(one.op, str(one.count), *_cells(lines[0]))
         for line in lines[1:]:
             table.add_row("", "or", *_cells(line))
+    return table
+
+
+def _divergences(report: Observed) -> RenderableType:
+    table = plain_table("step", "rank", "line", "rank", "line", "what differs")
+    for one in report.divergences:
+        here, there = (str(line) if line else "nothing more" for line in one.lines)
+        table.add_row(
+            str(one.step),
+            *(str(one.ranks[0]), escape(here), str(one.ranks[1]), escape(there)),
+            escape("\n".join(one.changes)),
+        )
     return table
 
 

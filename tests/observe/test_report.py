@@ -75,6 +75,11 @@ def test_an_op_without_lowering_is_named_with_its_line(run: tuple[dict[str, Any]
     assert fallback["count"] == 2
 
 
+def test_replicas_that_do_the_same_do_not_part(run: tuple[dict[str, Any], Path]) -> None:
+    report, _ = run
+    assert report["divergences"] == []
+
+
 def test_the_page_stands_alone_and_a_browser_shows_it(
     run: tuple[dict[str, Any], Path], tmp_path: Path
 ) -> None:
