@@ -37,8 +37,9 @@ class DeviceType(Hazard):
                     torch.backends.cudnn.benchmark = True
                 if device.type == "cuda":  # XLA702
                     x = x.pin_memory().to(device)
+                fused = hasattr(torch, "fused") and device.type == "cuda"  # XLA702 info
                 if device.type != "cuda":  # XLA702 info
-                    return x.mean()
+                    return x.mean() if fused else x
                 if x.device.type != "cuda":  # XLA702
                     raise ValueError("no CUDA")
                 if "cuda" in str(device) or device == "cuda":  # XLA702 info

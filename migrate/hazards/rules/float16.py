@@ -10,6 +10,7 @@ from migrate.hazards.common import is_a_type, method, receiver
 from migrate.hazards.entries import Kind
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hazard, Hit, Severity, example
+from migrate.hazards.only_cuda import only_with_cuda
 
 TENSORS = (Kind.DEVICE, Kind.TENSOR, Kind.MODEL)
 NAMES = frozenset({"torch.float16", "torch.half", "torch.HalfTensor", "torch.cuda.HalfTensor"})
@@ -73,7 +74,7 @@ class Float16(Hazard):
         if what is None:
             return
         message = "a TPU computes in bfloat16, float16 needs a loss scaler: bfloat16, without one"
-        elsewhere = facts.exports or _is_fetched(node, facts)
+        elsewhere = facts.exports or _is_fetched(node, facts) or only_with_cuda(node, facts)
         severity = Severity.INFO if elsewhere else self.severity
         yield self.hit(node, f"{what}: {message}", severity)
 
