@@ -3,10 +3,11 @@
     python benchmarks/rewrite_speed.py [--lines N] [FOLDER...]
 
 The project is made of installed packages, copied into a temporary folder until it has N lines. Prints the
-lines per second on one process and on two, of this program and of libcst's runner, and how long one script
-of 500 lines takes from the shell (median of 5). Beside the time on the clock stands user time, which other
-work on the machine disturbs less; the limits are held against it: 2,000 lines a second and core, 1.5 s for
-the script. Exit code 1 beyond a limit.
+lines per second on one process and on two, of `migrate rewrite`, `migrate check` and libcst's runner, and
+how long the rewrite of one script of 500 lines takes from the shell (median of 5), the bytecode of the
+modules being there, as pip leaves it. Beside the time on the clock stands user time, which other work on the
+machine disturbs less; the limits are held against it: 2,000 lines a second and core, 1.5 s for the script.
+Exit code 1 beyond a limit.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 LIMIT_LINES = 2000
@@ -36,6 +37,17 @@ from migrate.rewrite.repository import rewrite_folder
 if __name__ == "__main__":
     done = rewrite_folder(Path(sys.argv[1]), processes=int(sys.argv[2]))
     print(len(done.files), done.untouched, len(done.changed), len(done.problems))
+"""
+CHECK = """
+import os
+import sys
+from pathlib import Path
+from migrate.hazards.config import Config
+from migrate.hazards.project import check_paths
+if __name__ == "__main__":
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[2])])
+    done = check_paths([Path(sys.argv[1])], Config())
+    print(done.files, len(done.findings))
 """
 THEIRS = """
 import sys
@@ -133,11 +145,13 @@ def _files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*.py")) if path.is_file())
 
 
-def measured(command: list[str]) -> tuple[float, float, str]:
+def measured(
+    command: list[str], environment: Mapping[str, str] | None = None
+) -> tuple[float, float, str]:
     """Run `command`; return seconds on the clock, seconds of user time, and what it printed."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     started = time.perf_counter()
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     wall = time.perf_counter() - started
     user = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     return wall, user, done.stdout.strip()
@@ -145,21 +159,28 @@ def measured(command: list[str]) -> tuple[float, float, str]:
 
 def project(folder: Path, place: Path, lines: int) -> bool:
     """Print the figures of the project in `folder`; return whether it is within the limit."""
-    for name, text in (("ours", OURS), ("theirs", THEIRS)):
-        (place / f"{name}.py").write_text(text)
+    programs = (
+        ("migrate rewrite", OURS),
+        ("migrate check", CHECK),
+        ("libcst, nothing done", THEIRS),
+    )
+    for number, (_, text) in enumerate(programs):
+        (place / f"program_{number}.py").write_text(text)
     within = True
     for processes in (1, 2):
         users = []
-        for name, title in (("ours", "migrate rewrite"), ("theirs", "libcst, nothing done")):
-            command = [sys.executable, str(place / f"{name}.py"), str(folder), str(processes)]
-            wall, user, printed = measured(command)
+        for number, (title, _) in enumerate(programs):
+            program = str(place / f"program_{number}.py")
+            wall, user, printed = measured([sys.executable, program, str(folder), str(processes)])
             users.append(user)
             print(
                 f"{title}, {processes} process{'es' * (processes > 1)}: {lines / wall:,.0f} lines/s on "
                 f"the clock, {lines / user:,.0f} lines a second of user time ({printed})",
                 flush=True,
             )
-        print(f"  user time, ratio to libcst's: {users[0] / users[1]:.2f}", flush=True)
+        rewriting, checking, nothing = users
+        ratios = f"rewrite {rewriting / nothing:.2f}, check {checking / nothing:.2f}"
+        print(f"  user time, ratio to libcst's: {ratios}", flush=True)
         within &= lines / users[0] >= LIMIT_LINES
     return within
 
@@ -170,8 +191,10 @@ def single(place: Path) -> bool:
     source.write_text(script())
     command = [str(Path(sys.executable).with_name("migrate")), "rewrite", str(source)]
     command += ["-o", str(place / "rewritten.py"), "--force"]
-    measured(command)
-    runs = [measured(command)[:2] for _ in range(RUNS)]
+    with_bytecode = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    with_bytecode["PYTHONPYCACHEPREFIX"] = str(place / "bytecode")
+    measured(command, with_bytecode)
+    runs = [measured(command, with_bytecode)[:2] for _ in range(RUNS)]
     wall, user = (statistics.median(run[kind] for run in runs) for kind in (0, 1))
     lines = source.read_text().count("\n")
     print(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from migrate.hazards.check import check_facts
@@ -108,7 +108,10 @@ def origins(before: Sequence[str], after: Sequence[str]) -> dict[int, tuple[int,
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
         if tag in ("delete", "insert"):
             continue
-        for i, j in _paired(stripped[0][i1:i2], stripped[1][j1:j2]):
+        pairs: Iterable[tuple[int, int]] = zip(range(i2 - i1), range(j2 - j1), strict=False)
+        if tag == "replace":
+            pairs = _paired(stripped[0][i1:i2], stripped[1][j1:j2])
+        for i, j in pairs:
             i, j = i + i1, j + j1
             shift = _indentation(before[i]) - _indentation(after[j])
             found[j + 1] = (i + 1, shift)
