@@ -53,11 +53,14 @@ def removed_with_comment(
 
     Args:
         rule: in whose name.
-        node: a compound statement, or a small one.
+        node: a compound statement, or a small one; the `else` of an `if` stays.
         names: what is no more, in words of the script.
         message: for the user.
         context: the script.
     """
+    if isinstance(node, cst.If) and isinstance(node.orelse, cst.Else):
+        consumes: list[cst.CSTNode] = [node.test, node.body]
+        return rule.edit(node, _else_of, message, consumes=consumes)
     line = node if isinstance(node, cst.BaseStatement) else context.parent(node)
     if not isinstance(line, cst.BaseStatement) or (
         isinstance(line, cst.SimpleStatementLine) and len(line.body) > 1
@@ -80,6 +83,11 @@ def left_above(
         kept = kept[:at]
     # Not removed altogether: then all that stands above would stay.
     return cst.FlattenSentinel([cst.SimpleStatementLine([], leading_lines=kept)])
+
+
+def _else_of(updated: cst.CSTNode) -> Replacement:
+    node = cst.ensure_type(updated, cst.If)
+    return body_of(node, cst.ensure_type(node.orelse, cst.Else).body)
 
 
 def unwrapped(

@@ -35,6 +35,12 @@ def only_counts(
     return found
 
 
+def counted(statement: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield the nodes of a statement that goes: all of them, but for the `else` of an `if`."""
+    for root in [statement.test, statement.body] if isinstance(statement, cst.If) else [statement]:
+        yield from nodes(root)
+
+
 def with_aliases(found: Sequence[cst.CSTNode], context: Context) -> list[cst.CSTNode]:
     """Return `found` and what only counts for it: `n = device_count()` where `size = n` is in `found`.
 
@@ -43,7 +49,7 @@ def with_aliases(found: Sequence[cst.CSTNode], context: Context) -> list[cst.CST
         context: the script.
     """
     gone = list(found)
-    inside = {id(node) for statement in gone for node in nodes(statement)}
+    inside = {id(node) for statement in gone for node in counted(statement)}
     for statement in gone:  # grows
         name = statement.value if isinstance(statement, cst.Assign) else None
         if not isinstance(name, cst.Name):
@@ -58,7 +64,7 @@ def with_aliases(found: Sequence[cst.CSTNode], context: Context) -> list[cst.CST
         ]
         for other in only_counts(mentions, context) or ():
             gone.append(other)
-            inside |= {id(node) for node in nodes(other)}
+            inside |= {id(node) for node in counted(other)}
     return gone
 
 
@@ -70,9 +76,10 @@ def _counting(mention: cst.Name | cst.Attribute, context: Context) -> cst.CSTNod
         if isinstance(above, cst.Assert):
             return above if _is_plain(above.test, context) else None
         if isinstance(above, cst.If):
-            tested = any(node is mention for node in nodes(above.test))
-            return above if tested and _only_checks(above, context) else None
-        if isinstance(above, cst.BaseStatement):
+            in_check = any(node is mention for node in counted(above))
+            tested = any(node.deep_equals(mention) for node in nodes(above.test))
+            return above if in_check and tested and _only_checks(above, context) else None
+        if isinstance(above, cst.BaseStatement) and not isinstance(above, cst.SimpleStatementLine):
             return None
     return None
 
@@ -94,9 +101,9 @@ def _is_plain(test: cst.BaseExpression, context: Context) -> bool:
 
 
 def _only_checks(node: cst.If, context: Context) -> bool:
-    """Whether an `if` does nothing but tell the user, or end the program."""
+    """Whether an `if` does nothing but tell the user, or end the program; it may have an `else`."""
     above = context.parent(node)
-    if node.orelse is not None or not _is_plain(node.test, context):
+    if isinstance(node.orelse, cst.If) or not _is_plain(node.test, context):
         return False
     if isinstance(above, cst.If) and above.orelse is node:
         return False

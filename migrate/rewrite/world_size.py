@@ -9,7 +9,12 @@ import libcst as cst
 from migrate.rewrite.branch import removed_with_comment
 from migrate.rewrite.context import Context
 from migrate.rewrite.index_sums import added_index
-from migrate.rewrite.launching import only_counts, overwritten_ranks, with_aliases
+from migrate.rewrite.launching import (
+    counted,
+    only_counts,
+    overwritten_ranks,
+    with_aliases,
+)
 from migrate.rewrite.process_loops import holds
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.rules.init_process_group import in_rendezvous_argument
@@ -248,7 +253,8 @@ class WorldSize:
             besides: code that does not survive.
         """
         besides = list(besides)
-        gone = {id(node) for root in [*besides, *self._counting(besides)] for node in nodes(root)}
+        gone = {id(node) for root in besides for node in nodes(root)}
+        gone |= {id(node) for one in self._counting(besides) for node in counted(one)}
         ask = self._context.vocabulary.say("world size")
         if isinstance(self._count, cst.Integer):
             for element in self._args:

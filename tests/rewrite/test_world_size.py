@@ -227,3 +227,15 @@ def test_a_function_that_launches_and_whose_callers_do_more_is_reported(main: st
     done = run("rank, n, a", "print(n, a)", main, LAUNCHER)
     assert "def launch(fn, n):" in done.data.decode()
     assert any("not known before the launch" in note.message for note in done.findings)
+
+
+def test_the_else_of_a_check_stays() -> None:
+    main = COUNTED + (
+        "if n < 2:\n    print(f'{n} GPUs')\nelse:\n    # all of them\n    launch(worker, n)\nprint(1)"
+    )
+    done = run("rank, n, a", "print(n, a)", main, LAUNCHER)
+    expected = 'if __name__ == "__main__":\n    # all of them\n    launch(worker)\n    print(1)\n'
+    assert done.data.decode().endswith(expected)
+    main = COUNTED + "if n < 2:\n    print('one')\nelse:\n    mp.spawn(worker, (n,), n)"
+    text = run("rank, n", "print(n)", main).data.decode()
+    assert text.endswith('if __name__ == "__main__":\n    torch_xla.launch(worker)\n')
