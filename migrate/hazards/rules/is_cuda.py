@@ -22,6 +22,7 @@ class IsCuda(Hazard):
     code = "XLA701"
     name = "is-cuda"
     severity = Severity.WARNING
+    spoken_by = ("device-types",)
     nodes = (cst.Attribute,)
     examples = (
         example(
