@@ -50,8 +50,9 @@ def run(
     if html is not None and not report:
         raise click.UsageError("--html writes the report: not with --no-report")
     with errors(), contextlib.ExitStack() as stack:
-        from migrate.observe.page import check_page_target, write_page
         from migrate.observe.report import observed
+        from migrate.pages.page import check_page_target
+        from migrate.pages.run import write_run_page
         from migrate.prove.run import run_script
         from migrate.views.run import run_as_json, run_summary
 
@@ -72,7 +73,7 @@ def run(
         named = {started: f"{script} (rewritten)"} if rewrite else {}
         seen = observed(folder, named) if report else None
         if html is not None and seen is not None:
-            write_page(seen, script, html)
+            write_run_page(seen, script, html)
     if json_output:
         show_json(
             {

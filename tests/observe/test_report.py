@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.observe.programs import SCRIPT, line_marked
+from tests.pages.browser import seen_by_chromium
 
 pytestmark = pytest.mark.xla
 
@@ -87,22 +87,12 @@ def test_the_page_stands_alone_and_a_browser_shows_it(
     text = page.read_text()
     assert "<script" not in text
     assert "src=" not in text
-    browser = shutil.which("chromium")
-    if browser is None:
-        pytest.skip("chromium is not installed")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
-    done = subprocess.run(
-        [browser, *options, "--dump-dom", page.as_uri()],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+    seen = seen_by_chromium(page, tmp_path)
     # As the browser has read it: headings, both plots, and the lines.
-    assert done.stdout.count("<svg") == 2
-    assert done.stdout.count("<h2") == 6
-    assert "with torch_xla.step():  # step" in done.stdout
-    assert "the shape of an input" in done.stdout
+    assert seen.count("<svg") == 2
+    assert seen.count("<h2") == 6
+    assert "with torch_xla.step():  # step" in seen
+    assert "the shape of an input" in seen
 
 
 def test_a_page_that_cannot_be_written_is_said_before_the_run(tmp_path: Path) -> None:

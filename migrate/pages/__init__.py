@@ -1,0 +1,1 @@
+"""Reports as HTML: one file each, without scripts, nothing loaded from elsewhere."""

@@ -1,0 +1,94 @@
+"""The page of `migrate prove`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from migrate.pages.page import write_page
+from migrate.pages.plots import BLUE, RED, plot
+
+if TYPE_CHECKING:
+    from migrate.prove.compare import StepComparison
+    from migrate.prove.proof import Proof
+
+# Weights in the table, the farthest apart first.
+_WEIGHTS = 20
+
+
+def write_prove_page(proof: Proof, script: Path, path: Path) -> None:
+    """Write the page of the proof of `script` to `path`; what is there is replaced.
+
+    Raises:
+        PageError: the folder or a package is missing.
+        OutputError: the disk refuses.
+    """
+    first = min((step.rank for step in proof.steps), default=0)
+    shown = [step for step in proof.steps if step.rank == first and step.optimizer == 0]
+    weights = sorted(proof.weights, key=lambda weight: -weight.difference)[:_WEIGHTS]
+    write_page(
+        "prove.html.j2",
+        path,
+        title=f"migrate prove {script}",
+        proof=proof,
+        rank=first,
+        steps=shown,
+        weights=weights,
+        losses=_curves(shown, "loss", lambda step: (step.original.loss, step.rewritten.loss)),
+        norms=_curves(
+            shown,
+            "gradient norm",
+            lambda step: (step.original.gradient_norm, step.rewritten.gradient_norm),
+        ),
+        differences=_differences(shown),
+    )
+
+
+_Pair = tuple[float | None, float | None]
+
+
+def _curves(
+    steps: Sequence[StepComparison], what: str, pair: Callable[[StepComparison], _Pair]
+) -> str:
+    """Plot a value of both sides: the original's as a line, the rewrite's as points on it."""
+    if not steps:
+        return ""
+    numbers = [step.step for step in steps]
+    original, rewritten = zip(*(map(_number, pair(step)) for step in steps), strict=True)
+    with plot("step", what) as drawn:
+        drawn.axes.plot(numbers, original, color=BLUE, label="original")
+        drawn.axes.plot(numbers, rewritten, ".", color=RED, label="rewrite")
+    return drawn.svg
+
+
+def _differences(steps: Sequence[StepComparison]) -> str:
+    """Plot the relative differences of losses and gradient norms; what is zero has no point."""
+    if not steps:
+        return ""
+    with plot("step", "relative difference") as drawn:
+        for label, colour, values in (
+            ("loss", BLUE, [step.loss_difference for step in steps]),
+            ("gradient norm", RED, [step.gradient_difference for step in steps]),
+        ):
+            found = [
+                (step.step, value)
+                for step, value in zip(steps, values, strict=True)
+                if value and math.isfinite(value)
+            ]
+            drawn.axes.plot(
+                [step for step, _ in found],
+                [value for _, value in found],
+                ".-",
+                color=colour,
+                label=label,
+                linewidth=0.8,
+            )
+            if found:
+                drawn.axes.set_yscale("log")
+    return drawn.svg
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
