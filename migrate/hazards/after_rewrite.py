@@ -60,7 +60,7 @@ def left_of(
 ) -> tuple[Left, ...]:
     """Return the same of a script of which more is known; unless `whole`, of what other files' steps run."""
     lines = original.splitlines()
-    origin = origins(lines, facts.context.module.code.splitlines())
+    origin = origins(lines, facts.context.source.positions.code.splitlines())
     hazards = {hazard.code: hazard for hazard in all_hazards()}
     found = []
     for one in check_facts(facts, Config(ignore=(UNREADABLE, UNUSED_IGNORE)), whole):
