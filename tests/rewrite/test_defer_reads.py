@@ -100,6 +100,24 @@ def test_all_replicas_read_what_one_of_them_shows() -> None:
     assert "        if i % 5 == 0 and rank == 0:\n            print(total)\n" in done
 
 
+def test_any_name_may_count_the_turns() -> None:
+    shown = "total += loss.item()\nif batch % 5 == 0 and batch > 0:\n    print(total)"
+    done = loop(shown, "total = 0.0", head="for batch, x in enumerate(loader):").data.decode()
+    assert "if batch % 5 == 0 and batch > 0:\n            for value in read_values(" in done
+
+
+def test_the_portable_style_defers_too() -> None:
+    script = (
+        "import torch\n\n\ndef train(model, optimizer, loader):\n    total = 0.0\n"
+        "    for x, y in loader:\n        x, y = x.cuda(), y.cuda()\n        loss = model(x, y)\n"
+        "        loss.backward()\n        optimizer.step()\n        total += loss.item()\n"
+        "    return total\n"
+    )
+    done = run(script, Options(style="portable", defer_reads=True)).data.decode()
+    assert "        with shims.step():\n" in done
+    assert "        total_pending.append(loss.detach())\n" in done
+
+
 def test_a_tensor_that_is_changed_later_is_copied() -> None:
     done = loop("total += loss.item()\nloss.zero_()", "total = 0.0", "return total").data.decode()
     assert "total_pending.append(loss.detach().clone())" in done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -34,6 +35,19 @@ class Observers:
         self._place = {
             id(node): statement for statement in self._statements for node in nodes(statement)
         }
+
+    @cached_property
+    def _counters(self) -> frozenset[str]:
+        """The names that count the turns of the loop: `batch` of `for batch, x in enumerate(…)`."""
+        loop = self._loop
+        if not isinstance(loop, cst.For) or not isinstance(loop.iter, cst.Call):
+            return frozenset()
+        target: cst.BaseExpression = loop.target
+        if code(loop.iter.func) == "enumerate" and isinstance(target, cst.Tuple):
+            target = target.elements[0].value
+        elif code(loop.iter.func) not in ("range", "trange"):
+            return frozenset()
+        return frozenset({code(target)})
 
     def find(self, reading: Reading) -> str | None:
         """Note in `reading` where its values are looked at; return why it has to stay, or None."""
@@ -112,10 +126,14 @@ class Observers:
             for node in nodes(test)
             if isinstance(node, cst.Name | cst.Attribute) and id(node) not in lengths
         ]
-        if all(same_everywhere(name) or self._is_part(name) or _is_counter(name) for name in names):
-            calls = (c for c in nodes_of(test, cst.Call) if id(c) not in lengths)
-            return next(calls, None) is None
-        return False
+        calls = (call for call in nodes_of(test, cst.Call) if id(call) not in lengths)
+        return next(calls, None) is None and all(
+            same_everywhere(name)
+            or self._is_part(name)
+            or _is_counter(name)
+            or code(name) in self._counters
+            for name in names
+        )
 
     def _is_part(self, node: cst.Name | cst.Attribute) -> bool:
         """Whether `node` is a part of a longer dotted name, which is looked at as a whole."""

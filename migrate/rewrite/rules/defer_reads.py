@@ -28,7 +28,8 @@ class DeferReads(Rule):
     others waiting.
 
     A tensor that is changed in place before it is read, `loss /= 4`, is copied where it stood. Nothing is
-    added up on the device: the sum of float32 is another number.
+    added up on the device: the sum of float32 is another number. What the script computes below the block
+    for the log alone joins the graph of the next step: one more graph is compiled.
 
     **Left alone.** Without `--defer-reads`, everything. Reads that already are below an `if`.
 

@@ -27,7 +27,8 @@ class Step(Rule):
     *Values that are read* (`loss.item()`, meters, prints, checks for a finite loss) come right below the
     block, in their order, so that meters show the same numbers at the same steps. Where a later statement
     of the step changes the tensor (`loss /= accum_iter`), a copy is made at the old place. A check that
-    ends the program then does so after one more update of the weights.
+    ends the program then does so after one more update of the weights. With `--defer-reads` what is
+    only logged is read once for each print ([defer-reads](defer-reads.md)).
 
     *Gradient accumulation.* By modulo, the loop over batches is the step loop, and the `if` is in the
     block. With an inner loop over micro-batches each of them is a step, and the update of the weights is
