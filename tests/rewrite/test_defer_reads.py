@@ -159,6 +159,30 @@ def test_an_object_that_may_do_more_than_add_up_is_left_alone() -> None:
     assert "only adds up" in stays(loop(below, "meter = Screen()"))
 
 
+def test_what_holds_the_meter_is_watched_too() -> None:
+    script = """
+        import torch_xla
+
+
+        def train(model, optimizer, loader):
+            losses = AverageMeter()
+            with Screen(losses) as screen:
+                for x in loader:
+                    with torch_xla.step():
+                        loss = model(x).mean()
+                        loss.backward()
+                        optimizer.step()
+                    losses.update(loss.item())
+                    screen.show()
+    """
+    assert "is looked at in every step" in stays(run(textwrap.dedent(script).strip() + "\n"))
+    for maker in ("screen = Screen([losses])", "screen = Screen()\nscreen.add(losses)"):
+        done = loop(
+            "losses.update(loss.item())\nscreen.show()", f"losses = AverageMeter()\n{maker}"
+        )
+        assert "is looked at in every step" in stays(done)
+
+
 def test_an_iterator_that_prints_the_meter_is_seen() -> None:
     done = loop(
         "logger.update(loss=loss.item())",

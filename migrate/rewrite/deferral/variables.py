@@ -166,6 +166,11 @@ class Variables:
                 statement = self._context.parent(above)
                 if isinstance(statement, cst.Expr) and self._is_before(above):
                     return _receiver(above)
+            if isinstance(above, cst.WithItem):
+                name = above.asname.name if above.asname is not None else None
+                return [name.value] if isinstance(name, cst.Name) else []
+            if isinstance(above, cst.NamedExpr | cst.Lambda):
+                return None
             if isinstance(above, cst.Return | cst.Yield | cst.BaseStatement):
                 return []
             below = above
