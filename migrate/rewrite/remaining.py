@@ -173,7 +173,7 @@ def _advice(node: cst.CSTNode, context: Context) -> str | None:
         value = string_value(node)
         if value == "nccl":
             return BACKEND if context.portable else "'nccl': the backend on XLA is 'xla'"
-        if value in ENVIRONMENT and _is_environment_key(node, context):
+        if value in ENVIRONMENT and not context.portable and _is_environment_key(node, context):
             return f"{value}: {ENVIRONMENT[value]}"
     if names_cuda(node):
         said = DEVICE if context.portable else "the device on XLA is 'xla'"
