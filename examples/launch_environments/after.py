@@ -31,7 +31,8 @@ def init_distributed_mode(args):
         return
     args.distributed = True
     dist.init_process_group(
-        backend='xla', init_method='xla://')
+        backend='xla', init_method='xla://'
+    )
 
 
 def train(rank, world_size, device):

@@ -36,7 +36,8 @@ def worker(gpu, args):
     args.world_size = xr.world_size()
     args.rank = gpu
     dist.init_process_group(
-        backend='xla', init_method='xla://')
+        backend='xla', init_method='xla://'
+    )
     args.batch_size = int(args.batch_size / ngpus_per_node)
     train(args.rank, args.world_size, gpu)
     print(f'batch size {args.batch_size}')
