@@ -11,6 +11,7 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from migrate.rewrite.tree import is_attribute_of_self, is_dotted_name
+from migrate.rewrite.walk import children
 
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
@@ -90,7 +91,7 @@ def aliases(statements: Iterable[cst.CSTNode]) -> list[tuple[str, str]]:
     stack = list(statements)
     while stack:
         node = stack.pop()
-        stack.extend(node.children)
+        stack.extend(children(node))
         if isinstance(node, cst.Assign) and is_view(node.value):
             original = base_name(node.value)
             names = [get_full_name_for_node(target.target) for target in node.targets]
@@ -135,7 +136,7 @@ class _Collector:
             self._augment(node)
         elif isinstance(node, cst.AssignTarget | cst.NamedExpr | cst.For | cst.AnnAssign):
             self._bind(node.target)
-            for child in node.children:
+            for child in children(node):
                 if child is not node.target:
                     self.collect(child)
         elif isinstance(node, cst.AsName):
@@ -156,7 +157,7 @@ class _Collector:
                 if isinstance(node.func, cst.Attribute) and not is_attribute_of_self(node.func):
                     self.collect(node.func.value)  # what the method is called on
                     skipped = node.func
-            for child in node.children:
+            for child in children(node):
                 if child is not skipped:
                     self.collect(child)
 
@@ -178,7 +179,7 @@ class _Collector:
             name = base_name(target)
             if name:
                 self._found.edited.add(name)
-            for child in target.children:
+            for child in children(target):
                 self.collect(child)
 
     def _edit(self, call: cst.Call) -> None:

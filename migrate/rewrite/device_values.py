@@ -12,6 +12,7 @@ from libcst.helpers import get_full_name_for_node
 from migrate.rewrite.dataflow import base_name
 from migrate.rewrite.devices import is_move, moves
 from migrate.rewrite.tree import is_attribute_of_self, is_dotted_name, keyword, nodes, string_value
+from migrate.rewrite.walk import children
 
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
@@ -76,7 +77,7 @@ class DeviceValues:
                 return False
         if isinstance(node, cst.Lambda | cst.BaseStatement | cst.BaseSuite):
             return False
-        return any(self.mentions(child) for child in node.children)
+        return any(self.mentions(child) for child in children(node))
 
     def is_state(self, func: cst.BaseExpression) -> bool:
         """Whether what is called is an object of the script's, as a model is, and no function."""

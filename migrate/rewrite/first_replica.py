@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.rewrite.tree import code, nodes_of
+from migrate.rewrite.walk import children
 
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
@@ -114,7 +115,7 @@ def _leaves(test: cst.BaseExpression) -> list[cst.Name | cst.Attribute]:
         elif isinstance(node, cst.Call):
             stack.extend(arg.value for arg in node.args)
         else:
-            stack.extend(node.children)
+            stack.extend(children(node))
     return found
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.rewrite.tree import code, nodes_of
+from migrate.rewrite.walk import children
 
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
@@ -27,7 +28,7 @@ def _leaves(node: cst.CSTNode, *, in_loop: bool) -> bool:
     if isinstance(node, cst.Break | cst.Continue):
         return not in_loop
     inside = in_loop or isinstance(node, cst.For | cst.While)
-    return any(_leaves(child, in_loop=inside) for child in node.children)
+    return any(_leaves(child, in_loop=inside) for child in children(node))
 
 
 def ends_program(node: cst.CSTNode) -> bool:

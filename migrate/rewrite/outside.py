@@ -12,6 +12,7 @@ from libcst.helpers import get_full_name_for_node
 from migrate.rewrite.device_values import DeviceValues
 from migrate.rewrite.reads import Reads, is_log
 from migrate.rewrite.tree import code, nodes, nodes_of
+from migrate.rewrite.walk import children
 
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
@@ -86,7 +87,7 @@ def _calls(statement: cst.CSTNode) -> list[cst.Call]:
             continue
         if isinstance(node, cst.Call):
             found.append(node)
-        stack.extend(node.children)
+        stack.extend(children(node))
     return found
 
 

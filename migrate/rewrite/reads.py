@@ -10,6 +10,7 @@ import libcst as cst
 
 from migrate.rewrite.device_values import DeviceValues
 from migrate.rewrite.tree import nodes_of
+from migrate.rewrite.walk import children
 
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
@@ -83,7 +84,7 @@ class Reads:
         test = node.test if isinstance(node, cst.If | cst.While | cst.Assert | cst.IfExp) else None
         if test is not None and self._values.mentions(test):
             yield test
-        for child in node.children:
+        for child in children(node):
             if child is not test or not self._values.mentions(test):
                 yield from self.inside(child)
 

@@ -10,6 +10,7 @@ import libcst as cst
 from migrate.rewrite.first_replica import COUNTERS
 from migrate.rewrite.rules.ddp import DDP
 from migrate.rewrite.tree import bind, code, keyword_arg, nodes_of, targets, with_args
+from migrate.rewrite.walk import children
 
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
@@ -162,7 +163,7 @@ def _below(root: cst.CSTNode) -> list[cst.CSTNode]:
     while stack:
         node = stack.pop()
         found.append(node)
-        stack.extend(node.children)
+        stack.extend(children(node))
     return found
 
 

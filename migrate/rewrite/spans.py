@@ -18,6 +18,7 @@ from migrate.rewrite.effects import BOTH, Effect
 from migrate.rewrite.loops import Loop, batch_names
 from migrate.rewrite.slice import Body
 from migrate.rewrite.tree import nodes
+from migrate.rewrite.walk import children
 
 if TYPE_CHECKING:
     from migrate.rewrite.context import Context
@@ -77,7 +78,7 @@ class Trained:
         if effects.of(node) & BOTH != BOTH:
             return []
         if isinstance(node, cst.With | cst.If | cst.Try):
-            blocks = (child for child in node.children if isinstance(child, cst.IndentedBlock))
+            blocks = (child for child in children(node) if isinstance(child, cst.IndentedBlock))
             return [(block, []) for block in blocks if effects.of(block) & BOTH == BOTH]
         callees = effects.callees([node])
         if not all(effects.of(callee.body) & BOTH == BOTH for callee in callees):

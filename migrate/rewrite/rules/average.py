@@ -10,6 +10,7 @@ from migrate.rewrite.collective_calls import TENSORS, as_shims, beside, called
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import bind, code, is_dotted_name, keyword
+from migrate.rewrite.walk import children
 
 AVG = frozenset(
     {"torch.distributed.ReduceOp.AVG", "torch.distributed.distributed_c10d.ReduceOp.AVG"}
@@ -213,6 +214,6 @@ def _is_place(node: cst.BaseExpression) -> bool:
     """Whether `node` can be written twice with the same meaning: `x`, `p.grad.data`, `parts[0]`."""
     if isinstance(node, cst.Attribute | cst.Subscript):
         return _is_place(node.value) and not any(
-            isinstance(part, cst.Call) for part in node.children
+            isinstance(part, cst.Call) for part in children(node)
         )
     return isinstance(node, cst.Name)
