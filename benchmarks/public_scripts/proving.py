@@ -50,6 +50,7 @@ def proved(script: Script, repositories: Path, scratch: Path, ranks: int, second
                     folder=records,
                     timeout=seconds,
                     dropout=False,
+                    autocast=False,
                     start=script.start or None,
                 )
         except MigrateError as error:

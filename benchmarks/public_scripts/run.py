@@ -6,7 +6,7 @@
 With `--rewritten`, `migrate rewrite` rewrites the copy, or the folder of it that the script's line names,
 and `migrate run --replicas 2` starts the result; no edit is made by hand. With `--prove` the original and
 the result are run and compared instead, as `migrate prove` does, each in a copy of its own, as some of
-them go on from what an earlier run has saved; every dropout is switched off.
+them go on from what an earlier run has saved; every dropout and autocast are switched off.
 
 DIR holds checkouts named OWNER+NAME; none of their code is in this repository, and nothing is written
 to them: each run has a copy. What the scripts import (torchvision, hydra, boto3, blobfile) must be

@@ -31,6 +31,11 @@ STARTS = ("environment", "option", "spawn", "alone")
     help="Switch every dropout off on both sides: they draw different masks.",
 )
 @click.option(
+    "--no-autocast",
+    is_flag=True,
+    help="Switch autocast off on both sides: float16 and bfloat16 round otherwise.",
+)
+@click.option(
     "--start",
     type=click.Choice(STARTS),
     help="How the original starts its ranks, where it can in several ways.",
@@ -43,6 +48,7 @@ def prove(
     rewritten: Path | None,
     timeout: float | None,
     no_dropout: bool,
+    no_autocast: bool,
     start: str | None,
     json_output: bool,
 ) -> None:
@@ -72,6 +78,7 @@ def prove(
                 replicas=replicas,
                 timeout=timeout,
                 dropout=not no_dropout,
+                autocast=not no_autocast,
                 start=start,
                 progress=progress,
             )

@@ -276,17 +276,7 @@ def final_weights(
         last,
         worst.rank,
         f"at the end, rank {worst.rank}: {worst.name} is {worst.difference:.2g} away from the "
-        f"original's (gate {gate:.2g}){_buffer_reason(worst.name, parameters)}",
-    )
-
-
-def _buffer_reason(name: str, parameters: Mapping[str, object]) -> str:
-    if name in parameters or not name.endswith("running_var"):
-        return ""
-    # torch_xla 2.9: BatchNorm1d on 6 rows moves it by 5/6 of what torch does.
-    return (
-        ", while all losses and parameters agree: torch_xla's batch normalisation averages the "
-        "biased variance (divided by n), torch the unbiased one (by n - 1)"
+        f"original's (gate {gate:.2g})",
     )
 
 

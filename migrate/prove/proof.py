@@ -68,6 +68,7 @@ def prove(
     replicas: int = 2,
     timeout: float | None = None,
     dropout: bool = True,
+    autocast: bool = True,
     start: str | None = None,
     progress: Callable[[str], None] = lambda message: None,
 ) -> Proof:
@@ -80,6 +81,7 @@ def prove(
         replicas: number of ranks on both sides.
         timeout: seconds for each of the two runs; None waits for ever.
         dropout: False switches every dropout off, on both sides.
+        autocast: False switches autocast off, on both sides.
         start: how the original's ranks are started, where there are several ways: see `run_script`.
         progress: told, in a few words, what is running.
 
@@ -105,6 +107,7 @@ def prove(
                     folder=directory,
                     timeout=timeout,
                     dropout=dropout,
+                    autocast=autocast,
                     start=start,
                 )
             )
@@ -121,6 +124,7 @@ def prove(
             notes=(
                 *notes(original, ours, replicas, judgement.weights),
                 *(() if dropout else ("every dropout was switched off on both sides",)),
+                *(() if autocast else ("autocast was switched off on both sides",)),
             ),
             original_seconds=original_seconds,
             rewritten_seconds=rewritten_seconds,
@@ -142,6 +146,7 @@ def record_run(
     folder: Path,
     timeout: float | None = None,
     dropout: bool = True,
+    autocast: bool = True,
     start: str | None = None,
 ) -> tuple[dict[int, records.RankRecord], float]:
     """Run one side, and read what its ranks recorded in `folder`; with the seconds that it took.
@@ -158,6 +163,7 @@ def record_run(
         timeout=timeout,
         output="capture",
         dropout=dropout,
+        autocast=autocast,
         start=start,
     )
     if result.returncode:

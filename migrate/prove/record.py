@@ -28,9 +28,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from migrate.prove import listen, norms, records, seeds
+from migrate.prove import listen, norms, records, seeds, variances
 from migrate.prove.names import parameter_names, roots
-from migrate.prove.weights import save
+from migrate.prove.weights import parts, save
 
 
 def install() -> None:
@@ -39,6 +39,7 @@ def install() -> None:
     os.register_at_fork(after_in_child=recorder.forget)
     seeds.install()
     norms.install()
+    variances.install()
     listen.to_modules(recorder.saw_module)
     listen.to_losses(recorder.saw_losses)
     listen.to_dropout(recorder.saw_dropout)
@@ -69,8 +70,8 @@ class Recorder:
         self._clipped_from: list[Any] = []
         self._step_depth = 0
         self._gradients = _Gradients.of(())
-        # Of each parameter: the largest share of its gradient in the global norm so far.
-        self._shares: dict[str, float] = {}
+        # Of each parameter, by its parts: the largest share of its gradient in the global norm so far.
+        self._shares: dict[str, list[float]] = {}
         # Number and steps so far of each.
         self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[int, int]] = (
             weakref.WeakKeyDictionary()
@@ -178,8 +179,8 @@ class Recorder:
         def read() -> None:
             norm, shares = gradients.read()
             for index, share in shares.items():
-                name = names[index]
-                self._shares[name] = max(share, self._shares.get(name, 0.0))
+                known = self._shares.setdefault(names[index], [0.0] * len(share))
+                known[:] = map(max, known, share)
             self._append(
                 replace(
                     record,
@@ -240,12 +241,14 @@ class _Gradients:
     """The squared L2 norms of an optimizer's gradients, lazy.
 
     Attributes:
-        squares: one number for each gradient; None without any.
+        squares: one number for each part of each gradient; None without any.
         held_at: the positions of their parameters among those that the optimizer holds.
+        parts: of each of these.
     """
 
     squares: torch.Tensor | None
     held_at: tuple[int, ...]
+    parts: tuple[int, ...]
 
     @classmethod
     def of(cls, held: Sequence[torch.Tensor]) -> _Gradients:
@@ -257,17 +260,25 @@ class _Gradients:
                 for index, parameter in enumerate(held)
                 if parameter.grad is not None
             }
-            squares = [_float(value).square().sum() for value in values.values()]
-            return cls(_stacked(squares) if squares else None, tuple(values))
+            counts = tuple(map(parts, values.values()))
+            squares = [
+                part.sum()
+                for value, count in zip(values.values(), counts, strict=True)
+                for part in _float(value).square().reshape(count, -1)
+            ]
+            return cls(_stacked(squares) if squares else None, tuple(values), counts)
 
-    def read(self) -> tuple[float | None, dict[int, float]]:
-        """The global norm, None without gradients, and each gradient's share in it, by position."""
+    def read(self) -> tuple[float | None, dict[int, list[float]]]:
+        """The global norm, None without gradients, and the shares in it, by position and part."""
         if self.squares is None:
             return None, {}
         squares = self.squares.tolist()
         norm = math.sqrt(sum(squares))
-        shares = [math.sqrt(square) / norm if norm else 0.0 for square in squares]
-        return norm, dict(zip(self.held_at, shares, strict=True))
+        shares = iter([math.sqrt(square) / norm if norm else 0.0 for square in squares])
+        return norm, {
+            index: [next(shares) for _ in range(count)]
+            for index, count in zip(self.held_at, self.parts, strict=True)
+        }
 
 
 def _place() -> tuple[int, int]:

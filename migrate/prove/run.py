@@ -63,6 +63,7 @@ def run_script(
     timeout: float | None = None,
     output: Output = "inherit",
     dropout: bool = True,
+    autocast: bool = True,
     start: str | None = None,
 ) -> RunResult:
     """Run `python SCRIPT ARGS` and wait for it and for all the processes that it started.
@@ -80,6 +81,7 @@ def run_script(
         output: of the script: "inherit" passes it through, "stderr" passes all of it to stderr,
             "capture" keeps its last lines for the result.
         dropout: False makes every dropout of a recorded run pass its input on.
+        autocast: False makes autocast of a recorded run do nothing.
         start: how the ranks of an original that can start them in several ways are started, as for
             `python -m shims --start`; None: as torchrun does. On XLA, "torchrun" starts them with torchrun;
             None: `torch_xla.launch` in the script does.
@@ -103,7 +105,7 @@ def run_script(
     started = time.monotonic()
     process = subprocess.Popen(
         _command(side, replicas, script, args, start),
-        env=_environment(side, replicas, record_dir, observe_dir, dropout),
+        env=_environment(side, replicas, record_dir, observe_dir, dropout, autocast),
         stdin=None if output == "inherit" else subprocess.DEVNULL,
         stdout={"inherit": None, "stderr": sys.stderr, "capture": subprocess.PIPE}[output],
         stderr=subprocess.STDOUT if output == "capture" else None,
@@ -151,10 +153,13 @@ def _environment(
     record_dir: Path | None,
     observe_dir: Path | None,
     dropout: bool,
+    autocast: bool,
 ) -> dict[str, str]:
     plugins = ["migrate.prove.record:install"] if record_dir is not None else []
     if plugins and not dropout:
         plugins.append("migrate.prove.listen:without_dropout")
+    if plugins and not autocast:
+        plugins.append("migrate.prove.listen:without_autocast")
     if observe_dir is not None:
         plugins.append("migrate.observe.record:install")
     if side == "original":

@@ -100,6 +100,11 @@ def notes(
             f"{', '.join(walking)}: gradients are zero but for rounding (a bias before a "
             "normalisation?), so the values walk at random on any device and were not compared"
         )
+    if any(weight.name.endswith("running_var") for weight in weights):
+        found.append(
+            "running variances of batch normalisation are compared as torch_xla keeps them: it averages the "
+            "biased variance (divided by n), torch the unbiased one (by n - 1)"
+        )
     if original.keys() == ours.keys() and original and len(original) != replicas:
         found.append(
             f"the script trained on {len(original)} ranks of its own choice, not on {replicas}"

@@ -239,11 +239,73 @@ def test_dropout_can_be_switched_off(tmp_path: Path) -> None:
     assert "every dropout was switched off on both sides" in proof.notes
 
 
-@pytest.mark.long
-def test_running_variance_differs_in_torch_xla_and_is_explained(tmp_path: Path) -> None:
+BIASED = (
+    "running variances of batch normalisation are compared as torch_xla keeps them: it averages the biased "
+    "variance (divided by n), torch the unbiased one (by n - 1)"
+)
+
+
+def test_running_variances_are_compared_as_torch_xla_keeps_them(tmp_path: Path) -> None:
     proof = prove_accumulation(tmp_path, ("DROPOUT", "0.0"), ("MOMENTUM", "0.1"))
+    assert proof.verdict is Verdict.EQUAL, proof.message
+    (variance,) = [weight for weight in proof.weights if weight.name == "1.running_var"]
+    assert variance.difference < PARAMETER_GATE
+    assert BIASED in proof.notes
+
+
+@pytest.mark.long
+def test_another_momentum_of_a_normalisation_is_found(tmp_path: Path) -> None:
+    program = edited(ACCUMULATION, ("DROPOUT", "0.0"))
+    before = edited(program, ("SYNC", "pass"), ("MOMENTUM", "0.1")) + "train('cuda')\n"
+    after = edited(program, ("SYNC", "torch_xla.sync()"), ("MOMENTUM", "0.11")) + "train('xla')\n"
+    proof = prove_texts(tmp_path, before, f"import torch_xla\n{after}")
     assert proof.verdict is Verdict.DIFFERS
     assert proof.difference is not None
     assert proof.difference.kind == "buffers"
-    assert "1.running_var" in proof.message
-    assert "biased variance" in proof.message
+    assert "1.running_" in proof.message
+
+
+PRECISION = """
+import torch
+import torch.nn as nn
+
+def train(device):
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    STATE
+    for step in range(2):
+        with torch.autocast(device, dtype=TYPE):
+            loss = model(torch.randn(8, 16).to(device)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        SYNC
+"""
+AUTOCAST = "torch.autocast(device, dtype=TYPE)"
+STATE = "torch.set_autocast_dtype('xla', torch.bfloat16); torch.set_autocast_enabled('xla', True)"
+
+
+@pytest.mark.parametrize(
+    ("by_state", "autocast", "verdict"),
+    [
+        (False, True, Verdict.DIFFERS),
+        (False, False, Verdict.EQUAL),
+        pytest.param(True, False, Verdict.EQUAL, marks=pytest.mark.long),
+    ],
+)
+def test_autocast_can_be_switched_off(
+    by_state: bool, autocast: bool, verdict: Verdict, tmp_path: Path
+) -> None:
+    before, after = tmp_path / "train.py", tmp_path / "train_xla.py"
+    program = edited(PRECISION, ("STATE", "pass"), ("TYPE", "torch.float16"), ("SYNC", "pass"))
+    before.write_text(f"{program}train('cuda')\n")
+    edits = [("SYNC", "torch_xla.sync()"), ("STATE", STATE if by_state else "pass")]
+    if by_state:
+        edits.append((AUTOCAST, "torch.enable_grad()"))
+    else:
+        edits.append(("TYPE", "torch.bfloat16"))
+    after.write_text(f"import torch_xla\n{edited(PRECISION, *edits)}train('xla')\n")
+    proof = prove(before, after, replicas=1, timeout=250, autocast=autocast)
+    assert proof.verdict is verdict, proof.message
+    assert ("autocast was switched off on both sides" in proof.notes) is not autocast

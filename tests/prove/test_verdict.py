@@ -13,7 +13,7 @@ from migrate.prove import records
 from migrate.prove.errors import RecordingError
 from migrate.prove.records import Header, RankRecord, StepRecord
 from migrate.prove.verdict import Verdict, judge, notes
-from migrate.prove.weights import distances, save
+from migrate.prove.weights import distances, noise, save
 
 STEP = StepRecord(
     step=1,
@@ -172,6 +172,25 @@ def test_distances(tmp_path: Path) -> None:
     save({"a": torch.tensor([3.0, 4.5]), "n": nan, "m": torch.ones(2), "t": torch.ones(2)}, second)
     inf = math.inf
     assert distances(first, second) == {"a": 0.1, "n": 0.0, "m": inf, "s": inf, "t": inf}
+
+
+@pytest.mark.parametrize(
+    ("shares", "distance", "whole"),
+    [
+        ([0.5, 2e-8, 0.5], 0.0, False),  # the bias of query, key and value
+        ([0.5, 0.0, 0.5], 0.5, False),  # no gradient at all is no noise
+        ([0.5, 1e-5, 0.5], 0.5, False),
+        ([2e-8, 2e-8, 2e-8], 0.5, True),
+    ],
+)
+def test_a_third_that_is_noise_is_left_out(
+    shares: list[float], distance: float, whole: bool, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
+    save({"bias": torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0, 1.0])}, first, {"bias": shares})
+    save({"bias": torch.tensor([0.0, 0.0, 2.0, 1.0, 1.0, 1.0])}, second, {"bias": shares})
+    assert distances(first, second) == {"bias": distance}
+    assert noise(first, second) == ({"bias"} if whole else frozenset())
 
 
 def test_recordings_are_read_back(tmp_path: Path) -> None:
