@@ -1,0 +1,33 @@
+"""Searches for garbage are rare while scripts are worked at, and what they were afterwards."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite import file
+from migrate.rewrite.memory import SELDOM, seldom_collected
+from migrate.rewrite.source import UnreadableScriptError
+
+
+def test_only_in_the_block() -> None:
+    before = gc.get_threshold()
+    assert before != SELDOM
+    with pytest.raises(KeyError), seldom_collected():
+        assert gc.get_threshold() == SELDOM
+        raise KeyError
+    assert gc.get_threshold() == before
+
+
+def test_while_a_file_is_rewritten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = gc.get_threshold()
+    seen = []
+    monkeypatch.setattr(file, "rewrite", lambda *_, **__: seen.append(gc.get_threshold()))
+    file.rewrite_file(tmp_path / "script.py")
+    assert seen == [SELDOM]
+    monkeypatch.undo()
+    with pytest.raises(UnreadableScriptError):
+        file.rewrite_file(tmp_path / "missing.py")
+    assert gc.get_threshold() == before
