@@ -15,9 +15,14 @@ from migrate.rewrite.source import UnreadableScriptError
 def test_only_in_the_block() -> None:
     before = gc.get_threshold()
     assert before != SELDOM
-    with pytest.raises(KeyError), seldom_collected():
+
+    @seldom_collected()
+    def failing() -> None:
         assert gc.get_threshold() == SELDOM
         raise KeyError
+
+    with pytest.raises(KeyError):
+        failing()
     assert gc.get_threshold() == before
 
 
