@@ -31,15 +31,16 @@ class Mpi(Rule):
     rank 0 of 1, so that all train on the same data. Of `MPI.COMM_WORLD`, also by a name of its own
     (`comm = MPI.COMM_WORLD`), `Get_rank()` and `.rank` become `torch_xla.runtime.global_ordinal()`,
     `Get_size()` and `.size` become `world_size()`, `Barrier()` becomes `xm.rendezvous`, and `bcast(value)`
-    becomes `xm.mesh_reduce`, which takes the root's value of the values of all. A name that is broadcast
-    for nothing but MASTER_ADDR or MASTER_PORT goes. Start the script once on each host, without mpirun.
+    becomes `xm.mesh_reduce`, which takes the root's value of the values of all: numbers, text, bytes,
+    tensors, and containers of them; it raises for other objects. A name that is broadcast for nothing but
+    MASTER_ADDR or MASTER_PORT goes. Start the script once on each host, without mpirun.
 
     **When.** In code that runs in a replica.
 
     **Reported.** What is asked while a module is read or before the launch; other methods, and a
     communicator that is passed on.
 
-    Source: torch_xla 2.9, `torch_xla/core/xla_model.py` (run on two simulated replicas).
+    Source: torch_xla 2.9, `torch_xla/core/xla_model.py` (read; the ranks run on two simulated replicas).
     """
 
     name = "mpi"
