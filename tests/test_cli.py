@@ -290,7 +290,7 @@ def test_a_defect_of_the_program_is_one_line_too(
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("migrate.rewrite.engine.rewrite", fail)
+    monkeypatch.setattr("migrate.rewrite.file.rewrite_file", fail)
     done = run("rewrite", script)
     assert done.exit_code == 2
     assert done.stderr.startswith("migrate: internal error (ZeroDivisionError: division by zero)")
