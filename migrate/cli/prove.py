@@ -40,6 +40,7 @@ STARTS = ("environment", "option", "spawn", "alone")
     type=click.Choice(STARTS),
     help="How the original starts its ranks, where it can in several ways.",
 )
+@click.option("--html", type=click.Path(path_type=Path), help="Write the proof as a page too.")
 @as_json
 def prove(
     script: Path,
@@ -50,6 +51,7 @@ def prove(
     no_dropout: bool,
     no_autocast: bool,
     start: str | None,
+    html: Path | None,
     json_output: bool,
 ) -> None:
     """Run the original and its rewrite, and compare losses and weights step by step.
@@ -59,12 +61,16 @@ def prove(
     first place where they part and what differs there.
     """
     with errors(), contextlib.ExitStack() as stack:
+        from migrate.pages.page import check_page_target
+        from migrate.pages.prove import write_prove_page
         from migrate.prove.proof import prove as prove_scripts
         from migrate.rewrite.engine import rewrite as rewrite_script
         from migrate.rewrite.temporary import written_beside
         from migrate.views.prove import proof_as_json, proof_summary
         from migrate.views.rewrite import findings_summary
 
+        if html is not None:
+            check_page_target(html)
         if rewritten is None:
             done = rewrite_script(script)
             # What is left to do by hand is the first suspect, should the two sides part.
@@ -82,6 +88,8 @@ def prove(
                 start=start,
                 progress=progress,
             )
+        if html is not None:
+            write_prove_page(proof, script, html)
     if json_output:
         show_json(proof_as_json(proof))
     else:
