@@ -21,7 +21,7 @@ from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.plan import Plan, plan
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
 from migrate.rewrite.rules import all_rules
-from migrate.rewrite.source import NotPythonError, Source, parse, read
+from migrate.rewrite.source import NotPythonError, Source, decoded, parse, read
 from migrate.rewrite.tree import nodes_of
 
 
@@ -96,7 +96,7 @@ def unified_diff(before: bytes, after: bytes, old: str, new: str, path: Path) ->
 
 
 def _text(data: bytes, path: Path) -> str:
-    return data.decode() if path.suffix == SUFFIX else parse(data, path).text
+    return data.decode() if path.suffix == SUFFIX else decoded(data, path)
 
 
 def rewrite(path: Path, rules: Sequence[Rule] | None = None, options: Options = DEFAULT) -> Rewrite:

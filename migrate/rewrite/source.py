@@ -126,7 +126,7 @@ def parse(data: bytes, path: Path) -> Source:
     Raises:
         NotUtf8Error, NotPythonError: one line each, with file and position.
     """
-    _check_encoding(data, path)
+    decoded(data, path)
     try:
         module = cst.parse_module(data)
     except cst.ParserSyntaxError as error:
@@ -141,8 +141,12 @@ def parse(data: bytes, path: Path) -> Source:
     return source
 
 
-def _check_encoding(data: bytes, path: Path) -> None:
-    """Raise NotUtf8Error with the line of the first byte that the script's encoding does not allow."""
+def decoded(data: bytes, path: Path) -> str:
+    """Return `data`, the content of the script at `path`, as text.
+
+    Raises:
+        NotUtf8Error: with the line of the first byte that the script's encoding does not allow.
+    """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise NotUtf8Error(f"{path}:1: is UTF-16, not UTF-8", "save the file as UTF-8")
     try:
@@ -153,7 +157,7 @@ def _check_encoding(data: bytes, path: Path) -> None:
             remedy = "declare an encoding that Python knows"
             raise NotUtf8Error(f"{path}:1: {error}", remedy) from None
     try:
-        data.decode(codec)
+        return data.decode(codec)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         what = f"{path}:{line}: byte 0x{data[error.start]:02x} is not valid {codec}"
