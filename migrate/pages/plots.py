@@ -37,7 +37,10 @@ def plot(x: str, y: str) -> Iterator[Plot]:
         drawn.axes.set_xlabel(x)
         drawn.axes.set_ylabel(y)
         drawn.axes.spines[["top", "right"]].set_visible(False)
-        drawn.axes.legend(frameon=False, ncols=4, loc="upper right", fontsize="small")
+        # Above the plot: no curve runs behind it.
+        drawn.axes.legend(
+            frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1), fontsize="small"
+        )
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
     # What stands before <svg> is for files of their own.

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from migrate.pages.page import write_page
-from migrate.pages.plots import BLUE, RED, plot
+from migrate.pages.plots import BLUE, GREY, RED, plot
+from migrate.prove.compare import LOSS_GATE
 
 if TYPE_CHECKING:
     from migrate.prove.compare import StepComparison
@@ -85,8 +86,9 @@ def _differences(steps: Sequence[StepComparison]) -> str:
                 label=label,
                 linewidth=0.8,
             )
-            if found:
-                drawn.axes.set_yscale("log")
+        # Losses and gradient norms have one limit.
+        drawn.axes.axhline(LOSS_GATE, color=GREY, linewidth=0.8, linestyle="--", label="limit")
+        drawn.axes.set_yscale("log")
     return drawn.svg
 
 
