@@ -96,7 +96,7 @@ def run(script: Script, repositories: Path, backend: str, scratch: Path, seconds
         return replace(_judged(records, took), rewriting=rewriting)
     lines = re.findall(r"^.*(?:Error|Exception|error:).*$", output, re.M)
     refused = [line for line in lines if "NotAnsweredError" in line or "shims.errors." in line]
-    text = (refused or lines or ["no message"])[-1].strip()[:300]
+    text = (refused or lines or output.splitlines() or ["no message"])[-1].strip()[:300]
     return Ended("refused" if refused else "fails", took, text, rewriting)
 
 

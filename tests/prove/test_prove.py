@@ -245,8 +245,12 @@ BIASED = (
 )
 
 
+# Under Adam the bias before the normalisation walks at random, and its running mean with it.
+PLAIN = ("AdamW(body.parameters(), lr=0.01)", "SGD(body.parameters(), lr=0.01)")
+
+
 def test_running_variances_are_compared_as_torch_xla_keeps_them(tmp_path: Path) -> None:
-    proof = prove_accumulation(tmp_path, ("DROPOUT", "0.0"), ("MOMENTUM", "0.1"))
+    proof = prove_accumulation(tmp_path, ("DROPOUT", "0.0"), ("MOMENTUM", "0.1"), PLAIN)
     assert proof.verdict is Verdict.EQUAL, proof.message
     (variance,) = [weight for weight in proof.weights if weight.name == "1.running_var"]
     assert variance.difference < PARAMETER_GATE
@@ -255,7 +259,7 @@ def test_running_variances_are_compared_as_torch_xla_keeps_them(tmp_path: Path) 
 
 @pytest.mark.long
 def test_another_momentum_of_a_normalisation_is_found(tmp_path: Path) -> None:
-    program = edited(ACCUMULATION, ("DROPOUT", "0.0"))
+    program = edited(ACCUMULATION, ("DROPOUT", "0.0"), PLAIN)
     before = edited(program, ("SYNC", "pass"), ("MOMENTUM", "0.1")) + "train('cuda')\n"
     after = edited(program, ("SYNC", "torch_xla.sync()"), ("MOMENTUM", "0.11")) + "train('xla')\n"
     proof = prove_texts(tmp_path, before, f"import torch_xla\n{after}")
