@@ -40,7 +40,7 @@ class Mpi(Rule):
     **Reported.** What is asked while a module is read or before the launch; other methods, and a
     communicator that is passed on.
 
-    Source: torch_xla 2.9, `torch_xla/core/xla_model.py` (read; the ranks run on two simulated replicas).
+    Source: torch_xla 2.9, `torch_xla/core/xla_model.py` (run on two simulated replicas).
     """
 
     name = "mpi"
