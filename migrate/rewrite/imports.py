@@ -131,7 +131,8 @@ def add_imports(module: cst.Module, lines: Sequence[cst.SimpleStatementLine]) ->
 
     They go before the first `from torch… import` (torch_xla replaces functions of torch when it is
     imported, so that a name bound earlier stays the old one), else after the last `import torch…`,
-    else after the first block of imports. Those of the standard library go to its first import.
+    else after the first block of imports. `import shims`, which replaces nothing, goes before torch, as it
+    is sorted. Those of the standard library go to its first import.
     """
     for line in lines:
         if _root(line) in sys.stdlib_module_names:
@@ -141,6 +142,8 @@ def add_imports(module: cst.Module, lines: Sequence[cst.SimpleStatementLine]) ->
         return module
     body = list(module.body)
     index = _insertion_index(body)
+    if all(_root(line) < "torch" for line in lines):
+        index = next((at for at, one in enumerate(body[:index]) if _root(one) == "torch"), index)
     added = list(lines)
     above = body[index - 1] if index > 0 else None
     below = body[index] if index < len(body) else None

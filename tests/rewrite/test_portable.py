@@ -93,8 +93,8 @@ def train(model, loader, use_amp):
     )
     assert done.data.decode() == (
         """\
-import torch
 import shims
+import torch
 
 torch.backends.cudnn.benchmark = True
 torch.cuda.empty_cache()
