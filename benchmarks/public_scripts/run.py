@@ -65,7 +65,7 @@ def run(script: Script, repositories: Path, backend: str, scratch: Path, seconds
     command = [sys.executable, "-m", "shims", f"--ranks={RANKS}", "--backend", backend, *start]
     command.append(str(path))
     if backend == REWRITTEN:
-        command = [MIGRATE, "run", f"--replicas={RANKS}", str(path), "--"]
+        command = [MIGRATE, "run", "--no-report", f"--replicas={RANKS}", str(path), "--"]
     records = scratch / "records"
     records.mkdir()
     variables = place.variables | {"PUBLIC_SCRIPTS_RECORDS": str(records)}

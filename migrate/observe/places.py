@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import sysconfig
@@ -23,6 +24,7 @@ class Cause(StrEnum):
     SYNC = "sync"  # the end of a torch_xla.step, torch_xla.sync, a batch of MpDeviceLoader
     READ = "read"  # a value that Python needs: .item(), print, if, .cpu(), an op without lowering
     COMPILED = "torch.compile"
+    RENDEZVOUS = "rendezvous"  # of torch_xla: its graphs hold the length of each replica's payload
     SIMULATION = "simulated collective"  # a cut that only the simulation makes
 
 
@@ -33,6 +35,7 @@ _LIBRARIES = tuple(
     )
 )
 _SIMULATION = str(Path(shims.__file__ or "").parent / "_replica.py")
+_RENDEZVOUS = {("rendezvous", "xla_model.py"), ("xla_rendezvous", "xla_model.py")}
 _SYNCS = {("sync", "torch_xla.py"), ("mark_step", "xla_model.py")}
 
 
@@ -52,11 +55,12 @@ def users_frame(frames: Sequence[Frame]) -> Frame | None:
 
 def cause_of(frames: Sequence[Frame]) -> Cause:
     """Return why the execution with these frames, innermost first, happened."""
+    above = list(itertools.takewhile(lambda frame: not is_the_users(frame.file), frames))
+    if any((frame.function, os.path.basename(frame.file)) in _RENDEZVOUS for frame in above):
+        return Cause.RENDEZVOUS
     if any(frame.file == _SIMULATION for frame in frames):
         return Cause.SIMULATION
-    for frame in frames:
-        if is_the_users(frame.file):
-            break
+    for frame in above:
         if "/torch_xla/_dynamo/" in frame.file or "/torch/_dynamo/" in frame.file:
             return Cause.COMPILED
         if (frame.function, os.path.basename(frame.file)) in _SYNCS:
@@ -73,13 +77,18 @@ def current_line() -> Frame | None:
     return None
 
 
-def entering_a_block() -> bool:
-    """Whether the user's line that is running in this thread is entering its `with` block."""
+def ends_no_step() -> bool:
+    """Whether the sync that is running in this thread is the one before a block, or a rendezvous' own.
+
+    `torch_xla.step()` synchronises before its block too: what was pending belongs to the step. A
+    rendezvous synchronises up to three times.
+    """
     for running in _running():
         code = running.f_code
         if is_the_users(code.co_filename):
             return False
-        if code.co_name == "__enter__" and os.path.basename(code.co_filename) == "contextlib.py":
+        place = (code.co_name, os.path.basename(code.co_filename))
+        if place == ("__enter__", "contextlib.py") or place in _RENDEZVOUS:
             return True
     return False
 

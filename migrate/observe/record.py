@@ -18,7 +18,7 @@ from typing import Any
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from migrate.observe.graph_dump import Frame, executions
-from migrate.observe.places import cause_of, current_line, entering_a_block, users_frame
+from migrate.observe.places import cause_of, current_line, ends_no_step, users_frame
 from migrate.observe.records import OBSERVE_DIRECTORY, Execution, Interval, write_line
 from shims import activate
 
@@ -100,8 +100,7 @@ class Observer:
 
         def synchronised() -> Any:
             context = run_closures()
-            # torch_xla.step() synchronises before its block too: what was pending belongs to the step.
-            if not entering_a_block():
+            if not ends_no_step():
                 self._close(current_line())
             return context
 

@@ -115,7 +115,8 @@ class Divergence:
     """The first step in which a replica executed other graphs than the first replica.
 
     On a TPU replicas run one program together: with other graphs they wait for each other in the next
-    collective.
+    collective. Graphs that differ in the value of a constant only are no others: torch_xla's own have the
+    rank in them. Nor are those of a rendezvous.
 
     Attributes:
         step: the number of the sync at whose end it was, from 1.
@@ -286,35 +287,42 @@ def _divergences(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Diverge
     for step in steps:
         if step.line is not None:
             by_rank[step.rank].append(step)
-    nodes = {
+    graphs = {
         (step.rank, one.graph): one.nodes for step in steps for one in step.executions if one.nodes
     }
-    if not by_rank:
-        return
-    first, *others = sorted(by_rank)
+    first, *others = sorted(by_rank) or [0]
     for other in others:
         for step, its in zip(by_rank[first], by_rank[other], strict=False):
-            parted = _first_difference(step.executions, its.executions)
-            if parted is not None:
-                one, another = parted
-                yield Divergence(
-                    step.number,
-                    (first, other),
-                    (_line_in(one, step, line_of), _line_in(another, its, line_of)),
-                    differences(
-                        nodes.get((first, one.graph), ()), nodes.get((other, another.graph), ())
-                    )
-                    if one and another
-                    else (),
+            parted = _first_difference(step, its, graphs)
+            if parted is None:
+                continue
+            one, another = parted
+            changes: tuple[str, ...] = ()
+            if one and another:
+                changes = differences(
+                    graphs.get((first, one.graph), ()), graphs.get((other, another.graph), ())
                 )
-                break
+            yield Divergence(
+                step.number,
+                (first, other),
+                (_line_in(one, step, line_of), _line_in(another, its, line_of)),
+                changes,
+            )
+            break
 
 
 def _first_difference(
-    ours: Sequence[Execution], theirs: Sequence[Execution]
+    ours: Interval, theirs: Interval, graphs: Mapping[tuple[int, str], tuple[str, ...]]
 ) -> tuple[Execution | None, Execution | None] | None:
-    for one, another in zip_longest(ours, theirs):
-        if one is None or another is None or one.graph != another.graph:
+    compared = [
+        [one for one in step.executions if one.cause is not Cause.RENDEZVOUS]
+        for step in (ours, theirs)
+    ]
+    for one, another in zip_longest(*compared):
+        if one is None or another is None:
+            return one, another
+        here = graphs.get((ours.rank, one.graph), ())
+        if here != graphs.get((theirs.rank, another.graph), ()):
             return one, another
     return None
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-BLUE, RED, YELLOW, GREY = "#30638e", "#d1495b", "#edae49", "#b0b7bd"
+BLUE, RED, YELLOW, GREEN = "#30638e", "#d1495b", "#edae49", "#66a182"
+GREY = "#b0b7bd"
 # Wide enough for a number of four digits beside the next.
 _TICKS = 20
 

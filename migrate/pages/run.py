@@ -9,7 +9,7 @@ from migrate.observe.places import Cause
 from migrate.observe.records import Interval
 from migrate.observe.report import Observed
 from migrate.pages.page import write_page
-from migrate.pages.plots import BLUE, GREY, RED, YELLOW, bars
+from migrate.pages.plots import BLUE, GREEN, GREY, RED, YELLOW, bars
 
 # Of a longer run the first steps, which compile, and the last: bars thinner than a pixel show nothing.
 _FIRST, _LAST = 60, 60
@@ -17,6 +17,7 @@ _COLOURS = {
     Cause.SYNC: BLUE,
     Cause.READ: RED,
     Cause.COMPILED: YELLOW,
+    Cause.RENDEZVOUS: GREEN,
     Cause.SIMULATION: GREY,
 }
 

@@ -74,6 +74,17 @@ def test_a_read_of_one_replica(tmp_path: Path) -> None:
     assert (first.line, other, found.changes) == (23, None, ())
 
 
+def test_a_constant_and_a_rendezvous_are_the_same_program(tmp_path: Path) -> None:
+    # Another hash, equal nodes: torch_xla does not print the values of constants.
+    for rank in (0, 1):
+        meeting = Execution(f"m{rank}", Cause.RENDEZVOUS, BLOCK, True, (NODE.format(rank + 1),))
+        written(tmp_path, step(rank, 1, sync(f"a{rank}"), meeting))
+    assert observed(tmp_path).divergences == ()
+
+
 def test_each_replica_against_the_first(tmp_path: Path) -> None:
-    written(tmp_path, *(step(rank, 1, sync("a" if rank < 2 else "b")) for rank in range(4)))
+    written(
+        tmp_path,
+        *(step(rank, 1, sync("a" if rank < 2 else "b", 8 if rank < 2 else 9)) for rank in range(4)),
+    )
     assert [found.ranks for found in observed(tmp_path).divergences] == [(0, 2), (0, 3)]

@@ -93,5 +93,9 @@ class TestWhoAsked:
         assert cause_of([self.USER, self.SYNC]) is Cause.READ
         cut = Frame("_fetch", _replica.__file__ or "", 346)
         assert cause_of([cut, self.USER]) is Cause.SIMULATION
+        meeting = Frame(
+            "xla_rendezvous", self.SYNC.file.replace("torch_xla.py", "core/xla_model.py"), 9
+        )
+        assert cause_of([cut, meeting, self.USER]) is Cause.RENDEZVOUS
         assert users_frame([self.SYNC, self.USER]) == self.USER
         assert users_frame([self.SYNC]) is None
