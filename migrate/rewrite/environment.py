@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from migrate.rewrite.context import Context
 
 ENVIRON = "os.environ"
+CALLS = frozenset({"os.getenv", "os.putenv"})
 
 
 def access(node: cst.CSTNode, context: Context) -> cst.CSTNode | None:
     """Return the expression in which the literal `node` names an environment variable, or None.
 
-    `os.environ['RANK']`, `os.environ.get('RANK', 0)`, `os.getenv('RANK')`, `'RANK' in os.environ`.
+    `os.environ['RANK']`, `os.environ.get('RANK', 0)`, `os.getenv('RANK')`, `os.putenv('RANK', '0')`,
+    `'RANK' in os.environ`.
     """
     above = context.parent(node)
     if isinstance(above, cst.Index):
@@ -28,7 +30,7 @@ def access(node: cst.CSTNode, context: Context) -> cst.CSTNode | None:
         call = context.parent(above)
         if isinstance(call, cst.Call) and call.args[0] is above:
             name = context.qualified_name(call.func) or ""
-            return call if name == "os.getenv" or name.startswith(f"{ENVIRON}.") else None
+            return call if name in CALLS or name.startswith(f"{ENVIRON}.") else None
     if isinstance(above, cst.Comparison) and above.left is node and len(above.comparisons) == 1:
         other = above.comparisons[0]
         asked = isinstance(other.operator, cst.In | cst.NotIn)
@@ -50,7 +52,8 @@ def is_read(node: cst.CSTNode, context: Context) -> bool:
     if isinstance(found, cst.Subscript):
         return not isinstance(context.parent(found), cst.AssignTarget | cst.Del)
     if isinstance(found, cst.Call):
-        return not (context.qualified_name(found.func) or "").endswith(".setdefault")
+        name = context.qualified_name(found.func) or ""
+        return not name.endswith((".setdefault", ".putenv"))
     return found is not None
 
 

@@ -102,6 +102,8 @@ def _equals_zero(test: cst.Comparison) -> bool:
     operator, right = test.comparisons[0].operator, test.comparisons[0].comparator
     if isinstance(operator, cst.In) and isinstance(right, cst.Tuple | cst.List | cst.Set):
         return {code(element.value) for element in right.elements} <= {"0", "-1"}
+    if any(nodes_of(test, cst.Add)) or any(nodes_of(test, cst.Subtract)):
+        return False  # `rank - 1 == 0`, `(rank + 1) % 2 == 0`
     return isinstance(operator, cst.Equal) and "0" in (code(test.left), code(right))
 
 

@@ -40,6 +40,9 @@ ONLY_FIRST = re.compile(
 )
 ENVIRONMENT = frozenset({"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "SLURM_PROCID"})
 
+# `step % rank` and `rank * width` are rather of a matrix.
+COMPUTES = (cst.Add, cst.BitAnd, cst.FloorDivide, cst.Modulo, cst.RightShift, cst.Subtract)
+
 
 class Guards:
     """What makes a piece of code run on some of the replicas only.
@@ -87,6 +90,8 @@ class Guards:
             return isinstance(test.operator, cst.Not) and self.asks(test.expression)
         if isinstance(test, cst.Comparison):
             return self._compares(test)
+        if isinstance(test, cst.BinaryOperation):
+            return self._is_computed(test)  # `rank % 2`
         if isinstance(test, cst.Call):
             return self._is_call_for_rank(test) or self._is_call_for_first(test)
         if isinstance(test, cst.Name | cst.Attribute):
@@ -108,6 +113,12 @@ class Guards:
         if isinstance(node, cst.Subscript):
             return self._is_environment(node.value) and _is_key(node.slice[0].slice)
         return isinstance(node, cst.Call) and self._is_call_for_rank(node)
+
+    def _is_computed(self, node: cst.BaseExpression) -> bool:
+        """Whether `node` is computed of the index: `rank // 8`, `rank & 1`, `(rank + 1) % 2`."""
+        if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, COMPUTES):
+            return False
+        return self.is_index(node.left) or self._is_computed(node.left)
 
     def _is_environment(self, node: cst.BaseExpression) -> bool:
         return self._context.qualified_name(node) == "os.environ"
@@ -149,6 +160,8 @@ class Guards:
             return self.is_index(left) and not all(_means_none(value) for value in values)
         if self.is_index(right):
             left, right = right, left
+        if self._is_computed(left) or self._is_computed(right):
+            return True
         if not self.is_index(left) or _means_none(right):
             return False
         orders = isinstance(

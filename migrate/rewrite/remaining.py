@@ -14,10 +14,12 @@ from migrate.rewrite.collective_calls import makes_gloo_group
 from migrate.rewrite.context import Context
 from migrate.rewrite.cuda_only import HARMLESS
 from migrate.rewrite.devices import names_cuda
+from migrate.rewrite.environment import CALLS
 from migrate.rewrite.launch import INIT
 from migrate.rewrite.portable_advice import BACKEND, DEVICE, PORTABLE_ADVICE
 from migrate.rewrite.ranks import SPAWN
 from migrate.rewrite.rule import Finding
+from migrate.rewrite.rules.comm_hooks import HOOKS, is_registered
 from migrate.rewrite.rules.ddp import DDP
 from migrate.rewrite.rules.grad_scaler import SCALERS
 from migrate.rewrite.tree import code, keyword, string_value
@@ -111,6 +113,7 @@ ADVICE = {
     "torch.Tensor.cuda": "moves to CUDA: .to('xla')",
     "torch.compile": "its default backend raises on XLA: drop it, or backend='openxla'",
     "torch.distributed": "not known to work on the XLA backend: see torch_xla's documentation",
+    HOOKS: "part of a communication hook: drop it, the gradients of DDP are reduced in the graph",
     "torch.distributed.Backend.GLOO": "the backend on XLA is 'xla'",
     "torch.distributed.Backend.NCCL": "the backend on XLA is 'xla'",
     "torch.distributed.ReduceOp.AVG": "raises on XLA: SUM, then divide by the world size",
@@ -195,6 +198,8 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Context) -> str | N
         return None
     if name in DATA_PARALLEL and _is_asked_for(node, context):
         return None
+    if name.startswith(HOOKS) and is_registered(node, context):
+        return None  # the rule comm-hooks speaks of the registration
     if isinstance(above, cst.Call) and _is_over_gloo(above, context):
         return None
     parts = name.split(".")
@@ -212,6 +217,8 @@ def _is_called_or_asked(node: cst.CSTNode, context: Context) -> bool:
     above = context.parent(node)
     if any(isinstance(a, cst.Annotation) for a in context.ancestors(node)):
         return True
+    if isinstance(above, cst.IfExp) and node is not above.test:
+        node, above = above, context.parent(above)  # `(DDP if distributed else Plain)(model)`
     if isinstance(above, cst.Call):
         return above.func is node
     return _is_asked_for(node, context)
@@ -238,7 +245,7 @@ def _is_environment_key(node: cst.SimpleString, context: Context) -> bool:
             return context.qualified_name(above.value) == "os.environ"
         if isinstance(above, cst.Call):
             name = context.qualified_name(above.func) or ""
-            return name == "os.getenv" or name.startswith("os.environ.")
+            return name in CALLS or name.startswith("os.environ.")
         if isinstance(above, cst.BaseStatement):
             return False
     return False

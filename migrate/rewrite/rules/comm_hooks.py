@@ -10,6 +10,9 @@ from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.tree import code
 
+REGISTER = "register_comm_hook"
+HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
+
 
 class CommHooks(Rule):
     """Report communication hooks: compressed gradients save nothing on a TPU's network.
@@ -18,7 +21,8 @@ class CommHooks(Rule):
     part of the graph. `fp16_compress_hook` halves what travels and loses range; powerSGD hooks decompose
     on the host.
 
-    **Reported.** `register_comm_hook` and the hooks that are looked up by name: drop them.
+    **Reported.** `register_comm_hook`, once with the hook that it names, and the state of a hook
+    (`PowerSGDState`) where it is made: drop them.
 
     Source: torch 2.9's documentation of the hooks. Not measured on a TPU.
     """
@@ -40,11 +44,31 @@ class CommHooks(Rule):
             """,
             "drop it",
         ),
+        reported(
+            """
+            from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powerSGD
+
+            state = powerSGD.PowerSGDState(process_group=None, matrix_approximation_rank=2)
+            model.register_comm_hook(state, powerSGD.powerSGD_hook)
+            """,
+            "drop it",
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Finding]:
         """Yield a finding for one registration."""
         assert isinstance(node, cst.Call)
-        if isinstance(node.func, cst.Attribute) and node.func.attr.value == "register_comm_hook":
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value == REGISTER:
             message = f"{code(node)}: drop it, the gradients of DDP are reduced in the graph"
             yield from self.report(node, message)
+
+
+def is_registered(node: cst.CSTNode, context: Context) -> bool:
+    """Whether `node` names, or is a part of, what a call of `register_comm_hook` is given."""
+    for above in context.ancestors(node):
+        if isinstance(above, cst.BaseStatement):
+            return False
+        called = above.func if isinstance(above, cst.Call) else None
+        if isinstance(called, cst.Attribute) and called.attr.value == REGISTER:
+            return True
+    return False

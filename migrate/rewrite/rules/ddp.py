@@ -145,6 +145,18 @@ class Ddp(Rule):
             """,
             "arguments that cannot be read",
         ),
+        reported(
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+            from models import Plain
+
+
+            def wrap(model, distributed, options):
+                return (DDP if distributed else Plain)(model, **options)
+            """,
+            "no device ids are among",
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
@@ -226,6 +238,10 @@ class Ddp(Rule):
             return
         gone = [arg for arg in node.args if arg.keyword and arg.keyword.value in DEVICES]
         kept = [index for index, arg in enumerate(node.args) if arg not in gone]
+        positional = [arg for arg in node.args if arg.keyword is None]
+        if len(positional) > 1 or any(arg.star for arg in node.args):
+            message = f"{code(choice)}: see that no device ids are among its arguments"
+            yield from self.report(node, message)
         if not gone and not context.portable:
             return
         wraps = [

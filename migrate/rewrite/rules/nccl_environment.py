@@ -45,6 +45,7 @@ class NcclEnvironment(Rule):
 
             os.environ["NCCL_DEBUG"] = "INFO"
             os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+            os.putenv("NCCL_IB_DISABLE", "1")
             os.environ["OMP_NUM_THREADS"] = "4"
             weight = torch.ones(3)
             """,
