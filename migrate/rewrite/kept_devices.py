@@ -12,9 +12,22 @@ from migrate.rewrite.devices import DEVICE, Kind, is_option, names_cuda
 from migrate.rewrite.tree import string_value
 
 DEVICE_NAME = re.compile(r"(.*_)?(acc|accelerator|devices|dev(ice)?_?(type|name|str(ing)?)?)", re.I)
+# Words of names that hold a number: `num_dev = 2`, `std_dev = 0`.
+_OF_NUMBERS = re.compile(
+    r"(?:.*_)?(?:avg|count|max|mean|min|n|nb|no|num|number|per|st|std|total|world)_.*|.*devices|.*_count",
+    re.I,
+)
 OF_STRINGS = frozenset(
     {"endswith", "find", "format", "lower", "partition", "replace", "rsplit", "split", "startswith"}
 )
+
+
+def says_a_device(name: str) -> bool:
+    """Whether a number kept, or returned, under `name` is the index of a device by that name alone."""
+    words = name.lower().split("_")
+    return not _OF_NUMBERS.fullmatch(name) and any(
+        word in ("dev", "device", "acc", "accelerator") for word in words
+    )
 
 
 def used_as_number(target: cst.Attribute | cst.Name, context: Context) -> bool:
@@ -44,7 +57,7 @@ def is_kept(value: cst.Name | cst.Attribute, context: Context) -> bool:
     """Whether `value` is assigned under the name of a device, so that the assignment is edited."""
     last = value.attr.value if isinstance(value, cst.Attribute) else value.value
     assigned = DEVICE_NAME.fullmatch(last) and context.devices.values(value)
-    return bool(assigned) and not used_as_number(value, context)
+    return bool(assigned) and says_a_device(last) and not used_as_number(value, context)
 
 
 def device_for(value: cst.BaseExpression, context: Context) -> cst.BaseExpression:

@@ -109,3 +109,22 @@ def test_a_parameter_is_the_device_that_all_calls_pass(calls: str, expected: Kin
     context = Context(parse(script.encode(), Path("script.py")))
     moved = next(call for call in nodes_of(context.module, cst.Call) if code(call.func) == "x.to")
     assert context.devices.kind(moved.args[0].value) is expected
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "def loss(x, no_dev=1, std_dev=0):\n    return x * std_dev + no_dev",
+        "num_dev = 2\nn_devices = 4\nst_dev = 0",
+        "def get_std_dev(n):\n    return 0",
+        "def developer():\n    return 1",
+    ],
+)
+def test_a_number_under_a_name_like_a_devices_stays(script: str) -> None:
+    assert after(script) == f"import torch\n{script}\n"
+
+
+def test_the_index_of_a_device_goes() -> None:
+    script = "def first_device():\n    return 0\n\n\ndevice = 1\nx = torch.zeros(3).to(device)"
+    assert "return 'xla'" in after(script).replace('"', "'")
+    assert "device = 'xla'" in after(script).replace('"', "'")

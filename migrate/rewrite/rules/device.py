@@ -26,6 +26,7 @@ from migrate.rewrite.kept_devices import (
     DEVICE_NAME,
     device_for,
     is_kept,
+    says_a_device,
     to_port,
     unpinned,
     used_as_number,
@@ -251,7 +252,8 @@ class Device(Rule):
         elif isinstance(node, cst.Return) and node.value is not None:
             around = context.function_around(node)
             if around is not None and re.search("dev", around.name.value):
-                yield from self._device(node.value, context)
+                found = self._device if says_a_device(around.name.value) else self._spelled
+                yield from found(node.value, context)
         elif isinstance(node, cst.DictElement) and DEVICE_NAME.fullmatch(_text(node.key)):
             yield from self._spelled(node.value, context)
 
@@ -296,7 +298,7 @@ class Device(Rule):
         if isinstance(target, cst.Attribute | cst.Name):
             last = target.attr.value if isinstance(target, cst.Attribute) else target.value
             if DEVICE_NAME.fullmatch(last) and not context.devices.is_load_location(target):
-                if used_as_number(target, context):
+                if not says_a_device(last) or used_as_number(target, context):
                     yield from self._spelled(value, context)
                 else:
                     yield from self._device(value, context)
