@@ -75,6 +75,11 @@ class Effects:
         """Return the functions and methods that `call` runs, also those of other files of the project."""
         return self._calls.definitions.get(self._end(call), ())
 
+    def seeds_early(self, call: cst.Call) -> bool:
+        """Whether `call` runs a seeding function of another file before the replicas are launched."""
+        seeds = self._calls.early_seeds
+        return bool(seeds) and self._end(call) in seeds
+
     def function_at(self, line: int) -> cst.FunctionDef | None:
         """Return the function of the script whose `def` stands in `line`."""
         return self._functions.get(line)

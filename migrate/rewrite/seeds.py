@@ -21,6 +21,21 @@ CUDA_SEED = frozenset(
     }
 )
 XLA_SEED = "torch_xla.manual_seed"
+# What is said of a seed where the replicas are launched.
+IN_THE_WORKER = (
+    "seeds only the process that launches the replicas: torch.manual_seed(seed) and "
+    "torch_xla.manual_seed(seed) in the worker"
+)
+TOO_EARLY = (
+    "this function runs in the process that launches the replicas, where XLA must not be touched: "
+    "torch_xla.manual_seed(seed) in the worker, beside the call of it there"
+)
+
+ELSEWHERE = (
+    "seeds in the process that launches the replicas, where XLA must not be touched, and they do not "
+    "inherit it: call it in the worker, and seed XLA there"
+)
+
 PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 
 
@@ -63,6 +78,8 @@ def runs_at_launch(node: cst.Call, context: Context) -> bool:
     XLA must not be touched there: the launch would fail.
     """
     around = context.function_around(node)
+    if around is not None and context.position(around.name).line in context.calls.at_launch:
+        return True
     if context.launch.style is not Style.SPAWN:
         return False
     if around is None:  # under the guard of a script that launches in a function

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from migrate.rewrite.calls.analysis import Analysis
 from migrate.rewrite.calls.effect import Effect
+from migrate.rewrite.calls.launching import launching_of
 from migrate.rewrite.calls.registries import Hidden, registries_of
 from migrate.rewrite.calls.scopes import ModuleScope, Region
 from migrate.rewrite.calls.ties import FileTies, ties_of
@@ -44,6 +45,10 @@ class ModuleCalls:
         obstacles: calls that train in a way that no step can hold, with the reason.
         local: the dotted names of the modules that it imports and that are files of the project.
         ties: the weights that modules of its models share, and the moves of those models.
+        at_launch: the lines of its functions that run in the process that starts the replicas, before it
+            does; called from other files.
+        early_seeds: where only this file is rewritten, the calls in that process that run a function of
+            another file that seeds CUDA or XLA.
     """
 
     effects: Mapping[End, Effect] = field(default_factory=dict)
@@ -55,6 +60,8 @@ class ModuleCalls:
     obstacles: Mapping[End, str] = field(default_factory=dict)
     local: frozenset[str] = frozenset()
     ties: FileTies = field(default_factory=FileTies)
+    at_launch: frozenset[int] = frozenset()
+    early_seeds: frozenset[End] = frozenset()
 
 
 def calls_of_script(script: Path, data: bytes) -> ModuleCalls:
@@ -105,7 +112,19 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         obstacles,
         frozenset(_local(analysis, scope)),
         ties_of(analysis).of_file(path.resolve(), alone),
+        frozenset(f.line for f in launching_of(analysis).functions if f.module is scope.module),
+        frozenset(_early_seeds(analysis, scope)) if alone else frozenset(),
     )
+
+
+def _early_seeds(analysis: Analysis, scope: ModuleScope) -> Iterator[End]:
+    """Yield the calls before the launch that run a seeding function of another file."""
+    launching = launching_of(analysis)
+    for call, at in launching.calls():
+        functions = analysis.running[call].functions
+        elsewhere = any(function.module is not scope.module for function in functions)
+        if at.module is scope.module and elsewhere and launching.seeds(call):
+            yield _end(call, scope.module)
 
 
 def _unused_marks(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:

@@ -8,11 +8,15 @@ import libcst as cst
 
 from migrate.rewrite.context import Context
 from migrate.rewrite.devices import Kind
+from migrate.rewrite.launch import Style
 from migrate.rewrite.portable_rng import portable_rng
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.seeds import (
     CPU_SEED,
     CUDA_SEED,
+    ELSEWHERE,
+    IN_THE_WORKER,
+    TOO_EARLY,
     XLA_SEED,
     launched_worker_seeds,
     launches,
@@ -52,7 +56,9 @@ class Rng(Rule):
     either.
 
     **Reported.** A seed in the launching process that the worker does not receive, and one in a function
-    that this process calls, too. The states of all GPUs taken one by one; a state that is used as a tensor.
+    that this process calls, too, in
+    this file or in another one of the project. The states of all GPUs taken one by one; a state that is
+    used as a tensor.
 
     Source: torch_xla 2.9 (measured: torch.manual_seed leaves XLA's numbers as they are, Generator('xla')
     raises, a seed before the launch stops the launch); pytorch/xla#2092.
@@ -261,16 +267,18 @@ class Rng(Rule):
                 yield from self.report(node, message)
         elif name in BY_HAND:
             yield from self.report(node, f"{name}: {BY_HAND[name]}")
+        elif context.launch.style is Style.SPAWN and context.effects.seeds_early(node):
+            yield from self.report(node, f"{code(node)}: {ELSEWHERE}")
 
     def _after_cpu_seed(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
         if not context.devices.are_used or next(_twins(node, context), None) is not None:
             return
         if launches(node, context):
             if worker_seed(node, context) is None and not launched_worker_seeds(node, context):
-                yield from self.report(node, _IN_THE_WORKER)
+                yield from self.report(node, IN_THE_WORKER)
             return
         if runs_at_launch(node, context):
-            yield from self.report(node, _TOO_EARLY)
+            yield from self.report(node, TOO_EARLY)
             return
         small = context.parent(node)
         line = context.parent(small)
@@ -298,13 +306,13 @@ class Rng(Rule):
         small = context.parent(node)
         if launches(node, context):
             if worker_seed(node, context) is None or not isinstance(small, cst.Expr):
-                yield from self.report(node, _IN_THE_WORKER)
+                yield from self.report(node, IN_THE_WORKER)
             else:
                 message = f"{code(node)} goes: the worker seeds XLA"
                 yield self.edit(small, lambda _: cst.RemoveFromParent(), message, consumes=[node])
             return
         if runs_at_launch(node, context):
-            yield from self.report(node, _TOO_EARLY)
+            yield from self.report(node, TOO_EARLY)
             return
         block = context.parent(context.parent(small))
         for twin in _twins(node, context):
@@ -356,16 +364,6 @@ class Rng(Rule):
         elif kind is Kind.UNKNOWN:
             message = f"{code(node)}: raises for an XLA device; use torch.Generator(), on the CPU"
             yield from self.report(node, message)
-
-
-_IN_THE_WORKER = (
-    "seeds only the process that launches the replicas: torch.manual_seed(seed) and "
-    "torch_xla.manual_seed(seed) in the worker"
-)
-_TOO_EARLY = (
-    "this function runs in the process that launches the replicas, where XLA must not be touched: "
-    "torch_xla.manual_seed(seed) in the worker, beside the call of it there"
-)
 
 
 def _number(state: cst.BaseExpression) -> cst.BaseExpression:
