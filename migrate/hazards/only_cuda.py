@@ -15,6 +15,9 @@ PLACES = frozenset(
     {"to", "cuda", "autocast", "init_process_group", "set_device", "device", "compile"}
 )
 
+# Whether a tensor is on a device that no TPU is.
+OTHER_DEVICES = frozenset({"is_cuda", "is_mps", "is_xpu"})
+
 # Flags of what CUDA alone has: a faster kernel, pinned memory.
 FASTER = re.compile(r"fused|flash|pin_mem|pinned|cudnn|non_blocking", re.IGNORECASE)
 
@@ -83,6 +86,8 @@ def _places(branches: list[cst.CSTNode]) -> bool:
     """Whether something is moved, wrapped or named a device there: what a TPU needs too."""
     for branch in branches:
         for call in nodes_of(branch, cst.Call):
+            if code(call.func) == "torch.cuda.device":
+                continue  # the device of what is there already: `with torch.cuda.device(x.device)`
             last = call.func.attr.value if isinstance(call.func, cst.Attribute) else code(call.func)
             if last in PLACES or last.endswith(("Parallel", "DDP")):
                 return True
@@ -139,15 +144,17 @@ def _needed(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 
 
 def _asks(test: cst.BaseExpression, facts: Facts) -> bool:
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.Or):
+        return _asks(test.left, facts) and _asks(test.right, facts)
     if isinstance(test, cst.Call):
         return facts.names.of(test.func) == "torch.cuda.is_available"
     if isinstance(test, cst.Name):
         _, value = facts.context.bound_to(test)
         return isinstance(value, cst.BaseExpression) and _asks(value, facts)
     if isinstance(test, cst.Attribute):
-        return test.attr.value == "is_cuda"
+        return test.attr.value in OTHER_DEVICES
     if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
-        if isinstance(test.left, cst.Call):
+        if isinstance(test.left, cst.Call) and code(test.left.func).endswith("device_count"):
             name = facts.names.of(test.left.func)
             return name == "torch.cuda.device_count" and code(test).endswith(("> 0", "> 1"))
         asked = test.comparisons[0]

@@ -46,6 +46,12 @@ class DataParallel(NamedHazard):
 
             def wrap(model):
                 return torch.nn.DataParallel(model)  # XLA815
+
+
+            def forward(main, x, gpus):
+                if (x.is_cuda or x.is_xpu) and gpus > 1:
+                    return torch.nn.parallel.data_parallel(main, x, range(gpus))  # XLA815 info
+                return main(x)
             """
         ),
         example(

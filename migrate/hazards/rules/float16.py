@@ -40,6 +40,9 @@ class Float16(Hazard):
                 model = torch.nn.Linear(3, 3)
                 model.half()  # XLA502
                 print(x.to(torch.float16).cpu().numpy())  # XLA502 info
+                model.half().float()  # XLA502 info
+                if x.type() == "torch.cuda.HalfTensor":
+                    model.half()  # XLA502 info
                 return model(x.to("cuda", dtype=torch.float16))  # XLA502
             """
         ),
@@ -97,7 +100,17 @@ class Float16(Hazard):
 
 
 def _is_fetched(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether what is converted goes to the host at once: `x.to(torch.float16).cpu().numpy()`."""
+    """Whether what is converted goes to the host at once, or is rounded only.
+
+    `x.to(torch.float16).cpu().numpy()`, `model.half().float()`.
+    """
+    back = facts.context.parent(node)
+    if (
+        isinstance(node, cst.Call)
+        and isinstance(back, cst.Attribute)
+        and back.attr.value == "float"
+    ):
+        return True
     for above in (node, *facts.context.ancestors(node)):
         if isinstance(above, cst.BaseStatement):
             return False

@@ -30,11 +30,16 @@ class IsCuda(Hazard):
             import torch
 
 
-            def move(x, y):
+            def move(x, y, kernel):
                 if x.is_cuda:  # XLA701 info
                     torch.cuda.synchronize()
                 if not x.is_cuda:  # XLA701 info
                     return torch.nn.functional.gelu(x)
+                if not x.is_cuda:  # XLA701 info
+                    return kernel(x)
+                else:
+                    with torch.cuda.device(x.device):
+                        return kernel(x)
                 assert x.is_cuda  # XLA701
                 return y.cuda() if x.is_cuda else y  # XLA701
             """
