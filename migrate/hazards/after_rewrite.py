@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from migrate.hazards.check import check_facts
 from migrate.hazards.common import ImportHazard
@@ -14,7 +15,6 @@ from migrate.hazards.facts import Facts
 from migrate.hazards.finding import UNREADABLE, UNUSED_IGNORE
 from migrate.hazards.hazard import Severity
 from migrate.hazards.rules import all_hazards
-from migrate.rewrite.context import Context
 from migrate.rewrite.remaining import NAME as REMAINING
 
 # Line, column, rule and message of what the rewrite reports.
@@ -41,7 +41,7 @@ class Left:
 
 
 def after_rewrite(
-    original: str, rewritten: Context, spoken: Sequence[Spoken] = ()
+    original: str, rewritten: Facts, spoken: Sequence[Spoken] = ()
 ) -> tuple[Left, ...]:
     """Return what the rewrite did not handle and would fail, hang or be slow on a TPU.
 
@@ -52,7 +52,7 @@ def after_rewrite(
             hazard of which its rule speaks there is not said twice, nor the import of a library whose
             uses are reported.
     """
-    return left_of(Facts(rewritten), original, spoken)
+    return left_of(rewritten, original, spoken)
 
 
 def left_of(
@@ -81,6 +81,13 @@ def left_of(
                 continue
         found.append(Left(line, column, one.code, _at_origin(one.message, origin)))
     return tuple(found)
+
+
+def run_elsewhere(facts: Facts) -> tuple[Path, ...]:
+    """Return the other files of the project whose functions the steps of a script call, in order."""
+    effects, here = facts.context.effects, facts.context.source.path.resolve()
+    paths = {one.path: None for call, _ in facts.steps.calls for one in effects.definitions(call)}
+    return tuple(path for path in paths if path != here)
 
 
 def _at_origin(message: str, origin: Mapping[int, tuple[int, int]]) -> str:

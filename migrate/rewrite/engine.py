@@ -11,7 +11,8 @@ from pathlib import Path
 import libcst as cst
 
 from migrate.errors import MigrateError
-from migrate.hazards.after_rewrite import after_rewrite, origins
+from migrate.hazards.after_rewrite import after_rewrite, origins, run_elsewhere
+from migrate.hazards.facts import Facts
 from migrate.rewrite.apply import apply
 from migrate.rewrite.calls.facts import ModuleCalls
 from migrate.rewrite.context import Context
@@ -61,12 +62,20 @@ class Note:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A script or a notebook, and what became of it."""
+    """A script or a notebook, and what became of it.
+
+    Args:
+        source: what it was.
+        data: what it is now.
+        edits, findings: what was done, and what is left to do by hand.
+        elsewhere: other files whose functions its steps call; nothing is said of what they do.
+    """
 
     source: Source | Notebook
     data: bytes
     edits: tuple[Note, ...]
     findings: tuple[Note, ...]
+    elsewhere: tuple[Path, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -137,19 +146,22 @@ def rewrite_source(
     else:
         rewritten = Context(parse(data, source.path), options=options)
     findings = (*_notes(found, found.findings), *later.findings)
+    elsewhere: tuple[Path, ...] = ()
     if chosen is None:
-        findings = _with_hazards(found.context, rewritten, findings)
+        facts = Facts(rewritten)
+        findings = _with_hazards(found.context, facts, findings)
+        elsewhere = run_elsewhere(facts)
     edits = [
         *_notes(found, found.edits),
         *later.edits,
         *_lost_comments(found, rewritten.module),
     ]
     edits.sort(key=lambda note: (note.line, note.column))
-    return Rewrite(source, data, tuple(edits), findings)
+    return Rewrite(source, data, tuple(edits), findings, elsewhere)
 
 
 def _with_hazards(
-    original: Context, rewritten: Context, findings: tuple[Note, ...]
+    original: Context, rewritten: Facts, findings: tuple[Note, ...]
 ) -> tuple[Note, ...]:
     """Return `findings` with the hazards that the rewritten script still has, in order of the lines."""
     spoken = [(note.line, note.column, note.rule, note.message) for note in findings]

@@ -33,6 +33,9 @@ def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableT
         yield f"[bold]{name}{target}[/bold]: {len(done.edits)} edits"
         yield _notes(done.edits)
     yield from findings_summary(done)
+    if done.elsewhere:
+        files = escape(", ".join(path.name for path in done.elsewhere))
+        yield f"{name}: its steps run functions of {files}; to look there too, give the folder"
 
 
 def findings_summary(done: Rewrite) -> Iterator[RenderableType]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.repository import rewrite_folder
+from migrate.views.rewrite import rewrite_summary
 
 TRAIN = """
 import torch
@@ -47,3 +49,17 @@ def test_what_is_not_in_a_step_is_not(tmp_path: Path) -> None:
     (tmp_path / "metrics.py").write_text(inspect.cleandoc(METRICS) + "\n")
     done = rewrite_folder(tmp_path, processes=1)
     assert [note for _, note in done.left_to_do if note.rule.startswith("XLA2")] == []
+
+
+def test_a_single_script_names_the_files_that_only_the_folder_form_looks_into(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(inspect.cleandoc(TRAIN) + "\n")
+    (tmp_path / "metrics.py").write_text(inspect.cleandoc(METRICS) + "\n")
+    done = rewrite_file(script)
+    assert done.elsewhere == (tmp_path.resolve() / "metrics.py",)
+    *_, last = rewrite_summary(done, None)
+    assert str(last).endswith("functions of metrics.py; to look there too, give the folder")
+    script.write_text(inspect.cleandoc(TRAIN).replace("accuracy(out, y)", "out") + "\n")
+    assert rewrite_file(script).elsewhere == ()

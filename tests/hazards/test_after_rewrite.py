@@ -6,6 +6,7 @@ import inspect
 from pathlib import Path
 
 from migrate.hazards.after_rewrite import Left, after_rewrite
+from migrate.hazards.facts import Facts
 from migrate.hazards.rules import all_hazards
 from migrate.rewrite.context import Context
 from migrate.rewrite.rules import all_rules
@@ -43,7 +44,7 @@ def train(model, loader, optimizer):
 
 def left(before: str, after: str, spoken: list[tuple[int, int, str, str]]) -> tuple[Left, ...]:
     source = parse(inspect.cleandoc(after).encode() + b"\n", Path("script.py"))
-    return after_rewrite(inspect.cleandoc(before) + "\n", Context(source), spoken)
+    return after_rewrite(inspect.cleandoc(before) + "\n", Facts(Context(source)), spoken)
 
 
 def test_the_place_is_that_of_the_original() -> None:
