@@ -14,8 +14,9 @@ from scripts import Script
 
 from migrate.errors import MigrateError
 from migrate.prove.proof import record_run
+from migrate.prove.records import RankRecord
 from migrate.prove.run import Side
-from migrate.prove.verdict import judge, notes
+from migrate.prove.verdict import judge_with_floor, notes
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,11 @@ class Proved:
 
 def proved(script: Script, repositories: Path, scratch: Path, ranks: int, seconds: float) -> Proved:
     """Run the original and its rewrite, each in a copy of the repository, and compare them."""
-    runs, took, rewriting = [], [], ""
-    sides: tuple[Side, ...] = ("original", "xla")
-    for side in sides:
-        folder = scratch / side
+    took, rewriting = [], ""
+
+    def record(side: Side, name: str, *, reordered: bool = False) -> dict[int, RankRecord]:
+        nonlocal rewriting
+        folder = scratch / name
         folder.mkdir()
         place = prepared(script, repositories, folder)
         path = place.repository / script.path
@@ -40,35 +42,40 @@ def proved(script: Script, repositories: Path, scratch: Path, ranks: int, second
         args = place.args(f"{script.args} {script.args_on_xla} {script.args_to_prove}")
         records = folder / "records"
         records.mkdir()
-        try:
-            with _inside(place):
-                recorded, wall = record_run(
-                    path,
-                    args,
-                    side=side,
-                    replicas=ranks,
-                    folder=records,
-                    timeout=seconds,
-                    dropout=False,
-                    autocast=False,
-                    start=script.start or None,
-                )
-        except MigrateError as error:
-            return Proved("fails", f"{rewriting} | fails | {error}")
-        runs.append(recorded)
-        took.append(wall)
-    original, ours = runs
-    judgement = judge(original, ours)
+        with _inside(place):
+            recorded, wall = record_run(
+                path,
+                args,
+                side=side,
+                replicas=ranks,
+                folder=records,
+                timeout=seconds,
+                dropout=False,
+                autocast=False,
+                reordered=reordered,
+                start=script.start or None,
+            )
+        took.append(f"{wall:.0f} s")
+        return recorded
+
+    try:
+        original, ours = record("original", "original"), record("xla", "xla")
+        judgement = judge_with_floor(
+            original, ours, lambda: record("original", "original-again", reordered=True)
+        )
+    except MigrateError as error:
+        return Proved("fails", f"{rewriting} | fails | {error}")
     losses = [s.loss_difference for s in judgement.steps if s.loss_difference is not None]
     norms = [s.gradient_difference for s in judgement.steps if s.gradient_difference is not None]
-    weights = [weight.difference for weight in judgement.weights if not weight.noise]
+    weights = [weight.difference for weight in judgement.weights if weight.gate is not None]
     figures = "; ".join(
         f"{name} {max(values):.1e}"
         for name, values in (("losses", losses), ("gradient norms", norms), ("weights", weights))
         if values
     )
-    said = "; ".join((judgement.message, figures, *notes(original, ours, ranks, judgement.weights)))
-    cells = f"{rewriting} | {judgement.verdict} | {took[0]:.0f} s, {took[1]:.0f} s | {said}"
+    limits = notes(original, ours, ranks, judgement.weights, judgement.floor)
+    said = "; ".join((judgement.message, figures, *limits))
+    cells = f"{rewriting} | {judgement.verdict} | {', '.join(took)} | {said}"
     return Proved(judgement.verdict, cells)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from migrate.pages.page import write_page
 from migrate.pages.plots import BLUE, GREY, RED, plot
-from migrate.prove.compare import LOSS_GATE
+from migrate.prove.gates import Gates
 
 if TYPE_CHECKING:
     from migrate.prove.compare import StepComparison
@@ -43,7 +43,7 @@ def write_prove_page(proof: Proof, script: Path, path: Path) -> None:
             "gradient norm",
             lambda step: (step.original.gradient_norm, step.rewritten.gradient_norm),
         ),
-        differences=_differences(shown),
+        differences=_differences(shown, Gates(proof.floor)),
     )
 
 
@@ -64,7 +64,7 @@ def _curves(
     return drawn.svg
 
 
-def _differences(steps: Sequence[StepComparison]) -> str:
+def _differences(steps: Sequence[StepComparison], gates: Gates) -> str:
     """Plot the relative differences of losses and gradient norms; what is zero has no point."""
     if not steps:
         return ""
@@ -87,7 +87,20 @@ def _differences(steps: Sequence[StepComparison]) -> str:
                 linewidth=0.8,
             )
         # Losses and gradient norms have one limit.
-        drawn.axes.axhline(LOSS_GATE, color=GREY, linewidth=0.8, linestyle="--", label="limit")
+        limits = [gates.loss(step.optimizer, step.step) for step in steps]
+        if len(set(limits)) == 1:
+            drawn.axes.axhline(limits[0], color=GREY, linewidth=0.8, linestyle="--", label="limit")
+        else:
+            numbers = [step.step for step in steps]
+            drawn.axes.plot(
+                numbers,
+                limits,
+                "--",
+                color=GREY,
+                linewidth=0.8,
+                label="limit",
+                drawstyle="steps-mid",
+            )
         drawn.axes.set_yscale("log")
     return drawn.svg
 

@@ -1,9 +1,4 @@
-"""Compare what two runs recorded, step by step and rank by rank, and the gates that hold for it.
-
-The gates separate clean rewrites from faulty ones in float32: on real scripts the loss drifts by
-about 1e-7 without growing, and parameters by up to 6e-7 over 50 steps, growing with the square root
-of the steps; the smallest fault seen moved a loss by 6e-4 and a gradient norm by 1e-2.
-"""
+"""Compare what two runs recorded, step by step and rank by rank."""
 
 from __future__ import annotations
 
@@ -12,12 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from migrate.prove.records import RankRecord, StepRecord
-
-# Relative to the original's value; measured drift 1e-7 to 4e-7.
-LOSS_GATE = 1e-5
-GRADIENT_GATE = 1e-5
-# Relative L2 distance of a parameter, times the square root of the step; measured 1e-8 to 6e-7.
-PARAMETER_GATE = 1e-5
 
 _Ranks = Mapping[int, RankRecord]
 
@@ -64,12 +53,15 @@ class WeightComparison:
         difference: relative L2 distance |rewritten - original| / |original|.
         noise: the parameter's gradients were rounding noise only, so that its values say nothing
             and are held to no gate (`migrate.prove.weights.NOISE_SHARE`).
+        gate: what it is held to; None if it is held to none: because of `noise`, or because the original
+            is too far from itself (`migrate.prove.gates.CEILING`).
     """
 
     name: str
     rank: int
     difference: float
     noise: bool = False
+    gate: float | None = None
 
 
 def relative(original: float | None, rewritten: float | None) -> float | None:

@@ -11,15 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from migrate.prove.compare import (
-    GRADIENT_GATE,
-    LOSS_GATE,
-    PARAMETER_GATE,
-    StepComparison,
-    WeightComparison,
-    relative,
-)
+from migrate.prove.compare import StepComparison, WeightComparison, relative
 from migrate.prove.errors import RecordingError
+from migrate.prove.gates import GRADIENT_GATE, Gates
 from migrate.prove.records import RankRecord
 
 _Ranks = Mapping[int, RankRecord]
@@ -45,28 +39,42 @@ class Difference:
         step: the optimizer step, from 1; for final weights the last one.
         rank: the rank, None if it concerns all.
         message: one line for the user.
+        size: how far the sides are apart, relative to the original; None where that is no number.
     """
 
     kind: Kind
     step: int
     rank: int | None
     message: str
+    size: float | None = None
 
 
 def first_difference(
-    original: _Ranks, ours: _Ranks, compared: Iterable[StepComparison]
+    original: _Ranks,
+    ours: _Ranks,
+    compared: Iterable[StepComparison],
+    gates: Gates,
 ) -> Difference | None:
-    """The first step at which the sides part, and the most telling thing that differs there."""
+    """The first step at which the sides part, and the most telling thing that differs there.
+
+    Nothing is looked at from the first step on whose noise is above the ceiling of the gates.
+    """
     if found := _names(original, ours):
         return found
     by_step: dict[tuple[int, int], list[StepComparison]] = {}
     for step in compared:
         by_step.setdefault((step.optimizer, step.step), []).append(step)
-    for ranks in by_step.values():
-        for check in (_order, _gradient_count, _learning_rate, _ranks_apart, _gradient_norm):
+    for place, ranks in by_step.items():
+        if gates.blind(*place):
+            return None
+        for check in (_order, _gradient_count, _learning_rate, _ranks_apart):
             if found := check(ranks):
                 return found
-        if found := _snapshots(original, ours, ranks) or _loss(ranks):
+        if found := (
+            _gradient_norm(ranks, gates)
+            or _snapshots(original, ours, ranks, gates)
+            or _loss(ranks, gates)
+        ):
             return found
     return None
 
@@ -146,8 +154,9 @@ def _ranks_apart(ranks: list[StepComparison]) -> Difference | None:
     return None
 
 
-def _gradient_norm(ranks: list[StepComparison]) -> Difference | None:
+def _gradient_norm(ranks: list[StepComparison], gates: Gates) -> Difference | None:
     for step in ranks:
+        gate = gates.gradient(step.optimizer, step.step)
         times, in_original = len(step.rewritten.clipped_from), len(step.original.clipped_from)
         if times != in_original:
             what = (
@@ -155,33 +164,34 @@ def _gradient_norm(ranks: list[StepComparison]) -> Difference | None:
                 f"{in_original}"
             )
             return _difference("gradient norm", step, what)
-        if (step.gradient_difference or 0.0) <= GRADIENT_GATE:
+        if (step.gradient_difference or 0.0) <= gate:
             continue
         theirs, mine = step.original.gradient_norm, step.rewritten.gradient_norm
         before = ""
-        if (relative(theirs, mine) or 0.0) <= GRADIENT_GATE:
+        if (relative(theirs, mine) or 0.0) <= gate:
             theirs, mine = step.original.clipped_from[0], step.rewritten.clipped_from[0]
             before = " before clipping"
         if theirs is None or mine is None:
             continue
         what = f"gradient norm{before} {mine:.6g}, in the original {theirs:.6g}"
-        return _difference(
-            "gradient norm", step, what + _gradient_reason(ranks, step, theirs, mine)
-        )
+        what += _gradient_reason(ranks, step, theirs, mine, gates)
+        return _difference("gradient norm", step, what, step.gradient_difference)
     return None
 
 
 def _gradient_reason(
-    ranks: list[StepComparison], step: StepComparison, theirs: float, mine: float
+    ranks: list[StepComparison], step: StepComparison, theirs: float, mine: float, gates: Gates
 ) -> str:
+    gate = gates.gradient(step.optimizer, step.step)
     if same := _same_data(ranks):
         return same
     size = len(ranks)
-    if size > 1 and (relative(theirs * size, mine) or 0.0) <= GRADIENT_GATE:
+    if size > 1 and (relative(theirs * size, mine) or 0.0) <= gate:
         return f": gradients are summed over the {size} ranks, not averaged"
-    if size > 1 and (relative(theirs / size, mine) or 0.0) <= GRADIENT_GATE:
+    if size > 1 and (relative(theirs / size, mine) or 0.0) <= gate:
         return f": gradients are divided by the {size} ranks once more than in the original"
-    if step.step > 1 and (step.loss_difference or 0.0) <= LOSS_GATE:
+    equal_losses = (step.loss_difference or 0.0) <= gates.loss(step.optimizer, step.step)
+    if step.step > 1 and equal_losses:
         return ", with equal losses: gradients of earlier steps are still there (is zero_grad missing?)"
     return ""
 
@@ -200,7 +210,9 @@ def _same_data(ranks: list[StepComparison]) -> str:
     return ""
 
 
-def _snapshots(original: _Ranks, ours: _Ranks, ranks: list[StepComparison]) -> Difference | None:
+def _snapshots(
+    original: _Ranks, ours: _Ranks, ranks: list[StepComparison], gates: Gates
+) -> Difference | None:
     from migrate.prove import weights  # torch takes seconds to import
 
     for step in ranks:
@@ -211,21 +223,23 @@ def _snapshots(original: _Ranks, ours: _Ranks, ranks: list[StepComparison]) -> D
         distances = weights.distances(theirs, mine)
         for walking in weights.noise(theirs, mine):
             distances.pop(walking, None)
-        gate = PARAMETER_GATE * math.sqrt(step.step)
-        name = max(distances, key=distances.__getitem__, default=None)
-        if name is not None and distances[name] > gate:
+        limits = {name: gates.parameter(name, *key) for name in distances}
+        beyond = {name: far for name, far in distances.items() if far > limits[name]}
+        name = max(beyond, key=beyond.__getitem__, default=None)
+        if name is not None:
             return _difference(
                 "parameters",
                 step,
-                f"{name} is {distances[name]:.2g} away from the original's after the step (gate "
-                f"{gate:.2g}), with equal gradients: the optimizer updates it differently",
+                f"{name} is {beyond[name]:.2g} away from the original's after the step (gate "
+                f"{limits[name]:.2g}), with equal gradients: the optimizer updates it differently",
+                beyond[name],
             )
     return None
 
 
-def _loss(ranks: list[StepComparison]) -> Difference | None:
+def _loss(ranks: list[StepComparison], gates: Gates) -> Difference | None:
     for step in ranks:
-        if (step.loss_difference or 0.0) <= LOSS_GATE:
+        if (step.loss_difference or 0.0) <= gates.loss(step.optimizer, step.step):
             continue
         theirs, mine = step.original, step.rewritten
         if len(theirs.losses) != len(mine.losses):
@@ -235,12 +249,12 @@ def _loss(ranks: list[StepComparison]) -> Difference | None:
             )
         else:
             what = f"loss {mine.loss:.8g}, in the original {theirs.loss:.8g}{_same_data(ranks)}"
-        return _difference("loss", step, what)
+        return _difference("loss", step, what, step.loss_difference)
     return None
 
 
 def final_weights(
-    original: _Ranks, ours: _Ranks
+    original: _Ranks, ours: _Ranks, gates: Gates
 ) -> tuple[tuple[WeightComparison, ...], Difference | None]:
     """The final parameters and buffers of all ranks, and the farthest beyond the gate, if any is.
 
@@ -262,11 +276,12 @@ def final_weights(
         walking = weights.noise(theirs, mine)
         for name, difference in weights.distances(theirs, mine).items():
             if name not in farthest or difference > farthest[name].difference:
-                farthest[name] = WeightComparison(name, rank, difference, name in walking)
+                limit = math.inf if name in walking else gates.final(name, last)
+                gate = limit if math.isfinite(limit) else None
+                farthest[name] = WeightComparison(name, rank, difference, name in walking, gate)
     compared = tuple(farthest.values())
     parameters = original[min(original)].header.parameters
-    gate = PARAMETER_GATE * math.sqrt(last)
-    beyond = [weight for weight in compared if not weight.noise and weight.difference > gate]
+    beyond = [weight for weight in compared if weight.gate and weight.difference > weight.gate]
     if not beyond:
         return compared, None
     # Parameters before buffers: they are what the training is for.
@@ -276,12 +291,16 @@ def final_weights(
         last,
         worst.rank,
         f"at the end, rank {worst.rank}: {worst.name} is {worst.difference:.2g} away from the "
-        f"original's (gate {gate:.2g})",
+        f"original's (gate {worst.gate:.2g})",
+        worst.difference,
     )
 
 
-def _difference(kind: Kind, step: StepComparison, what: str) -> Difference:
-    return Difference(kind, step.step, step.rank, f"{_where(step)}, rank {step.rank}: {what}")
+def _difference(
+    kind: Kind, step: StepComparison, what: str, size: float | None = None
+) -> Difference:
+    message = f"{_where(step)}, rank {step.rank}: {what}"
+    return Difference(kind, step.step, step.rank, message, size)
 
 
 def _where(step: StepComparison) -> str:

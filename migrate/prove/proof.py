@@ -11,9 +11,16 @@ from pathlib import Path
 from migrate.prove import records
 from migrate.prove.compare import StepComparison, WeightComparison
 from migrate.prove.diagnose import Difference
-from migrate.prove.errors import OriginalFailedError, RewriteFailedError, ScriptFailedError
+from migrate.prove.errors import (
+    OriginalFailedError,
+    RewriteFailedError,
+    RunTimeoutError,
+    ScriptFailedError,
+)
+from migrate.prove.floor import NoiseFloor
+from migrate.prove.records import RankRecord
 from migrate.prove.run import Side, run_script
-from migrate.prove.verdict import Verdict, judge, notes
+from migrate.prove.verdict import Verdict, judge_with_floor, notes
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,7 @@ class Proof:
         notes: what may explain a difference, or limits what the verdict says.
         original_seconds: wall time of the original run.
         rewritten_seconds: wall time of the rewritten run.
+        floor: how far the original is from itself; None if it was not run a second time.
     """
 
     verdict: Verdict
@@ -42,6 +50,7 @@ class Proof:
     notes: tuple[str, ...]
     original_seconds: float
     rewritten_seconds: float
+    floor: NoiseFloor | None = None
 
     @property
     def equal(self) -> bool:
@@ -57,7 +66,8 @@ class Proof:
     @property
     def max_weight_difference(self) -> float | None:
         """The largest relative L2 distance of a final weight that is held to a gate, None if none is."""
-        return max((weight.difference for weight in self.weights if not weight.noise), default=None)
+        held = [weight.difference for weight in self.weights if weight.gate is not None]
+        return max(held, default=None)
 
 
 def prove(
@@ -74,12 +84,15 @@ def prove(
 ) -> Proof:
     """Run the original on the CPU with gloo and the rewrite on XLA, and compare all their steps.
 
+    If they differ by a little, the original runs once more with another order of summation: see
+    `migrate.prove.gates`.
+
     Args:
         script: the original CUDA script.
         rewritten: its rewrite for torch_xla.
         args: arguments for both.
         replicas: number of ranks on both sides.
-        timeout: seconds for each of the two runs; None waits for ever.
+        timeout: seconds for each run; None waits for ever.
         dropout: False switches every dropout off, on both sides.
         autocast: False switches autocast off, on both sides.
         start: how the original's ranks are started, where there are several ways: see `run_script`.
@@ -92,28 +105,41 @@ def prove(
         RecordingError: what a run recorded is incomplete.
     """
     with tempfile.TemporaryDirectory(prefix="migrate-prove-") as folder:
-        runs = []
-        sides: tuple[tuple[Side, Path], ...] = (("original", script), ("xla", rewritten))
-        for side, path in sides:
-            directory = Path(folder) / side
+
+        def run(side: Side, *, reordered: bool = False) -> tuple[dict[int, RankRecord], float]:
+            directory = Path(folder) / (f"{side}-again" if reordered else side)
             directory.mkdir()
-            progress(f"running the {_SIDES[side].format(replicas)}")
-            runs.append(
-                record_run(
-                    path,
-                    args,
-                    side=side,
-                    replicas=replicas,
-                    folder=directory,
-                    timeout=timeout,
-                    dropout=dropout,
-                    autocast=autocast,
-                    start=start,
-                )
+            return record_run(
+                script if side == "original" else rewritten,
+                args,
+                side=side,
+                replicas=replicas,
+                folder=directory,
+                timeout=timeout,
+                dropout=dropout,
+                autocast=autocast,
+                reordered=reordered,
+                start=start,
             )
-        (original, original_seconds), (ours, rewritten_seconds) = runs
+
+        failed: list[str] = []
+
+        def again() -> dict[int, RankRecord] | None:
+            progress(
+                "a small difference: running the original once more, with another order of summation"
+            )
+            try:
+                return run("original", reordered=True)[0]
+            except (ScriptFailedError, RunTimeoutError) as error:
+                failed.append(f"the run that measures the original's noise failed: {error}")
+                return None
+
+        progress(f"running the {_SIDES['original'].format(replicas)}")
+        original, original_seconds = run("original")
+        progress(f"running the {_SIDES['xla'].format(replicas)}")
+        ours, rewritten_seconds = run("xla")
         progress("comparing")
-        judgement = judge(original, ours)
+        judgement = judge_with_floor(original, ours, again)
         return Proof(
             verdict=judgement.verdict,
             message=judgement.message,
@@ -122,12 +148,14 @@ def prove(
             weights=judgement.weights,
             difference=judgement.difference,
             notes=(
-                *notes(original, ours, replicas, judgement.weights),
+                *notes(original, ours, replicas, judgement.weights, judgement.floor),
+                *failed,
                 *(() if dropout else ("every dropout was switched off on both sides",)),
                 *(() if autocast else ("autocast was switched off on both sides",)),
             ),
             original_seconds=original_seconds,
             rewritten_seconds=rewritten_seconds,
+            floor=judgement.floor,
         )
 
 
@@ -147,6 +175,7 @@ def record_run(
     timeout: float | None = None,
     dropout: bool = True,
     autocast: bool = True,
+    reordered: bool = False,
     start: str | None = None,
 ) -> tuple[dict[int, records.RankRecord], float]:
     """Run one side, and read what its ranks recorded in `folder`; with the seconds that it took.
@@ -164,6 +193,7 @@ def record_run(
         output="capture",
         dropout=dropout,
         autocast=autocast,
+        reordered=reordered,
         start=start,
     )
     if result.returncode:

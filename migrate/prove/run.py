@@ -64,6 +64,7 @@ def run_script(
     output: Output = "inherit",
     dropout: bool = True,
     autocast: bool = True,
+    reordered: bool = False,
     start: str | None = None,
 ) -> RunResult:
     """Run `python SCRIPT ARGS` and wait for it and for all the processes that it started.
@@ -82,6 +83,7 @@ def run_script(
             "capture" keeps its last lines for the result.
         dropout: False makes every dropout of a recorded run pass its input on.
         autocast: False makes autocast of a recorded run do nothing.
+        reordered: True makes a recorded run add its sums in another order.
         start: how the ranks of an original that can start them in several ways are started, as for
             `python -m shims --start`; None: as torchrun does. On XLA, "torchrun" starts them with torchrun;
             None: `torch_xla.launch` in the script does.
@@ -105,7 +107,7 @@ def run_script(
     started = time.monotonic()
     process = subprocess.Popen(
         _command(side, replicas, script, args, start),
-        env=_environment(side, replicas, record_dir, observe_dir, dropout, autocast),
+        env=_environment(side, replicas, record_dir, observe_dir, dropout, autocast, reordered),
         stdin=None if output == "inherit" else subprocess.DEVNULL,
         stdout={"inherit": None, "stderr": sys.stderr, "capture": subprocess.PIPE}[output],
         stderr=subprocess.STDOUT if output == "capture" else None,
@@ -154,12 +156,15 @@ def _environment(
     observe_dir: Path | None,
     dropout: bool,
     autocast: bool,
+    reordered: bool,
 ) -> dict[str, str]:
     plugins = ["migrate.prove.record:install"] if record_dir is not None else []
     if plugins and not dropout:
         plugins.append("migrate.prove.listen:without_dropout")
     if plugins and not autocast:
         plugins.append("migrate.prove.listen:without_autocast")
+    if plugins and reordered:
+        plugins.append("migrate.prove.summation:install")
     if observe_dir is not None:
         plugins.append("migrate.observe.record:install")
     if side == "original":

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from migrate.prove import compare, diagnose
 from migrate.prove.compare import StepComparison, WeightComparison
 from migrate.prove.diagnose import Difference
+from migrate.prove.floor import NoiseFloor, noise_floor
+from migrate.prove.gates import CEILING, MARGIN, Gates
 from migrate.prove.records import RankRecord
 
 _Ranks = Mapping[int, RankRecord]
@@ -21,6 +23,7 @@ class Verdict(StrEnum):
     DIFFERS = "differs"
     VACUOUS = "vacuous"
     NOT_FINITE = "not finite"
+    NOISE = "noise"
     NO_STEPS = "no steps"
     STEP_COUNT = "step count differs"
     RANK_COUNT = "rank count differs"
@@ -35,10 +38,39 @@ class Judgement:
     difference: Difference | None
     steps: tuple[StepComparison, ...]
     weights: tuple[WeightComparison, ...]
+    floor: NoiseFloor | None = None
 
 
-def judge(original: _Ranks, ours: _Ranks) -> Judgement:
+def judge_with_floor(
+    original: _Ranks, ours: _Ranks, again: Callable[[], _Ranks | None]
+) -> Judgement:
+    """As `judge`; a small difference is judged anew by how far the original is from itself.
+
+    Args:
+        original: the ranks of the original.
+        ours: those of the rewrite.
+        again: runs the original once more with another order of summation; called only if the sides
+            differ in a number, by less than `migrate.prove.gates.CEILING`. None from it: that run failed,
+            and the fixed gates stand.
+
+    Raises:
+        RecordingError: a rank left no final weights.
+    """
+    judgement = judge(original, ours)
+    size = judgement.difference.size if judgement.difference else None
+    if size is None or size >= CEILING:
+        return judgement
+    second = again()
+    return judgement if second is None else judge(original, ours, noise_floor(original, second))
+
+
+def judge(original: _Ranks, ours: _Ranks, floor: NoiseFloor | None = None) -> Judgement:
     """Compare the recorded ranks of the original and of the rewrite.
+
+    Args:
+        original: the ranks of the original.
+        ours: those of the rewrite.
+        floor: of the original's noise, which widens the gates; None: they are as fixed.
 
     Raises:
         RecordingError: a rank left no final weights.
@@ -56,8 +88,12 @@ def judge(original: _Ranks, ours: _Ranks) -> Judgement:
             f"the rewrite on ranks {compare.ranges(ours)}"
         )
         return Judgement(Verdict.RANK_COUNT, message, None, (), ())
+    return replace(_judge_steps(original, ours, Gates(floor)), floor=floor)
+
+
+def _judge_steps(original: _Ranks, ours: _Ranks, gates: Gates) -> Judgement:
     steps = compare.steps(original, ours)
-    difference = diagnose.first_difference(original, ours, steps)
+    difference = diagnose.first_difference(original, ours, steps, gates)
     not_finite = next((step for step in steps if not step.finite), None)
     if not_finite and (difference is None or difference.step > not_finite.step):
         message = (
@@ -67,7 +103,11 @@ def judge(original: _Ranks, ours: _Ranks) -> Judgement:
         )
         return Judgement(Verdict.NOT_FINITE, message, None, steps, ())
     if difference is not None:
-        return Judgement(Verdict.DIFFERS, difference.message, difference, steps, ())
+        message = difference.message + _beyond_noise(difference, gates)
+        return Judgement(Verdict.DIFFERS, message, difference, steps, ())
+    blind = [index for index, step in enumerate(steps) if gates.blind(step.optimizer, step.step)]
+    if blind and not blind[0]:
+        return Judgement(Verdict.NOISE, _drowned(steps[0], gates), None, steps, ())
     for rank, record in original.items():
         if len(record.steps) != len(ours[rank].steps):
             message = (
@@ -76,25 +116,75 @@ def judge(original: _Ranks, ours: _Ranks) -> Judgement:
                 "last short batch of each epoch)"
             )
             return Judgement(Verdict.STEP_COUNT, message, None, steps, ())
-    weights, difference = diagnose.final_weights(original, ours)
+    weights: tuple[WeightComparison, ...] = ()
+    if not blind:
+        weights, difference = diagnose.final_weights(original, ours, gates)
     if difference is not None:
-        return Judgement(Verdict.DIFFERS, difference.message, difference, steps, weights)
+        message = difference.message + _beyond_noise(difference, gates)
+        return Judgement(Verdict.DIFFERS, message, difference, steps, weights)
     if all(not step.original.gradient_norm for step in steps):
         message = (
             "every gradient is zero on both sides, so the losses and weights say nothing about the "
             "rewrite (a loss that is constant, such as cross_entropy over one class?)"
         )
         return Judgement(Verdict.VACUOUS, message, None, steps, weights)
-    compared = sum(not weight.noise for weight in weights)
+    if blind:
+        last = steps[blind[0] - 1]
+        message = f"equal up to step {last.step}; {_drowned(steps[blind[0]], gates)}"
+        return Judgement(Verdict.EQUAL, message, None, steps, ())
+    compared = sum(weight.gate is not None for weight in weights)
     message = f"{len(steps)} steps on {len(original)} ranks and {compared} final weights agree"
+    if gates.floor is not None:
+        message += f", within {MARGIN:g} times the noise of the original ({_figures(gates.floor)})"
     return Judgement(Verdict.EQUAL, message, None, steps, weights)
 
 
+def _beyond_noise(difference: Difference, gates: Gates) -> str:
+    if gates.floor is None or difference.size is None:
+        return ""
+    return f"; {difference.size:.1e}, more than {MARGIN:g} times what rounding does to the original"
+
+
+def _figures(floor: NoiseFloor) -> str:
+    """The noise of what is judged; what is above the ceiling is told by itself."""
+    values = max((step.values for step in floor.steps if step.values <= CEILING), default=0.0)
+    weights = max((far for far in floor.final.values() if far <= CEILING), default=0.0)
+    return f"{values:.1e} in losses and gradient norms, {weights:.1e} in weights"
+
+
+def _noise_notes(weights: Sequence[WeightComparison], floor: NoiseFloor | None) -> list[str]:
+    if floor is None:
+        return []
+    found = [
+        "the original was run twice: with its sums added in another order it differs from itself by up to "
+        f"{_figures(floor)}; a gate is {MARGIN:g} times that of its step where that is more"
+    ]
+    if far := [one.name for one in weights if one.gate is None and not one.noise]:
+        found.append(
+            f"{', '.join(far)}: the original differs from itself by more than {CEILING:g}, so the values "
+            "were not compared"
+        )
+    return found
+
+
+def _drowned(step: StepComparison, gates: Gates) -> str:
+    noise = gates.floor.at(step.optimizer, step.step).values if gates.floor else 0.0
+    return (
+        f"from step {step.step} on the original differs from itself by {noise:.1e} when its sums are "
+        "added in another order: nothing is judged there (a lower learning rate or larger batches "
+        "make rounding grow less)"
+    )
+
+
 def notes(
-    original: _Ranks, ours: _Ranks, replicas: int, weights: Sequence[WeightComparison] = ()
+    original: _Ranks,
+    ours: _Ranks,
+    replicas: int,
+    weights: Sequence[WeightComparison] = (),
+    floor: NoiseFloor | None = None,
 ) -> tuple[str, ...]:
     """What may explain a difference, or limits what the verdict says."""
-    found = []
+    found = _noise_notes(weights, floor)
     if walking := [weight.name for weight in weights if weight.noise]:
         found.append(
             f"{', '.join(walking)}: gradients are zero but for rounding (a bias before a "

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from migrate.prove.compare import LOSS_GATE, PARAMETER_GATE
 from migrate.prove.errors import OriginalFailedError, RewriteFailedError
+from migrate.prove.gates import LOSS_GATE, PARAMETER_GATE
 from migrate.prove.proof import Proof, prove, record_run
 from migrate.prove.records import RankRecord
 from migrate.prove.verdict import Verdict, judge

@@ -1,0 +1,90 @@
+"""The noise floor of a script: how far its original is from itself when only the rounding differs.
+
+Batch normalisation over a few examples, a loss that is the difference of nearly equal numbers, or many
+steps at a high learning rate enlarge rounding beyond any fixed gate. How much is measured: the original
+runs a second time with another order of summation (`migrate.prove.summation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from migrate.prove import compare
+from migrate.prove.records import RankRecord
+
+_Ranks = Mapping[int, RankRecord]
+
+
+@dataclass(frozen=True)
+class StepFloor:
+    """The noise of one optimizer step: the largest on any rank, up to and including this step.
+
+    Attributes:
+        optimizer: in the order of first use, from 0.
+        step: of its optimizer, from 1.
+        values: relative difference of the losses and gradient norms. They share one floor: of two values
+            that both move by rounding, one may agree by chance.
+        parameters: relative L2 distance of each parameter, by name, so far as snapshots were kept.
+    """
+
+    step: int
+    optimizer: int
+    values: float
+    parameters: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NoiseFloor:
+    """How far two runs of one script are apart that differ in the order of summation only.
+
+    Attributes:
+        steps: every step that both have, in order.
+        final: relative L2 distance of each parameter and buffer at the end, and of each parameter in an
+            earlier snapshot if that was larger, by name.
+    """
+
+    steps: tuple[StepFloor, ...]
+    final: Mapping[str, float]
+
+    def at(self, optimizer: int, step: int) -> StepFloor:
+        """The floor of a step; that of the last one before it, if the second run made fewer steps."""
+        known = [one for one in self.steps if one.optimizer == optimizer and one.step <= step]
+        return known[-1] if known else StepFloor(step, optimizer, 0.0)
+
+
+def noise_floor(original: _Ranks, again: _Ranks) -> NoiseFloor:
+    """Measure the distance of two runs of the original.
+
+    Args:
+        original: the ranks of the first run.
+        again: of the second. What only one of the two has is not measured.
+    """
+    ranks = sorted(original.keys() & again.keys())
+    theirs = {rank: original[rank] for rank in ranks}
+    floors: dict[tuple[int, int], StepFloor] = {}
+    values, parameters = 0.0, dict[str, float]()
+    for one in compare.steps(theirs, again) if ranks else ():
+        values = max(values, one.loss_difference or 0.0, one.gradient_difference or 0.0)
+        key = (one.optimizer, one.step)
+        first, second = (side[one.rank].snapshots.get(key) for side in (original, again))
+        parameters = _larger(parameters, first, second)
+        floors[key] = StepFloor(one.step, one.optimizer, values, parameters)
+    final = parameters
+    for rank in ranks:
+        final = _larger(final, original[rank].final, again[rank].final)
+    return NoiseFloor(tuple(floors.values()), final)
+
+
+def _larger(so_far: dict[str, float], first: Path | None, second: Path | None) -> dict[str, float]:
+    if first is None or second is None:
+        return so_far
+    from migrate.prove import weights  # torch takes seconds to import
+
+    walking = weights.noise(first, second)
+    found = dict(so_far)
+    for name, distance in weights.distances(first, second).items():
+        if name not in walking:
+            found[name] = max(found.get(name, 0.0), distance)
+    return found
