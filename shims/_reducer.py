@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _find_tensors
 
 from shims._collectives import Collectives
 
@@ -62,7 +63,7 @@ def install(collectives: Collectives, fetch: Fetch) -> None:
         # As DDP itself decides it: whether the next forward sends buffers.
         model.require_forward_param_sync = reduces
         if reduces:
-            reductions[model].arm()
+            reductions[model].arm(output)
         return output
 
     DistributedDataParallel._pre_forward = before
@@ -113,17 +114,28 @@ class _Reduction:
         names = {id(parameter): name for name, parameter in model.module.named_parameters()}
         self._parameters = [p for p in model._module_parameters if p.requires_grad]
         self._names = [names.get(id(parameter), "?") for parameter in self._parameters]
-        self._ready = [False] * len(self._parameters)
+        self._used = [False] * len(self._parameters)  # in this replica, by the last forward pass
+        self._waiting: set[int] = set()  # the used ones whose gradient is not there yet
         self._armed = False
-        self._started = False
-        self._left: list[str] = []
+        self._begun = False
         for index, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(functools.partial(self._seen, index))
 
-    def arm(self) -> None:
-        """Average at the end of the next backward pass."""
-        self._ready = [False] * len(self._parameters)
-        self._armed, self._started = True, False
+    def arm(self, output: Any) -> None:
+        """Average in the next backward pass, when every gradient is there.
+
+        Args:
+            output: of the forward pass; where parameters may be unused, its graph tells which are.
+        """
+        self._used = [True] * len(self._parameters)
+        if self._may_be_unused:
+            reached = _reached_from(output)
+            self._used = [id(parameter) in reached for parameter in self._parameters]
+        self._waiting = {index for index, used in enumerate(self._used) if used}
+        self._armed, self._begun = True, False
+        if not self._waiting:
+            # This replica uses none of them: the others wait for it all the same.
+            self._finish()
 
     def expect_none_left(self) -> None:
         """Raise as DDP does where the backward pass before did not reach every parameter.
@@ -131,32 +143,29 @@ class _Reduction:
         Raises:
             RuntimeError: with the beginning of DDP's own text.
         """
-        left, self._left = self._left, []
-        if left:
+        if self._armed and self._begun:
+            left = ", ".join(self._names[index] for index in sorted(self._waiting))
             raise RuntimeError(
                 "Expected to have finished reduction in the prior iteration before starting a new one. "
                 "Parameters that received no gradient (find_unused_parameters=True averages without "
-                f"them): {', '.join(left)}"
+                f"them): {left}"
             )
 
     def _seen(self, index: int, _: torch.Tensor) -> None:
         if not self._armed:
             return
-        self._ready[index] = True
-        if not self._started:
-            self._started = True
+        if index not in self._waiting:
+            # In several backward passes within one, as reentrant checkpoints of a shared parameter make.
+            raise RuntimeError(f"Expected to mark a variable ready only once: {self._names[index]}")
+        self._begun = True
+        self._waiting.discard(index)
+        if not self._waiting:
+            # As the Reducer: at the end of the pass that brought the last one.
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _finish(self) -> None:
         self._armed = False
-        used = self._ready
-        if self._may_be_unused:
-            used = self._used_by_any()
-        elif not all(used):
-            # The Reducer's buckets would never be complete either.
-            pairs = zip(self._names, used, strict=True)
-            self._left = [name for name, ready in pairs if not ready]
-            return
+        used = self._used_by_any() if self._may_be_unused else self._used
         reduced = [p for p, anywhere in zip(self._parameters, used, strict=True) if anywhere]
         for parameter in reduced:
             if parameter.grad is None:
@@ -165,7 +174,7 @@ class _Reduction:
 
     def _used_by_any(self) -> list[bool]:
         """For each parameter, whether it received a gradient in any replica."""
-        bits = torch.tensor(self._ready, dtype=torch.uint8)
+        bits = torch.tensor(self._used, dtype=torch.uint8)
         (anywhere,) = self._collectives.all_reduce("max", [bits], 1.0, [])
         return [bool(bit) for bit in anywhere.tolist()]
 
@@ -185,3 +194,18 @@ class _Reduction:
         pieces = total.split([value.numel() for value in values])
         for gradient, piece in zip(gradients, pieces, strict=True):
             gradient.copy_(piece.view(gradient.shape).to(gradient.device))
+
+
+def _reached_from(output: Any) -> set[int]:
+    """The ids of the leaves that the graphs of the tensors in `output` lead to, as DDP finds them."""
+    waiting = [tensor.grad_fn for tensor in _find_tensors(output) if tensor.grad_fn is not None]
+    seen, leaves = set(waiting), set()
+    while waiting:
+        node = waiting.pop()
+        if (leaf := getattr(node, "variable", None)) is not None:
+            leaves.add(id(leaf))
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    return leaves
