@@ -77,7 +77,7 @@ TRAINING = {
 
         class Trainer:
             def __init__(self, rank, size, backend="nccl"):
-                os.environ["MASTER_ADDR"] = "10.57.23.164"
+                os.environ["MASTER_ADDR"] = "192.0.2.17"
                 dist.init_process_group(backend, rank=rank, world_size=size)
                 self.device = f"cuda:{rank}"
                 self.config = {"device": "cuda", "backend": "nccl"}
