@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from migrate.cli.options import as_json, takes_a_script
+from migrate.cli.rewritten import rewritten_for_the_run
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 
 # As `python -m shims --start` knows them.
@@ -64,18 +65,12 @@ def prove(
         from migrate.pages.page import check_page_target
         from migrate.pages.prove import write_prove_page
         from migrate.prove.proof import prove as prove_scripts
-        from migrate.rewrite.engine import rewrite as rewrite_script
-        from migrate.rewrite.temporary import written_beside
         from migrate.views.prove import proof_as_json, proof_summary
-        from migrate.views.rewrite import findings_summary
 
         if html is not None:
             check_page_target(html)
         if rewritten is None:
-            done = rewrite_script(script)
-            # What is left to do by hand is the first suspect, should the two sides part.
-            show(*findings_summary(done), err=True)
-            rewritten = stack.enter_context(written_beside(done))
+            rewritten = rewritten_for_the_run(script, stack)
         with working(quiet=json_output) as progress:
             proof = prove_scripts(
                 script,

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from migrate.cli.options import as_json, takes_a_script
+from migrate.cli.rewritten import rewritten_for_the_run
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 
 
@@ -59,7 +60,7 @@ def run(
         if html is not None:
             check_page_target(html)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="migrate-run-")))
-        started = _rewritten(script, stack) if rewrite else script
+        started = rewritten_for_the_run(script, stack) if rewrite else script
         result = run_script(
             started,
             args,
@@ -88,14 +89,3 @@ def run(
     if result.returncode != 0:
         click.echo(f"migrate: {script} ended with exit code {result.returncode}", err=True)
     sys.exit(FINDINGS if result.returncode or (seen and seen.divergences) else FINE)
-
-
-def _rewritten(script: Path, stack: contextlib.ExitStack) -> Path:
-    """Write the rewritten form of `script` beside it, until `stack` ends; return where."""
-    from migrate.rewrite.engine import rewrite
-    from migrate.rewrite.temporary import written_beside
-    from migrate.views.rewrite import findings_summary
-
-    done = rewrite(script)
-    show(*findings_summary(done), err=True)
-    return stack.enter_context(written_beside(done))

@@ -76,6 +76,25 @@ def to_losses(tell: Callable[[list[torch.Tensor]], None]) -> None:
 
 def to_dropout(tell: Callable[[float], None]) -> None:
     """Tell of the probability of every dropout in training mode, zero included."""
+
+    def told(probability: float) -> float:
+        tell(probability)
+        return probability
+
+    _at_every_dropout(told)
+
+
+def without_dropout() -> None:
+    """Switch every dropout off: those of `nn.functional`, modules included, and that of attention.
+
+    Two devices draw different masks from one seed, so that losses under dropout cannot be compared. On the
+    CPU a mask also takes numbers from the generator that shuffles the data.
+    """
+    _at_every_dropout(lambda probability: 0.0)
+
+
+def _at_every_dropout(change: Callable[[float], float]) -> None:
+    """Let every dropout in training mode, and that of attention, take the probability from `change`."""
     functional = torch.nn.functional
     for name in _DROPOUTS:
         drop = getattr(functional, name)
@@ -87,9 +106,7 @@ def to_dropout(tell: Callable[[float], None]) -> None:
             inplace: bool = False,
             _drop: Callable[..., Any] = drop,
         ) -> Any:
-            if training:
-                tell(p)
-            return _drop(input, p, training, inplace)
+            return _drop(input, change(p) if training else p, training, inplace)
 
         setattr(functional, name, functools.wraps(drop)(dropped))
 
@@ -105,46 +122,7 @@ def to_dropout(tell: Callable[[float], None]) -> None:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        tell(dropout_p)
-        return attend(query, key, value, attn_mask, dropout_p, *args, **kwargs)
-
-    functional.scaled_dot_product_attention = attention
-
-
-def without_dropout() -> None:
-    """Switch every dropout off: those of `nn.functional`, modules included, and that of attention.
-
-    Two devices draw different masks from one seed, so that losses under dropout cannot be compared. On the
-    CPU a mask also takes numbers from the generator that shuffles the data.
-    """
-    functional = torch.nn.functional
-    for name in _DROPOUTS:
-        drop = getattr(functional, name)
-
-        def kept(
-            input: Any,  # noqa: A002 - torch's name for it
-            p: float = 0.5,
-            training: bool = True,
-            inplace: bool = False,
-            _drop: Callable[..., Any] = drop,
-        ) -> Any:
-            return _drop(input, 0.0, training, inplace)
-
-        setattr(functional, name, functools.wraps(drop)(kept))
-
-    attend = functional.scaled_dot_product_attention
-
-    @functools.wraps(attend)
-    def attention(
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        return attend(query, key, value, attn_mask, 0.0, *args, **kwargs)
+        return attend(query, key, value, attn_mask, change(dropout_p), *args, **kwargs)
 
     functional.scaled_dot_product_attention = attention
 
