@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,7 +24,7 @@ from converters.checkpoint import (
 )
 from converters.checkpoint.sharded import INDEX_SUFFIX
 from converters.errors import ModelRequiredError, NotAStateDictError, OutputError, RefusedKeysError
-from converters.mapping import Outcome, Plan, Row, make_plan, read_slots
+from converters.mapping import Outcome, Plan, make_plan, read_slots
 from converters.model import load_config_model, load_model, require_module
 
 if TYPE_CHECKING:
@@ -183,10 +184,7 @@ def _plan(checkpoint: Checkpoint, model: Any) -> Plan:
 
 
 def _leaves(plan: Plan, checkpoint: Checkpoint) -> list[Leaf]:
-    def leaf(row: Row) -> Leaf:
-        return Leaf(row.path, row.info, lambda: row.layout.apply(checkpoint.read(row.key)))
-
-    return [leaf(row) for row in plan.mapped]
+    return [Leaf(leaf.path, leaf.info, partial(leaf.read, checkpoint.read)) for leaf in plan.leaves]
 
 
 def _require_complete(plan: Plan, checkpoint: Checkpoint) -> Plan:
@@ -195,10 +193,10 @@ def _require_complete(plan: Plan, checkpoint: Checkpoint) -> Plan:
     Raises:
         RefusedKeysError: something is.
     """
-    source_of = {row.path: row.key for row in plan.mapped}
+    source_of = {row.targets: row.key for row in plan.mapped}
     rows = tuple(
-        row.refuse(f"tied to {source_of[row.path]}, but its values differ")
-        if row.outcome is Outcome.TIED and not _equal(checkpoint, row.key, source_of[row.path])
+        row.refuse(f"tied to {source_of[row.targets]}, but its values differ")
+        if row.outcome is Outcome.TIED and not _equal(checkpoint, row.key, source_of[row.targets])
         else row
         for row in plan.rows
     )

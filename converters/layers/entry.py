@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from converters.layers.layout import Layout
+from converters.layers.join import ALONE, Join
+from converters.layers.layout import UNCHANGED, Layout, Part
 
 PARAMS = "params"
 BATCH_STATS = "batch_stats"
@@ -14,21 +15,31 @@ BATCH_STATS = "batch_stats"
 
 @dataclass(frozen=True)
 class Weight:
-    """One tensor of a layer: its name on each side, and the layout between them.
+    """One piece of a layer: a torch tensor or a part of one, and where it is in Flax.
+
+    Several weights of one torch name are its parts (an LSTM's gates); several of one Flax name are its
+    pieces, joined in the order in which the entry lists them.
 
     Attributes:
-        torch: its name in the torch layer ("weight", "running_mean").
-        linen: its name in the `flax.linen` layer ("kernel", "scale").
+        torch: its name in the torch layer's state dict ("weight", "out_proj.weight").
+        linen: its name in the `flax.linen` layer ("kernel", "query/kernel").
         nnx: its name in the `flax.nnx` layer.
         layout: the bijection from torch's arrangement to Flax's.
         collection: linen's collection: "params" or "batch_stats".
+        part: what of the torch tensor; None: all of it.
+        join: how the pieces of one Flax array are put together; the same for all of them.
     """
 
     torch: str
     linen: str
     nnx: str
-    layout: Layout
+    layout: Layout = UNCHANGED
     collection: str = PARAMS
+    part: Part | None = None
+    join: Join = ALONE
+
+
+Weights = tuple[Weight, ...]
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,8 @@ class LayerEntry:
     Attributes:
         kind: the class's name in `torch.nn` ("Linear").
         doc: what a user should know; the docstring of the file.
-        weights: the tensors that have a counterpart in Flax.
+        weights: the tensors that have a counterpart in Flax; or a function that gives them for a
+            torch layer, where they depend on how that is configured (heads, directions, groups).
         cases: forward comparisons, at least one.
         dropped: torch name → why Flax has no use for this tensor.
         note: torch layer → what its Flax counterpart must be told, in a few words, or "".
@@ -76,7 +88,7 @@ class LayerEntry:
 
     kind: str
     doc: str
-    weights: tuple[Weight, ...]
+    weights: Weights | Callable[[Any], Weights]
     cases: tuple[ForwardCase, ...]
     dropped: tuple[tuple[str, str], ...] = ()
     note: Callable[[Any], str] = lambda layer: ""
@@ -84,13 +96,27 @@ class LayerEntry:
     def __post_init__(self) -> None:
         if not self.cases:
             raise ValueError(f"the entry {self.kind} has no forward case: nothing proves it")
-        torch_names = [weight.torch for weight in self.weights] + [name for name, _ in self.dropped]
-        linen_names = [(weight.collection, weight.linen) for weight in self.weights]
-        nnx_names = [weight.nnx for weight in self.weights]
-        for names in (torch_names, linen_names, nnx_names):
+        if not callable(self.weights):
+            self._check(self.weights)
+
+    def weights_of(self, layer: Any) -> Weights:
+        """The pieces of a torch layer (a parameter that it was made without may be among them).
+
+        Raises:
+            ValueError: a whole tensor or an array that is not joined is named twice.
+        """
+        if not callable(self.weights):
+            return self.weights
+        weights = self.weights(layer)
+        self._check(weights)
+        return weights
+
+    def _check(self, weights: Weights) -> None:
+        whole = [weight.torch for weight in weights if weight.part is None]
+        whole += [name for name, _ in self.dropped]
+        alone = [weight for weight in weights if weight.join == ALONE]
+        linen_names = [(weight.collection, weight.linen) for weight in alone]
+        nnx_names = [weight.nnx for weight in alone]
+        for names in (whole, linen_names, nnx_names):
             if len(set(names)) != len(names):
                 raise ValueError(f"the entry {self.kind} uses a name twice: {names}")
-
-    def weight(self, torch_name: str) -> Weight | None:
-        """The tensor of this torch name; None if the kind has none."""
-        return next((weight for weight in self.weights if weight.torch == torch_name), None)

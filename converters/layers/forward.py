@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from converters.checkpoint.pytree import Pytree, flatten
-from converters.layers.entry import ForwardCase, LayerEntry, Weight
+from converters.checkpoint.pytree import Pytree, flatten, nest
+from converters.layers.entry import ForwardCase, LayerEntry, Weights
+from converters.layers.join import Join
 
 Array = np.ndarray[Any, Any]
 
@@ -59,47 +60,43 @@ def compare_forward(entry: LayerEntry, case: ForwardCase, seed: int = 0) -> Forw
         for side, run in (("linen", _run_linen), ("nnx", _run_nnx)):
             if side == "nnx" and case.nnx is None:
                 continue
-            found, output = run(entry, case, tensors, flax_inputs)
+            tree = _converted(entry.weights_of(torch_layer), tensors, side)
+            found, output = run(case, tree, flax_inputs)
             misfits += [f"{side} {misfit}" for misfit in found]
             errors[side] = _error(case, output, expected)
     return ForwardComparison(errors, tuple(misfits))
 
 
-def _run_linen(
-    entry: LayerEntry, case: ForwardCase, tensors: dict[str, Any], inputs: Array
-) -> tuple[list[str], Array | None]:
+def _run_linen(case: ForwardCase, tree: Pytree, inputs: Array) -> tuple[list[str], Array | None]:
     import jax
     from flax import linen
 
     layer = case.linen(linen)
-    tree: Pytree = {}
-    for weight in entry.weights:
-        if weight.torch in tensors:  # a case without bias has none
-            tree.setdefault(weight.collection, {})[weight.linen] = _converted(weight, tensors)
     wanted = jax.eval_shape(layer.init, jax.random.key(0), inputs)
     misfits = _misfits(flatten(tree), flatten(wanted))
     return misfits, None if misfits else np.asarray(layer.apply(tree, inputs))
 
 
-def _run_nnx(
-    entry: LayerEntry, case: ForwardCase, tensors: dict[str, Any], inputs: Array
-) -> tuple[list[str], Array | None]:
+def _run_nnx(case: ForwardCase, tree: Pytree, inputs: Array) -> tuple[list[str], Array | None]:
     from flax import nnx
 
     assert case.nnx is not None
     layer = case.nnx(nnx, nnx.Rngs(0))
-    tree = {
-        weight.nnx: _converted(weight, tensors)
-        for weight in entry.weights
-        if weight.torch in tensors
-    }
     state = nnx.state(layer, nnx.Any(nnx.Param, nnx.BatchStat))
-    misfits = _misfits(tree, nnx.to_pure_dict(state))
+    misfits = _misfits(flatten(tree), flatten(_named(nnx.to_pure_dict(state))))
     if misfits:
         return misfits, None
-    nnx.replace_by_pure_dict(state, tree)
+    nnx.replace_by_pure_dict(state, nnx.restore_int_paths(tree))
     nnx.update(layer, state)
     return [], np.asarray(layer(inputs))
+
+
+def _named(tree: Pytree) -> Pytree:
+    """The same with the positions of lists as names."""
+    return {
+        str(name): _named(value) if isinstance(value, dict) else value
+        for name, value in tree.items()
+    }
 
 
 def _randomise(torch_layer: Any, rng: np.random.Generator) -> dict[str, Any]:
@@ -126,8 +123,20 @@ def _inputs(case: ForwardCase, rng: np.random.Generator) -> Array:
     return rng.standard_normal(case.input_shape).astype(np.float32)
 
 
-def _converted(weight: Weight, tensors: dict[str, Any]) -> Array:
-    return np.ascontiguousarray(weight.layout.apply(tensors[weight.torch].numpy()))
+def _converted(weights: Weights, tensors: dict[str, Any], side: str) -> Pytree:
+    pieces: dict[str, list[Array]] = {}
+    joins: dict[str, Join] = {}
+    for weight in weights:
+        if weight.torch not in tensors:  # a case without bias has none
+            continue
+        tensor = tensors[weight.torch].numpy()
+        path = f"{weight.collection}/{weight.linen}" if side == "linen" else weight.nnx
+        joins[path] = weight.join
+        part = tensor if weight.part is None else weight.part.apply(tensor)
+        pieces.setdefault(path, []).append(weight.layout.apply(part))
+    return nest(
+        (path, np.ascontiguousarray(joins[path].apply(parts))) for path, parts in pieces.items()
+    )
 
 
 def _misfits(given: dict[str, Any], wanted: dict[str, Any]) -> list[str]:

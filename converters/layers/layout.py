@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
 
 
 class Layout(ABC):
     """A bijection between a torch tensor and a Flax array of the same elements.
 
     `apply` goes from torch to Flax; `inverse.apply` goes back. No element is computed on, so both
-    are exact for every dtype.
+    are exact for every dtype. `str` gives the form that a mapping file has, which
+    `converters.layers.text.parse_layout` reads.
     """
 
     @abstractmethod
-    def apply(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def apply(self, array: Array) -> Array:
         """The array in its new arrangement (a view where numpy allows it)."""
 
     @abstractmethod
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape that `apply` gives to an array of this shape; ValueError for a wrong rank."""
+    def shape(self, shape: Shape) -> Shape:
+        """The shape that `apply` gives to an array of this shape; ValueError if it does not fit."""
 
     @property
     @abstractmethod
@@ -34,11 +40,11 @@ class Layout(ABC):
 class Unchanged(Layout):
     """The same arrangement on both sides."""
 
-    def apply(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def apply(self, array: Array) -> Array:
         """The array itself."""
         return array
 
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, shape: Shape) -> Shape:
         """The shape itself."""
         return shape
 
@@ -64,11 +70,11 @@ class Permute(Layout):
         if sorted(self.axes) != list(range(len(self.axes))):
             raise ValueError(f"{self.axes} is not a permutation of axes")
 
-    def apply(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def apply(self, array: Array) -> Array:
         """The array with its axes permuted, a view."""
         return np.transpose(array, self.axes)
 
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, shape: Shape) -> Shape:
         """The permuted shape; ValueError if the rank is not the permutation's."""
         if len(shape) != len(self.axes):
             raise ValueError(f"{len(self.axes)} axes expected, the shape is {shape}")
@@ -80,4 +86,157 @@ class Permute(Layout):
         return Permute(tuple(self.axes.index(axis) for axis in range(len(self.axes))))
 
     def __str__(self) -> str:
-        return f"axes {self.axes}"
+        return f"transpose({', '.join(map(str, self.axes))})"
+
+
+@dataclass(frozen=True)
+class Flip(Layout):
+    """The elements along these axes in reverse order: a convolution's kernel as a correlation's."""
+
+    axes: tuple[int, ...]
+
+    def apply(self, array: Array) -> Array:
+        """The array, reversed along the axes; a view."""
+        return np.flip(array, self.axes)
+
+    def shape(self, shape: Shape) -> Shape:
+        """The shape itself; ValueError if it lacks an axis."""
+        if max(self.axes) >= len(shape):
+            raise ValueError(f"axes {self.axes} to be flipped, the shape is {shape}")
+        return shape
+
+    @property
+    def inverse(self) -> Layout:
+        """Itself."""
+        return self
+
+    def __str__(self) -> str:
+        return f"flip({', '.join(map(str, self.axes))})"
+
+
+@dataclass(frozen=True)
+class Split(Layout):
+    """One axis in several, the first of them the slowest: heads and what each of them has."""
+
+    axis: int
+    sides: tuple[int, ...]
+
+    def apply(self, array: Array) -> Array:
+        """The array with the axis taken apart."""
+        return array.reshape(self.shape(array.shape))
+
+    def shape(self, shape: Shape) -> Shape:
+        """The new shape; ValueError if the axis is not as long as its parts together."""
+        if self.axis >= len(shape) or shape[self.axis] != math.prod(self.sides):
+            raise ValueError(f"axis {self.axis} of {shape} is not {self.sides}")
+        return (*shape[: self.axis], *self.sides, *shape[self.axis + 1 :])
+
+    @property
+    def inverse(self) -> Layout:
+        """The axes joined again."""
+        return Merge(self.axis, self.sides)
+
+    def __str__(self) -> str:
+        return f"split({self.axis}, {', '.join(map(str, self.sides))})"
+
+
+@dataclass(frozen=True)
+class Merge(Layout):
+    """Several axes, from `axis` on and of these sides, as one: the inverse of `Split`."""
+
+    axis: int
+    sides: tuple[int, ...]
+
+    def apply(self, array: Array) -> Array:
+        """The array with the axes joined."""
+        return array.reshape(self.shape(array.shape))
+
+    def shape(self, shape: Shape) -> Shape:
+        """The new shape; ValueError if the axes have other sides."""
+        end = self.axis + len(self.sides)
+        if shape[self.axis : end] != self.sides:
+            raise ValueError(f"axes {self.axis} to {end - 1} of {shape} are not {self.sides}")
+        return (*shape[: self.axis], math.prod(self.sides), *shape[end:])
+
+    @property
+    def inverse(self) -> Layout:
+        """The axis taken apart again."""
+        return Split(self.axis, self.sides)
+
+    def __str__(self) -> str:
+        return f"merge({self.axis}, {', '.join(map(str, self.sides))})"
+
+
+@dataclass(frozen=True)
+class Chain(Layout):
+    """Layouts one after the other."""
+
+    layouts: tuple[Layout, ...]
+
+    def apply(self, array: Array) -> Array:
+        """The array, rearranged by each in turn."""
+        for layout in self.layouts:
+            array = layout.apply(array)
+        return array
+
+    def shape(self, shape: Shape) -> Shape:
+        """The last one's shape; ValueError if one of them does not fit."""
+        for layout in self.layouts:
+            shape = layout.shape(shape)
+        return shape
+
+    @property
+    def inverse(self) -> Layout:
+        """Their inverses, the last first."""
+        return Chain(tuple(layout.inverse for layout in reversed(self.layouts)))
+
+    def __str__(self) -> str:
+        return " | ".join(map(str, self.layouts))
+
+
+def chain(layouts: Sequence[Layout]) -> Layout:
+    """One layout for all, without those that change nothing."""
+    flat: list[Layout] = []
+    for layout in layouts:
+        flat += layout.layouts if isinstance(layout, Chain) else [layout]
+    useful = tuple(layout for layout in flat if layout != UNCHANGED)
+    if not useful:
+        return UNCHANGED
+    return useful[0] if len(useful) == 1 else Chain(useful)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A slice of a torch tensor along one axis: one of the gates or projections that it holds.
+
+    Attributes:
+        axis: of the torch tensor.
+        start: its first place.
+        stop: the place after its last.
+    """
+
+    axis: int
+    start: int
+    stop: int
+
+    def apply(self, array: Array) -> Array:
+        """The slice, a view."""
+        return array[self._index(array.ndim)]
+
+    def shape(self, shape: Shape) -> Shape:
+        """The slice's shape; ValueError if the tensor does not hold it."""
+        if self.axis >= len(shape) or not 0 <= self.start < self.stop <= shape[self.axis]:
+            raise ValueError(f"{self} is not in the shape {shape}")
+        return (*shape[: self.axis], self.stop - self.start, *shape[self.axis + 1 :])
+
+    def write(self, array: Array, part: Array) -> None:
+        """Put the slice back into the whole tensor."""
+        array[self._index(array.ndim)] = part
+
+    def _index(self, ndim: int) -> tuple[slice, ...]:
+        index = [slice(None)] * ndim
+        index[self.axis] = slice(self.start, self.stop)
+        return tuple(index)
+
+    def __str__(self) -> str:
+        return f"slice({self.axis}, {self.start}, {self.stop})"

@@ -5,14 +5,17 @@ Only the tree of modules is read, never a value: a model on the meta device will
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from converters.layers import UNCHANGED, LayerEntry, Layout, entries
+from converters.layers import UNCHANGED, LayerEntry, Layout, Weight, entries
 from converters.layers.entry import PARAMS
-from converters.mapping.paths import Place, is_container
+from converters.layers.join import ALONE, Join
+from converters.layers.layout import Part
+from converters.mapping.paths import Api, Place, is_container
 
 BUFFERS = "buffers"
 PARAMETER_KIND = "Parameter"
@@ -29,6 +32,25 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
+class Target:
+    """Where a tensor, or a part of it, goes.
+
+    Attributes:
+        path: `/`-joined path in the pytree; for linen the collection first.
+        layout: from torch's arrangement to Flax's.
+        part: what of the tensor; None: all of it.
+        join: how the array at the path is put together from its pieces.
+        index: the position among these pieces.
+    """
+
+    path: str
+    layout: Layout = UNCHANGED
+    part: Part | None = None
+    join: Join = ALONE
+    index: int = 0
+
+
+@dataclass(frozen=True)
 class Slot:
     """One tensor that the model holds, whether or not a checkpoint has it.
 
@@ -38,31 +60,35 @@ class Slot:
         kind: layer kind ("Linear"), "Parameter" or "buffer" for a tensor of a user's own module,
             or the name of the torch class that no entry knows.
         outcome: mapped, dropped or refused.
-        path: `/`-joined path in the pytree, collection first; "" unless mapped.
-        layout: from torch's arrangement to Flax's.
+        targets: where it goes; none unless mapped.
         note: the reason, if dropped or refused; else what to know about the mapping, or "".
         tied: the key that comes first among those that are the same tensor; "" if it is alone or
             the first itself.
+        evidence: what says so: "module tree", or what an inference or a mapping file rests on.
     """
 
     key: str
     shape: tuple[int, ...]
     kind: str
     outcome: Outcome
-    path: str = ""
-    layout: Layout = UNCHANGED
+    targets: tuple[Target, ...] = ()
     note: str = ""
     tied: str = ""
+    evidence: str = "module tree"
 
 
-def read_slots(model: Any) -> dict[str, Slot]:
+def read_slots(model: Any, api: Api = "linen") -> dict[str, Slot]:
     """Key → slot for every parameter and buffer of an `nn.Module`, in the order of `state_dict`.
 
     Names that share one tensor (tied weights) each have a slot; the later ones name the first.
+
+    Args:
+        model: the module, on any device.
+        api: whose names the paths are made of: "linen" (collection first) or "nnx".
     """
     first: dict[int, str] = {}
     slots: dict[str, Slot] = {}
-    for tensor, slot in _visit(model, "", Place(), blocked=""):
+    for tensor, slot in _visit(model, "", Place(api), "", set()):
         if slot.outcome is Outcome.DROPPED:  # never the owner of a tensor that must be kept
             slots[slot.key] = slot
             continue
@@ -75,18 +101,29 @@ def _tie(slot: Slot, owner: str) -> Slot:
     return Slot(slot.key, slot.shape, slot.kind, slot.outcome, tied=owner)
 
 
-def _visit(module: Any, prefix: str, place: Place, blocked: str) -> Iterator[tuple[Any, Slot]]:
+def _visit(
+    module: Any, prefix: str, place: Place, blocked: str, taken: set[str]
+) -> Iterator[tuple[Any, Slot]]:
     """The tensors of a module and of those below it.
 
     `blocked` is the reason for which all of this subtree is refused, if there is one: the parts of
-    a layer that is not understood are not converted apart from it.
+    a layer that is not understood are not converted apart from it. `taken` are the keys below that
+    belong to a layer above.
     """
     tensors = list(_own_tensors(module))
     entry, unknown = find_entry(module)
     if unknown and not blocked and any(persistent for _, _, persistent in tensors):
         blocked = f"the layer kind {unknown} is not known"
+    if entry and not blocked:
+        below = [weight.torch for weight in entry.weights_of(module) if "." in weight.torch]
+        below = [name for name in dict.fromkeys(below) if _get(module, name) is not None]
+        taken = taken | {f"{prefix}{name}" for name in below}
+        tensors += [(name, _get(module, name), True) for name in below]
+    own = {f"{prefix}{name}" for name, _, _ in tensors if "." in name}
     for name, tensor, persistent in tensors:
         key = f"{prefix}{name}"
+        if key in taken and key not in own:
+            continue
         shape = _shape(tensor)
         kind = unknown or (entry.kind if entry else "")
         if not persistent:
@@ -107,7 +144,15 @@ def _visit(module: Any, prefix: str, place: Place, blocked: str) -> Iterator[tup
     for index, (name, child) in enumerate(module._modules.items()):
         if child is not None:
             child_place = place.child(module, name, index)
-            yield from _visit(child, f"{prefix}{name}.", child_place, blocked)
+            yield from _visit(child, f"{prefix}{name}.", child_place, blocked, taken)
+
+
+def _get(module: Any, name: str) -> Any:
+    """The tensor of a dotted name; None if the layer was made without it."""
+    *path, last = name.split(".")
+    for child in path:
+        module = getattr(module, child, None)
+    return getattr(module, last, None)
 
 
 def find_entry(module: Any) -> tuple[LayerEntry | None, str]:
@@ -152,29 +197,50 @@ def _layer_slot(
     for dropped, reason in entry.dropped:
         if name == dropped:
             return Slot(key, shape, entry.kind, Outcome.DROPPED, note=reason)
-    weight = entry.weight(name)
-    if weight is None:
+    targets = _targets(module, entry, name, place)
+    if not targets:
         reason = f"{entry.kind} has no {name}: a parametrised or extended layer is not known"
         return Slot(key, shape, entry.kind, Outcome.REFUSED, note=reason)
-    path = f"{weight.collection}/{place.weight(module, weight.linen)}"
     try:
-        weight.layout.shape(shape)
+        for target in targets:
+            target.layout.shape(target.part.shape(shape) if target.part else shape)
     except ValueError as error:
         return Slot(key, shape, entry.kind, Outcome.REFUSED, note=str(error))
     note = entry.note(module)
     if type(module).__name__ != entry.kind:
         subclass = f"{type(module).__name__}, a subclass: its own forward is yours to write"
         note = f"{subclass}; {note}" if note else subclass
-    return Slot(key, shape, entry.kind, Outcome.MAPPED, path, weight.layout, note)
+    return Slot(key, shape, entry.kind, Outcome.MAPPED, targets, note)
+
+
+def _targets(module: Any, entry: LayerEntry, name: str, place: Place) -> tuple[Target, ...]:
+    """Where the pieces of one tensor of a layer go, with their positions in what they are part of."""
+    targets = []
+    pieces: Counter[str] = Counter()
+    for weight in entry.weights_of(module):
+        path = _weight_path(module, weight, place)
+        if weight.torch == name:
+            target = Target(path, weight.layout, weight.part, weight.join, pieces[path])
+            targets.append(target)
+        pieces[path] += 1
+    return tuple(targets)
+
+
+def _weight_path(module: Any, weight: Weight, place: Place) -> str:
+    if place.api == "nnx":
+        return place.weight(module, weight.nnx)
+    return f"{weight.collection}/{place.weight(module, weight.linen)}"
 
 
 def _plain_slot(module: Any, name: str, key: str, shape: tuple[int, ...], place: Place) -> Slot:
     owner = "the model" if is_container(module) else type(module).__name__
+    path = place.weight(module, name)
     if name in module._parameters:
         kind, collection = PARAMETER_KIND, PARAMS
         note = f"a parameter of {owner} itself: unchanged, under its own name"
     else:
         kind, collection = BUFFER_KIND, BUFFERS
-        note = f"a buffer of {owner} itself: unchanged, in the collection {BUFFERS}"
-    path = f"{collection}/{place.weight(module, name)}"
-    return Slot(key, shape, kind, Outcome.MAPPED, path, UNCHANGED, note)
+        note = f"a buffer of {owner} itself: unchanged, "
+        note += "under its own name" if place.api == "nnx" else f"in the collection {BUFFERS}"
+    target = Target(path if place.api == "nnx" else f"{collection}/{path}")
+    return Slot(key, shape, kind, Outcome.MAPPED, (target,), note)

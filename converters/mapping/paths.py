@@ -1,19 +1,23 @@
-"""Where a torch module's weights live in a Flax pytree: the names that linen gives in `setup`.
+"""Where a torch module's weights live in a Flax pytree: the names that Flax gives to its attributes.
 
-    self.dense = nn.Linear(…)              dense
-    self.layer = nn.ModuleList([…])        layer_0, layer_1, …      (self.layer = [...] in setup)
-    self.heads = nn.ModuleDict({"a": …})   heads_a                  (self.heads = {...} in setup)
-    self.net = nn.Sequential(…)            net/layers_0, …          (flax.linen.Sequential)
-    a Sequential as the whole model        layers_0, …
+    attribute of the torch module          linen                      nnx
+    self.dense = nn.Linear(…)              dense                      dense
+    self.layer = nn.ModuleList([…])        layer_0, layer_1, …        layer/0, layer/1, …
+    self.heads = nn.ModuleDict({"a": …})   heads_a                    heads/a
+    self.net = nn.Sequential(…)            net/layers_0, …            net/layers/0, …
+    a Sequential as the whole model        layers_0, …                layers/0, …
 
-A list or dict is no module in linen: its children belong to the module that holds it, under the
-attribute's name and theirs joined by `_`, however deeply such containers are nested.
+linen's are those of `setup`: a list or dict is no module there, so its children belong to the module that
+holds it, under the attribute's name and theirs joined by `_`, however deeply such containers are nested.
+nnx keeps lists and dicts (`nnx.List`, `nnx.Dict`) as levels of their own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+Api = Literal["linen", "nnx"]
 
 
 @dataclass(frozen=True)
@@ -21,10 +25,12 @@ class Place:
     """The place of one module in the pytree.
 
     Attributes:
-        scope: path of the linen module that this one's name is written in.
+        api: whose names these are.
+        scope: path of the Flax module that this one's name is written in.
         name: its name there; "" for the whole model.
     """
 
+    api: Api = "linen"
     scope: tuple[str, ...] = ()
     name: str = ""
 
@@ -37,20 +43,23 @@ class Place:
         """The place of the child at position `index` of `parent`, the torch module placed here."""
         import torch
 
-        if is_container(parent):
-            return Place(self.scope, f"{self.name}_{name}" if self.name else name)
         if isinstance(parent, torch.nn.Sequential):
-            return Place(self.path, f"layers_{index}")
-        return Place(self.path, name)
+            if self.api == "nnx":
+                return Place(self.api, (*self.path, "layers"), str(index))
+            return Place(self.api, self.path, f"layers_{index}")
+        if is_container(parent) and self.api == "linen":
+            return Place(self.api, self.scope, f"{self.name}_{name}" if self.name else name)
+        return Place(self.api, self.path, name)
 
     def weight(self, parent: Any, name: str) -> str:
         """The `/`-joined path (without collection) of a tensor that `parent` itself holds."""
-        place = self.child(parent, name, 0) if is_container(parent) else Place(self.path, name)
-        return "/".join(place.path)
+        if is_container(parent):
+            return "/".join(self.child(parent, name, 0).path)
+        return "/".join((*self.path, name))
 
 
 def is_container(module: Any) -> bool:
-    """Whether linen writes this module as a plain list or dict, which adds no level."""
+    """Whether this module is a plain list or dict, which in linen adds no level."""
     from torch import nn
 
     return isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict))

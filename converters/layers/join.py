@@ -1,0 +1,146 @@
+"""How several pieces of torch tensors become one Flax array, and whether that can be undone.
+
+A join takes the pieces in their order and gives the array; `split` gives the pieces back, or None where
+they cannot be had from the array alone. Those tensors travel beside the output, so that the way back is exact
+(`converters.kept`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+
+
+class Join(ABC):
+    """One array from one or more pieces."""
+
+    @abstractmethod
+    def apply(self, pieces: Sequence[Array]) -> Array:
+        """The array."""
+
+    @abstractmethod
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        """Its shape; ValueError if pieces of these shapes do not fit together."""
+
+    @abstractmethod
+    def split(self, array: Array, shapes: Sequence[Shape]) -> list[Array] | None:
+        """The pieces again, bit for bit; None if the array does not determine them."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """The form that a mapping file has; `converters.layers.text.parse_join` reads it."""
+
+
+@dataclass(frozen=True)
+class Alone(Join):
+    """One piece, which is the array."""
+
+    def apply(self, pieces: Sequence[Array]) -> Array:
+        """The piece itself."""
+        (piece,) = pieces
+        return piece
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        """Its shape."""
+        if len(shapes) != 1:
+            raise ValueError(f"one piece expected, there are {len(shapes)}")
+        return shapes[0]
+
+    def split(self, array: Array, shapes: Sequence[Shape]) -> list[Array] | None:
+        """The array itself."""
+        return [array]
+
+    def __str__(self) -> str:
+        return "alone"
+
+
+ALONE = Alone()
+
+
+@dataclass(frozen=True)
+class Stack(Join):
+    """Pieces of one shape along a new axis, as `nn.scan` wants the layers that it repeats."""
+
+    axis: int = 0
+
+    def apply(self, pieces: Sequence[Array]) -> Array:
+        """The pieces, one behind the other."""
+        return np.stack(pieces, self.axis)
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        """The pieces' shape with their number at the axis."""
+        if len(set(shapes)) != 1:
+            raise ValueError(f"pieces of {len(set(shapes))} shapes cannot be stacked")
+        if self.axis > len(shapes[0]):
+            raise ValueError(f"no axis {self.axis} beside those of {shapes[0]}")
+        return (*shapes[0][: self.axis], len(shapes), *shapes[0][self.axis :])
+
+    def split(self, array: Array, shapes: Sequence[Shape]) -> list[Array] | None:
+        """One piece for each place of the axis."""
+        return [np.take(array, index, self.axis) for index in range(array.shape[self.axis])]
+
+    def __str__(self) -> str:
+        return f"stack({self.axis})"
+
+
+@dataclass(frozen=True)
+class Concat(Join):
+    """Pieces along an axis that they have: fused gates, fused query, key and value."""
+
+    axis: int = 0
+
+    def apply(self, pieces: Sequence[Array]) -> Array:
+        """The pieces, one behind the other."""
+        return np.concatenate(pieces, self.axis)
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        """The sum of their sides at the axis, the others as they are."""
+        rest = {(*shape[: self.axis], *shape[self.axis + 1 :]) for shape in shapes}
+        if len(rest) != 1 or any(len(shape) <= self.axis for shape in shapes):
+            raise ValueError(f"shapes {list(shapes)} cannot be joined along axis {self.axis}")
+        first = shapes[0]
+        total = sum(shape[self.axis] for shape in shapes)
+        return (*first[: self.axis], total, *first[self.axis + 1 :])
+
+    def split(self, array: Array, shapes: Sequence[Shape]) -> list[Array] | None:
+        """The parts, as long as the pieces were."""
+        ends = np.cumsum([shape[self.axis] for shape in shapes])[:-1]
+        return list(np.split(array, ends, self.axis))
+
+    def __str__(self) -> str:
+        return f"concat({self.axis})"
+
+
+@dataclass(frozen=True)
+class Sum(Join):
+    """Pieces that torch adds and Flax keeps as one: the two biases of an LSTM's gate."""
+
+    def apply(self, pieces: Sequence[Array]) -> Array:
+        """Their sum, in their own dtype, from left to right."""
+        total = pieces[0]
+        for piece in pieces[1:]:
+            total = total + piece
+        return total
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        """The one shape that all have."""
+        if len(set(shapes)) != 1:
+            raise ValueError(f"pieces of {len(set(shapes))} shapes cannot be added")
+        return shapes[0]
+
+    def split(self, array: Array, shapes: Sequence[Shape]) -> list[Array] | None:
+        """None: a sum does not tell its terms."""
+        return None
+
+    def __str__(self) -> str:
+        return "sum"
+
+
+SUM = Sum()

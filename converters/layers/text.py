@@ -1,0 +1,75 @@
+"""Layouts, parts and joins from the form that a mapping file has: `transpose(1, 0) | split(1, 8, 64)`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from converters.layers.join import ALONE, SUM, Concat, Join, Stack
+from converters.layers.layout import (
+    UNCHANGED,
+    Flip,
+    Layout,
+    Merge,
+    Part,
+    Permute,
+    Split,
+    chain,
+)
+
+_Made = TypeVar("_Made")
+
+_CALL = re.compile(r"\s*(?P<name>[a-z_]+)\s*(?:\((?P<numbers>[\d,\s]*)\))?\s*")
+
+_LAYOUTS: dict[str, Callable[[tuple[int, ...]], Layout]] = {
+    "unchanged": lambda numbers: UNCHANGED,
+    "transpose": Permute,
+    "flip": Flip,
+    "split": lambda numbers: Split(numbers[0], numbers[1:]),
+    "merge": lambda numbers: Merge(numbers[0], numbers[1:]),
+}
+_JOINS: dict[str, Callable[[tuple[int, ...]], Join]] = {
+    "alone": lambda numbers: ALONE,
+    "sum": lambda numbers: SUM,
+    "stack": lambda numbers: Stack(*numbers),
+    "concat": lambda numbers: Concat(*numbers),
+}
+
+
+def parse_layout(text: str) -> Layout:
+    """The layout of this form.
+
+    Raises:
+        ValueError: it is not one; the message says what is wrong, and what there is.
+    """
+    return chain([_parsed(part, _LAYOUTS, "transform") for part in text.split("|")])
+
+
+def parse_join(text: str) -> Join:
+    """The join of this form.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    return _parsed(text, _JOINS, "join")
+
+
+def parse_part(text: str) -> Part:
+    """The part of this form: `slice(axis, start, stop)`.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    return _parsed(text, {"slice": lambda numbers: Part(*numbers)}, "part")
+
+
+def _parsed(text: str, known: dict[str, Callable[[tuple[int, ...]], _Made]], what: str) -> _Made:
+    call = _CALL.fullmatch(text)
+    if call is None or call["name"] not in known:
+        raise ValueError(f"{text.strip()!r} is no {what}; there are {', '.join(known)}")
+    numbers = tuple(int(number) for number in (call["numbers"] or "").split(",") if number.strip())
+    try:
+        return known[call["name"]](numbers)
+    except (TypeError, IndexError, ValueError) as error:
+        raise ValueError(f"{text.strip()!r} has wrong numbers ({error})") from None
