@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Unpack
 
 import numpy as np
 
 from converters.atomic import require_writable
-from converters.checkpoint import (
-    Checkpoint,
-    Format,
-    Leaf,
-    Pytree,
-    StateDict,
-    nest,
-    open_checkpoint,
-    write_pytree,
-)
+from converters.checkpoint import Checkpoint, Format, Leaf, Pytree, nest, write_pytree
 from converters.checkpoint.sharded import INDEX_SUFFIX
-from converters.errors import ModelRequiredError, NotAStateDictError, OutputError, RefusedKeysError
-from converters.mapping import Outcome, Plan, make_plan, read_slots
-from converters.model import load_config_model, load_model, require_module
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-CheckpointLike: TypeAlias = "Path | str | Mapping[str, Tensor]"
-ModelLike: TypeAlias = "str | nn.Module | None"
+from converters.errors import OutputError, RefusedKeysError
+from converters.mapping import Outcome, Plan
+from converters.planning import CheckpointLike, PlanOptions, opened, planned
 
 # What training wrappers put before every key.
 _WRAPPERS = {
@@ -59,47 +43,42 @@ class Conversion:
     size: int
 
 
-def plan(checkpoint: CheckpointLike, *, model: ModelLike = None, key: str | None = None) -> Plan:
+def plan(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]) -> Plan:
     """What a conversion would do; writes nothing and, but for legacy `torch.save`, reads headers.
 
     Refused keys are rows of the plan here, not an error.
 
     Args:
         checkpoint: a file, a Hugging Face folder, or a state dict in memory.
-        model: whose tree of modules says what each key is: `pkg.mod:factory`,
-            `path/file.py:factory` or an `nn.Module` on any device. None: the `config.json` of the
-            folder.
-        key: the entry that holds the weights, in a training checkpoint of `torch.save`.
+        **options: `converters.planning.PlanOptions`.
 
     Raises:
         ConversionError: the checkpoint or the model cannot be read; the subclass says why.
     """
-    return _plan(_open(checkpoint, key), _model(checkpoint, model))
+    return planned(checkpoint, opened(checkpoint, options), options)
 
 
 def convert(
     checkpoint: Path | str,
     *,
-    model: ModelLike = None,
     output: Path | str | None = None,
     format: Format | None = None,  # noqa: A002 (the word users know)
-    key: str | None = None,
     overwrite: bool = False,
+    **options: Unpack[PlanOptions],
 ) -> Conversion:
-    """Convert a torch checkpoint into a pytree for `flax.linen`, on disk; dtypes and bits are kept.
+    """Convert a torch checkpoint into a pytree for Flax, on disk; dtypes and bits are kept.
 
         convert("model.pt", model="net.py:Net", output="net.flax.safetensors")
 
     Args:
         checkpoint: a `.safetensors` file, a file of `torch.save`, a `*.index.json` or a Hugging
             Face folder.
-        model: as for `plan`.
         output: the file to write; None: `NAME.flax.safetensors` (or `.msgpack`) in the current
             directory, NAME being the checkpoint's file or folder.
         format: "safetensors" (one tensor in memory at a time) or "msgpack" (all of them); None:
             msgpack if the output is named so, else safetensors.
-        key: as for `plan`.
         overwrite: whether an existing output may be replaced.
+        **options: `converters.planning.PlanOptions`.
 
     Raises:
         RefusedKeysError: some keys have no place; all of them are in its plan. Nothing is written.
@@ -114,9 +93,9 @@ def convert(
     require_writable(target, overwrite=overwrite)
     if os.path.exists(target) and os.path.exists(source) and target.samefile(source):
         raise OutputError(f"{target} is the checkpoint itself", "choose another output")
-    opened = _open(source, key)
-    done = _require_complete(_plan(opened, _model(source, model)), opened)
-    leaves = _leaves(done, opened)
+    read = opened(source, options)
+    done = _require_complete(planned(source, read, options), read)
+    leaves = _leaves(done, read)
     write_pytree(target, leaves, format, overwrite=overwrite)
     return Conversion(
         done,
@@ -127,20 +106,19 @@ def convert(
     )
 
 
-def convert_to_pytree(
-    checkpoint: CheckpointLike, *, model: ModelLike = None, key: str | None = None
-) -> Pytree:
+def convert_to_pytree(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]) -> Pytree:
     """The pytree itself, `{"params": {…}, …}` with numpy leaves, and nothing written.
 
-    The arrays may be views of the checkpoint (read-only ones of a mapped file).
+    The arrays may be views of the checkpoint (read-only ones of a mapped file). For nnx the
+    positions of lists are texts ("0"): `nnx.restore_int_paths` makes them numbers.
 
     Raises:
         RefusedKeysError: some keys have no place; all of them are in its plan.
         ConversionError: the checkpoint or model cannot be read; the subclass says why.
     """
-    opened = _open(checkpoint, key)
-    done = _require_complete(_plan(opened, _model(checkpoint, model)), opened)
-    return nest((leaf.path, leaf.read()) for leaf in _leaves(done, opened))
+    read = opened(checkpoint, options)
+    done = _require_complete(planned(checkpoint, read, options), read)
+    return nest((leaf.path, leaf.read()) for leaf in _leaves(done, read))
 
 
 def default_output(checkpoint: Path, format: Format) -> Path:  # noqa: A002 (as in convert)
@@ -150,37 +128,6 @@ def default_output(checkpoint: Path, format: Format) -> Path:  # noqa: A002 (as 
     stem = Path(resolved.name.removesuffix(INDEX_SUFFIX)).stem
     name = resolved.name if resolved.is_dir() else stem
     return Path(f"{name or 'checkpoint'}.flax.{format}")
-
-
-def _open(checkpoint: CheckpointLike, key: str | None) -> Checkpoint:
-    if isinstance(checkpoint, Mapping):
-        if key is not None:
-            raise NotAStateDictError("a key is for files, not for a state dict", "pass its entry")
-        return StateDict("the state dict", checkpoint)
-    return open_checkpoint(Path(checkpoint), key)
-
-
-def _model(checkpoint: CheckpointLike, model: ModelLike) -> Any:
-    if isinstance(model, str):
-        return load_model(model)
-    if model is not None:
-        return require_module("the model", model)
-    if not isinstance(checkpoint, Mapping):
-        path = Path(checkpoint)
-        folder = path if path.is_dir() else path.parent
-        # A file of a Hugging Face folder belongs to the configuration beside it; if it does not
-        # after all, its keys and shapes are refused.
-        if (folder / "config.json").is_file():
-            return load_config_model(folder)
-    named = "the state dict" if isinstance(checkpoint, Mapping) else str(checkpoint)
-    raise ModelRequiredError(
-        f"{named} has no config.json that says which layers its keys belong to",
-        "pass --model pkg.mod:factory or path/file.py:factory",
-    )
-
-
-def _plan(checkpoint: Checkpoint, model: Any) -> Plan:
-    return make_plan(checkpoint.source, checkpoint.infos, read_slots(model))
 
 
 def _leaves(plan: Plan, checkpoint: Checkpoint) -> list[Leaf]:

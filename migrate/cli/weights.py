@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Literal
 
 import click
 
 from migrate.cli.options import as_json
-from migrate.cli.show import errors, show, show_json, working
+from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 
 
 @click.command(
@@ -29,6 +30,14 @@ from migrate.cli.show import errors, show, show_json, working
     help="By default as the name of the output says, else safetensors.",
 )
 @click.option("--key", help="The entry of a training checkpoint that holds the weights.")
+@click.option(
+    "--to",
+    type=click.Choice(["linen", "nnx"]),
+    default="linen",
+    show_default=True,
+    help="Whose names the pytree has.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would become of each key; write nothing.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @as_json
 def weights(
@@ -37,6 +46,8 @@ def weights(
     output: Path | None,
     file_format: Literal["safetensors", "msgpack"] | None,
     key: str | None,
+    to: Literal["linen", "nnx"],
+    dry_run: bool,
     force: bool,
     json_output: bool,
 ) -> None:
@@ -46,15 +57,26 @@ def weights(
     dropped with its reason, or refused; where one is refused nothing is written.
     """
     with errors():
-        from converters import convert
-        from migrate.views.weights import conversion_as_json, conversion_summary
+        from converters import convert, plan
+        from converters.planning import PlanOptions
+        from migrate.views.weights import (
+            conversion_as_json,
+            conversion_summary,
+            plan_as_json,
+            plan_summary,
+        )
 
+        options = PlanOptions(model=model, key=key, to=to)
         with working(quiet=json_output) as progress:
-            progress(f"converting {checkpoint}")
-            done = convert(
-                checkpoint, model=model, output=output, format=file_format, key=key, overwrite=force
-            )
-        if json_output:
-            show_json(conversion_as_json(done))
-        else:
-            show(*conversion_summary(done))
+            if dry_run:
+                progress(f"reading {checkpoint}")
+                planned = plan(checkpoint, **options)
+            else:
+                progress(f"converting {checkpoint}")
+                done = convert(
+                    checkpoint, output=output, format=file_format, overwrite=force, **options
+                )
+        if dry_run:
+            show_json(plan_as_json(planned)) if json_output else show(*plan_summary(planned))
+            sys.exit(FINDINGS if planned.refused else FINE)
+        show_json(conversion_as_json(done)) if json_output else show(*conversion_summary(done))

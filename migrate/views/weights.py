@@ -15,7 +15,7 @@ from migrate.views.tables import plain_table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from converters import Conversion, Row
+    from converters import Conversion, Plan, Row
 
 
 def plan_table(rows: Sequence[Row]) -> RenderableType:
@@ -81,23 +81,24 @@ def _shape(shape: tuple[int, ...] | None, dtype: str | None = None) -> str:
     return f"{dtype} {sides}" if dtype else sides
 
 
+def plan_summary(planned: Plan) -> Iterator[RenderableType]:
+    """Yield the table of keys and their count by outcome."""
+    yield plan_table(planned.rows)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in planned.counts.items())
+    yield f"[bold]{len(planned.rows)} keys[/bold]: {counts}"
+
+
 def conversion_summary(done: Conversion) -> Iterator[RenderableType]:
     """Yield the table of keys, their count by outcome, and what was written."""
-    yield plan_table(done.plan.rows)
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in done.plan.counts.items())
-    yield f"[bold]{len(done.plan.rows)} keys[/bold]: {counts}"
+    yield from plan_summary(done.plan)
     megabytes = done.size / 1e6
     yield f"{escape(str(done.output))}: {done.parameters:,} parameters, {megabytes:.1f} MB, {done.format}"
 
 
-def conversion_as_json(done: Conversion) -> dict[str, Any]:
-    """Return the same as plain values."""
+def plan_as_json(planned: Plan) -> dict[str, Any]:
+    """Return what becomes of each key as plain values."""
     return {
-        "output": str(done.output),
-        "format": done.format,
-        "parameters": done.parameters,
-        "bytes": done.size,
-        "counts": done.plan.counts,
+        "counts": planned.counts,
         "keys": [
             {
                 "key": row.key,
@@ -108,7 +109,19 @@ def conversion_as_json(done: Conversion) -> dict[str, Any]:
                 "path": row.path,
                 "target_shape": row.target_shape,
                 "note": row.note,
+                "evidence": row.evidence,
             }
-            for row in done.plan.rows
+            for row in planned.rows
         ],
+    }
+
+
+def conversion_as_json(done: Conversion) -> dict[str, Any]:
+    """Return the same as plain values."""
+    return {
+        "output": str(done.output),
+        "format": done.format,
+        "parameters": done.parameters,
+        "bytes": done.size,
+        **plan_as_json(done.plan),
     }
