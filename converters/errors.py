@@ -5,6 +5,7 @@ The docstring of each class is its help page: cause, then remedy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -99,6 +100,32 @@ class OutputError(ConversionError):
     Nothing that looks like a complete output was left. Remedy: choose another output path, or
     overwrite it (`--force`).
     """
+
+
+class KeptFileError(ConversionError):
+    """The file beside a pytree (`NAME.torch.safetensors`) is not there, damaged, or another pytree's.
+
+    It holds what the pytree cannot give back: keys, prefixes, buffers that Flax has no use for.
+
+    Remedy: pass `--model`, whose module says which keys there are, or convert the checkpoint again.
+    """
+
+
+class MisfitError(ConversionError):
+    """Arrays are not those that the other side wants: missing, extra, of another shape, or ambiguous.
+
+    All of them are in `misfits`, one line each; the message shows the first few.
+
+    Remedy: pass the model that they belong to, with the same configuration.
+    """
+
+    SHOWN = 8
+
+    def __init__(self, what: str, misfits: Sequence[str], remedy: str) -> None:
+        shown = ", ".join(misfits[: self.SHOWN])
+        more = f" and {len(misfits) - self.SHOWN} more" if len(misfits) > self.SHOWN else ""
+        super().__init__(f"{what}: {shown}{more}", remedy)
+        self.misfits = tuple(misfits)
 
 
 class RefusedKeysError(ConversionError):
