@@ -1,57 +1,26 @@
 """Find the first place where two runs part, and say what differs there in words that lead to the cause.
 
-Within a step the most telling thing comes first: a missing gradient explains a norm, a norm explains
-a parameter, a parameter explains the next loss.
+What is compared at each step, and in which order: `migrate.prove.checks`; how a difference is explained:
+`migrate.prove.causes`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
 
-from migrate.prove.compare import StepComparison, WeightComparison, relative
+from migrate.prove import meters
+from migrate.prove.checks import CHECKS
+from migrate.prove.compare import StepComparison, WeightComparison
+from migrate.prove.difference import Case, Difference, Ranks, listed
 from migrate.prove.errors import RecordingError
-from migrate.prove.gates import GRADIENT_GATE, Gates
+from migrate.prove.gates import Gates
 from migrate.prove.records import RankRecord
-
-_Ranks = Mapping[int, RankRecord]
-Kind = Literal[
-    "names",
-    "gradient count",
-    "learning rate",
-    "ranks apart",
-    "gradient norm",
-    "parameters",
-    "buffers",
-    "loss",
-    "order",
-]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The first place where the two sides part.
-
-    Attributes:
-        kind: what differs.
-        step: the optimizer step, from 1; for final weights the last one.
-        rank: the rank, None if it concerns all.
-        message: one line for the user.
-        size: how far the sides are apart, relative to the original; None where that is no number.
-    """
-
-    kind: Kind
-    step: int
-    rank: int | None
-    message: str
-    size: float | None = None
 
 
 def first_difference(
-    original: _Ranks,
-    ours: _Ranks,
+    original: Ranks,
+    ours: Ranks,
     compared: Iterable[StepComparison],
     gates: Gates,
 ) -> Difference | None:
@@ -67,30 +36,25 @@ def first_difference(
     for place, ranks in by_step.items():
         if gates.blind(*place):
             return None
-        for check in (_order, _gradient_count, _learning_rate, _ranks_apart):
-            if found := check(ranks):
+        case = Case(original, ours, ranks, gates)
+        for check in CHECKS:
+            if found := check(case):
                 return found
-        if found := (
-            _gradient_norm(ranks, gates)
-            or _snapshots(original, ours, ranks, gates)
-            or _loss(ranks, gates)
-        ):
-            return found
     return None
 
 
-def _names(original: _Ranks, ours: _Ranks) -> Difference | None:
+def _names(original: Ranks, ours: Ranks) -> Difference | None:
     for rank, record in original.items():
         theirs, mine = record.header.parameters, ours[rank].header.parameters
         if theirs == mine:
             continue
         if more := sorted(mine.keys() - theirs.keys()):
             reason = (
-                f"the rewrite has {len(more)} more parameters, {_listed(more)}: "
+                f"the rewrite has {len(more)} more parameters, {listed(more)}: "
                 "was a shared weight not tied again after the move to the XLA device?"
             )
         elif fewer := sorted(theirs.keys() - mine.keys()):
-            reason = f"the rewrite lacks {len(fewer)} parameters, {_listed(fewer)}"
+            reason = f"the rewrite lacks {len(fewer)} parameters, {listed(fewer)}"
         else:
             name = next(name for name in theirs if theirs[name] != mine[name])
             reason = f"{name} has shape {mine[name]}, in the original {theirs[name]}"
@@ -98,163 +62,8 @@ def _names(original: _Ranks, ours: _Ranks) -> Difference | None:
     return None
 
 
-def _order(ranks: list[StepComparison]) -> Difference | None:
-    for step in ranks:
-        theirs, mine = step.original, step.rewritten
-        if (theirs.optimizer, theirs.step) != (mine.optimizer, mine.step):
-            return _difference(
-                "order",
-                step,
-                f"the original takes step {theirs.step} of optimizer {theirs.optimizer}, the "
-                f"rewrite step {mine.step} of optimizer {mine.optimizer}",
-            )
-    return None
-
-
-def _gradient_count(ranks: list[StepComparison]) -> Difference | None:
-    for step in ranks:
-        theirs, mine = step.original, step.rewritten
-        if (theirs.with_gradient, theirs.parameters) == (mine.with_gradient, mine.parameters):
-            continue
-        what = f"{mine.with_gradient} of {mine.parameters} parameters have gradients"
-        if not mine.with_gradient and not mine.in_modules:
-            what += ": the optimizer was made before the model was moved to the XLA device"
-        else:
-            what += f", in the original {theirs.with_gradient} of {theirs.parameters}"
-        return _difference("gradient count", step, what)
-    return None
-
-
-def _learning_rate(ranks: list[StepComparison]) -> Difference | None:
-    for step in ranks:
-        theirs, mine = step.original.learning_rates, step.rewritten.learning_rates
-        if len(theirs) != len(mine):
-            what = f"{len(mine)} parameter groups, in the original {len(theirs)}"
-            return _difference("learning rate", step, what)
-        for rate, ours in zip(theirs, mine, strict=True):
-            if (relative(rate, ours) or 0.0) > GRADIENT_GATE:
-                what = f"the learning rate is {ours:g}, in the original {rate:g}"
-                return _difference("learning rate", step, what)
-    return None
-
-
-def _ranks_apart(ranks: list[StepComparison]) -> Difference | None:
-    if len({step.original.checksum for step in ranks}) > 1:
-        return None
-    first, *others = ranks
-    for step in others:
-        if step.rewritten.checksum != first.rewritten.checksum:
-            return Difference(
-                "ranks apart",
-                step.step,
-                None,
-                f"{_where(step)}: parameters differ between ranks {first.rank} and {step.rank}: "
-                "gradients are not averaged (is DDP missing?)",
-            )
-    return None
-
-
-def _gradient_norm(ranks: list[StepComparison], gates: Gates) -> Difference | None:
-    for step in ranks:
-        gate = gates.gradient(step.optimizer, step.step)
-        times, in_original = len(step.rewritten.clipped_from), len(step.original.clipped_from)
-        if times != in_original:
-            what = (
-                f"clip_grad_norm_ was called {times} times before the step, in the original "
-                f"{in_original}"
-            )
-            return _difference("gradient norm", step, what)
-        if (step.gradient_difference or 0.0) <= gate:
-            continue
-        theirs, mine = step.original.gradient_norm, step.rewritten.gradient_norm
-        before = ""
-        if (relative(theirs, mine) or 0.0) <= gate:
-            theirs, mine = step.original.clipped_from[0], step.rewritten.clipped_from[0]
-            before = " before clipping"
-        if theirs is None or mine is None:
-            continue
-        what = f"gradient norm{before} {mine:.6g}, in the original {theirs:.6g}"
-        what += _gradient_reason(ranks, step, theirs, mine, gates)
-        return _difference("gradient norm", step, what, step.gradient_difference)
-    return None
-
-
-def _gradient_reason(
-    ranks: list[StepComparison], step: StepComparison, theirs: float, mine: float, gates: Gates
-) -> str:
-    gate = gates.gradient(step.optimizer, step.step)
-    if same := _same_data(ranks):
-        return same
-    size = len(ranks)
-    if size > 1 and (relative(theirs * size, mine) or 0.0) <= gate:
-        return f": gradients are summed over the {size} ranks, not averaged"
-    if size > 1 and (relative(theirs / size, mine) or 0.0) <= gate:
-        return f": gradients are divided by the {size} ranks once more than in the original"
-    equal_losses = (step.loss_difference or 0.0) <= gates.loss(step.optimizer, step.step)
-    if step.step > 1 and equal_losses:
-        return ", with equal losses: gradients of earlier steps are still there (is zero_grad missing?)"
-    return ""
-
-
-def _same_data(ranks: list[StepComparison]) -> str:
-    if (
-        len(ranks) > 1
-        and ranks[0].rewritten.losses
-        and len({step.rewritten.losses for step in ranks}) == 1
-        and len({step.original.losses for step in ranks}) > 1
-    ):
-        return (
-            f": all {len(ranks)} ranks have the same loss, so they train on the same data (does "
-            "the sampler get num_replicas and rank?)"
-        )
-    return ""
-
-
-def _snapshots(
-    original: _Ranks, ours: _Ranks, ranks: list[StepComparison], gates: Gates
-) -> Difference | None:
-    from migrate.prove import weights  # torch takes seconds to import
-
-    for step in ranks:
-        key = (step.optimizer, step.step)
-        theirs, mine = original[step.rank].snapshots.get(key), ours[step.rank].snapshots.get(key)
-        if theirs is None or mine is None:
-            continue
-        distances = weights.distances(theirs, mine)
-        for walking in weights.noise(theirs, mine):
-            distances.pop(walking, None)
-        limits = {name: gates.parameter(name, *key) for name in distances}
-        beyond = {name: far for name, far in distances.items() if far > limits[name]}
-        name = max(beyond, key=beyond.__getitem__, default=None)
-        if name is not None:
-            return _difference(
-                "parameters",
-                step,
-                f"{name} is {beyond[name]:.2g} away from the original's after the step (gate "
-                f"{limits[name]:.2g}), with equal gradients: the optimizer updates it differently",
-                beyond[name],
-            )
-    return None
-
-
-def _loss(ranks: list[StepComparison], gates: Gates) -> Difference | None:
-    for step in ranks:
-        if (step.loss_difference or 0.0) <= gates.loss(step.optimizer, step.step):
-            continue
-        theirs, mine = step.original, step.rewritten
-        if len(theirs.losses) != len(mine.losses):
-            what = (
-                f"{len(mine.losses)} backward passes before the step, in the original "
-                f"{len(theirs.losses)}"
-            )
-        else:
-            what = f"loss {mine.loss:.8g}, in the original {theirs.loss:.8g}{_same_data(ranks)}"
-        return _difference("loss", step, what, step.loss_difference)
-    return None
-
-
 def final_weights(
-    original: _Ranks, ours: _Ranks, gates: Gates
+    original: Ranks, ours: Ranks, gates: Gates
 ) -> tuple[tuple[WeightComparison, ...], Difference | None]:
     """The final parameters and buffers of all ranks, and the farthest beyond the gate, if any is.
 
@@ -291,21 +100,37 @@ def final_weights(
         last,
         worst.rank,
         f"at the end, rank {worst.rank}: {worst.name} is {worst.difference:.2g} away from the "
-        f"original's (gate {worst.gate:.2g})",
+        f"original's (gate {worst.gate:.2g}){_why(worst.name, original[worst.rank], ours[worst.rank])}",
         worst.difference,
     )
 
 
-def _difference(
-    kind: Kind, step: StepComparison, what: str, size: float | None = None
-) -> Difference:
-    message = f"{_where(step)}, rank {step.rank}: {what}"
-    return Difference(kind, step.step, step.rank, message, size)
+def _why(name: str, theirs: RankRecord, mine: RankRecord) -> str:
+    """What is known of a weight that no step of an optimizer explains."""
+    parameter = name in theirs.header.parameters
+    if parameter and name in theirs.optimized:
+        return ""
+    what = "no optimizer holds it" if parameter else "it is a buffer"
+    if name in mine.unchanged and name not in theirs.unchanged:
+        guess = (
+            "a moving average of the weights that is not updated?"
+            if parameter
+            else "left in evaluation mode, or never updated?"
+        )
+        return f": {what}, and in the rewrite nothing changes it after the first step ({guess})"
+    guess = (
+        "a moving average of the weights?" if parameter else "another momentum or other batches?"
+    )
+    return f": {what} ({guess})"
 
 
-def _where(step: StepComparison) -> str:
-    return f"step {step.step}" + (f" of optimizer {step.optimizer}" if step.optimizer else "")
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+def printed(original: Ranks, ours: Ranks, gates: Gates) -> Difference | None:
+    """The first printed line whose numbers differ, on the first rank that has one."""
+    noisy = gates.floor.printed if gates.floor is not None else frozenset[str]()
+    last = max(step.step for record in original.values() for step in record.steps)
+    for rank, record in original.items():
+        if found := meters.first_unlike(record.printed, ours[rank].printed, noisy):
+            theirs, mine = found
+            message = f"rank {rank} prints {mine.text!r}, in the original {theirs.text!r}"
+            return Difference("printed", last, rank, message)
+    return None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from migrate.prove import compare
+from migrate.prove import compare, meters
 from migrate.prove.records import RankRecord
 
 _Ranks = Mapping[int, RankRecord]
@@ -43,10 +43,12 @@ class NoiseFloor:
         steps: every step that both have, in order.
         final: relative L2 distance of each parameter and buffer at the end, and of each parameter in an
             earlier snapshot if that was larger, by name.
+        printed: keys of the printed lines that they print differently (`migrate.prove.meters`).
     """
 
     steps: tuple[StepFloor, ...]
     final: Mapping[str, float]
+    printed: frozenset[str] = frozenset()
 
     def at(self, optimizer: int, step: int) -> StepFloor:
         """The floor of a step; that of the last one before it, if the second run made fewer steps."""
@@ -74,7 +76,8 @@ def noise_floor(original: _Ranks, again: _Ranks) -> NoiseFloor:
     final = parameters
     for rank in ranks:
         final = _larger(final, original[rank].final, again[rank].final)
-    return NoiseFloor(tuple(floors.values()), final)
+    printed = [meters.noisy_keys(original[rank].printed, again[rank].printed) for rank in ranks]
+    return NoiseFloor(tuple(floors.values()), final, frozenset[str]().union(*printed))
 
 
 def _larger(so_far: dict[str, float], first: Path | None, second: Path | None) -> dict[str, float]:

@@ -11,6 +11,10 @@ has to hold for the worst of several values. Clean rewrites of three nets with b
 4.0 and 4.8 times the floor away at their worst value, so that 4 may still be too narrow: a clean rewrite is
 then called different, as it was without a floor. A floor above `CEILING` judges nothing: 4 times that is as
 large as faults are.
+
+Where both sides multiply in bfloat16 a loss may differ by 2e-4: clean scripts were 3e-5 apart at most. What
+bfloat16 does to gradient norms and parameters depends on the model: their fixed gates stay, so that the
+noise floor judges them.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from migrate.prove.floor import NoiseFloor
 # Relative to the original's value; measured drift 1e-7 to 4e-7.
 LOSS_GATE = 1e-5
 GRADIENT_GATE = 1e-5
+BFLOAT16_LOSS_GATE = 2e-4
 # Relative L2 distance of a parameter, times the square root of the step; measured 1e-8 to 6e-7.
 PARAMETER_GATE = 1e-5
 
@@ -36,13 +41,16 @@ class Gates:
 
     Attributes:
         floor: of the original; None: the fixed gates hold.
+        bfloat16: whether both sides multiplied in it.
     """
 
     floor: NoiseFloor | None = None
+    bfloat16: bool = False
 
     def loss(self, optimizer: int, step: int) -> float:
         """For the relative difference of a loss."""
-        return max(LOSS_GATE, MARGIN * self._values(optimizer, step))
+        fixed = BFLOAT16_LOSS_GATE if self.bfloat16 else LOSS_GATE
+        return max(fixed, MARGIN * self._values(optimizer, step))
 
     def gradient(self, optimizer: int, step: int) -> float:
         """For the relative difference of a gradient norm."""

@@ -29,6 +29,7 @@ from torch.optim.optimizer import (
 )
 
 from migrate.prove import listen, norms, records, seeds, variances
+from migrate.prove.gather import Gathering
 from migrate.prove.names import parameter_names, roots
 from migrate.prove.weights import parts, save
 
@@ -44,6 +45,7 @@ def install() -> None:
     listen.to_losses(recorder.saw_losses)
     listen.to_dropout(recorder.saw_dropout)
     listen.to_clipping(recorder.saw_clipping)
+    recorder.gathering.install()
     register_optimizer_step_pre_hook(recorder.before_step)
     register_optimizer_step_post_hook(recorder.after_step)
 
@@ -62,6 +64,7 @@ class Recorder:
             weakref.WeakValueDictionary()
         )
         self._dropout = 0.0
+        self.gathering = Gathering()
         self.forget()
 
     def forget(self) -> None:
@@ -92,6 +95,7 @@ class Recorder:
     def saw_losses(self, losses: list[torch.Tensor]) -> None:
         """Keep the values that a backward pass starts from."""
         self._losses += losses
+        self.gathering.at("backward")
 
     def saw_dropout(self, probability: float) -> None:
         """Keep the largest probability of an active dropout."""
@@ -100,12 +104,14 @@ class Recorder:
     def saw_clipping(self, norm: Any) -> None:
         """Keep the gradient norm before it was clipped."""
         self._clipped_from.append(_kept(norm))
+        self.gathering.at("clip")
 
     def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Global optimizer hook: look at the gradients that the step will use."""
         self._step_depth += 1
         if self._step_depth == 1:
             self._gradients = _Gradients.of(_held(optimizer))
+            self.gathering.before_step(optimizer, _held(optimizer))
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Global optimizer hook: put the step together; its values are read after the sync."""
@@ -175,6 +181,7 @@ class Recorder:
                 if step in records.SNAPSHOT_STEPS
             }
         path = self._path(records.snapshot_path, number, step)
+        details = self.gathering.after_step(optimizer, held, names, self._roots, self._modules)
 
         def read() -> None:
             norm, shares = gradients.read()
@@ -189,6 +196,7 @@ class Recorder:
                     clipped_from=tuple(float(value) for value in clipped),
                     learning_rates=tuple(float(rate) for rate in rates),
                     checksum=tuple(checksum.tolist()),
+                    details=details(),
                 )
             )
             if snapshot:
@@ -222,6 +230,7 @@ class Recorder:
             for name, buffer in _named(prefix, root.named_buffers())
         }
         save(tensors, records.final_path(self._folder, self._header.rank), self._shares)
+        self.gathering.finish(self._folder, self._header.rank, self._roots)
 
     def _append(self, record: records.Header | records.StepRecord) -> None:
         header = self._header

@@ -1,8 +1,9 @@
 """What one rank of a run recorded: its file format, and how it is read back.
 
 A folder holds, for each rank, `rank{R}.pid{P}.jsonl` (a header line, then one line a step),
-`rank{R}.optimizer{O}.step{S}.safetensors` (parameters after some of the steps) and
-`rank{R}.final.safetensors` (parameters and buffers at the end). No torch is imported here.
+`rank{R}.optimizer{O}.step{S}.safetensors` (parameters after some of the steps),
+`rank{R}.final.safetensors` (parameters and buffers at the end) and `rank{R}.end.json` (what was printed).
+No torch is imported here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from migrate.prove import details
+from migrate.prove.details import Details
 from migrate.prove.errors import RecordingError
 
 # The environment variable that tells the processes of a run where to record.
@@ -53,6 +56,7 @@ class StepRecord:
         checksum: sum and sum of squares, in float32, of the optimizer's parameters after the step.
             Ranks with the same parameters run the same program and get the same two numbers.
         dropout: the largest probability of an active dropout so far; 0.0 for none.
+        details: what explains a difference.
     """
 
     step: int
@@ -66,6 +70,7 @@ class StepRecord:
     learning_rates: tuple[float, ...]
     checksum: tuple[float, ...]
     dropout: float
+    details: Details = field(default_factory=Details)
 
     @property
     def loss(self) -> float | None:
@@ -82,12 +87,18 @@ class RankRecord:
         steps: in the order in which they ran.
         snapshots: the file of the parameters after a step, by (optimizer, step).
         final: the file of the parameters and buffers at the end.
+        unchanged: parameters and buffers that are what they were at the first step.
+        optimized: parameters that an optimizer holds.
+        printed: the lines with a digit that the rank wrote to stdout and stderr.
     """
 
     header: Header
     steps: tuple[StepRecord, ...]
     snapshots: dict[tuple[int, int], Path] = field(default_factory=dict)
     final: Path | None = None
+    unchanged: frozenset[str] = frozenset()
+    optimized: frozenset[str] = frozenset()
+    printed: tuple[str, ...] = ()
 
 
 def line(record: Header | StepRecord) -> str:
@@ -103,6 +114,11 @@ def snapshot_path(folder: Path, rank: int, optimizer: int, step: int) -> Path:
 def final_path(folder: Path, rank: int) -> Path:
     """Where a rank keeps its parameters and buffers at its end."""
     return folder / f"rank{rank}.final.safetensors"
+
+
+def end_path(folder: Path, rank: int) -> Path:
+    """Where a rank keeps what is known only at its end: the fields of a `RankRecord`, as JSON."""
+    return folder / f"rank{rank}.end.json"
 
 
 def read(folder: Path) -> dict[int, RankRecord]:
@@ -125,10 +141,13 @@ def read(folder: Path) -> dict[int, RankRecord]:
 
 def _read_rank(folder: Path, path: Path) -> RankRecord:
     try:
+        end: dict[str, list[str]] = {}
         first, *rest = [json.loads(text) for text in path.read_text().splitlines()]
         parameters = {name: tuple(shape) for name, shape in first["parameters"].items()}
         header = Header(first["rank"], first["world_size"], parameters)
         steps = tuple(_step(values) for values in rest)
+        if (end_file := end_path(folder, header.rank)).exists():
+            end = json.loads(end_file.read_text())
     except (ValueError, KeyError, TypeError) as error:
         raise RecordingError(
             f"the recording {path.name} is cut short ({error})",
@@ -141,11 +160,20 @@ def _read_rank(folder: Path, path: Path) -> RankRecord:
         if (kept := snapshot_path(folder, rank, step.optimizer, step.step)).exists()
     }
     final = final_path(folder, rank)
-    return RankRecord(header, steps, snapshots, final if final.exists() else None)
+    return RankRecord(
+        header,
+        steps,
+        snapshots,
+        final if final.exists() else None,
+        unchanged=frozenset(end.get("unchanged", ())),
+        optimized=frozenset(end.get("optimized", ())),
+        printed=tuple(end.get("printed", ())),
+    )
 
 
 def _step(values: dict[str, Any]) -> StepRecord:
+    more = details.from_json(values.pop("details", {}))
     lists: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
     }
-    return StepRecord(**lists)
+    return StepRecord(**lists, details=more)

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from migrate.prove import compare, diagnose
 from migrate.prove.compare import StepComparison, WeightComparison
-from migrate.prove.diagnose import Difference
+from migrate.prove.difference import Difference
 from migrate.prove.floor import NoiseFloor, noise_floor
 from migrate.prove.gates import CEILING, MARGIN, Gates
 from migrate.prove.records import RankRecord
@@ -42,7 +42,10 @@ class Judgement:
 
 
 def judge_with_floor(
-    original: _Ranks, ours: _Ranks, again: Callable[[], _Ranks | None]
+    original: _Ranks,
+    ours: _Ranks,
+    again: Callable[[], _Ranks | None],
+    bfloat16: bool = False,
 ) -> Judgement:
     """As `judge`; a small difference is judged anew by how far the original is from itself.
 
@@ -50,27 +53,36 @@ def judge_with_floor(
         original: the ranks of the original.
         ours: those of the rewrite.
         again: runs the original once more with another order of summation; called only if the sides
-            differ in a number, by less than `migrate.prove.gates.CEILING`. None from it: that run failed,
-            and the fixed gates stand.
+            differ in a number, by less than `migrate.prove.gates.CEILING`, or in what they print. None from
+            it: that run failed, and the fixed gates stand.
+        bfloat16: whether both sides multiplied in it: see `migrate.prove.gates`.
 
     Raises:
         RecordingError: a rank left no final weights.
     """
-    judgement = judge(original, ours)
-    size = judgement.difference.size if judgement.difference else None
-    if size is None or size >= CEILING:
+    judgement = judge(original, ours, bfloat16=bfloat16)
+    difference = judgement.difference
+    if difference is None:
+        return judgement
+    by_little = difference.size is not None and difference.size < CEILING
+    if not by_little and difference.kind != "printed":
         return judgement
     second = again()
-    return judgement if second is None else judge(original, ours, noise_floor(original, second))
+    if second is None:
+        return judgement
+    return judge(original, ours, noise_floor(original, second), bfloat16)
 
 
-def judge(original: _Ranks, ours: _Ranks, floor: NoiseFloor | None = None) -> Judgement:
+def judge(
+    original: _Ranks, ours: _Ranks, floor: NoiseFloor | None = None, bfloat16: bool = False
+) -> Judgement:
     """Compare the recorded ranks of the original and of the rewrite.
 
     Args:
         original: the ranks of the original.
         ours: those of the rewrite.
         floor: of the original's noise, which widens the gates; None: they are as fixed.
+        bfloat16: whether both sides multiplied in it: see `migrate.prove.gates`.
 
     Raises:
         RecordingError: a rank left no final weights.
@@ -88,7 +100,7 @@ def judge(original: _Ranks, ours: _Ranks, floor: NoiseFloor | None = None) -> Ju
             f"the rewrite on ranks {compare.ranges(ours)}"
         )
         return Judgement(Verdict.RANK_COUNT, message, None, (), ())
-    return replace(_judge_steps(original, ours, Gates(floor)), floor=floor)
+    return replace(_judge_steps(original, ours, Gates(floor, bfloat16)), floor=floor)
 
 
 def _judge_steps(original: _Ranks, ours: _Ranks, gates: Gates) -> Judgement:
@@ -122,6 +134,8 @@ def _judge_steps(original: _Ranks, ours: _Ranks, gates: Gates) -> Judgement:
     if difference is not None:
         message = difference.message + _beyond_noise(difference, gates)
         return Judgement(Verdict.DIFFERS, message, difference, steps, weights)
+    if not blind and (difference := diagnose.printed(original, ours, gates)):
+        return Judgement(Verdict.DIFFERS, difference.message, difference, steps, weights)
     if all(not step.original.gradient_norm for step in steps):
         message = (
             "every gradient is zero on both sides, so the losses and weights say nothing about the "
@@ -204,7 +218,7 @@ def notes(
     if dropout:
         found.append(
             f"dropout with p={dropout:g} was active: the two sides draw different masks, so their "
-            "losses differ; set it to 0 for a proof, or give --no-dropout"
+            "losses differ; set it to 0 for a proof, or leave --no-deterministic out"
         )
     if every and not any(step.losses for step in every):
         found.append("no backward pass was seen (torch.autograd.grad is not): no loss was compared")

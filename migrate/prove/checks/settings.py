@@ -1,0 +1,36 @@
+"""The optimizer has the same settings in each parameter group: momentum, weight decay, betas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrate.prove.compare import relative
+from migrate.prove.difference import Case, Difference, at_step, lines
+from migrate.prove.gates import GRADIENT_GATE
+
+
+def check(case: Case) -> Difference | None:
+    """The first rank and group with another setting. What only one side's optimizer has is none."""
+    for step in case.ranks:
+        theirs, mine = step.original.details.settings, step.rewritten.details.settings
+        for group, (one, other) in enumerate(zip(theirs, mine, strict=False)):
+            for name in one.keys() & other.keys():
+                if not _equal(one[name], other[name]):
+                    what = (
+                        f"{_named(name)} of parameter group {group} is {other[name]}, in the "
+                        f"original {one[name]}{lines(step, 'optimizer')}"
+                    )
+                    return at_step("optimizer", step, what)
+    return None
+
+
+def _named(name: str) -> str:
+    return "the number of parameters" if name == "parameters" else name
+
+
+def _equal(theirs: Any, mine: Any) -> bool:
+    if isinstance(theirs, list) and isinstance(mine, list):
+        return len(theirs) == len(mine) and all(map(_equal, theirs, mine))
+    if isinstance(theirs, int | float) and isinstance(mine, int | float):
+        return (relative(float(theirs), float(mine)) or 0.0) <= GRADIENT_GATE
+    return bool(theirs == mine)

@@ -1,0 +1,161 @@
+"""Compare what the two sides print: meters of losses and accuracies, which no other record sees.
+
+Lines are aligned by their text: integers stay in it, so that "epoch 3: loss 0.12" meets the line of
+epoch 3 whenever it is printed, and numbers with a point are compared. Left out are times, rates, memory,
+learning rates, what stands on one side only, and what two runs of the original print differently.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Of the value: a meter sums what is within the gates of losses, over other batches and in another order.
+PRINTED_GATE = 1e-3
+# An accuracy counts examples, and one whose two best classes are a rounding apart may change sides.
+COUNTED_GATE = 1e-2
+
+_NUMBER = re.compile(
+    r"(?<![\w.:])[-+]?(?:\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|nan|inf)(?![\w.:]*\w)"
+)
+_DECIMALS = re.compile(r"\.(\d*)(?:[eE]([-+]?\d+))?")
+_VALUE = r"[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?"
+# What two runs of anything print differently; a dot in its place keeps the rest of the line aligned.
+_LEFT_OUT = (
+    re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?"),
+    re.compile(r"\d+(?::\d\d)+(?:[.,]\d+)?"),
+    # A number with the unit of a time, a rate or a size.
+    re.compile(
+        rf"{_VALUE}\s*(?:[a-z]*/(?:s|sec|second|ms|min|h|day|it|iter|step|batch|epoch)\b"
+        r"|[mnuµ]?s\b|sec(?:ond)?s?\b|min(?:ute)?s?\b|h(?:ours?)?\b|[kmgt]i?b\b|[kmgt]?flops?\b)",
+        re.I,
+    ),
+    # A label of one, and the number behind it, with the average in parentheses that meters print.
+    re.compile(
+        r"(?<![a-z])(?:time|elapsed|eta|secs?|seconds?|duration|latency|speed|throughput|fps|ips"
+        r"|learning.rate|lr|mem|memory|mfu|flops|util|utilization|gpu|cpu|data|pid|port)(?![a-z])"
+        rf"(?:[ _/](?:per|step|epoch|iter|batch|total|avg|used|max|is))*\W{{0,4}}{_VALUE}"
+        rf"(?:\s*\(\s*{_VALUE}\s*\))?",
+        re.I,
+    ),
+    # What a printed tensor says of where it lies.
+    re.compile(r", (?:device|grad_fn)=[^,)]*"),
+)
+_COUNTED = re.compile(r"(?:acc\w*|top.?\d|prec\w*|recall|f1|map|iou|correct|right)\W*$", re.I)
+_PLACE = "•"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A printed line.
+
+    Attributes:
+        key: its text without the numbers that are compared and those left out.
+        text: as it was printed.
+        numbers: value, unit of the last digit, gate; in their order.
+    """
+
+    key: str
+    text: str
+    numbers: tuple[tuple[float, float, float], ...]
+
+
+def to_output(tell: Callable[[str], None]) -> None:
+    """Tell of each line with a digit that this process writes to stdout or stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.write = _written(stream.write, tell)  # type: ignore[method-assign]
+
+
+def _written(write: Callable[[str], int], tell: Callable[[str], None]) -> Callable[[str], int]:
+    begun = ""
+
+    def written(text: str) -> int:
+        nonlocal begun
+        *whole, begun = (begun + text).split("\n")
+        for line in whole:
+            # A bar that redraws itself shows when it was drawn, not how the training goes.
+            if "\r" not in line and any(map(str.isdigit, line)):
+                tell(line)
+        return write(text)
+
+    return written
+
+
+def parse(text: str) -> Line | None:
+    """A line and its numbers; None if it has none to compare."""
+    line = text.strip()
+    for pattern in _LEFT_OUT:
+        line = pattern.sub("…", line)
+    numbers = []
+
+    def taken(match: re.Match[str]) -> str:
+        number = match.group()
+        gate = COUNTED_GATE if _COUNTED.search(line[: match.start()]) else PRINTED_GATE
+        numbers.append((float(number), _unit(number), gate))
+        return _PLACE
+
+    key = " ".join(_NUMBER.sub(taken, line).split())
+    return Line(key, text.strip(), tuple(numbers)) if numbers else None
+
+
+def _unit(number: str) -> float:
+    decimals = _DECIMALS.search(number)
+    digits, exponent = (decimals.group(1), decimals.group(2)) if decimals else ("", None)
+    power = exponent or (re.split("[eE]", number)[1] if "e" in number.lower() else "0")
+    return float(10.0 ** (int(power) - len(digits)))
+
+
+def first_unlike(
+    original: Iterable[str], ours: Iterable[str], noisy: frozenset[str] = frozenset()
+) -> tuple[Line, Line] | None:
+    """The first line of the original whose numbers the rewrite prints differently, with the rewrite's.
+
+    Args:
+        original: what the original printed.
+        ours: what the rewrite printed.
+        noisy: keys of lines that are not compared.
+    """
+    theirs, mine = _by_key(original), _by_key(ours)
+    for key, lines in theirs.items():
+        # Lines that say no step are told apart by their order: not if one side lacks some.
+        if key in noisy or len(lines) != len(mine.get(key, ())):
+            continue
+        for line, other in zip(lines, mine[key], strict=True):
+            if not _same(line, other):
+                return line, other
+    return None
+
+
+def noisy_keys(original: Sequence[str], again: Sequence[str]) -> frozenset[str]:
+    """The lines that two runs of one script print differently."""
+    first, second = _by_key(original), _by_key(again)
+    return frozenset(
+        key
+        for key, lines in first.items()
+        if len(lines) != len(second.get(key, ())) or not all(map(_same, lines, second[key]))
+    )
+
+
+def _by_key(texts: Iterable[str]) -> dict[str, list[Line]]:
+    found: dict[str, list[Line]] = {}
+    for line in filter(None, map(parse, texts)):
+        found.setdefault(line.key, []).append(line)
+    return found
+
+
+def _same(original: Line, ours: Line) -> bool:
+    return all(map(_near, original.numbers, ours.numbers))
+
+
+def _near(original: Any, ours: Any) -> bool:
+    (theirs, unit, gate), (mine, other_unit, _) = original, ours
+    if theirs == mine or (math.isnan(theirs) and math.isnan(mine)):
+        return True
+    # Two numbers on both sides of a half round to neighbours: a whole unit of the coarser one.
+    return abs(mine - theirs) <= 1.001 * max(unit, other_unit) + gate * abs(theirs)
