@@ -1,0 +1,107 @@
+"""The arrays of a Flax pytree by path, wherever it is: safetensors, msgpack, orbax, or in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from converters.checkpoint.pytree import Pytree, flatten, load_pytree
+from converters.checkpoint.reader import COPY_AGAIN, Checkpoint, TensorInfo, read_start
+from converters.checkpoint.safetensors_file import SafetensorsFile
+from converters.errors import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    MissingDependencyError,
+)
+
+Array = np.ndarray[Any, Any]
+PytreeLike: TypeAlias = "Path | str | Pytree"
+
+
+class Arrays(Checkpoint):
+    """A pytree in memory, its arrays by `/`-joined path.
+
+    Raises:
+        CheckpointDamagedError: something in it is no array.
+    """
+
+    def __init__(self, source: str, tree: Mapping[str, Any]) -> None:
+        self.source = source
+        self._arrays: dict[str, Any] = {}
+        for path, value in flatten(tree).items():
+            if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+                raise CheckpointDamagedError(
+                    f"{source}: {path} is a {type(value).__name__}, not an array",
+                    "pass a pytree of arrays: variables of linen, or nnx.to_pure_dict(state)",
+                )
+            self._arrays[path] = value
+        self.infos = {
+            path: TensorInfo(tuple(array.shape), np.dtype(array.dtype).name)
+            for path, array in self._arrays.items()
+        }
+
+    def read(self, key: str) -> Array:
+        """The array of this path, on the host."""
+        return np.asarray(self._arrays[key])
+
+
+def open_arrays(source: PytreeLike) -> Checkpoint:
+    """Open a pytree; a safetensors file is not loaded, each array is read on demand.
+
+    Raises:
+        CheckpointNotFoundError: nothing is there.
+        CheckpointDamagedError: it is no pytree of arrays.
+        MissingDependencyError: msgpack needs flax, a folder needs orbax.
+    """
+    if isinstance(source, Mapping):
+        return Arrays("the pytree", source)
+    path = Path(source)
+    if path.is_dir():
+        return Arrays(str(path), _read_orbax(path))
+    start = read_start(path, 8)
+    # Safetensors begins with its header's length; a msgpack map, read so, is absurdly long.
+    if 8 + int.from_bytes(start, "little") <= path.stat().st_size:
+        return SafetensorsFile(path)
+    return Arrays(str(path), load_pytree(path))
+
+
+def _read_orbax(path: Path) -> Pytree:
+    try:
+        import orbax.checkpoint as ocp
+    except ImportError:
+        raise MissingDependencyError(
+            f"{path}: a folder is read by orbax, which is not installed",
+            'pip install "tpu-migrate[jax]"',
+        ) from None
+    folder = path.resolve()
+    for candidate in (folder, folder / "default"):  # CheckpointManager's item
+        if (candidate / "_METADATA").exists():
+            break
+    else:
+        raise CheckpointNotFoundError(
+            f"{path} is no orbax checkpoint (it has no _METADATA)", "name the step's folder"
+        )
+    try:
+        with ocp.PyTreeCheckpointer() as checkpointer:
+            wanted = checkpointer.metadata(candidate).item_metadata.tree
+            arguments = _numpy_everywhere(wanted, ocp)
+            tree = checkpointer.restore(candidate, restore_args=arguments)
+    except Exception as error:
+        # orbax raises whatever a cut-off or foreign folder leads to.
+        raise CheckpointDamagedError(
+            f"{path} cannot be read by orbax ({type(error).__name__}: {str(error)[:120]})",
+            COPY_AGAIN,
+        ) from None
+    if not isinstance(tree, dict):
+        raise CheckpointDamagedError(f"{path} is not a pytree of named arrays", COPY_AGAIN)
+    return tree
+
+
+def _numpy_everywhere(tree: Any, ocp: Any) -> Any:
+    """Every array on the host, whatever devices it was saved from."""
+    if isinstance(tree, Mapping):
+        return {name: _numpy_everywhere(value, ocp) for name, value in tree.items()}
+    return ocp.RestoreArgs(restore_type=np.ndarray)

@@ -1,0 +1,203 @@
+"""The values of torch tensors from the arrays of a pytree, one tensor at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from converters.checkpoint.dtypes import numpy_dtype
+from converters.checkpoint.reader import Checkpoint, TensorInfo
+from converters.errors import MisfitError
+from converters.kept import Kept, KeptKey, undoable
+from converters.layers.join import SUM
+from converters.mapping.leaves import PlannedLeaf, keys_of
+
+Array = np.ndarray[Any, Any]
+
+
+class Origin(StrEnum):
+    """Where the values of a restored tensor come from."""
+
+    ARRAYS = "arrays"
+    KEPT = "kept"
+    TIED = "tied"
+    DIVIDED = "divided"
+
+
+@dataclass(frozen=True)
+class RestoredRow:
+    """One key of the restored state dict.
+
+    Attributes:
+        key: its name, prefixes included.
+        info: its shape and dtype.
+        origin: the arrays of the pytree, the file beside it, another key (tied), or an array that
+            was changed and does not say how it divides among its torch tensors.
+        note: what to know, or "".
+    """
+
+    key: str
+    info: TensorInfo
+    origin: Origin
+    note: str = ""
+
+
+class Restoring:
+    """All keys of a state dict, restored on demand.
+
+    Args:
+        kept: which keys there are, and what the arrays do not say.
+        arrays: the pytree.
+        original_dtype: whether arrays of another dtype than torch's are cast to it.
+
+    Raises:
+        MisfitError: a tensor cannot be restored; all of them are named.
+    """
+
+    def __init__(self, kept: Kept, arrays: Checkpoint, *, original_dtype: bool = False) -> None:
+        self._kept = kept
+        self._arrays = arrays
+        self._original_dtype = original_dtype
+        self._infos = {key.key: key.info for key in kept.keys}
+        self._made_of = keys_of(kept.leaves)
+        undetermined = [leaf for leaf in kept.leaves if not undoable(leaf, self._infos)]
+        self._undetermined = {leaf.path for leaf in undetermined}
+        self._changed = {leaf.path for leaf in undetermined if not self._is_as_kept(leaf)}
+        self.rows = self._rows()
+
+    def read(self, key: KeptKey) -> Array:
+        """The tensor of one key, in the dtype that its row says."""
+        return self._read(key.tied or key.key)
+
+    def _read(self, key: str) -> Array:
+        leaves = self._made_of.get(key, [])
+        if not leaves:
+            return self._kept.tensors[key]
+        wanted = numpy_dtype(self._dtype(key), key)
+        first = leaves[0]
+        if len(leaves) == 1 and len(first.pieces) == 1 and first.pieces[0].part is None:
+            array = first.pieces[0].layout.inverse.apply(self._arrays.read(first.path))
+            return np.asarray(array).astype(wanted, copy=False)
+        kept = self._kept.tensors.get(key)
+        shape = self._infos[key].shape
+        tensor = np.empty(shape, wanted) if kept is None else np.array(kept).astype(wanted)
+        for leaf in leaves:
+            for piece, value in zip(leaf.pieces, self._pieces(leaf), strict=True):
+                if piece.key == key and value is not None:
+                    piece.put(value.astype(wanted, copy=False), tensor)
+        return tensor
+
+    def _pieces(self, leaf: PlannedLeaf) -> list[Array | None]:
+        """Of an array; None for those that are as the file beside has them."""
+        if leaf.path in self._undetermined and leaf.path not in self._changed:
+            return [None] * len(leaf.pieces)
+        array = self._arrays.read(leaf.path)
+        if leaf.path in self._changed:
+            # torch adds them up: all of it in the first makes the sum exact.
+            return [array, *(np.zeros_like(array) for _ in leaf.pieces[1:])]
+        shapes = [piece.shape(self._infos[piece.key].shape) for piece in leaf.pieces]
+        pieces = leaf.join.split(array, shapes)
+        assert pieces is not None
+        return list(pieces)
+
+    def _is_as_kept(self, leaf: PlannedLeaf) -> bool:
+        """Whether the array is still what the kept tensors give."""
+        tensors = self._kept.tensors
+        if any(piece.key not in tensors for piece in leaf.pieces):
+            return False
+        array = self._arrays.read(leaf.path)
+        exact = leaf.read(lambda key: tensors[key])
+        # A cast may have been made before the join or after it.
+        cast = leaf.join.apply(
+            [piece.take(tensors[piece.key]).astype(array.dtype) for piece in leaf.pieces]
+        )
+        return _same(exact.astype(array.dtype), array) or _same(cast.astype(array.dtype), array)
+
+    def _dtype(self, key: str) -> str:
+        """The dtype in which a key is given."""
+        original = self._infos[key].dtype
+        leaves = self._made_of.get(key, [])
+        found = {self._arrays.infos[leaf.path].dtype for leaf in leaves}
+        if self._original_dtype or len(found) != 1 or key in self._kept.tensors:
+            return original
+        return found.pop()
+
+    def _rows(self) -> tuple[RestoredRow, ...]:
+        problems: list[str] = []
+        rows = []
+        for key in self._kept.keys:
+            owner = key.tied or key.key
+            info = TensorInfo(key.info.shape, self._dtype(owner))
+            origin, note = self._origin(owner, problems)
+            if key.tied:
+                origin, note = Origin.TIED, f"tied to {key.tied}"
+            rows.append(
+                RestoredRow(key.stored, info, origin, "; ".join(filter(None, (key.note, note))))
+            )
+        if problems:
+            raise MisfitError(
+                f"{self._arrays.source}: not every tensor can be restored",
+                problems,
+                "convert the checkpoint again with this program, so that a file is kept beside",
+            )
+        return tuple(rows)
+
+    def _origin(self, key: str, problems: list[str]) -> tuple[Origin, str]:
+        leaves = self._made_of.get(key, [])
+        if not leaves:
+            return Origin.KEPT, ""
+        notes = []
+        origin = Origin.ARRAYS
+        changed = [leaf for leaf in leaves if leaf.path in self._changed]
+        if changed:
+            origin = Origin.DIVIDED
+            notes.append(_divided(key, changed))
+            if any(leaf.join != SUM for leaf in changed):
+                paths = ", ".join(leaf.path for leaf in changed)
+                problems.append(f"{key}: {paths} was changed, and does not say what it is made of")
+        elif any(leaf.path in self._undetermined for leaf in leaves):
+            origin = Origin.KEPT
+        elif key not in self._kept.tensors and self._filled(key) != self._infos[key].size:
+            problems.append(f"{key}: the arrays hold only a part of it")
+        original, dtypes = self._infos[key].dtype, self._array_dtypes(leaves)
+        if dtypes != {original} and origin is not Origin.KEPT:
+            given = self._dtype(key)
+            as_what = "given in" if given == original else "not"
+            cast = ", ".join(sorted(dtypes - {original}))
+            notes.append(f"the values are those of {cast}, {as_what} the original {original}")
+        return origin, "; ".join(notes)
+
+    def _array_dtypes(self, leaves: list[PlannedLeaf]) -> set[str]:
+        return {self._arrays.infos[leaf.path].dtype for leaf in leaves}
+
+    def _filled(self, key: str) -> int:
+        shape = self._infos[key].shape
+        pieces = [piece for leaf in self._made_of[key] for piece in leaf.pieces]
+        return sum(
+            TensorInfo(piece.shape(shape), "bool").size for piece in pieces if piece.key == key
+        )
+
+
+def _divided(key: str, changed: list[PlannedLeaf]) -> str:
+    paths = ", ".join(leaf.path for leaf in changed)
+    if all(leaf.pieces[0].key == key for leaf in changed):
+        others = dict.fromkeys(piece.key for leaf in changed for piece in leaf.pieces[1:])
+        return f"all of {paths}, which is the sum of it and {', '.join(others)}"
+    return f"zero: {paths}, the sum with it, is all in {changed[0].pieces[0].key}"
+
+
+def _same(one: Array, other: Array) -> bool:
+    """Bit for bit."""
+    return one.shape == other.shape and (
+        np.ascontiguousarray(one).reshape(-1).view(np.uint8).tobytes()
+        == np.ascontiguousarray(other).reshape(-1).view(np.uint8).tobytes()
+    )
+
+
+def total(rows: tuple[RestoredRow, ...]) -> Mapping[str, int]:
+    """Origin → number of rows, every origin named."""
+    return {origin.value: sum(1 for row in rows if row.origin is origin) for origin in Origin}

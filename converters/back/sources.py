@@ -1,0 +1,123 @@
+"""Which torch keys an array gives, where no file lies beside the pytree: the module says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from converters.checkpoint.reader import TensorInfo
+from converters.errors import MisfitError
+from converters.kept import Kept, KeptKey
+from converters.mapping import Outcome, Plan, make_plan, read_slots
+from converters.mapping.module_tree import Slot
+from converters.mapping.paths import Api
+
+_COUNTER = "num_batches_tracked"
+
+
+def from_module(model: Any, arrays: Mapping[str, TensorInfo], where: str) -> Kept:
+    """What the way back needs, from the torch module that the arrays belong to.
+
+    linen or nnx is told by the top level (`params`), and by which of both fits. The bare tree below
+    `params` is understood too.
+
+    Args:
+        model: the module, on any device.
+        arrays: path → shape and dtype of the pytree.
+        where: the pytree's name, for messages.
+
+    Raises:
+        MisfitError: arrays are missing, are not wanted or have another shape, or the module has
+            layers that are not known; all of them are in the message's `misfits`.
+    """
+    candidates = [_candidate(model, arrays, api, bare) for api, bare in _forms(arrays)]
+    for kept, misfits in candidates:
+        if not misfits:
+            return kept
+    _, misfits = candidates[0]
+    raise MisfitError(
+        f"{where} is not the pytree of the model",
+        misfits,
+        "pass the model that it belongs to, configured alike",
+    )
+
+
+def misfits_of(kept: Kept, arrays: Mapping[str, TensorInfo]) -> list[str]:
+    """What is missing, extra or of another shape, one line each."""
+    wanted = {leaf.path: leaf.info.shape for leaf in kept.leaves}
+    lines = [
+        f"{path} is missing"
+        if path not in arrays
+        else f"{path} is {arrays[path].shape}, not {shape}"
+        for path, shape in wanted.items()
+        if path not in arrays or arrays[path].shape != shape
+    ]
+    return lines + [f"{path} is not wanted" for path in arrays if path not in wanted]
+
+
+def _forms(arrays: Mapping[str, TensorInfo]) -> list[tuple[Api, bool]]:
+    """The forms to try, the likeliest first."""
+    collections = {path.partition("/")[0] for path in arrays}
+    linen: list[tuple[Api, bool]] = [("linen", False)]
+    bare: list[tuple[Api, bool]] = [("nnx", False), ("linen", True)]
+    return linen + bare if "params" in collections else bare + linen
+
+
+def _candidate(
+    model: Any, arrays: Mapping[str, TensorInfo], api: Api, bare: bool
+) -> tuple[Kept, list[str]]:
+    slots = read_slots(model, api)
+    state = model.state_dict()
+    # A dtype for each key: the arrays' own, found below; the plan only needs them to agree.
+    infos = {
+        key: TensorInfo(slots[key].shape, "float32")
+        for key in state
+        if key in slots and slots[key].outcome is not Outcome.REFUSED
+    }
+    plan = make_plan("the model", infos, slots)
+    leaves = plan.leaves
+    if bare:
+        leaves = tuple(
+            type(leaf)(leaf.path.removeprefix("params/"), leaf.info, leaf.pieces, leaf.join)
+            for leaf in leaves
+        )
+    dtypes = {
+        piece.key: arrays[leaf.path].dtype
+        for leaf in leaves
+        if leaf.path in arrays
+        for piece in leaf.pieces
+    }
+    keys, tensors, notes = _keys(plan, slots, dtypes)
+    kept = Kept("the model", api, keys, leaves, tensors, notes)
+    refused = [f"{row.key}: {row.note}" for row in plan.refused]
+    return kept, refused + misfits_of(kept, arrays)
+
+
+def _keys(
+    plan: Plan, slots: Mapping[str, Slot], dtypes: Mapping[str, str]
+) -> tuple[tuple[KeptKey, ...], dict[str, Any], tuple[str, ...]]:
+    keys: list[KeptKey] = []
+    tensors: dict[str, Any] = {}
+    notes: list[str] = []
+    source_of = {row.targets: row.key for row in plan.mapped}
+    for row in plan.rows:
+        shape = row.shape or ()
+        if row.outcome is Outcome.MAPPED:
+            info = TensorInfo(shape, dtypes.get(row.key, "float32"))
+            keys.append(KeptKey(row.key, row.key, info))
+        elif row.outcome is Outcome.TIED:
+            owner = source_of[row.targets]
+            info = TensorInfo(shape, dtypes.get(owner, "float32"))
+            keys.append(KeptKey(row.key, row.key, info, owner))
+        elif row.outcome is Outcome.DROPPED and row.key.rpartition(".")[2] == _COUNTER:
+            note = "torch's initial value: Flax does not count batches"
+            keys.append(KeptKey(row.key, row.key, TensorInfo((), "int64"), note=note))
+            tensors[row.key] = np.zeros((), np.int64)
+        elif row.outcome is Outcome.DROPPED:
+            notes.append(
+                f"{row.key} is left out ({slots[row.key].note}): load with strict=False, so that "
+                "the model keeps its own"
+            )
+    return tuple(keys), tensors, tuple(notes)

@@ -1,0 +1,325 @@
+"""What a pytree cannot give back, in a small file beside it: `NAME.torch.safetensors`.
+
+    net.flax.safetensors        the pytree
+    net.flax.torch.safetensors  what the way back to torch needs besides
+
+It holds, as metadata, every key of the checkpoint in its order, under the name that the file had, with its
+shape, dtype and ties, and the arrays of the pytree with the pieces that they are made from, in the text forms
+of `converters.layers.text`. As tensors it holds what is in no array (`num_batches_tracked`) and what an array
+does not determine (two biases that Flax keeps as their sum).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from converters.back.safetensors_output import Entry, write_safetensors
+from converters.checkpoint.reader import Checkpoint, TensorInfo
+from converters.checkpoint.safetensors_file import SafetensorsFile
+from converters.errors import ConversionError, KeptFileError, OutputError
+from converters.layers.text import parse_join, parse_layout, parse_part
+from converters.mapping.leaves import Piece, PlannedLeaf, keys_of
+from converters.mapping.module_tree import Outcome
+from converters.mapping.paths import Api
+from converters.mapping.plan import Plan
+
+VERSION = 1
+SUFFIX = ".torch.safetensors"
+_FORMAT = "converters.kept"
+_AGAIN = "convert the checkpoint again, or pass the model instead"
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class KeptKey:
+    """One key of the torch checkpoint.
+
+    Attributes:
+        key: its name in the plan.
+        stored: its name in the file, prefixes included ("module.dense.weight").
+        info: its shape and dtype in torch.
+        tied: the plan's name of the tensor that it shares; "" if it is its own.
+        note: what to know when it is restored; may be "".
+    """
+
+    key: str
+    stored: str
+    info: TensorInfo
+    tied: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the way back needs besides the arrays.
+
+    Attributes:
+        source: what the keys belong to, for messages: the checkpoint or the model.
+        api: whose names the paths are made of.
+        keys: of the state dict, in its order.
+        leaves: the arrays of the pytree.
+        tensors: the values that no array determines, by the plan's key.
+        notes: what else to know, one line each (keys of the model that cannot be given).
+    """
+
+    source: str
+    api: Api
+    keys: tuple[KeptKey, ...]
+    leaves: tuple[PlannedLeaf, ...]
+    tensors: Mapping[str, Array]
+    notes: tuple[str, ...] = field(default=())
+
+
+def kept_path(output: Path) -> Path:
+    """Where the file beside an output is: `net.flax.torch.safetensors` beside `net.flax.msgpack`."""
+    name = output.name
+    for suffix in (".safetensors", ".msgpack", ".orbax"):
+        name = name.removesuffix(suffix)
+    return output.with_name(name + SUFFIX)
+
+
+def kept_keys(plan: Plan) -> tuple[str, ...]:
+    """The keys whose values must travel in the file beside the output, in the plan's order."""
+    made_of = keys_of(plan.leaves)
+    infos = _infos(plan)
+    determined = {leaf.path: undoable(leaf, infos) for leaf in plan.leaves}
+    return tuple(
+        row.key
+        for row in plan.rows
+        if row.shape is not None
+        and (
+            row.outcome is Outcome.DROPPED
+            or (
+                row.outcome is Outcome.MAPPED
+                and not _determined(row.key, infos, made_of.get(row.key, []), determined)
+            )
+        )
+    )
+
+
+def write_kept(
+    output: Path,
+    plan: Plan,
+    checkpoint: Checkpoint,
+    *,
+    api: Api = "linen",
+    stored: Mapping[str, str] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write the file beside an output; call it before the output itself is written.
+
+    An older one is replaced without asking if its output is gone (an interrupted conversion).
+
+    Args:
+        output: the pytree's file or folder.
+        plan: of the conversion; nothing in it refused. Its dtypes are the checkpoint's, also where
+            the arrays are cast as they are written.
+        checkpoint: the values, by the plan's keys.
+        api: whose names the paths are made of.
+        stored: the plan's key → the key in the file, where they differ (prefixes).
+        overwrite: whether one that is there already may be replaced.
+
+    Returns:
+        The path written.
+
+    Raises:
+        OutputError: the disk refuses, or another file has this name.
+    """
+    path = kept_path(output)
+    if not overwrite and path.exists():
+        if output.exists() or not _is_kept(path):
+            raise OutputError(
+                f"{path} exists already", "name another output, or overwrite it (--force)"
+            )
+        overwrite = True
+    infos = checkpoint.infos
+    source_of = {row.targets: row.key for row in plan.mapped}
+    keys = [
+        {
+            "key": row.key,
+            "stored": (stored or {}).get(row.key, row.key),
+            "shape": infos[row.key].shape,
+            "dtype": infos[row.key].dtype,
+            "tied": source_of[row.targets] if row.outcome is Outcome.TIED else "",
+        }
+        for row in plan.rows
+        if row.shape is not None
+    ]
+    record = {
+        "source": plan.checkpoint,
+        "api": api,
+        "keys": keys,
+        "leaves": [leaf_record(leaf) for leaf in plan.leaves],
+    }
+    entries = [
+        Entry(key, infos[key], lambda key=key: checkpoint.read(key))  # type: ignore[misc]
+        for key in kept_keys(plan)
+    ]
+    metadata = {"format": _FORMAT, "version": str(VERSION), "record": json.dumps(record)}
+    write_safetensors(path, entries, metadata, overwrite=overwrite)
+    return path
+
+
+def read_kept(path: Path) -> Kept:
+    """Read such a file; its tensors are read on demand.
+
+    Raises:
+        KeptFileError: it is another kind of file, damaged, or of a newer version.
+        CheckpointNotFoundError: nothing is there.
+    """
+    metadata = _metadata(path)
+    if metadata.get("format") != _FORMAT:
+        raise KeptFileError(f"{path} was not written beside a pytree", _AGAIN)
+    if metadata.get("version") != str(VERSION):
+        raise KeptFileError(
+            f"{path} has version {metadata.get('version')}, this program reads {VERSION}",
+            "use the version of the program that wrote it, or pass the model instead",
+        )
+    file = SafetensorsFile(path)
+    try:
+        record = json.loads(metadata["record"])
+        keys = tuple(
+            KeptKey(
+                key["key"],
+                key["stored"],
+                TensorInfo(tuple(key["shape"]), key["dtype"]),
+                key["tied"],
+            )
+            for key in record["keys"]
+        )
+        leaves = tuple(read_leaf(leaf) for leaf in record["leaves"])
+        kept = Kept(record["source"], record["api"], keys, leaves, _Lazy(file))
+        _check(kept)
+    except (KeyError, TypeError, ValueError) as error:
+        raise KeptFileError(
+            f"{path} is damaged ({type(error).__name__}: {error})", _AGAIN
+        ) from None
+    return kept
+
+
+def leaf_record(leaf: PlannedLeaf) -> dict[str, Any]:
+    """An array and its pieces as plain values, in the text forms of a mapping file."""
+    return {
+        "path": leaf.path,
+        "shape": list(leaf.info.shape),
+        "dtype": leaf.info.dtype,
+        "join": str(leaf.join),
+        "pieces": [
+            [piece.key, str(piece.layout), "" if piece.part is None else str(piece.part)]
+            for piece in leaf.pieces
+        ],
+    }
+
+
+def read_leaf(record: Mapping[str, Any]) -> PlannedLeaf:
+    """The inverse of `leaf_record`.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
+    pieces = tuple(
+        Piece(key, parse_layout(layout), parse_part(part) if part else None)
+        for key, layout, part in record["pieces"]
+    )
+    info = TensorInfo(tuple(record["shape"]), record["dtype"])
+    return PlannedLeaf(record["path"], info, pieces, parse_join(record["join"]))
+
+
+def undoable(leaf: PlannedLeaf, infos: Mapping[str, TensorInfo]) -> bool:
+    """Whether the pieces of an array can be had from it alone."""
+    shapes = [piece.shape(infos[piece.key].shape) for piece in leaf.pieces]
+    small = [(1,) * len(shape) for shape in shapes]  # the answer does not depend on the sides
+    return leaf.join.split(np.zeros(leaf.join.shape(small), np.int8), small) is not None
+
+
+def _determined(
+    key: str,
+    infos: Mapping[str, TensorInfo],
+    leaves: Iterable[PlannedLeaf],
+    undone: Mapping[str, bool],
+) -> bool:
+    """Whether the arrays hold every element of a tensor."""
+    filled = 0
+    for leaf in leaves:
+        if not undone[leaf.path]:
+            return False
+        for piece in leaf.pieces:
+            if piece.key == key:
+                filled += TensorInfo(piece.shape(infos[key].shape), infos[key].dtype).size
+    return filled == infos[key].size
+
+
+def _infos(plan: Plan) -> dict[str, TensorInfo]:
+    return {
+        row.key: TensorInfo(row.shape, row.dtype or "")
+        for row in plan.rows
+        if row.shape is not None
+    }
+
+
+def _check(kept: Kept) -> None:
+    """ValueError if the record contradicts itself or its tensors."""
+    infos = {key.key: key.info for key in kept.keys}
+    if len(infos) != len(kept.keys) or len({key.stored for key in kept.keys}) != len(kept.keys):
+        raise ValueError("a key is there twice")
+    for leaf in kept.leaves:
+        shapes = [piece.shape(infos[piece.key].shape) for piece in leaf.pieces]
+        if leaf.join.shape(shapes) != leaf.info.shape:
+            raise ValueError(f"{leaf.path} is not made of its pieces")
+    made_of = keys_of(kept.leaves)
+    for key in kept.keys:
+        if key.tied and key.tied not in infos:
+            raise ValueError(f"{key.key} is tied to {key.tied}, which there is not")
+        if key.tied and infos[key.tied] != key.info:
+            raise ValueError(f"{key.key} is tied to {key.tied}, which is another kind of tensor")
+        if key.key in kept.tensors and kept.tensors[key.key].shape != key.info.shape:
+            raise ValueError(f"the tensor {key.key} has another shape")
+        if key.key not in made_of and key.key not in kept.tensors and not key.tied:
+            raise ValueError(f"nothing says what {key.key} is made from")
+
+
+def retarget(kept: Kept, leaves: Iterable[PlannedLeaf]) -> Kept:
+    """The same for arrays of other names or arrangement (a scanned layout)."""
+    return replace(kept, leaves=tuple(leaves))
+
+
+def _is_kept(path: Path) -> bool:
+    try:
+        return _metadata(path).get("format") == _FORMAT
+    except ConversionError:
+        return False
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    from safetensors import safe_open
+
+    SafetensorsFile(path)  # refuses in our own words what is damaged or not there
+    with safe_open(path, framework="np") as file:
+        return file.metadata() or {}
+
+
+class _Lazy(Mapping[str, Array]):
+    """The tensors of a file, each read when it is asked for."""
+
+    def __init__(self, file: SafetensorsFile) -> None:
+        self._file = file
+
+    def __getitem__(self, key: str) -> Array:
+        if key not in self._file.infos:
+            raise KeyError(key)
+        return self._file.read(key)
+
+    def __iter__(self) -> Any:
+        return iter(self._file.infos)
+
+    def __len__(self) -> int:
+        return len(self._file.infos)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._file.infos

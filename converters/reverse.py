@@ -1,0 +1,191 @@
+"""A Flax pytree into a torch state dict: the way back, bit for bit where nothing was changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from converters.atomic import require_writable
+from converters.back.arrays import PytreeLike, open_arrays
+from converters.back.restoring import RestoredRow, Restoring, total
+from converters.back.safetensors_output import Entry, write_safetensors
+from converters.back.sources import from_module, misfits_of
+from converters.back.torch_output import save, to_tensor
+from converters.checkpoint.reader import Checkpoint
+from converters.errors import KeptFileError, MisfitError, OutputError
+from converters.kept import Kept, kept_path, read_kept
+from converters.model import load_config_model, load_model, require_module
+
+TorchFormat = Literal["safetensors", "pt"]
+
+
+@dataclass(frozen=True)
+class Reversal:
+    """A state dict that was, or would be, restored.
+
+    Attributes:
+        source: the pytree.
+        rows: one for each key, in the order of the state dict.
+        notes: what else to know, one line each.
+        output: the file written; None of a dry run.
+        format: "safetensors" or "pt".
+    """
+
+    source: str
+    rows: tuple[RestoredRow, ...]
+    notes: tuple[str, ...]
+    output: Path | None
+    format: TorchFormat
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Origin → number of keys."""
+        return total(self.rows)
+
+    @property
+    def parameters(self) -> int:
+        """Number of elements, tied ones once."""
+        return sum(row.info.size for row in self.rows if row.origin != "tied")
+
+    @property
+    def size(self) -> int:
+        """Number of bytes, tied tensors once."""
+        return sum(row.info.nbytes for row in self.rows if row.origin != "tied")
+
+
+def to_torch(
+    source: Path | str,
+    *,
+    output: Path | str | None = None,
+    format: TorchFormat | None = None,  # noqa: A002 (the word users know)
+    model: Any = None,
+    kept: Path | str | None = None,
+    original_dtype: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+) -> Reversal:
+    """Write the torch state dict that a Flax pytree was made from, or that its module has.
+
+        to_torch("net.flax.safetensors", output="net.pt")
+
+    Args:
+        source: the pytree: safetensors, msgpack, or a folder of orbax.
+        output: the file to write; None: `NAME.restored.safetensors` (or `.pt`) in the current
+            directory. Safetensors is written one tensor at a time, `.pt` needs memory for all.
+        format: None: as the name of the output says (`.pt`, `.pth`, `.bin`), else safetensors.
+        model: the torch module, as `pkg.mod:factory`, `file.py:factory`, a Hugging Face folder or
+            an `nn.Module`: for pytrees with no file beside them. It outranks that file.
+        kept: the file that was written beside the pytree; None: `NAME.torch.safetensors` there.
+        original_dtype: where the conversion cast the arrays, cast the values to the dtype that
+            torch had; else the arrays' dtype is kept. The digits that the cast took are gone either way.
+        overwrite: whether an existing output may be replaced.
+        dry_run: only say what would be written.
+
+    Raises:
+        KeptFileError: no file lies beside the pytree and no model is given, or it is damaged or
+            another pytree's.
+        MisfitError: the arrays are not those of the model.
+        ConversionError: something cannot be read or written; the subclass says which.
+    """
+    path = Path(source)
+    if format is None:
+        suffix = "" if output is None else Path(output).suffix
+        format = "pt" if suffix in (".pt", ".pth", ".bin", ".ckpt") else "safetensors"  # noqa: A001
+    target = default_output(path, format) if output is None else Path(output)
+    if not dry_run:
+        require_writable(target, overwrite=overwrite)
+        if target.resolve() in (path.resolve(), kept_path(path).resolve()):
+            raise OutputError(f"{target} is the pytree itself", "choose another output")
+    record, restoring = _open(path, model, kept, original_dtype)
+    done = Reversal(str(path), restoring.rows, record.notes, target, format)
+    if dry_run:
+        return Reversal(str(path), restoring.rows, record.notes, None, format)
+    if format == "pt":
+        save(target, _tensors(record, restoring), overwrite=overwrite)
+    else:
+        entries = [
+            Entry(row.key, row.info, lambda key=key: restoring.read(key))  # type: ignore[misc]
+            for key, row in zip(record.keys, restoring.rows, strict=True)
+        ]
+        write_safetensors(target, entries, {"format": "pt"}, overwrite=overwrite)
+    return done
+
+
+def to_state_dict(
+    source: PytreeLike,
+    *,
+    model: Any = None,
+    kept: Path | str | None = None,
+    original_dtype: bool = False,
+) -> dict[str, Any]:
+    """The torch state dict itself, tied tensors shared, and nothing written.
+
+    Args:
+        source: a pytree on disk or in memory (`{"params": …}`, or nnx's pure dict).
+        model, kept, original_dtype: as for `to_torch`; a pytree in memory needs one of the first two.
+
+    Raises:
+        KeptFileError, MisfitError, ConversionError: as `to_torch`.
+    """
+    return _tensors(*_open(source, model, kept, original_dtype))
+
+
+def default_output(source: Path, format: TorchFormat) -> Path:  # noqa: A002 (as in to_torch)
+    """`NAME.restored.safetensors` or `NAME.restored.pt` in the current directory."""
+    name = source.resolve().name
+    for suffix in (".safetensors", ".msgpack", ".orbax", ".flax"):
+        name = name.removesuffix(suffix)
+    return Path(f"{name}.restored.{format}")
+
+
+def _tensors(kept: Kept, restoring: Restoring) -> dict[str, Any]:
+    tensors: dict[str, Any] = {}
+    owned: dict[str, Any] = {}
+    for key in kept.keys:
+        owner = key.tied or key.key
+        if owner not in owned:
+            owned[owner] = to_tensor(restoring.read(key))
+        tensors[key.stored] = owned[owner]
+    return tensors
+
+
+def _open(
+    source: PytreeLike, model: Any, kept: Path | str | None, original_dtype: bool
+) -> tuple[Kept, Restoring]:
+    arrays = open_arrays(source)
+    record = _record(source, arrays, model, kept)
+    return record, Restoring(record, arrays, original_dtype=original_dtype)
+
+
+def _record(source: PytreeLike, arrays: Checkpoint, model: Any, kept: Path | str | None) -> Kept:
+    if model is not None:
+        return from_module(_model(model), arrays.infos, arrays.source)
+    if kept is None and isinstance(source, Mapping):
+        raise KeptFileError(
+            "a pytree in memory does not say which torch keys it has",
+            "pass the model, or the file that was written beside the pytree (kept)",
+        )
+    beside = Path(kept) if kept is not None else kept_path(Path(source))  # type: ignore[arg-type]
+    if not beside.is_file():
+        raise KeptFileError(
+            f"{beside} is not there, which says the torch keys of {arrays.source}",
+            "pass --model pkg.mod:factory, whose module says them",
+        )
+    record = read_kept(beside)
+    misfits = misfits_of(record, arrays.infos)
+    if misfits:
+        raise MisfitError(
+            f"{beside} was written beside another pytree than {arrays.source}",
+            misfits,
+            "pass the model that the pytree belongs to",
+        )
+    return record
+
+
+def _model(model: Any) -> Any:
+    if not isinstance(model, str | Path):
+        return require_module("the model", model)
+    folder = Path(model)
+    return load_config_model(folder) if folder.is_dir() else load_model(str(model))
