@@ -48,9 +48,11 @@ def prepared(script: Script, repositories: Path, scratch: Path) -> Place:
     )
     if script.prepare is not None:
         script.prepare(repository)
-    data, out = scratch / "data", scratch / "out"
-    for folder in (data, out):
-        folder.mkdir()
+    folder = repository / (script.folder or str(Path(script.path).parent))
+    # Where the script runs, so that each run of a proof has one of its own.
+    data, out = scratch / "data", folder / "written-by-the-run"
+    for made in (data, out):
+        made.mkdir()
     images(data)
     # The repository itself, as if it were installed.
     python_path = [HERE / "site", HERE.parents[1], repository, os.environ.get("PYTHONPATH", "")]
@@ -61,7 +63,6 @@ def prepared(script: Script, repositories: Path, scratch: Path) -> Place:
         "OPENAI_LOGDIR": str(out),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", _xla_flags(script)),
     }
-    folder = repository / (script.folder or str(Path(script.path).parent))
     return Place(repository, folder, data, out, variables)
 
 

@@ -13,10 +13,8 @@ from rewriting import rewritten
 from scripts import Script
 
 from migrate.errors import MigrateError
-from migrate.prove.proof import record_run
-from migrate.prove.records import RankRecord
-from migrate.prove.run import Side
-from migrate.prove.verdict import judge_with_floor, notes
+from migrate.prove.proof import Runs, compared
+from migrate.prove.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -28,55 +26,48 @@ class Proved:
 
 
 def proved(script: Script, repositories: Path, scratch: Path, ranks: int, seconds: float) -> Proved:
-    """Run the original and its rewrite, each in a copy of the repository, and compare them."""
-    took, rewriting = [], ""
+    """Run the original and its rewrite, each in a mirror of the repository's copy, and compare them."""
+    rewriting = ""
 
-    def record(side: Side, name: str, *, reordered: bool = False) -> dict[int, RankRecord]:
-        nonlocal rewriting
-        folder = scratch / name
+    def runs(place: Place, path: Path) -> Runs:
+        folder = place.repository.with_name("runs")
         folder.mkdir()
-        place = prepared(script, repositories, folder)
-        path = place.repository / script.path
-        if side == "xla":
-            path, rewriting = rewritten(script, place.repository)
         args = place.args(f"{script.args} {script.args_on_xla} {script.args_to_prove}")
-        records = folder / "records"
-        records.mkdir()
-        with _inside(place):
-            recorded, wall = record_run(
-                path,
-                args,
-                side=side,
-                replicas=ranks,
-                folder=records,
-                timeout=seconds,
-                dropout=False,
-                autocast=False,
-                reordered=reordered,
-                start=script.start or None,
-            )
-        took.append(f"{wall:.0f} s")
-        return recorded
+        settings = Settings(amp="off", start=script.start or None, timeout=seconds)
+        return Runs(folder, place.repository / script.path, path, args, ranks, settings)
 
     try:
-        original, ours = record("original", "original"), record("xla", "xla")
-        judgement = judge_with_floor(
-            original, ours, lambda: record("original", "original-again", reordered=True)
-        )
+        # A copy for each: a rewritten project takes the place of the original's files.
+        theirs, mine = (_prepared(script, repositories, scratch / name) for name in ("a", "b"))
+        path, rewriting = rewritten(script, mine.repository)
+        originals = runs(theirs, path)
+        with _inside(mine):
+            ours = runs(mine, path).record("xla")
+        with _inside(theirs):
+            proof = compared(
+                originals.record("original"),
+                ours,
+                originals,
+                lambda: originals.record("original", reordered=True),
+            )
     except MigrateError as error:
         return Proved("fails", f"{rewriting} | fails | {error}")
-    losses = [s.loss_difference for s in judgement.steps if s.loss_difference is not None]
-    norms = [s.gradient_difference for s in judgement.steps if s.gradient_difference is not None]
-    weights = [weight.difference for weight in judgement.weights if weight.gate is not None]
+    losses = [s.loss_difference for s in proof.steps if s.loss_difference is not None]
+    norms = [s.gradient_difference for s in proof.steps if s.gradient_difference is not None]
+    weights = [weight.difference for weight in proof.weights if weight.gate is not None]
     figures = "; ".join(
         f"{name} {max(values):.1e}"
         for name, values in (("losses", losses), ("gradient norms", norms), ("weights", weights))
         if values
     )
-    limits = notes(original, ours, ranks, judgement.weights, judgement.floor)
-    said = "; ".join((judgement.message, figures, *limits))
-    cells = f"{rewriting} | {judgement.verdict} | {', '.join(took)} | {said}"
-    return Proved(judgement.verdict, cells)
+    took = f"{proof.original_seconds:.0f} s, {proof.rewritten_seconds:.0f} s"
+    said = "; ".join((proof.message, figures, *proof.notes))
+    return Proved(proof.verdict, f"{rewriting} | {proof.verdict} | {took} | {said}")
+
+
+def _prepared(script: Script, repositories: Path, scratch: Path) -> Place:
+    scratch.mkdir()
+    return prepared(script, repositories, scratch)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import click
 from migrate.cli.options import as_json, takes_a_script
 from migrate.cli.rewritten import rewritten_for_the_run
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
+from migrate.prove.settings import AMPS, Amp, Settings
 
 # As `python -m shims --start` knows them.
 STARTS = ("environment", "option", "spawn", "alone")
@@ -27,14 +28,23 @@ STARTS = ("environment", "option", "spawn", "alone")
     help="The rewritten script, where you have edited it; by default it is made on the fly.",
 )
 @click.option(
-    "--no-dropout",
-    is_flag=True,
-    help="Switch every dropout off on both sides: they draw different masks.",
+    "--deterministic/--no-deterministic",
+    default=True,
+    show_default=True,
+    help="Switch every dropout off, and give both sides the same numbers where a script draws on its device.",
 )
 @click.option(
-    "--no-autocast",
-    is_flag=True,
-    help="Switch autocast off on both sides: float16 and bfloat16 round otherwise.",
+    "--amp",
+    type=click.Choice(AMPS),
+    default="keep",
+    show_default=True,
+    help="Autocast on both sides: as it is, off, or bfloat16 where the script says float16.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Stop each rank after K optimizer steps.",
 )
 @click.option(
     "--start",
@@ -49,8 +59,9 @@ def prove(
     replicas: int,
     rewritten: Path | None,
     timeout: float | None,
-    no_dropout: bool,
-    no_autocast: bool,
+    deterministic: bool,
+    amp: Amp,
+    steps: int | None,
     start: str | None,
     html: Path | None,
     json_output: bool,
@@ -67,6 +78,7 @@ def prove(
         from migrate.prove.proof import prove as prove_scripts
         from migrate.views.prove import proof_as_json, proof_summary
 
+        settings = Settings(deterministic, amp, steps, start, timeout)
         if html is not None:
             check_page_target(html)
         if rewritten is None:
@@ -77,10 +89,7 @@ def prove(
                 rewritten,
                 args,
                 replicas=replicas,
-                timeout=timeout,
-                dropout=not no_dropout,
-                autocast=not no_autocast,
-                start=start,
+                settings=settings,
                 progress=progress,
             )
         if html is not None:

@@ -43,7 +43,7 @@ def write_prove_page(proof: Proof, script: Path, path: Path) -> None:
             "gradient norm",
             lambda step: (step.original.gradient_norm, step.rewritten.gradient_norm),
         ),
-        differences=_differences(shown, Gates(proof.floor)),
+        differences=_differences(shown, Gates(proof.floor, proof.settings.amp == "bf16")),
     )
 
 

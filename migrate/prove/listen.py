@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from migrate.prove import dtypes
 from shims import activate
 
 _DROPOUTS = (
@@ -85,7 +86,7 @@ def to_dropout(tell: Callable[[float], None]) -> None:
 
 
 def without_dropout() -> None:
-    """Switch every dropout off: those of `nn.functional`, modules included, and that of attention.
+    """Switch every dropout off: those of `nn.functional`, modules included, of attention and of RNNs.
 
     Two devices draw different masks from one seed, so that losses under dropout cannot be compared. On the
     CPU a mask also takes numbers from the generator that shuffles the data.
@@ -125,6 +126,24 @@ def _at_every_dropout(change: Callable[[float], float]) -> None:
         return attend(query, key, value, attn_mask, change(dropout_p), *args, **kwargs)
 
     functional.scaled_dot_product_attention = attention
+    for kind in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU):
+        _at_the_dropout_between_layers(kind, change)
+
+
+def _at_the_dropout_between_layers(kind: Any, change: Callable[[float], float]) -> None:
+    forward = kind.forward
+
+    @functools.wraps(forward)
+    def changed(module: Any, *args: Any, **kwargs: Any) -> Any:
+        probability = module.dropout
+        if module.training:
+            module.dropout = change(probability)
+        try:
+            return forward(module, *args, **kwargs)
+        finally:
+            module.dropout = probability
+
+    kind.forward = changed
 
 
 def without_autocast() -> None:
@@ -143,10 +162,38 @@ def without_autocast() -> None:
 
     @functools.wraps(switch)
     def switched(*args: Any) -> None:
+        if args[-1]:
+            chosen = torch.get_autocast_dtype(args[0] if args[1:] else "cuda")
+            dtypes.meant_by_state(str(chosen).removeprefix("torch."))
         switch(*args[:-1], False)
 
     context.__enter__ = entered
     torch.set_autocast_enabled = switched
+
+
+def autocast_in_bfloat16() -> None:
+    """Make autocast to float16 one to bfloat16, as a context, a decorator and a state of the process.
+
+    A loss scaler stays: its powers of two change no digit of what bfloat16 or float32 hold.
+    """
+    context: Any = torch.amp.autocast_mode.autocast
+    enter = context.__enter__
+
+    @functools.wraps(enter)
+    def entered(autocast: Any) -> Any:
+        if autocast.fast_dtype is torch.float16:
+            autocast.fast_dtype = torch.bfloat16
+        return enter(autocast)
+
+    context.__enter__ = entered
+    for name in ("set_autocast_dtype", "set_autocast_gpu_dtype", "set_autocast_cpu_dtype"):
+        switch = getattr(torch, name)
+
+        @functools.wraps(switch)
+        def switched(*args: Any, _switch: Callable[..., None] = switch) -> None:
+            _switch(*args[:-1], torch.bfloat16 if args[-1] is torch.float16 else args[-1])
+
+        setattr(torch, name, switched)
 
 
 def to_clipping(tell: Callable[[Any], None]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from migrate.prove import records
 from migrate.prove.compare import StepComparison, WeightComparison
-from migrate.prove.diagnose import Difference
+from migrate.prove.difference import Difference
 from migrate.prove.errors import (
     OriginalFailedError,
     RewriteFailedError,
@@ -18,9 +18,13 @@ from migrate.prove.errors import (
     ScriptFailedError,
 )
 from migrate.prove.floor import NoiseFloor
+from migrate.prove.place import Place
 from migrate.prove.records import RankRecord
 from migrate.prove.run import Side, run_script
+from migrate.prove.settings import Settings
 from migrate.prove.verdict import Verdict, judge_with_floor, notes
+
+DEFAULT = Settings()
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Proof:
         original_seconds: wall time of the original run.
         rewritten_seconds: wall time of the rewritten run.
         floor: how far the original is from itself; None if it was not run a second time.
+        settings: what was made alike on both sides, and when they stopped.
     """
 
     verdict: Verdict
@@ -51,6 +56,7 @@ class Proof:
     original_seconds: float
     rewritten_seconds: float
     floor: NoiseFloor | None = None
+    settings: Settings = DEFAULT
 
     @property
     def equal(self) -> bool:
@@ -76,26 +82,20 @@ def prove(
     args: Sequence[str] = (),
     *,
     replicas: int = 2,
-    timeout: float | None = None,
-    dropout: bool = True,
-    autocast: bool = True,
-    start: str | None = None,
+    settings: Settings = DEFAULT,
     progress: Callable[[str], None] = lambda message: None,
 ) -> Proof:
     """Run the original on the CPU with gloo and the rewrite on XLA, and compare all their steps.
 
-    If they differ by a little, the original runs once more with another order of summation: see
-    `migrate.prove.gates`.
+    Each runs in a folder of its own: see `migrate.prove.place`. If they differ by a little, the original
+    runs once more with another order of summation: see `migrate.prove.gates`.
 
     Args:
         script: the original CUDA script.
         rewritten: its rewrite for torch_xla.
         args: arguments for both.
         replicas: number of ranks on both sides.
-        timeout: seconds for each run; None waits for ever.
-        dropout: False switches every dropout off, on both sides.
-        autocast: False switches autocast off, on both sides.
-        start: how the original's ranks are started, where there are several ways: see `run_script`.
+        settings: what is made alike on both sides, and when they stop.
         progress: told, in a few words, what is running.
 
     Raises:
@@ -105,64 +105,161 @@ def prove(
         RecordingError: what a run recorded is incomplete.
     """
     with tempfile.TemporaryDirectory(prefix="migrate-prove-") as folder:
-
-        def run(side: Side, *, reordered: bool = False) -> tuple[dict[int, RankRecord], float]:
-            directory = Path(folder) / (f"{side}-again" if reordered else side)
-            directory.mkdir()
-            return record_run(
-                script if side == "original" else rewritten,
-                args,
-                side=side,
-                replicas=replicas,
-                folder=directory,
-                timeout=timeout,
-                dropout=dropout,
-                autocast=autocast,
-                reordered=reordered,
-                start=start,
-            )
-
-        failed: list[str] = []
-
-        def again() -> dict[int, RankRecord] | None:
-            progress(
-                "a small difference: running the original once more, with another order of summation"
-            )
-            try:
-                return run("original", reordered=True)[0]
-            except (ScriptFailedError, RunTimeoutError) as error:
-                failed.append(f"the run that measures the original's noise failed: {error}")
-                return None
-
-        progress(f"running the {_SIDES['original'].format(replicas)}")
-        original, original_seconds = run("original")
-        progress(f"running the {_SIDES['xla'].format(replicas)}")
-        ours, rewritten_seconds = run("xla")
-        progress("comparing")
-        judgement = judge_with_floor(original, ours, again)
-        return Proof(
-            verdict=judgement.verdict,
-            message=judgement.message,
-            replicas=replicas,
-            steps=judgement.steps,
-            weights=judgement.weights,
-            difference=judgement.difference,
-            notes=(
-                *notes(original, ours, replicas, judgement.weights, judgement.floor),
-                *failed,
-                *(() if dropout else ("every dropout was switched off on both sides",)),
-                *(() if autocast else ("autocast was switched off on both sides",)),
-            ),
-            original_seconds=original_seconds,
-            rewritten_seconds=rewritten_seconds,
-            floor=judgement.floor,
-        )
+        return Runs(Path(folder), script, rewritten, args, replicas, settings).proof(progress)
 
 
-_SIDES: dict[Side, str] = {
+SIDES: dict[Side, str] = {
     "original": "original on {} gloo ranks on the CPU",
     "xla": "rewrite on {} XLA replicas",
 }
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a run left.
+
+    Attributes:
+        ranks: what they recorded.
+        seconds: wall time.
+        place: the mirror in which it ran, with what it wrote.
+        notes: what limits what its recording says.
+    """
+
+    ranks: dict[int, RankRecord]
+    seconds: float
+    place: Place
+    notes: tuple[str, ...]
+
+
+@dataclass
+class Runs:
+    """The runs of one proof, each in a mirror and with a recording of its own.
+
+    Attributes:
+        folder: an empty one for all of them.
+        script: the original.
+        rewritten: its rewrite.
+        args: arguments for both.
+        replicas: number of ranks.
+        settings: those of the proof.
+    """
+
+    folder: Path
+    script: Path
+    rewritten: Path
+    args: Sequence[str]
+    replicas: int
+    settings: Settings
+    _count: int = 0
+
+    def proof(self, progress: Callable[[str], None] = lambda message: None) -> Proof:
+        """Run both sides and compare them: see `prove`."""
+        progress(f"running the {SIDES['original'].format(self.replicas)}")
+        original = self.record("original")
+        progress(f"running the {SIDES['xla'].format(self.replicas)}")
+        ours = self.record("xla")
+        progress("comparing")
+
+        def again() -> Recorded:
+            return self.record("original", reordered=True)
+
+        return compared(original, ours, self, again, progress)
+
+    def record(
+        self,
+        side: Side,
+        *,
+        reordered: bool = False,
+        settings: Settings | None = None,
+        before: Callable[[Place], None] = lambda place: None,
+        until: Callable[[Place], bool] | None = None,
+    ) -> Recorded:
+        """Run one side.
+
+        Args:
+            side: which.
+            reordered: with its sums in another order.
+            settings: other ones than those of the proof.
+            before: puts into the mirror what the run shall find.
+            until: ends the run once it is true; what the ranks recorded is not read then.
+
+        Raises:
+            OriginalFailedError, RewriteFailedError, RunTimeoutError, RecordingError: as for `prove`.
+        """
+        self._count += 1
+        home, folder = (self.folder / f"{name}{self._count}" for name in ("place", "records"))
+        home.mkdir()
+        folder.mkdir()
+        path = self.script if side == "original" else self.rewritten
+        place = Place(home, path, Path.cwd())
+        before(place)
+        ranks, seconds = record_run(
+            path,
+            self.args,
+            side=side,
+            replicas=self.replicas,
+            folder=folder,
+            settings=settings or self.settings,
+            reordered=reordered,
+            place=place,
+            until=None if until is None else lambda: until(place),
+        )
+        notes = tuple(
+            f"the {'original' if side == 'original' else 'rewrite'} changed {changed}, which was too large "
+            "to copy: a run after it may have read that"
+            for changed in place.changed()
+        )
+        return Recorded(ranks, seconds, place, notes)
+
+
+def compared(
+    original: Recorded,
+    ours: Recorded,
+    runs: Runs,
+    again: Callable[[], Recorded],
+    progress: Callable[[str], None] = lambda message: None,
+) -> Proof:
+    """Compare two runs.
+
+    Args:
+        original: the run that is right.
+        ours: the run that is compared with it.
+        runs: of the proof.
+        again: runs the first once more with its sums in another order.
+        progress: told, in a few words, what is running.
+    """
+    failed: list[str] = []
+
+    def second() -> dict[int, RankRecord] | None:
+        progress(
+            "a small difference: running the original once more, with another order of summation"
+        )
+        try:
+            return again().ranks
+        except (ScriptFailedError, RunTimeoutError) as error:
+            failed.append(f"the run that measures the original's noise failed: {error}")
+            return None
+
+    judgement = judge_with_floor(original.ranks, ours.ranks, second, runs.settings.amp == "bf16")
+    return Proof(
+        verdict=judgement.verdict,
+        message=judgement.message,
+        replicas=runs.replicas,
+        steps=judgement.steps,
+        weights=judgement.weights,
+        difference=judgement.difference,
+        notes=(
+            *notes(original.ranks, ours.ranks, runs.replicas, judgement.weights, judgement.floor),
+            *failed,
+            *runs.settings.notes(),
+            *original.notes,
+            *ours.notes,
+        ),
+        original_seconds=original.seconds,
+        rewritten_seconds=ours.seconds,
+        floor=judgement.floor,
+        settings=runs.settings,
+    )
 
 
 def record_run(
@@ -172,13 +269,23 @@ def record_run(
     side: Side,
     replicas: int,
     folder: Path,
-    timeout: float | None = None,
-    dropout: bool = True,
-    autocast: bool = True,
+    settings: Settings = DEFAULT,
     reordered: bool = False,
-    start: str | None = None,
+    place: Place | None = None,
+    until: Callable[[], bool] | None = None,
 ) -> tuple[dict[int, records.RankRecord], float]:
     """Run one side, and read what its ranks recorded in `folder`; with the seconds that it took.
+
+    Args:
+        path: the script.
+        args: its arguments.
+        side: which it is.
+        replicas: number of ranks.
+        folder: for the recording.
+        settings: what is made alike on both sides, and when they stop.
+        reordered: with its sums in another order.
+        place: the mirror to run in; None: the working directory.
+        until: ends the run once it is true; nothing is read then.
 
     Raises:
         OriginalFailedError, RewriteFailedError, RunTimeoutError, RecordingError: as for `prove`.
@@ -189,16 +296,17 @@ def record_run(
         side=side,
         replicas=replicas,
         record_dir=folder,
-        timeout=timeout,
+        timeout=settings.timeout,
         output="capture",
-        dropout=dropout,
-        autocast=autocast,
+        settings=settings,
         reordered=reordered,
-        start=start,
+        start=settings.start if side == "original" else None,
+        place=place,
+        until=until,
     )
     if result.returncode:
         raise _failure(path, side, result.returncode, result.output)
-    return records.read(folder), result.seconds
+    return {} if until is not None and until() else records.read(folder), result.seconds
 
 
 def _failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFailedError:

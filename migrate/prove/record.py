@@ -12,6 +12,7 @@ computed in the step's own graph, and read once it has been synchronised. Not se
 from __future__ import annotations
 
 import atexit
+import contextlib
 import math
 import multiprocessing.util
 import os
@@ -31,12 +32,17 @@ from torch.optim.optimizer import (
 from migrate.prove import listen, norms, records, seeds, variances
 from migrate.prove.gather import Gathering
 from migrate.prove.names import parameter_names, roots
+from migrate.prove.settings import STEPS
+from migrate.prove.stop import StepLimit, StoppedError
 from migrate.prove.weights import parts, save
 
 
 def install() -> None:
     """Record every optimizer step of this process, and seed its random generators."""
-    recorder = Recorder(Path(os.environ[records.RECORD_DIRECTORY]))
+    steps = os.environ.get(STEPS)
+    recorder = Recorder(
+        Path(os.environ[records.RECORD_DIRECTORY]), steps=int(steps) if steps else None
+    )
     os.register_at_fork(after_in_child=recorder.forget)
     seeds.install()
     norms.install()
@@ -55,10 +61,12 @@ class Recorder:
 
     Args:
         folder: where it writes.
+        steps: optimizer steps after which this rank stops; None: it does not.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, steps: int | None = None) -> None:
         self._folder = folder
+        self._limit = StepLimit(folder, steps)
         self._module_count = 0
         self._modules: weakref.WeakValueDictionary[int, torch.nn.Module] = (
             weakref.WeakValueDictionary()
@@ -94,6 +102,7 @@ class Recorder:
 
     def saw_losses(self, losses: list[torch.Tensor]) -> None:
         """Keep the values that a backward pass starts from."""
+        self._limit.leave_if_it_goes_on()
         self._losses += losses
         self.gathering.at("backward")
 
@@ -109,9 +118,13 @@ class Recorder:
     def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Global optimizer hook: look at the gradients that the step will use."""
         self._step_depth += 1
-        if self._step_depth == 1:
-            self._gradients = _Gradients.of(_held(optimizer))
-            self.gathering.before_step(optimizer, _held(optimizer))
+        if self._step_depth > 1:
+            self._limit.inner(optimizer)
+            return
+        if self._limit.reached_before(optimizer):
+            self._stop(now=True)
+        self._gradients = _Gradients.of(_held(optimizer))
+        self.gathering.before_step(optimizer, _held(optimizer))
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Global optimizer hook: put the step together; its values are read after the sync."""
@@ -129,6 +142,27 @@ class Recorder:
         number, count = self._optimizers[optimizer]
         self._optimizers[optimizer] = (number, count + 1)
         self._keep(optimizer, number, count + 1)
+        if self._limit.reached_after(optimizer):
+            self._stop()
+
+    def _stop(self, *, now: bool = False) -> None:
+        """Keep the weights as they are here, and leave the script: on XLA once they can be read."""
+        header = self._header
+        assert header is not None
+        final = {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
+
+        def end() -> None:
+            self._finished = True
+            save(final, records.final_path(self._folder, header.rank), self._shares)
+            self.gathering.finish(self._folder, header.rank, self._roots)
+            self._limit.leave(header.rank, header.world_size)
+
+        if any(tensor.device.type == "xla" for tensor in final.values()):
+            self._read_after_sync(end)
+            if now:
+                sys.modules["torch_xla"].sync()
+        else:
+            end()
 
     def _find_models(self) -> None:
         self._roots = roots(self._modules)
@@ -222,15 +256,19 @@ class Recorder:
         """Read what no sync came for, and keep the last parameters and buffers."""
         if self._finished or self._header is None:
             return
-        self._finished = True
-        self._read_all()
-        tensors = _parameters(self._roots) | {
+        with contextlib.suppress(StoppedError):
+            self._read_all()
+        if not self._finished:
+            self._finished = True
+            save(self._tensors(), records.final_path(self._folder, self._header.rank), self._shares)
+            self.gathering.finish(self._folder, self._header.rank, self._roots)
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        return _parameters(self._roots) | {
             name: buffer
             for prefix, root in self._roots.items()
             for name, buffer in _named(prefix, root.named_buffers())
         }
-        save(tensors, records.final_path(self._folder, self._header.rank), self._shares)
-        self.gathering.finish(self._folder, self._header.rank, self._roots)
 
     def _append(self, record: records.Header | records.StepRecord) -> None:
         header = self._header

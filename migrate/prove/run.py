@@ -11,14 +11,17 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
 from migrate.observe.records import OBSERVE_DIRECTORY
 from migrate.prove.errors import FrameworkMissingError, NoScriptError, RunTimeoutError
+from migrate.prove.place import Place
 from migrate.prove.records import RECORD_DIRECTORY
+from migrate.prove.settings import STEPS, Settings
+from migrate.prove.stop import all_stopped
 from shims import activate
 from shims.tpu import tpu_present
 
@@ -35,6 +38,9 @@ _TAIL_LINES = 80
 # Time between asking the processes of a run to end and killing them: more than `python -m shims` gives
 # the ranks of its script.
 _GRACE_SECONDS = 5.0
+# For a script to end by itself after all its ranks have made their last step.
+_LEAVING_SECONDS = 30.0
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -62,10 +68,11 @@ def run_script(
     observe_dir: Path | None = None,
     timeout: float | None = None,
     output: Output = "inherit",
-    dropout: bool = True,
-    autocast: bool = True,
+    settings: Settings | None = None,
     reordered: bool = False,
     start: str | None = None,
+    place: Place | None = None,
+    until: Callable[[], bool] | None = None,
 ) -> RunResult:
     """Run `python SCRIPT ARGS` and wait for it and for all the processes that it started.
 
@@ -81,12 +88,14 @@ def run_script(
         timeout: seconds after which the run is stopped; None waits for ever.
         output: of the script: "inherit" passes it through, "stderr" passes all of it to stderr,
             "capture" keeps its last lines for the result.
-        dropout: False makes every dropout of a recorded run pass its input on.
-        autocast: False makes autocast of a recorded run do nothing.
+        settings: what a recorded run changes in the script, and when it stops; None: nothing, never. Its
+            `start` and `timeout` are not looked at.
         reordered: True makes a recorded run add its sums in another order.
         start: how the ranks of an original that can start them in several ways are started, as for
             `python -m shims --start`; None: as torchrun does. On XLA, "torchrun" starts them with torchrun;
             None: `torch_xla.launch` in the script does.
+        place: the mirror to run in; None: the working directory itself.
+        until: ends the run, as if it had ended well, as soon as this is true.
 
     Raises:
         NoScriptError: the script is not a file.
@@ -104,10 +113,19 @@ def run_script(
             raise FrameworkMissingError(
                 f"{framework} is not installed", f"pip install 'tpu-migrate[{extra}]'"
             )
+    settings = settings or Settings(deterministic=False)
+    environment = _environment(side, replicas, record_dir, observe_dir, settings, reordered)
     started = time.monotonic()
     process = subprocess.Popen(
-        _command(side, replicas, script, args, start),
-        env=_environment(side, replicas, record_dir, observe_dir, dropout, autocast, reordered),
+        _command(
+            side,
+            replicas,
+            script if place is None else place.inside(script),
+            args if place is None else place.args(args),
+            start,
+        ),
+        cwd=None if place is None else place.folder,
+        env=environment if place is None else place.environment(environment),
         stdin=None if output == "inherit" else subprocess.DEVNULL,
         stdout={"inherit": None, "stderr": sys.stderr, "capture": subprocess.PIPE}[output],
         stderr=subprocess.STDOUT if output == "capture" else None,
@@ -119,14 +137,22 @@ def run_script(
     if process.stdout is not None:
         reader = threading.Thread(target=_read, args=(process.stdout, tail), daemon=True)
         reader.start()
+
+    def stopped() -> bool:
+        return settings.steps is not None and record_dir is not None and all_stopped(record_dir)
+
+    def said() -> str:
+        text = "".join(tail)
+        return text if place is None else place.text_outside(text)
+
     try:
-        returncode = process.wait(timeout)
+        returncode = _wait(process, timeout, stopped, until)
     except subprocess.TimeoutExpired as error:
         _end_group(process)
         raise RunTimeoutError(
             f"{script} was still running after {timeout:.0f} s",
             "give it more time, or fewer steps",
-            "".join(tail),
+            said(),
         ) from error
     finally:
         # Also after a normal end: children that it left behind hold its pipes and the cores.
@@ -134,7 +160,36 @@ def run_script(
         if reader is not None and process.stdout is not None:
             reader.join(_GRACE_SECONDS)
             process.stdout.close()
-    return RunResult(returncode, time.monotonic() - started, "".join(tail))
+    return RunResult(returncode, time.monotonic() - started, said())
+
+
+def _wait(
+    process: subprocess.Popen[bytes],
+    timeout: float | None,
+    stopped: Callable[[], bool],
+    until: Callable[[], bool] | None,
+) -> int:
+    """The exit code; 0 where the ranks have stopped after their steps, whatever came then.
+
+    Raises:
+        subprocess.TimeoutExpired: it ran longer than `timeout`.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
+        try:
+            returncode = process.wait(max(0.0, min(_POLL_SECONDS, left)))
+        except subprocess.TimeoutExpired:
+            if until is not None and until():
+                return 0
+            if stopped():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_LEAVING_SECONDS)
+                return 0
+            if left <= 0:
+                raise
+        else:
+            return 0 if stopped() else returncode
 
 
 def _command(
@@ -154,15 +209,12 @@ def _environment(
     replicas: int,
     record_dir: Path | None,
     observe_dir: Path | None,
-    dropout: bool,
-    autocast: bool,
+    settings: Settings,
     reordered: bool,
 ) -> dict[str, str]:
-    plugins = ["migrate.prove.record:install"] if record_dir is not None else []
-    if plugins and not dropout:
-        plugins.append("migrate.prove.listen:without_dropout")
-    if plugins and not autocast:
-        plugins.append("migrate.prove.listen:without_autocast")
+    plugins = []
+    if record_dir is not None:
+        plugins = ["migrate.prove.record:install", *settings.plugins()]
     if plugins and reordered:
         plugins.append("migrate.prove.summation:install")
     if observe_dir is not None:
@@ -176,6 +228,7 @@ def _environment(
         variables = activate.environment("simulate", replicas, plugins)
     if record_dir is not None:
         variables[RECORD_DIRECTORY] = str(record_dir.resolve())
+        variables[STEPS] = "" if settings.steps is None else str(settings.steps)
     if observe_dir is not None:
         variables[OBSERVE_DIRECTORY] = str(observe_dir.resolve())
     # As torchrun does: N ranks with a thread for each core each would hinder one another.

@@ -84,7 +84,10 @@ class Generators:
 
     def drawing(self, func: Any, ordinal: int | None, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call `func`, with the device's random numbers if it draws any on a device."""
-        if ordinal is None or func not in _RANDOM or kwargs.get("generator") is not None:
+        if ordinal is None or kwargs.get("generator") is not None:
+            return func(*args, **kwargs)
+        # torch names a method by what stands in the class: what wraps it there draws as it does.
+        if getattr(func, "__wrapped__", func) not in _RANDOM:
             return func(*args, **kwargs)
         if getattr(self._inside, "drawing", False):
             # The mode stands twice on the stack, as where a checkpoint is computed again.

@@ -12,6 +12,7 @@ from migrate.prove.floor import NoiseFloor, StepFloor, noise_floor
 from migrate.prove.gates import CEILING, GRADIENT_GATE, PARAMETER_GATE, Gates
 from migrate.prove.proof import prove, record_run
 from migrate.prove.records import RankRecord, StepRecord
+from migrate.prove.settings import Settings
 from migrate.prove.verdict import Verdict, judge, judge_with_floor, notes
 from migrate.prove.weights import save
 from migrate.views.prove import proof_as_json
@@ -199,7 +200,7 @@ def test_a_net_that_differs_from_itself_is_judged_by_its_floor(tmp_path: Path) -
     before.write_text(edited(BEFORE, *DEEP))
     after.write_text(edited(AFTER, *DEEP))
     said: list[str] = []
-    proof = prove(before, after, replicas=2, timeout=250, progress=said.append)
+    proof = prove(before, after, replicas=2, settings=Settings(timeout=250), progress=said.append)
     assert proof.floor is not None
     assert proof.floor.steps[-1].values > GRADIENT_GATE
     assert proof.verdict is Verdict.EQUAL, (proof.message, proof.floor, proof.steps)
@@ -228,7 +229,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, RankRecord
             side="original",
             replicas=2,
             folder=place,
-            timeout=250,
+            settings=Settings(timeout=250),
             reordered=reordered,
         )
         runs.append(recorded)
@@ -248,6 +249,8 @@ def test_a_fault_in_such_a_net_is_found_all_the_same(
     original, floor = deep
     script = tmp_path / "train_xla.py"
     script.write_text(edited(AFTER, *DEEP, FAULTS[fault]))
-    recorded, _ = record_run(script, side="xla", replicas=2, folder=tmp_path, timeout=250)
+    recorded, _ = record_run(
+        script, side="xla", replicas=2, folder=tmp_path, settings=Settings(timeout=250)
+    )
     judgement = judge(original, recorded, floor)
     assert judgement.verdict is Verdict.DIFFERS, judgement.message

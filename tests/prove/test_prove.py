@@ -11,11 +11,14 @@ from migrate.prove.errors import OriginalFailedError, RewriteFailedError
 from migrate.prove.gates import LOSS_GATE, PARAMETER_GATE
 from migrate.prove.proof import Proof, prove, record_run
 from migrate.prove.records import RankRecord
+from migrate.prove.settings import Amp, Settings
 from migrate.prove.verdict import Verdict, judge
 
 TOY = Path(__file__).parents[2] / "examples" / "ddp_toy"
 BEFORE = (TOY / "before.py").read_text()
 AFTER = (TOY / "after.py").read_text()
+
+TIMED = Settings(timeout=250)
 
 # One epoch of three steps on two ranks: enough for every fault.
 SHORT = (("range(3)", "range(1)"), ("size=512", "size=96"))
@@ -29,19 +32,19 @@ def edited(source: str, *edits: tuple[str, str]) -> str:
 
 
 def prove_texts(
-    folder: Path, before: str, after: str, replicas: int = 2, dropout: bool = True
+    folder: Path, before: str, after: str, replicas: int = 2, settings: Settings = TIMED
 ) -> Proof:
     original, rewritten = folder / "train.py", folder / "train_xla.py"
     original.write_text(before)
     rewritten.write_text(after)
-    return prove(original, rewritten, replicas=replicas, timeout=250, dropout=dropout)
+    return prove(original, rewritten, replicas=replicas, settings=settings)
 
 
 @pytest.mark.parametrize("replicas", [2, 4])
 def test_the_toy_example_is_equal(replicas: int) -> None:
     said: list[str] = []
     proof = prove(
-        TOY / "before.py", TOY / "after.py", replicas=replicas, timeout=250, progress=said.append
+        TOY / "before.py", TOY / "after.py", replicas=replicas, settings=TIMED, progress=said.append
     )
     assert proof.verdict is Verdict.EQUAL, proof.message
     assert proof.equal
@@ -116,7 +119,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> dict[int, RankRecord]:
     folder = tmp_path_factory.mktemp("original")
     (folder / "train.py").write_text(edited(BEFORE, *SHORT))
     recorded, _ = record_run(
-        folder / "train.py", side="original", replicas=2, folder=folder, timeout=250
+        folder / "train.py", side="original", replicas=2, folder=folder, settings=TIMED
     )
     return recorded
 
@@ -134,7 +137,7 @@ def test_a_fault_is_found_at_its_step_and_named(
     edits, (step, kind), message = FAULTS[fault]
     script = tmp_path / "train_xla.py"
     script.write_text(edited(AFTER, *SHORT, *edits))
-    recorded, _ = record_run(script, side="xla", replicas=2, folder=tmp_path, timeout=250)
+    recorded, _ = record_run(script, side="xla", replicas=2, folder=tmp_path, settings=TIMED)
     judgement = judge(original, recorded)
     assert judgement.verdict is Verdict.DIFFERS, judgement.message
     assert judgement.difference is not None
@@ -195,11 +198,11 @@ def train(device):
 """
 
 
-def prove_accumulation(folder: Path, *edits: tuple[str, str], dropout: bool = True) -> Proof:
+def prove_accumulation(folder: Path, *edits: tuple[str, str], settings: Settings = TIMED) -> Proof:
     program = edited(ACCUMULATION, *edits)
     before = edited(program, ("SYNC", "pass")) + "train('cuda')\n"
     after = "import torch_xla\n" + edited(program, ("SYNC", "torch_xla.sync()")) + "train('xla')\n"
-    return prove_texts(folder, before, after, dropout=dropout)
+    return prove_texts(folder, before, after, settings=settings)
 
 
 def test_accumulation_clipping_buffers_and_two_optimizers_without_a_launch(tmp_path: Path) -> None:
@@ -227,16 +230,11 @@ def test_accumulation_clipping_buffers_and_two_optimizers_without_a_launch(tmp_p
 
 
 def test_a_difference_under_dropout_is_explained(tmp_path: Path) -> None:
-    proof = prove_accumulation(tmp_path, ("DROPOUT", "0.5"), ("MOMENTUM", "0.0"))
+    edits = ("DROPOUT", "0.5"), ("MOMENTUM", "0.0")
+    settings = Settings(deterministic=False, timeout=250)
+    proof = prove_accumulation(tmp_path, *edits, settings=settings)
     assert proof.verdict is Verdict.DIFFERS
     assert any("dropout with p=0.5 was active" in note for note in proof.notes)
-
-
-def test_dropout_can_be_switched_off(tmp_path: Path) -> None:
-    changed = ("DROPOUT", "0.5"), ("MOMENTUM", "0.0")
-    proof = prove_accumulation(tmp_path, *changed, dropout=False)
-    assert proof.verdict is Verdict.EQUAL, proof.message
-    assert "every dropout was switched off on both sides" in proof.notes
 
 
 BIASED = (
@@ -291,15 +289,16 @@ STATE = "torch.set_autocast_dtype('xla', torch.bfloat16); torch.set_autocast_ena
 
 
 @pytest.mark.parametrize(
-    ("by_state", "autocast", "verdict"),
+    ("by_state", "amp", "verdict"),
     [
-        (False, True, Verdict.DIFFERS),
-        (False, False, Verdict.EQUAL),
-        pytest.param(True, False, Verdict.EQUAL, marks=pytest.mark.long),
+        (False, "keep", Verdict.DIFFERS),
+        (False, "off", Verdict.EQUAL),
+        (False, "bf16", Verdict.EQUAL),
+        pytest.param(True, "off", Verdict.EQUAL, marks=pytest.mark.long),
     ],
 )
-def test_autocast_can_be_switched_off(
-    by_state: bool, autocast: bool, verdict: Verdict, tmp_path: Path
+def test_autocast_can_be_kept_or_off_or_in_bfloat16(
+    by_state: bool, amp: Amp, verdict: Verdict, tmp_path: Path
 ) -> None:
     before, after = tmp_path / "train.py", tmp_path / "train_xla.py"
     program = edited(PRECISION, ("STATE", "pass"), ("TYPE", "torch.float16"), ("SYNC", "pass"))
@@ -310,6 +309,7 @@ def test_autocast_can_be_switched_off(
     else:
         edits.append(("TYPE", "torch.bfloat16"))
     after.write_text(f"import torch_xla\n{edited(PRECISION, *edits)}train('xla')\n")
-    proof = prove(before, after, replicas=1, timeout=250, autocast=autocast)
+    proof = prove(before, after, replicas=1, settings=Settings(amp=amp, timeout=250))
     assert proof.verdict is verdict, proof.message
-    assert ("autocast was switched off on both sides" in proof.notes) is not autocast
+    assert ("autocast was switched off on both sides" in proof.notes) is (amp == "off")
+    assert ("autocast to float16 was made bfloat16 on both sides" in proof.notes) is (amp == "bf16")

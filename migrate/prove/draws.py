@@ -1,0 +1,234 @@
+"""Give both sides of a proof the same random numbers where a script draws them on its device.
+
+The original's device is the CPU, with a generator for each CUDA device (`shims.patches.rng`); XLA draws other
+numbers from the same seed. So on XLA every draw is made on the host, from one generator that is seeded, saved
+and put back as the device's, and moved to the device: no graph is cut by that. Only where the numbers depend
+on values on the device (`multinomial`, `bernoulli` and `poisson` of a tensor, `normal` of tensors) are
+these read.
+
+XLA's tensors have no strides: a draw for a transposed tensor is made in the order of its indices, on the
+original's side too.
+
+Not covered: `rrelu`, and what torch draws in C++ from no function named here.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from shims import activate
+
+# In place, of a tensor: only its shape and dtype count.
+_FILLS = (
+    "bernoulli_",
+    "cauchy_",
+    "exponential_",
+    "geometric_",
+    "log_normal_",
+    "normal_",
+    "random_",
+    "uniform_",
+)
+_LIKES = ("rand_like", "randint_like", "randn_like")
+_MAKES = ("rand", "randint", "randn", "randperm")
+# The numbers depend on the values of the arguments; `normal` may also make a tensor of a size.
+_SAMPLES = ("bernoulli", "multinomial", "normal", "poisson")
+_METHODS = ("bernoulli", "multinomial")
+
+# Of `xla_model.get_rng_state`, so that a state of long ago can be put back.
+_KEPT_STATES = 4096
+
+
+def install() -> None:
+    """Replace the functions that draw; for XLA also those that seed."""
+    if os.environ.get(activate.BACKEND) == "cpu":
+        for name in _FILLS:
+            _replace(torch.Tensor, name, _fill)
+        for name in _LIKES:
+            _replace(torch, name, _like)
+        return
+    # At once, not once torch_xla is there: a script may import the functions by name before.
+    generator = DeviceGenerator()
+    for name in _FILLS:
+        _replace(torch.Tensor, name, generator.fill)
+    for name in _LIKES:
+        _replace(torch, name, generator.like)
+    for name in _MAKES:
+        _replace(torch, name, generator.make)
+    for name in _SAMPLES:
+        _replace(torch, name, generator.sample)
+    for name in _METHODS:
+        _replace(torch.Tensor, name, generator.sample)
+    generator.follow_seeds()
+
+
+def _replace(place: Any, name: str, draw: Callable[..., Any]) -> None:
+    function = getattr(place, name)
+
+    @functools.wraps(function)
+    def drawn(*args: Any, **kwargs: Any) -> Any:
+        return draw(function, *args, **kwargs)
+
+    setattr(place, name, drawn)
+
+
+def _fill(fill: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    if tensor.is_contiguous() or tensor.layout != torch.strided:
+        return fill(tensor, *args, **kwargs)
+    drawn = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+    return tensor.copy_(fill(drawn, *args, **kwargs))
+
+
+def _like(make: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    if tensor.layout == torch.strided and not tensor.is_contiguous():
+        kwargs = {"memory_format": torch.contiguous_format, **kwargs}
+    return make(tensor, *args, **kwargs)
+
+
+class DeviceGenerator:
+    """The generator of the XLA device of this process, on the host."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._generator = torch.Generator().manual_seed(torch.initial_seed())
+        self._states: OrderedDict[int, torch.Tensor] = OrderedDict()
+
+    def fill(
+        self, fill: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Fill a tensor, on the device or elsewhere."""
+        if not _on_xla(tensor):
+            return fill(tensor, *args, **kwargs)
+        with self._drawing(kwargs):
+            host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            drawn = fill(host, *map(_host, args), **_hosts(kwargs))
+        return tensor.copy_(drawn)
+
+    def like(
+        self, make: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Make a tensor like one."""
+        device = kwargs.get("device")
+        if not _on_xla(tensor) or (device is not None and torch.device(device).type != "xla"):
+            return make(tensor, *args, **kwargs)
+        grad = kwargs.pop("requires_grad", False)
+        kwargs |= {"device": "cpu", "memory_format": torch.contiguous_format}
+        with self._drawing(kwargs):
+            host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            drawn = make(host, *args, **kwargs)
+        return drawn.to(tensor.device).requires_grad_(grad)
+
+    def make(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Make a tensor of a size."""
+        out, device = kwargs.get("out"), kwargs.get("device")
+        if out is None:
+            device = torch.device(torch.get_default_device() if device is None else device)
+        else:
+            device = out.device
+        if device.type != "xla":
+            return make(*args, **kwargs)
+        grad = kwargs.pop("requires_grad", False)
+        kwargs |= {"device": "cpu", "out": None, "pin_memory": False}
+        with self._drawing(kwargs):
+            drawn = make(*args, **kwargs)
+        return drawn.to(device).requires_grad_(grad) if out is None else out.copy_(drawn)
+
+    def sample(self, draw: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Draw from distributions whose parameters are tensors."""
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        devices = [tensor.device for tensor in tensors if _on_xla(tensor)]
+        if not devices:
+            # Of a size: `torch.normal(0.0, 1.0, (2, 3), device=...)`.
+            return draw(*args, **kwargs) if tensors else self.make(draw, *args, **kwargs)
+        out = kwargs.pop("out", None)
+        with self._drawing(kwargs):
+            drawn = draw(*map(_host, args), **_hosts(kwargs))
+        return drawn.to(devices[0]) if out is None else out.copy_(drawn)
+
+    @contextmanager
+    def _drawing(self, kwargs: dict[str, Any]) -> Iterator[None]:
+        """Let torch's default generator be the device's, unless the script gives one."""
+        if kwargs.get("generator") is not None:
+            yield
+            return
+        host = torch.default_generator
+        with self._lock:
+            before = host.get_state()
+            host.set_state(self._generator.get_state())
+            try:
+                yield
+            finally:
+                self._generator.set_state(host.get_state())
+                host.set_state(before)
+
+    def follow_seeds(self) -> None:
+        """Let what seeds the device, and keeps its state, do so with this generator."""
+        seed = torch.manual_seed
+
+        @functools.wraps(seed)
+        def manual_seed(number: Any) -> torch.Generator:
+            # `torch.manual_seed` seeds the CUDA devices of the original too.
+            generator = seed(number)
+            self._generator.manual_seed(generator.initial_seed())
+            return generator
+
+        torch.manual_seed = torch.random.manual_seed = manual_seed
+        activate.after_import("torch_xla", self._follow_torch_xla)
+
+    def _follow_torch_xla(self) -> None:
+        from torch_xla.core import xla_model
+
+        get_state, set_state = xla_model.get_rng_state, xla_model.set_rng_state
+
+        @functools.wraps(get_state)
+        def get_rng_state(device: Any = None) -> int:
+            return self.number()
+
+        @functools.wraps(set_state)
+        def set_rng_state(number: Any, device: Any = None) -> None:
+            # XLA's own, for what is drawn by none of these functions.
+            set_state(int(number), device)
+            self.restore(int(number))
+
+        xla_model.get_rng_state, xla_model.set_rng_state = get_rng_state, set_rng_state
+
+    def number(self) -> int:
+        """The state as torch_xla has it: one number, which `restore` knows in this process."""
+        state = self._generator.get_state()
+        digest = hashlib.blake2b(state.numpy().tobytes(), digest_size=7).digest()
+        number = int.from_bytes(digest, sys.byteorder)
+        self._states[number] = state
+        self._states.move_to_end(number)
+        if len(self._states) > _KEPT_STATES:
+            self._states.popitem(last=False)
+        return number
+
+    def restore(self, number: int) -> None:
+        """Put a state back; a number that is none is a seed."""
+        state = self._states.get(number)
+        if state is None:
+            self._generator.manual_seed(number)
+        else:
+            self._generator.set_state(state)
+
+
+def _on_xla(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "xla"
+
+
+def _host(value: Any) -> Any:
+    return value.detach().cpu() if _on_xla(value) else value
+
+
+def _hosts(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: _host(value) for name, value in kwargs.items()}

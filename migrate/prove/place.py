@@ -1,0 +1,182 @@
+"""A folder of its own for each run of a proof, so that no run sees what another one wrote.
+
+A script that finds its own snapshot goes on from it: the second run would then do other steps than the first.
+So each run gets a mirror of the working directory and of the script's folder: real folders with copies of
+the files in them, removed at the end. The user's folders stay as they are.
+
+What is too large to copy is a link to the original: files above `LARGE` bytes, what comes after `COPIED`
+bytes or `ENTRIES` files, folders of more than `CROWDED` files, version control and environments. The
+folders above are real ones full of links, so that `../data` is found. What a run changes through a link
+is seen by the next run; it is told.
+
+Not separated: what a script writes to absolute paths that it knows by itself. Those in its arguments and
+in the environment are turned into those of the mirror.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+LARGE = 64 << 20
+COPIED = 512 << 20
+ENTRIES = 20_000
+CROWDED = 2_000
+
+# Linked as they are: large, and no script writes there.
+_WHOLE = frozenset({".git", ".hg", ".svn", ".venv", "venv", "node_modules", "site-packages"})
+_LEFT_OUT = frozenset({"__pycache__"})
+# Copied before all larger files.
+_SMALL = 1 << 20
+
+
+class Place:
+    """A mirror of the folders in which a script runs.
+
+    Args:
+        root: an empty folder, in which the mirror lies.
+        script: the script that will run.
+        here: its working directory.
+    """
+
+    def __init__(self, root: Path, script: Path, here: Path) -> None:
+        self._root = root.resolve()
+        self._here = here.resolve()
+        self._linked: dict[Path, tuple[int, int]] = {}
+        self._copied = self._entries = 0
+        self._owned = tuple(_owned(script.resolve().parent, self._here))
+        for folder in (*self._owned, self._here):
+            self._reach(folder)
+        for folder in self._owned:
+            self._mirror(folder)
+
+    @property
+    def folder(self) -> Path:
+        """The working directory."""
+        return self.inside(self._here)
+
+    def inside(self, path: Path) -> Path:
+        """Where a file lies in the mirror; a path that is not mirrored stays as it is."""
+        absolute = Path(os.path.abspath(self._here / path))
+        resolved = absolute.parent.resolve() / absolute.name
+        for known in (absolute, resolved):
+            if any(known.is_relative_to(folder) for folder in (*self._owned, self._here)):
+                return self._root / known.relative_to("/")
+        return absolute
+
+    def text_inside(self, text: str) -> str:
+        """An argument, or the value of a variable, with the paths of the mirror in it."""
+        for folder in self._owned:
+            known = str(folder)
+            parts = text.split(known)
+            text = parts[0]
+            for part in parts[1:]:
+                # The name of another folder may begin with this one's, or end with it.
+                whole = text[-1:] in ("", "=", ":", ",") and part[:1] in ("", "/", ":", ",")
+                text += (str(self._root) if whole else "") + known + part
+        return text
+
+    def text_outside(self, text: str) -> str:
+        """What a run said, with the user's paths for those of the mirror."""
+        return text.replace(str(self._root), "")
+
+    def args(self, args: Sequence[str]) -> list[str]:
+        """The arguments of the script."""
+        return [self.text_inside(arg) for arg in args]
+
+    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """The environment of the script, whose PYTHONPATH may name its folder."""
+        found = {name: self.text_inside(value) for name, value in variables.items()}
+        return {**found, "HOME": str(Path.home()), "PWD": str(self.folder)}
+
+    def changed(self) -> list[Path]:
+        """The user's files and folders behind links that the run has changed."""
+        return [path for path, before in self._linked.items() if _stamp(path) != before]
+
+    def _reach(self, path: Path) -> None:
+        """Make a folder and those above it real ones, with links to what lies beside."""
+        for folder in (*reversed(path.parents), path):
+            mirrored = self._root / folder.relative_to("/")
+            if mirrored.is_symlink():
+                mirrored.unlink()
+            # The root of the mirror is there before it is filled.
+            if mirrored.exists() and (folder != Path("/") or any(mirrored.iterdir())):
+                continue
+            mirrored.mkdir(exist_ok=True)
+            if folder not in self._owned:
+                for entry in _entries(folder):
+                    (mirrored / entry.name).symlink_to(entry.path)
+
+    def _mirror(self, root: Path) -> None:
+        later: list[tuple[int, Path]] = []
+        waiting = deque([root])
+        while waiting:
+            folder = waiting.popleft()
+            entries = list(_entries(folder))
+            self._entries += len(entries)
+            if folder != root and (len(entries) > CROWDED or self._entries > ENTRIES):
+                self._entries -= len(entries)
+                self._link(folder)
+                continue
+            self._at(folder).mkdir(exist_ok=True)
+            for entry in entries:
+                path = Path(entry.path)
+                if entry.name in _LEFT_OUT or os.path.lexists(self._at(path)):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name in _WHOLE or (path / "pyvenv.cfg").is_file():
+                        self._link(path)
+                    elif path != self._root and path not in self._root.parents:
+                        waiting.append(path)
+                elif entry.is_file(follow_symlinks=False):
+                    with contextlib.suppress(OSError):
+                        later.append((entry.stat().st_size, path))
+                elif entry.is_symlink():
+                    self._link(path)
+        for size, path in sorted(later, key=lambda one: (one[0] > _SMALL, one[0], one[1])):
+            if size > LARGE or self._copied + size > COPIED:
+                self._link(path)
+                continue
+            self._copied += size
+            # Others may remove their files meanwhile.
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                shutil.copy2(path, self._at(path))
+
+    def _at(self, path: Path) -> Path:
+        return self._root / path.relative_to("/")
+
+    def _link(self, path: Path) -> None:
+        self._at(path).symlink_to(path.resolve())
+        self._linked[path] = _stamp(path)
+
+
+def _owned(script_folder: Path, here: Path) -> Iterator[Path]:
+    """The folders to mirror: the working directory, and the script's where that lies elsewhere."""
+    home, shared = Path.home().resolve(), Path(tempfile.gettempdir()).resolve()
+    if here not in (home, shared, *home.parents, *shared.parents):
+        yield here
+        if script_folder.is_relative_to(here):
+            return
+    yield script_folder
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda entry: entry.name)
+    except OSError:
+        return []
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size if stat.S_ISREG(found.st_mode) else 0)

@@ -1,0 +1,54 @@
+"""What is made alike on both sides of a proof, and when they stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Amp = Literal["keep", "off", "bf16"]
+AMPS: tuple[str, ...] = get_args(Amp)
+
+# The environment variable with the number of steps after which the ranks stop.
+STEPS = "MIGRATE_PROVE_STEPS"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How both sides run.
+
+    Attributes:
+        deterministic: every dropout is off, and what a script draws on its device is the same on both.
+        amp: autocast as the script has it ("keep"), none ("off"), or in bfloat16 where the script says
+            float16 ("bf16").
+        steps: the optimizer steps after which each rank stops; None: the script runs to its end.
+        start: how the original's ranks are started where there are several ways, as for
+            `python -m shims --start`; None: as torchrun does.
+        timeout: seconds for each run; None waits for ever.
+    """
+
+    deterministic: bool = True
+    amp: Amp = "keep"
+    steps: int | None = None
+    start: str | None = None
+    timeout: float | None = None
+
+    def plugins(self) -> list[str]:
+        """What every process of a recorded run loads for these settings."""
+        plugins = []
+        if self.deterministic:
+            plugins += ["migrate.prove.listen:without_dropout", "migrate.prove.draws:install"]
+        if self.amp != "keep":
+            how = "without_autocast" if self.amp == "off" else "autocast_in_bfloat16"
+            plugins.append(f"migrate.prove.listen:{how}")
+        return plugins
+
+    def notes(self) -> tuple[str, ...]:
+        """What these settings change in the script, in words."""
+        found = []
+        if self.amp == "off":
+            found.append("autocast was switched off on both sides")
+        if self.amp == "bf16":
+            found.append("autocast to float16 was made bfloat16 on both sides")
+        if self.steps is not None:
+            found.append(f"each rank was stopped after {self.steps} optimizer steps")
+        return tuple(found)
