@@ -128,6 +128,40 @@ class MisfitError(ConversionError):
         self.misfits = tuple(misfits)
 
 
+class AssumptionError(ConversionError):
+    """What was given as `--assume` cannot be understood.
+
+    Remedy: `REGEX=Kind` (the regular expression matches a module's whole path or a whole key),
+    `REGEX=MultiheadAttention(heads=8)`, `REGEX: heads=8` or `heads=8`.
+    """
+
+
+class MappingFileError(ConversionError):
+    """A mapping file is not valid, or does not fit the checkpoint.
+
+    All that is wrong is in `problems`, each with its line; the message shows the first few.
+
+    Remedy: edit the file, or write it anew with `--save-mapping`.
+    """
+
+    SHOWN = 5
+
+    def __init__(self, path: str, problems: Sequence[str], remedy: str) -> None:
+        shown = "; ".join(problems[: self.SHOWN])
+        more = f" and {len(problems) - self.SHOWN} more" if len(problems) > self.SHOWN else ""
+        super().__init__(f"{path}: {shown}{more}", remedy)
+        self.problems = tuple(problems)
+
+
+class OptimizerError(ConversionError):
+    """The state of an optimizer cannot be carried over: an optimizer that is not known, parameters whose
+    order the state does not tell, or arrays that the optax state does not have.
+
+    Remedy: give the parameters' names in the order of the optimizer (`order=`), or which optimizer it is
+    (`optimizer="adamw"`); take the optax call that the report names.
+    """
+
+
 class RefusedKeysError(ConversionError):
     """Some keys have no place in the model, or the model needs keys that are not there.
 
