@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules.loss import _Loss
+from torch.utils.data.distributed import DistributedSampler
 
 _LOSSES = (
     *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
@@ -67,12 +68,13 @@ def to_labels(tell: Callable[[list[torch.Tensor]], None]) -> None:
         setattr(torch.nn.functional, name, functools.wraps(loss)(told))
 
 
-def to_optimizers(tell: Callable[[str, torch.optim.Optimizer | None], None]) -> None:
-    """Tell that an optimizer is made ("optimizer"), cleared ("zero_grad"), or a scheduler stepped."""
+def to_steps(tell: Callable[[str, torch.optim.Optimizer | None], None]) -> None:
+    """Tell what is called for each step: "optimizer" is made, "zero_grad", "scheduler", "set_epoch"."""
     for owner, method, what in (
         (torch.optim.Optimizer, "__init__", "optimizer"),
         (torch.optim.Optimizer, "zero_grad", "zero_grad"),
         (torch.nn.Module, "zero_grad", "zero_grad"),
+        (DistributedSampler, "set_epoch", "set_epoch"),
         *((kind, "step", "scheduler") for kind in _schedulers()),
     ):
         own = getattr(owner, method)

@@ -17,7 +17,7 @@ class Details:
 
     Attributes:
         lines: of the user's code, as "file:line", by what was called there: "optimizer" (its
-            construction), "backward", "clip", "step", "zero_grad", "scheduler".
+            construction), "backward", "clip", "step", "zero_grad", "scheduler", "set_epoch".
         start: sum and sum of squares of the optimizer's parameters before its first step; empty later.
         kind: the class of the optimizer.
         settings: of each parameter group, without the learning rate; empty where they are those of the

@@ -89,9 +89,9 @@ def _follow_autocast() -> None:
     context.__init__, context.__enter__, context.__exit__ = made, entered, left
 
 
-def switched_by_state(enabled: bool, dtype: str) -> None:
-    """Keep that the program switches autocast on or off for all that follows, which a proof ignores."""
-    _meant[:] = [dtype] if enabled else []
+def meant_by_state(dtype: str) -> None:
+    """Keep that the program switches autocast on for all that follows, where a proof ignores it."""
+    _meant.insert(0, dtype)
 
 
 def until(record: RankRecord, optimizer: int, step: int) -> dict[str, frozenset[str]]:

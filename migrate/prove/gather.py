@@ -63,7 +63,7 @@ class Gathering:
         """Listen to the program."""
         calls.to_models(lambda tensors: self._inputs.extend(map(_sums, filter(_plain, tensors))))
         calls.to_labels(lambda tensors: self._labels.extend(map(_sums, filter(_plain, tensors))))
-        calls.to_optimizers(self._saw_call)
+        calls.to_steps(self._saw_call)
         dtypes.to_products(self._saw_product)
         meters.to_output(self._printed.append)
 

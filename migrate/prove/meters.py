@@ -46,7 +46,9 @@ _LEFT_OUT = (
     # What a printed tensor says of where it lies.
     re.compile(r", (?:device|grad_fn)=[^,)]*"),
 )
-_COUNTED = re.compile(r"(?:acc\w*|top.?\d|prec\w*|recall|f1|map|iou|correct|right)\W*$", re.I)
+_COUNTED = re.compile(
+    r"(?:acc\w*|top.?\d|prec\w*|recall|f1|map|iou|correct|right)(?:@\d)?\W*$", re.I
+)
 _PLACE = "•"
 
 

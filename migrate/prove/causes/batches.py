@@ -47,7 +47,7 @@ def _inputs(case: Case, step: StepComparison) -> str:
     if again := _repeated(case, step):
         return (
             f": the batches are those of step {again} again, in the original they are others (is "
-            "set_epoch missing, so that each epoch has the same order?)"
+            f"set_epoch missing, so that each epoch has the same order?){lines(step, 'set_epoch')}"
         )
     return (
         ": the model gets other data (another shuffle, another sampler or its seed, or another "
