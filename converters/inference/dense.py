@@ -1,0 +1,81 @@
+"""A `weight` of two axes: Linear (transposed in Flax), GPT-2's Conv1D or Embedding (not transposed)."""
+
+from __future__ import annotations
+
+from converters.inference.context import Context
+from converters.inference.groups import Group
+from converters.inference.guess import CONV1D, NORM, PARAMETER, Guess, ambiguous, certain, likely
+from converters.inference.words import (
+    ROUTER_NAMES,
+    ends_embedding,
+    ends_linear,
+    own_name,
+    says_embedding,
+    says_linear,
+)
+
+
+def guess_dense(group: Group, context: Context) -> Guess:
+    """What a group with a `weight` of two axes is."""
+    weight, bias = group.shape("weight"), group.shape("bias")
+    assert weight is not None
+    extra = sorted(set(group.plain) - {"weight", "bias"})
+    if own_name(group.path).lower() in ROUTER_NAMES:
+        return ambiguous("a router is a Linear here, a bare parameter there", "Linear", PARAMETER)
+    if extra:
+        what = f"beside its weight there is {', '.join(extra)}: no layer of torch.nn"
+        return ambiguous(what, "Linear", "Embedding", PARAMETER)
+    if bias is None:
+        return _by_name(group, context)
+    if bias == weight:
+        return likely(NORM, "weight and bias have the same two axes")
+    rows, columns = weight
+    if bias == (rows,) != (columns,):
+        return certain("Linear", f"the bias is as long as the weight's first axis, {rows}")
+    if bias == (columns,) != (rows,):
+        return certain(CONV1D, f"the bias is as long as the weight's second axis, {columns}")
+    if bias == (rows,):
+        return _square(group, context)
+    what = f"a bias of {bias} fits neither axis of {weight}"
+    return ambiguous(what, "Linear", CONV1D, PARAMETER)
+
+
+def _square(group: Group, context: Context) -> Guess:
+    """With a bias, rows = columns: the others of the checkpoint tell which axis is the output's."""
+    alike = context.like(group.path)
+    name = own_name(group.path)
+    if alike[CONV1D] and not alike["Linear"]:
+        return likely(
+            CONV1D, f"a square weight with a bias; other {name} are Conv1D by their shapes"
+        )
+    if alike["Linear"] and not alike[CONV1D]:
+        return likely(
+            "Linear", f"a square weight with a bias; other {name} are Linear by their shapes"
+        )
+    if context.anywhere(CONV1D):
+        what = "a square weight with a bias, in a checkpoint that has both Linear and Conv1D"
+        return ambiguous(what, "Linear", CONV1D)
+    return likely("Linear", "a square weight with a bias; nothing in the checkpoint is a Conv1D")
+
+
+def _by_name(group: Group, context: Context) -> Guess:
+    name = own_name(group.path)
+    linear, embedding = says_linear(name), says_embedding(name)
+    if embedding and ends_linear(name):
+        embedding = False  # the projection of an embedding
+    if linear and ends_embedding(name):
+        linear = False  # the embedding of a score
+    if linear and not embedding:
+        return likely("Linear", f"the name {name}, no bias")
+    tied = sorted(
+        other
+        for other in context.shared.get(group.key("weight"), ())
+        if says_linear(own_name(other.rpartition(".")[0]))
+    )
+    if embedding and not linear:
+        also = f", tied to {tied[0]}" if tied else ""
+        return likely("Embedding", f"the name {name}, no bias{also}")
+    if tied:
+        return likely("Embedding", f"no bias, tied to {tied[0]}")
+    what = f"the name {name} tells neither" if name else "no name"
+    return ambiguous(f"two axes, no bias; {what}", "Linear", "Embedding")

@@ -1,0 +1,227 @@
+"""Slots without a module: the layer of each key from names, shapes and companions, or a refusal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from converters.checkpoint.reader import TensorInfo
+from converters.inference.assume import Assumptions
+from converters.inference.build import make_layer, untold
+from converters.inference.context import Context, sharers
+from converters.inference.groups import Group, make_groups
+from converters.inference.guess import (
+    BUFFER,
+    CONV1D,
+    DROPPED,
+    PARAMETER,
+    Confidence,
+    GroupGuess,
+    Guess,
+    ambiguous,
+)
+from converters.inference.recognise import assumed, is_container, learn, recognise, splits
+from converters.inference.tree import Node, make_tree
+from converters.mapping.module_tree import Outcome, Slot, read_slots
+from converters.mapping.paths import Api
+
+# A tree deeper than any model's would exhaust the stack of whoever walks it.
+_DEEPEST = 100
+_FIXED = {PARAMETER, BUFFER, CONV1D}  # placed as loose tensors, no layer of torch.nn
+# Buffers by their names, where the dtype does not tell.
+_BUFFER_NAMES = frozenset(
+    {"inv_freq", "original_inv_freq", "freqs_cis", "cos_cached", "sin_cached", "masked_bias"}
+    | {"running_mean", "running_var", "pixel_mean", "pixel_std"}
+)
+_BUFFER_DTYPES = ("int", "uint", "bool")
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What could be said of a checkpoint without its module.
+
+    Attributes:
+        guesses: one for every group of keys.
+        slots: key → slot, as `read_slots` gives them; what is ambiguous is refused in them.
+        unused: assumptions that no key is touched by, as the user wrote them.
+    """
+
+    guesses: tuple[GroupGuess, ...]
+    slots: Mapping[str, Slot]
+    unused: tuple[str, ...] = ()
+
+    @property
+    def ambiguous(self) -> tuple[GroupGuess, ...]:
+        """The groups that are refused until the user decides."""
+        return tuple(it for it in self.guesses if it.guess.confidence is Confidence.AMBIGUOUS)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Confidence → number of keys."""
+        found: Counter[str] = Counter()
+        for it in self.guesses:
+            found[it.guess.confidence.value] += len(it.keys)
+        return {confidence.value: found[confidence.value] for confidence in Confidence}
+
+
+def infer(
+    infos: Mapping[str, TensorInfo],
+    assumptions: Assumptions | None = None,
+    api: Api = "linen",
+    shared: Iterable[frozenset[str]] = (),
+) -> Inference:
+    """Find the layer of every key of a checkpoint without the module that it was saved from.
+
+    Args:
+        infos: key → shape and dtype, prefixes already taken off.
+        assumptions: what the user says of ambiguous layers (`parse_assumptions`).
+        api: whose names the paths are made of: "linen" (collection first) or "nnx".
+        shared: sets of keys that the file holds as one tensor.
+
+    Raises:
+        ImportError: torch is not installed (its layers are built, on the meta device).
+    """
+    assumptions = assumptions or Assumptions()
+    shared = [frozenset(key for key in keys if key in infos) for keys in shared]
+    context = Context(make_groups(infos), sharers(shared), assumptions)
+    learn(context)
+    guesses: list[GroupGuess] = []
+    root = Node()
+    used: set[str] = set()
+    for group in context.groups.values():
+        for part, guess in _guesses(group, context, used):
+            guess = _place(root, part, guess)
+            shapes = tuple(info.shape for info in part.tensors.values())
+            guesses.append(GroupGuess(part.path, part.keys, shapes, guess))
+    _share(root, shared)
+    tree = make_tree(root, lambda path: _assumed_container(path, assumptions, used))
+    slots = _slots(infos, guesses, read_slots(tree, api))
+    unused = tuple(it.text for it in assumptions.all if it.text not in used)
+    return Inference(tuple(guesses), slots, unused)
+
+
+def _guesses(group: Group, context: Context, used: set[str]) -> Iterable[tuple[Group, Guess]]:
+    """The group and its guess; in two parts where an assumption is about some of its keys only."""
+    _, givers = context.assumptions.options_for(group.path)
+    if guess_needs_options(group):
+        used |= {giver.text for giver in givers}
+    layers = Assumptions(tuple(it for it in context.assumptions.all if not is_container(it)))
+    assumption = layers.kind_for((group.path, *group.keys))
+    if assumption is None:
+        yield group, recognise(group, context)
+        return
+    used.add(assumption.text)
+    own, rest = splits(group, assumption)
+    part = Group(group.path, {name: group.tensors[name] for name in own})
+    yield part, assumed(part, assumption, context)
+    if rest:
+        yield from _guesses(
+            Group(group.path, {name: group.tensors[name] for name in rest}), context, used
+        )
+
+
+def guess_needs_options(group: Group) -> bool:
+    """Whether options such as heads are about this group."""
+    return "out_proj.weight" in group.tensors or "weight" in group.plain
+
+
+def _assumed_container(path: str, assumptions: Assumptions, used: set[str]) -> str | None:
+    for assumption in assumptions.all:
+        if is_container(assumption) and assumption.matches(path):
+            used.add(assumption.text)
+            return assumption.kind
+    return None
+
+
+def _place(root: Node, group: Group, guess: Guess) -> Guess:
+    """Put the group into the tree; the guess is ambiguous after all if no such layer has its tensors."""
+    if guess.confidence is Confidence.AMBIGUOUS or guess.kind == DROPPED:
+        return guess
+    if group.path.count(".") >= _DEEPEST:
+        return ambiguous("a path deeper than any model's", DROPPED)
+    if guess.kind in _FIXED:
+        for name, info in group.tensors.items():
+            where, tensor = _loose(root, group, name, info, buffer=guess.kind == BUFFER)
+            where[name] = tensor
+        return guess
+    try:
+        layer = make_layer(group, guess)
+    except ValueError as error:
+        return ambiguous(str(error), PARAMETER)
+    node = root.at(group.path)
+    node.layer, node.kind = layer, guess.kind
+    return guess
+
+
+def _loose(
+    root: Node, group: Group, name: str, info: TensorInfo, *, buffer: bool
+) -> tuple[dict[str, Any], Any]:
+    import torch
+
+    node = root.at(group.path)
+    tensor = torch.empty(info.shape, device="meta")
+    if buffer or info.dtype.startswith(_BUFFER_DTYPES) or name in _BUFFER_NAMES:
+        return node.buffers, tensor
+    return node.parameters, torch.nn.Parameter(tensor)
+
+
+def _share(root: Node, shared: Iterable[frozenset[str]]) -> None:
+    """One Parameter where the file has one tensor."""
+    for keys in shared:
+        holders: list[tuple[dict[str, Any], str]] = []
+        for key in sorted(keys):
+            path, _, name = key.rpartition(".")
+            node = root.find(path)
+            if node is None:
+                continue
+            own = node.layer._parameters if node.layer is not None else node.parameters
+            if own.get(name) is not None:
+                holders.append((own, name))
+        for own, name in holders[1:]:
+            first, first_name = holders[0]
+            if own[name].shape == first[first_name].shape:
+                own[name] = first[first_name]
+
+
+def _slots(
+    infos: Mapping[str, TensorInfo], guesses: Iterable[GroupGuess], found: Mapping[str, Slot]
+) -> dict[str, Slot]:
+    """The slots in the checkpoint's order, with what each rests on."""
+    guess_of = {key: it for it in guesses for key in it.keys}
+    return {key: _slot(key, info, guess_of[key], found.get(key)) for key, info in infos.items()}
+
+
+def _slot(key: str, info: TensorInfo, it: GroupGuess, slot: Slot | None) -> Slot:
+    guess = it.guess
+    evidence = f"{guess.confidence.value}: {guess.evidence}"
+    if guess.confidence is Confidence.AMBIGUOUS:
+        choose = " or ".join(guess.alternatives)
+        note = f"ambiguous: {guess.evidence}; --assume '{it.path or key}={choose}'"
+        return Slot(key, info.shape, "", Outcome.REFUSED, note=note, evidence=evidence)
+    if guess.kind == DROPPED:
+        note = f"not wanted: {guess.evidence}"
+        return Slot(key, info.shape, "", Outcome.DROPPED, note=note, evidence=evidence)
+    assert slot is not None, f"{key} was placed"
+    if slot.outcome is not Outcome.MAPPED or slot.tied:
+        return replace(slot, evidence=evidence)
+    if guess.kind == CONV1D:
+        name = key.rpartition(".")[2]
+        targets = tuple(
+            replace(target, path=_kernel(target.path)) if name == "weight" else target
+            for target in slot.targets
+        )
+        note = "a Linear that keeps (in, out), as Flax does"
+        return replace(slot, kind=CONV1D, targets=targets, note=note, evidence=evidence)
+    if guess.kind in _FIXED:
+        note = "unchanged, under its own name"
+        return replace(slot, note=note, evidence=evidence)
+    kind = guess.kind
+    note = untold(kind) if kind in ("norm", "BatchNorm") or kind.startswith("Conv") else slot.note
+    return replace(slot, kind=kind, note=note, evidence=evidence)
+
+
+def _kernel(path: str) -> str:
+    folder, slash, _ = path.rpartition("/")
+    return f"{folder}{slash}kernel"
