@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,10 @@ from migrate.cli.options import as_json, takes_a_script
 from migrate.cli.rewritten import rewritten_for_the_run
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 from migrate.prove.settings import AMPS, Amp, Settings
+
+if TYPE_CHECKING:
+    from migrate.prove.proof import Proof
+    from migrate.prove.resume import ResumeProof
 
 # As `python -m shims --start` knows them.
 STARTS = ("environment", "option", "spawn", "alone")
@@ -47,6 +52,11 @@ STARTS = ("environment", "option", "spawn", "alone")
     help="Stop each rank after K optimizer steps.",
 )
 @click.option(
+    "--from-checkpoint",
+    type=click.Path(path_type=Path),
+    help="Prove that this file, which the script writes and starts from, continues on the other side.",
+)
+@click.option(
     "--start",
     type=click.Choice(STARTS),
     help="How the original starts its ranks, where it can in several ways.",
@@ -62,6 +72,7 @@ def prove(
     deterministic: bool,
     amp: Amp,
     steps: int | None,
+    from_checkpoint: Path | None,
     start: str | None,
     html: Path | None,
     json_output: bool,
@@ -76,26 +87,31 @@ def prove(
         from migrate.pages.page import check_page_target
         from migrate.pages.prove import write_prove_page
         from migrate.prove.proof import prove as prove_scripts
-        from migrate.views.prove import proof_as_json, proof_summary
+        from migrate.prove.resume import prove_resuming
+        from migrate.views import prove as views
 
+        proof: Proof | ResumeProof
         settings = Settings(deterministic, amp, steps, start, timeout)
         if html is not None:
             check_page_target(html)
         if rewritten is None:
             rewritten = rewritten_for_the_run(script, stack)
         with working(quiet=json_output) as progress:
-            proof = prove_scripts(
-                script,
-                rewritten,
-                args,
-                replicas=replicas,
-                settings=settings,
-                progress=progress,
-            )
+            shared: dict[str, Any] = {
+                "replicas": replicas,
+                "settings": settings,
+                "progress": progress,
+            }
+            if from_checkpoint is None:
+                proof = prove_scripts(script, rewritten, args, **shared)
+                summary, plain = views.proof_summary(proof), views.proof_as_json(proof)
+            else:
+                proof = prove_resuming(script, rewritten, args, from_checkpoint, **shared)
+                summary, plain = views.resume_summary(proof), views.resume_as_json(proof)
         if html is not None:
             write_prove_page(proof, script, html)
     if json_output:
-        show_json(proof_as_json(proof))
+        show_json(plain)
     else:
-        show(*proof_summary(proof))
+        show(*summary)
     sys.exit(FINE if proof.equal else FINDINGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from migrate.pages.page import write_page
 from migrate.pages.plots import BLUE, GREY, RED, plot
@@ -14,37 +14,47 @@ from migrate.prove.gates import Gates
 if TYPE_CHECKING:
     from migrate.prove.compare import StepComparison
     from migrate.prove.proof import Proof
+    from migrate.prove.resume import ResumeProof
 
 # Weights in the table, the farthest apart first.
 _WEIGHTS = 20
 
 
-def write_prove_page(proof: Proof, script: Path, path: Path) -> None:
+def write_prove_page(proof: Proof | ResumeProof, script: Path, path: Path) -> None:
     """Write the page of the proof of `script` to `path`; what is there is replaced.
 
     Raises:
         PageError: the folder or a package is missing.
         OutputError: the disk refuses.
     """
-    first = min((step.rank for step in proof.steps), default=0)
-    shown = [step for step in proof.steps if step.rank == first and step.optimizer == 0]
-    weights = sorted(proof.weights, key=lambda weight: -weight.difference)[:_WEIGHTS]
+    directions = getattr(proof, "directions", None)
     write_page(
         "prove.html.j2",
         path,
         title=f"migrate prove {script}",
-        proof=proof,
-        rank=first,
-        steps=shown,
-        weights=weights,
-        losses=_curves(shown, "loss", lambda step: (step.original.loss, step.rewritten.loss)),
-        norms=_curves(
+        parts=[_part("", proof)]
+        if directions is None
+        else [_part(one.name, one.proof) for one in directions],
+    )
+
+
+def _part(name: str, proof: Any) -> dict[str, Any]:
+    first = min((step.rank for step in proof.steps), default=0)
+    shown = [step for step in proof.steps if step.rank == first and step.optimizer == 0]
+    return {
+        "name": name,
+        "proof": proof,
+        "rank": first,
+        "steps": shown,
+        "weights": sorted(proof.weights, key=lambda weight: -weight.difference)[:_WEIGHTS],
+        "losses": _curves(shown, "loss", lambda step: (step.original.loss, step.rewritten.loss)),
+        "norms": _curves(
             shown,
             "gradient norm",
             lambda step: (step.original.gradient_norm, step.rewritten.gradient_norm),
         ),
-        differences=_differences(shown, Gates(proof.floor, proof.settings.amp == "bf16")),
-    )
+        "differences": _differences(shown, Gates(proof.floor, proof.settings.amp == "bf16")),
+    }
 
 
 _Pair = tuple[float | None, float | None]

@@ -14,11 +14,13 @@ class ScriptFailedError(MigrateError):
         what: what went wrong, and where, in one line.
         remedy: what the user can do about it, in one line.
         output: the last lines that the script wrote.
+        reason: the last line of it that names an exception, or the exit code.
     """
 
-    def __init__(self, what: str, remedy: str, output: str) -> None:
+    def __init__(self, what: str, remedy: str, output: str, reason: str = "") -> None:
         super().__init__(what, remedy)
         self.output = output
+        self.reason = reason
 
 
 class OriginalFailedError(ScriptFailedError):
@@ -61,4 +63,19 @@ class FrameworkMissingError(MigrateError):
     """torch or torch_xla is not installed in this environment.
 
     Remedy: install the extra that the message names; `migrate doctor` shows all that is missing.
+    """
+
+
+class NotWrittenError(MigrateError):
+    """The script never wrote the checkpoint that a proof of resuming starts from.
+
+    Remedy: give the path that the script writes, relative to the working directory, and arguments with
+    which it trains long enough to write it.
+    """
+
+
+class CheckpointPlaceError(MigrateError):
+    """The checkpoint of a proof of resuming lies outside of the folders that each run has for itself.
+
+    Remedy: let the script write it below the working directory or below its own folder.
     """

@@ -70,6 +70,25 @@ class Place:
                 return self._root / known.relative_to("/")
         return absolute
 
+    def owns(self, path: Path) -> bool:
+        """Whether a file lies in the mirror."""
+        return self.inside(path).is_relative_to(self._root)
+
+    def put(self, path: Path, source: Path | None) -> None:
+        """Let a copy of `source` lie at `path` in the mirror; None: nothing."""
+        target = self.inside(path)
+        if target.is_symlink() or target.is_file():
+            target.unlink()
+        elif target.is_dir():
+            shutil.rmtree(target)
+        if source is None:
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target)
+        else:
+            shutil.copyfile(source, target)
+
     def text_inside(self, text: str) -> str:
         """An argument, or the value of a variable, with the paths of the mirror in it."""
         for folder in self._owned:

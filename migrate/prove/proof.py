@@ -13,6 +13,7 @@ from migrate.prove.compare import StepComparison, WeightComparison
 from migrate.prove.difference import Difference
 from migrate.prove.errors import (
     OriginalFailedError,
+    RecordingError,
     RewriteFailedError,
     RunTimeoutError,
     ScriptFailedError,
@@ -122,12 +123,14 @@ class Recorded:
         ranks: what they recorded.
         seconds: wall time.
         place: the mirror in which it ran, with what it wrote.
+        folder: of the recording.
         notes: what limits what its recording says.
     """
 
     ranks: dict[int, RankRecord]
     seconds: float
     place: Place
+    folder: Path
     notes: tuple[str, ...]
 
 
@@ -172,7 +175,8 @@ class Runs:
         reordered: bool = False,
         settings: Settings | None = None,
         before: Callable[[Place], None] = lambda place: None,
-        until: Callable[[Place], bool] | None = None,
+        until: Callable[[Place, Path], bool] | None = None,
+        checkpoint: Path | None = None,
     ) -> Recorded:
         """Run one side.
 
@@ -181,7 +185,9 @@ class Runs:
             reordered: with its sums in another order.
             settings: other ones than those of the proof.
             before: puts into the mirror what the run shall find.
-            until: ends the run once it is true; what the ranks recorded is not read then.
+            until: ends the run once it is true of its mirror and of the folder of its recording; what the
+                ranks recorded is then read so far as it can be.
+            checkpoint: a file of the script whose first version is kept in the folder of the recording.
 
         Raises:
             OriginalFailedError, RewriteFailedError, RunTimeoutError, RecordingError: as for `prove`.
@@ -202,14 +208,15 @@ class Runs:
             settings=settings or self.settings,
             reordered=reordered,
             place=place,
-            until=None if until is None else lambda: until(place),
+            until=None if until is None else lambda: until(place, folder),
+            checkpoint=None if checkpoint is None else place.inside(checkpoint),
         )
         notes = tuple(
             f"the {'original' if side == 'original' else 'rewrite'} changed {changed}, which was too large "
             "to copy: a run after it may have read that"
             for changed in place.changed()
         )
-        return Recorded(ranks, seconds, place, notes)
+        return Recorded(ranks, seconds, place, folder, notes)
 
 
 def compared(
@@ -273,6 +280,7 @@ def record_run(
     reordered: bool = False,
     place: Place | None = None,
     until: Callable[[], bool] | None = None,
+    checkpoint: Path | None = None,
 ) -> tuple[dict[int, records.RankRecord], float]:
     """Run one side, and read what its ranks recorded in `folder`; with the seconds that it took.
 
@@ -285,7 +293,8 @@ def record_run(
         settings: what is made alike on both sides, and when they stop.
         reordered: with its sums in another order.
         place: the mirror to run in; None: the working directory.
-        until: ends the run once it is true; nothing is read then.
+        until: ends the run once it is true; the recording is then read so far as it can be.
+        checkpoint: a file whose first version is kept in `folder`.
 
     Raises:
         OriginalFailedError, RewriteFailedError, RunTimeoutError, RecordingError: as for `prove`.
@@ -303,10 +312,17 @@ def record_run(
         start=settings.start if side == "original" else None,
         place=place,
         until=until,
+        checkpoint=checkpoint,
     )
     if result.returncode:
         raise _failure(path, side, result.returncode, result.output)
-    return {} if until is not None and until() else records.read(folder), result.seconds
+    try:
+        return records.read(folder), result.seconds
+    except RecordingError:
+        if until is None or not until():
+            raise
+        # It was ended in the middle of a line.
+        return {}, result.seconds
 
 
 def _failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFailedError:
@@ -316,11 +332,13 @@ def _failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFail
             f"{path} is broken before rewriting: {reason}",
             "make the original run on the CPU with gloo first",
             output,
+            reason,
         )
     return RewriteFailedError(
         f"{path} failed on XLA where the original runs: {reason}",
         "mend the rewritten script at the place that its traceback names",
         output,
+        reason,
     )
 
 

@@ -20,7 +20,7 @@ from migrate.observe.records import OBSERVE_DIRECTORY
 from migrate.prove.errors import FrameworkMissingError, NoScriptError, RunTimeoutError
 from migrate.prove.place import Place
 from migrate.prove.records import RECORD_DIRECTORY
-from migrate.prove.settings import STEPS, Settings
+from migrate.prove.settings import CHECKPOINT, STEPS, Settings
 from migrate.prove.stop import all_stopped
 from shims import activate
 from shims.tpu import tpu_present
@@ -73,6 +73,7 @@ def run_script(
     start: str | None = None,
     place: Place | None = None,
     until: Callable[[], bool] | None = None,
+    checkpoint: Path | None = None,
 ) -> RunResult:
     """Run `python SCRIPT ARGS` and wait for it and for all the processes that it started.
 
@@ -96,6 +97,7 @@ def run_script(
             None: `torch_xla.launch` in the script does.
         place: the mirror to run in; None: the working directory itself.
         until: ends the run, as if it had ended well, as soon as this is true.
+        checkpoint: a file whose first version is kept beside the recording: see `migrate.prove.capture`.
 
     Raises:
         NoScriptError: the script is not a file.
@@ -114,7 +116,9 @@ def run_script(
                 f"{framework} is not installed", f"pip install 'tpu-migrate[{extra}]'"
             )
     settings = settings or Settings(deterministic=False)
-    environment = _environment(side, replicas, record_dir, observe_dir, settings, reordered)
+    environment = _environment(
+        side, replicas, record_dir, observe_dir, settings, reordered, checkpoint
+    )
     started = time.monotonic()
     process = subprocess.Popen(
         _command(
@@ -211,12 +215,15 @@ def _environment(
     observe_dir: Path | None,
     settings: Settings,
     reordered: bool,
+    checkpoint: Path | None,
 ) -> dict[str, str]:
     plugins = []
     if record_dir is not None:
         plugins = ["migrate.prove.record:install", *settings.plugins()]
     if plugins and reordered:
         plugins.append("migrate.prove.summation:install")
+    if plugins and checkpoint is not None:
+        plugins.append("migrate.prove.capture:install")
     if observe_dir is not None:
         plugins.append("migrate.observe.record:install")
     if side == "original":
@@ -229,6 +236,8 @@ def _environment(
     if record_dir is not None:
         variables[RECORD_DIRECTORY] = str(record_dir.resolve())
         variables[STEPS] = "" if settings.steps is None else str(settings.steps)
+    if checkpoint is not None:
+        variables[CHECKPOINT] = str(checkpoint)
     if observe_dir is not None:
         variables[OBSERVE_DIRECTORY] = str(observe_dir.resolve())
     # As torchrun does: N ranks with a thread for each core each would hinder one another.

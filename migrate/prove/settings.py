@@ -10,6 +10,8 @@ AMPS: tuple[str, ...] = get_args(Amp)
 
 # The environment variable with the number of steps after which the ranks stop.
 STEPS = "MIGRATE_PROVE_STEPS"
+# That with the path of the checkpoint to keep as it is first written.
+CHECKPOINT = "MIGRATE_PROVE_CHECKPOINT"
 
 
 @dataclass(frozen=True)

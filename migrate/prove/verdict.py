@@ -27,6 +27,7 @@ class Verdict(StrEnum):
     NO_STEPS = "no steps"
     STEP_COUNT = "step count differs"
     RANK_COUNT = "rank count differs"
+    CANNOT_RESUME = "cannot resume"
 
 
 @dataclass(frozen=True)

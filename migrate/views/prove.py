@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from migrate.prove.compare import StepComparison
     from migrate.prove.proof import Proof
+    from migrate.prove.resume import ResumeProof
 
 SHOWN_FIRST, SHOWN_LAST = 3, 2  # steps in the table; all of them are compared and are in the JSON
 
@@ -42,6 +43,25 @@ def proof_summary(proof: Proof) -> Iterator[RenderableType]:
     )
     colour = "green" if proof.equal else "red"
     yield f"[bold {colour}]{proof.verdict.value}[/bold {colour}]: {escape(proof.message)}"
+
+
+def resume_summary(proof: ResumeProof) -> Iterator[RenderableType]:
+    """Yield both directions of a proof of resuming, each with its verdict."""
+    for direction in proof.directions:
+        yield f"[bold]{escape(direction.name)}[/bold] ({escape(str(proof.checkpoint))})"
+        yield from proof_summary(direction.proof)
+
+
+def resume_as_json(proof: ResumeProof) -> dict[str, Any]:
+    """Return everything that was compared in both directions as plain values."""
+    return {
+        "equal": proof.equal,
+        "checkpoint": str(proof.checkpoint),
+        "directions": [
+            {"name": direction.name, **proof_as_json(direction.proof)}
+            for direction in proof.directions
+        ],
+    }
 
 
 def _shown(numbers: Sequence[int], first_difference: int | None) -> set[int]:

@@ -1,0 +1,131 @@
+"""What `migrate prove` does with its options, and how it shows a proof of resuming."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from migrate.cli import commands
+from migrate.pages.prove import write_prove_page
+from migrate.prove import proof as proofs
+from migrate.prove import resume
+from migrate.prove.errors import NotWrittenError
+from migrate.prove.proof import Proof
+from migrate.prove.resume import FORWARD, REVERSE, Direction, ResumeProof
+from migrate.prove.settings import Settings
+from migrate.prove.verdict import Verdict
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(commands, [str(arg) for arg in args])
+
+
+def found(verdict: Verdict, message: str) -> Proof:
+    return Proof(verdict, message, 2, (), (), None, ("a note",), 1.0, 2.0)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text("import torch\n")
+    return path
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the command asks for; nothing runs."""
+    kept: dict[str, Any] = {}
+
+    def prove(script: Path, rewritten: Path, args: Any, **options: Any) -> Proof:
+        kept.update(options)
+        return found(Verdict.EQUAL, "they agree")
+
+    def resuming(
+        script: Path, rewritten: Path, args: Any, checkpoint: Path, **options: Any
+    ) -> ResumeProof:
+        kept.update(options, checkpoint=checkpoint)
+        reverse = found(
+            Verdict.CANNOT_RESUME, "the original cannot start from last.pt: KeyError: 'a'"
+        )
+        return ResumeProof(
+            checkpoint,
+            (
+                Direction(FORWARD, found(Verdict.EQUAL, "they agree")),
+                Direction(REVERSE, reverse),
+            ),
+        )
+
+    monkeypatch.setattr(proofs, "prove", prove)
+    monkeypatch.setattr(resume, "prove_resuming", resuming)
+    return kept
+
+
+def test_deterministic_is_the_default(script: Path, asked: dict[str, Any]) -> None:
+    assert run("prove", script).exit_code == 0
+    assert asked["settings"] == Settings(deterministic=True, amp="keep", steps=None)
+
+
+def test_options_become_settings(script: Path, asked: dict[str, Any]) -> None:
+    options = ("--no-deterministic", "--amp", "bf16", "--steps", 3, "--start", "spawn")
+    done = run("prove", script, *options, "--timeout", 5, "--", "--epochs", 1)
+    assert done.exit_code == 0
+    assert asked["settings"] == Settings(False, "bf16", 3, "spawn", 5.0)
+
+
+@pytest.mark.parametrize("options", [("--steps", 0), ("--amp", "fp8"), ("--steps", "many")])
+def test_bad_options(options: tuple[object, ...], script: Path) -> None:
+    done = run("prove", script, *options)
+    assert done.exit_code == 2
+    assert options[0] in done.stderr
+
+
+def test_both_directions_are_shown(script: Path, asked: dict[str, Any]) -> None:
+    done = run("prove", script, "--from-checkpoint", "last.pt", "--steps", 2)
+    assert done.exit_code == 1
+    assert asked["checkpoint"] == Path("last.pt")
+    assert asked["settings"].steps == 2
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"{FORWARD} (last.pt)"
+    assert f"{REVERSE} (last.pt)" in lines
+    assert lines[-1] == "cannot resume: the original cannot start from last.pt: KeyError: 'a'"
+
+
+def test_both_directions_as_json(script: Path, asked: dict[str, Any]) -> None:
+    plain = json.loads(run("prove", script, "--from-checkpoint", "last.pt", "--json").stdout)
+    assert plain["equal"] is False
+    assert plain["checkpoint"] == "last.pt"
+    assert [(one["name"], one["verdict"]) for one in plain["directions"]] == [
+        (FORWARD, "equal"),
+        (REVERSE, "cannot resume"),
+    ]
+    assert plain["directions"][0]["settings"]["amp"] == "keep"
+
+
+def test_what_could_not_be_compared_is_one_line(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*args: Any, **options: Any) -> None:
+        raise NotWrittenError("the original ended without writing last.pt", "give another path")
+
+    monkeypatch.setattr(resume, "prove_resuming", never)
+    done = run("prove", script, "--from-checkpoint", "last.pt", "--json")
+    assert done.exit_code == 2
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("migrate:")]
+    assert line == "migrate: the original ended without writing last.pt; give another path"
+
+
+def test_both_directions_are_on_the_page(tmp_path: Path) -> None:
+    forward = found(Verdict.EQUAL, "they agree")
+    reverse = found(Verdict.VACUOUS, "the <file> is not read")
+    directions = (Direction(FORWARD, forward), Direction(REVERSE, reverse))
+    path = tmp_path / "page.html"
+    write_prove_page(ResumeProof(Path("last.pt"), directions), Path("train.py"), path)
+    text = path.read_text()
+    # Jinja writes the apostrophe as an entity.
+    assert text.index("checkpoint in the rewrite</h2>") < text.index("they agree")
+    assert text.index("they agree") < text.index("checkpoint in the original</h2>")
+    assert "the &lt;file&gt; is not read" in text
