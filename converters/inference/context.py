@@ -32,6 +32,10 @@ class Context:
         self.certain[own_name(path)][kind] += 1
         self.certain[""][kind] += 1
 
+    def twins(self, path: str) -> Counter[str]:
+        """Certain kinds of the same layer in other blocks."""
+        return self.certain.get(family(path)) or Counter()
+
     def like(self, path: str) -> Counter[str]:
         """Certain kinds of the same layer in other blocks; failing these, of layers of the same name."""
         return self.certain.get(family(path)) or self.certain.get(own_name(path)) or Counter()

@@ -47,7 +47,7 @@ def _open(group: Group, context: Context, weight: tuple[int, ...], *, biased: bo
     rank = len(weight) - 2
     first, second, *kernel = weight
     conv, transposed = f"Conv{rank}d", f"ConvTranspose{rank}d"
-    alike = context.like(group.path)
+    alike = context.twins(group.path)
     if alike[transposed]:
         name = own_name(group.path)
         return ambiguous(f"other {name} are transposed by their shapes", conv, transposed)

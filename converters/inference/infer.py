@@ -98,6 +98,7 @@ def infer(
     _share(root, shared)
     tree = make_tree(root, lambda path: _assumed_container(path, assumptions, used))
     slots = _slots(infos, guesses, read_slots(tree, api))
+    slots |= _tied(slots, context.shared)
     unused = tuple(it.text for it in assumptions.all if it.text not in used)
     return Inference(tuple(guesses), slots, unused)
 
@@ -191,6 +192,21 @@ def _slots(
     """The slots in the checkpoint's order, with what each rests on."""
     guess_of = {key: it for it in guesses for key in it.keys}
     return {key: _slot(key, info, guess_of[key], found.get(key)) for key, info in infos.items()}
+
+
+def _tied(
+    slots: Mapping[str, Slot], shared: Mapping[str, frozenset[str]]
+) -> Iterable[tuple[str, Slot]]:
+    """What is ambiguous, but the same tensor as one that is not."""
+    for key, others in shared.items():
+        owners = [slots[other] for other in slots if other in others]
+        known = next((it for it in owners if it.outcome is Outcome.MAPPED and not it.tied), None)
+        if slots[key].outcome is Outcome.REFUSED and known is not None:
+            evidence = f"certain: the file holds it as one tensor with {known.key}"
+            yield (
+                key,
+                Slot(key, known.shape, known.kind, Outcome.MAPPED, (), "", known.key, evidence),
+            )
 
 
 def _slot(key: str, info: TensorInfo, it: GroupGuess, slot: Slot | None) -> Slot:
