@@ -9,10 +9,11 @@ import numpy as np
 
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import MisfitError
-from converters.kept import Kept, KeptKey
+from converters.kept import Kept, KeptKey, retarget
 from converters.mapping import Outcome, Plan, make_plan, read_slots
 from converters.mapping.module_tree import Slot
 from converters.mapping.paths import Api
+from converters.mapping.scan import scan_leaves
 
 _COUNTER = "num_batches_tracked"
 
@@ -21,7 +22,7 @@ def from_module(model: Any, arrays: Mapping[str, TensorInfo], where: str) -> Kep
     """What the way back needs, from the torch module that the arrays belong to.
 
     linen or nnx is told by the top level (`params`), and by which of both fits. The bare tree below
-    `params` is understood too.
+    `params` is understood too, and repeated blocks that are stacked along axis 0 or 1.
 
     Args:
         model: the module, on any device.
@@ -33,10 +34,17 @@ def from_module(model: Any, arrays: Mapping[str, TensorInfo], where: str) -> Kep
             layers that are not known; all of them are in the message's `misfits`.
     """
     candidates = [_candidate(model, arrays, api, bare) for api, bare in _forms(arrays)]
-    for kept, misfits in candidates:
-        if not misfits:
+    for kept, refused in candidates:
+        if not refused and not misfits_of(kept, arrays):
             return kept
-    _, misfits = candidates[0]
+    for kept, refused in candidates:
+        for axis in (0, 1):  # blocks that are stacked
+            leaves, families, _ = scan_leaves(kept.leaves, axis)
+            stacked = retarget(kept, leaves)
+            if families and not refused and not misfits_of(stacked, arrays):
+                return stacked
+    kept, refused = candidates[0]
+    misfits = refused + misfits_of(kept, arrays)
     raise MisfitError(
         f"{where} is not the pytree of the model",
         misfits,
@@ -92,7 +100,7 @@ def _candidate(
     keys, tensors, notes = _keys(plan, slots, dtypes)
     kept = Kept("the model", api, keys, leaves, tensors, notes)
     refused = [f"{row.key}: {row.note}" for row in plan.refused]
-    return kept, refused + misfits_of(kept, arrays)
+    return kept, refused
 
 
 def _keys(

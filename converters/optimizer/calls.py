@@ -1,0 +1,70 @@
+"""Calls of optax as values: shown as the line that a user writes, and made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+OWN = "transforms"  # what is not in optax is in converters.optimizer.transforms
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: `optax.adamw(0.001, weight_decay=0.01)`.
+
+    Attributes:
+        name: qualified: "optax.adamw", "transforms.amsgrad".
+        arguments: positional; numbers or other calls.
+        options: named.
+        arranged: whether it is told how the arrays are made of torch tensors, as first argument.
+    """
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
+    arranged: bool = False
+
+    @property
+    def text(self) -> str:
+        """The line to write."""
+        shown = ["leaves"] if self.arranged else []
+        shown += [_text(argument) for argument in self.arguments]
+        shown += [f"{name}={_text(value)}" for name, value in self.options]
+        return f"{self.name}({', '.join(shown)})"
+
+    def make(self, leaves: Any) -> Any:
+        """What the call gives; `leaves` is for calls that are arranged."""
+        import optax
+
+        # By name: the module imports its way back to this package.
+        transforms = import_module("converters.optimizer.transforms")
+        package, _, name = self.name.rpartition(".")
+        function = getattr(transforms if package == OWN else optax, name)
+        arguments = [leaves] if self.arranged else []
+        arguments += [_made(argument, leaves) for argument in self.arguments]
+        return function(*arguments, **{key: _made(value, leaves) for key, value in self.options})
+
+
+def call(name: str, *arguments: Any, **options: Any) -> Call:
+    """A call of optax, or of `transforms`."""
+    return Call(name, arguments, tuple(options.items()))
+
+
+def chained(*parts: Call | None) -> Call:
+    """One after the other, without those that are None."""
+    there = tuple(part for part in parts if part is not None)
+    return there[0] if len(there) == 1 else Call("optax.chain", there)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Call):
+        return value.text
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f'"{key}": {_text(item)}' for key, item in value.items()) + "}"
+    return f"{value!r}"
+
+
+def _made(value: Any, leaves: Any) -> Any:
+    return value.make(leaves) if isinstance(value, Call) else value

@@ -1,0 +1,232 @@
+"""Which optimizer a state dict is of, its hyper-parameters, and the call of optax that does the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from converters.errors import OptimizerError
+from converters.optimizer.calls import Call, call, chained
+
+Choice = Literal["adam", "adamw", "sgd", "lion", "adafactor"]
+Group = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One optimizer.
+
+    Attributes:
+        name: as users call it.
+        moments: torch's name of each tensor of the state → the name that it has in optax's.
+        elementwise: whether a moment is shaped and arranged as its weight.
+        coupled: whether weight decay is added to the gradient (and so enters the moments).
+        call: hyper-parameters of a group, number of torch tensors that an array is the sum of → call.
+        note: what to know; may be "".
+    """
+
+    name: str
+    moments: Mapping[str, str]
+    call: Callable[[Group, int], Call]
+    elementwise: bool = True
+    coupled: bool = False
+    note: str = ""
+
+
+def recognise(groups: Sequence[Group], names: set[str], chosen: str | None = None) -> Kind:
+    """The optimizer of these groups, whose state has entries of these names.
+
+    Args:
+        groups: the entries of `param_groups`.
+        names: of the entries of the state ("exp_avg"), of all parameters together.
+        chosen: what the user says, where the state does not tell Adam from AdamW.
+
+    Raises:
+        OptimizerError: no optimizer that is known, or several that it may be.
+    """
+    options = set(groups[0])
+    if {"betas", "eps"} <= options and names <= {"step", *_ADAM, *_AMSGRAD}:
+        kind = _adam(groups, chosen)
+    elif {"momentum", "dampening"} <= options and names <= {"momentum_buffer"}:
+        kind = SGD
+    elif (
+        {"lr", "betas", "weight_decay"} <= options and "eps" not in options and names == {"exp_avg"}
+    ):
+        kind = LION
+    elif {"beta2_decay", "d"} <= options and names <= {"step", "row_var", "col_var", "variance"}:
+        kind = ADAFACTOR
+    elif {"clip_threshold", "decay_rate", "beta1"} <= options:
+        kind = HF_ADAFACTOR
+    else:
+        raise OptimizerError(
+            f"the optimizer with the options {', '.join(sorted(options - {'params'}))} and the "
+            f"state {', '.join(sorted(names)) or '(none)'} is not known",
+            "known are SGD, Adam, AdamW, Adafactor (torch's and transformers') and Lion",
+        )
+    if chosen is not None and chosen != kind.name:
+        raise OptimizerError(
+            f"the state is not of {chosen}: it is of {kind.name}", "leave the optimizer out"
+        )
+    return kind
+
+
+def _adam(groups: Sequence[Group], chosen: str | None) -> Kind:
+    amsgrad = {bool(group.get("amsgrad")) for group in groups}
+    decoupled = {_decoupled(group, chosen) for group in groups}
+    if len(amsgrad) > 1 or len(decoupled) > 1:
+        raise OptimizerError(
+            "its groups are of different kinds (amsgrad, decoupled_weight_decay)",
+            "convert the groups of one kind",
+        )
+    return _ADAMS[decoupled.pop(), amsgrad.pop()]
+
+
+def _decoupled(group: Group, chosen: str | None) -> bool:
+    """AdamW says so itself since torch 2.7; before, it looks like Adam."""
+    if "decoupled_weight_decay" in group:
+        return bool(group["decoupled_weight_decay"])
+    if chosen in ("adam", "adamw"):
+        return chosen == "adamw"
+    if group.get("weight_decay"):
+        raise OptimizerError(
+            "Adam or AdamW: a state of torch before 2.7 does not say which, and with weight decay "
+            "they differ",
+            "say which: --optimizer adam or --optimizer adamw",
+        )
+    return False
+
+
+def _sgd(group: Group, terms: int) -> Call:
+    rate, momentum = number(group["lr"]) * terms, number(group["momentum"])
+    decay = _decayed(group)
+    if not momentum:
+        return chained(_maximised(group), decay, call("optax.sgd", rate))
+    if group["dampening"]:  # torch leaves the first gradient undamped: that step is over
+        damped = call("optax.scale", 1 - number(group["dampening"]))
+        return chained(
+            _maximised(group),
+            decay,
+            damped,
+            call("optax.trace", decay=momentum),
+            call("optax.scale_by_learning_rate", rate),
+        )
+    nesterov = {"nesterov": True} if group.get("nesterov") else {}
+    return chained(_maximised(group), decay, call("optax.sgd", rate, momentum=momentum, **nesterov))
+
+
+def _adam_call(name: str, *, decoupled: bool) -> Callable[[Group, int], Call]:
+    def made(group: Group, terms: int) -> Call:
+        b1, b2 = map(number, group["betas"])
+        rate = number(group["lr"]) * terms
+        options: dict[str, Any] = {"b1": b1, "b2": b2, "eps": number(group["eps"])}
+        if decoupled:  # each of the terms decays alone, so their sum decays as one of them
+            options["weight_decay"] = number(group["weight_decay"]) / terms
+        decay = None if decoupled else _decayed(group)
+        return chained(_maximised(group), decay, call(name, rate, **options))
+
+    return made
+
+
+def _lion(group: Group, terms: int) -> Call:
+    b1, b2 = map(number, group["betas"])
+    decay = number(group["weight_decay"]) / terms
+    rate = number(group["lr"]) * terms
+    return call("optax.lion", rate, b1=b1, b2=b2, weight_decay=decay)
+
+
+def _adafactor(group: Group, terms: int) -> Call:
+    eps1, eps2 = group["eps"]
+    options = {
+        "beta2_decay": number(group["beta2_decay"]),
+        "eps1": None if eps1 is None else number(eps1),
+        "eps2": number(eps2),
+        "d": number(group["d"]),
+        "weight_decay": number(group["weight_decay"]),
+    }
+    made = Call(
+        "transforms.adafactor", (number(group["lr"]),), tuple(options.items()), arranged=True
+    )
+    return chained(_maximised(group), made)
+
+
+def _hf_adafactor(group: Group, terms: int) -> Call:
+    rate = None if group["lr"] is None else number(group["lr"])
+    options = {
+        "eps": tuple(map(number, group["eps"])),
+        "clip_threshold": number(group["clip_threshold"]),
+        "decay_rate": number(group["decay_rate"]),
+        "beta1": None if group["beta1"] is None else number(group["beta1"]),
+        "weight_decay": number(group["weight_decay"]),
+        "scale_parameter": bool(group["scale_parameter"]),
+        "relative_step": bool(group["relative_step"]),
+        "warmup_init": bool(group["warmup_init"]),
+    }
+    return Call("transforms.hf_adafactor", (rate,), tuple(options.items()), arranged=True)
+
+
+def _decayed(group: Group) -> Call | None:
+    decay = number(group["weight_decay"])
+    return call("optax.add_decayed_weights", decay) if decay else None
+
+
+def _maximised(group: Group) -> Call | None:
+    return call("optax.scale", -1.0) if group.get("maximize") else None
+
+
+def number(value: Any) -> float:
+    """A hyper-parameter as a number; torch allows a tensor of one element."""
+    return float(value.item() if hasattr(value, "item") else value)
+
+
+_ADAM = {"exp_avg": "mu", "exp_avg_sq": "nu"}
+_AMSGRAD = {**_ADAM, "max_exp_avg_sq": "nu_max"}
+_AMSGRAD_NOTE = (
+    "optax.amsgrad takes the maximum of the corrected second moments, torch of the uncorrected: "
+    "converters.optimizer.transforms has torch's"
+)
+SGD = Kind("sgd", {"momentum_buffer": "trace"}, _sgd, coupled=True)
+_ADAMS = {
+    (False, False): Kind("adam", _ADAM, _adam_call("optax.adam", decoupled=False), coupled=True),
+    (True, False): Kind("adamw", _ADAM, _adam_call("optax.adamw", decoupled=True)),
+    (False, True): Kind(
+        "adam",
+        _AMSGRAD,
+        _adam_call("transforms.amsgrad", decoupled=False),
+        coupled=True,
+        note=_AMSGRAD_NOTE,
+    ),
+    (True, True): Kind(
+        "adamw", _AMSGRAD, _adam_call("transforms.amsgradw", decoupled=True), note=_AMSGRAD_NOTE
+    ),
+}
+LION = Kind(
+    "lion",
+    {"exp_avg": "mu"},
+    _lion,
+    note="Lion counts no steps in torch: optax's count is 0, and nothing reads it. Its option "
+    "decoupled_weight_decay, which the state does not have, divides weight decay by the first lr",
+)
+_OTHER_AXES = (
+    "optax.adafactor factors other axes, with other epsilons: converters.optimizer.transforms has "
+    "this one, with its moments in torch's arrangement"
+)
+ADAFACTOR = Kind(
+    "adafactor",
+    {"row_var": "row", "col_var": "col", "variance": "v"},
+    _adafactor,
+    elementwise=False,
+    note=_OTHER_AXES,
+)
+HF_ADAFACTOR = Kind(
+    "adafactor",
+    {
+        "exp_avg_sq_row": "row",
+        "exp_avg_sq_col": "col",
+        "exp_avg_sq": "v",
+        "exp_avg": "mu",
+    },
+    _hf_adafactor,
+    elementwise=False,
+    note=_OTHER_AXES,
+)

@@ -1,0 +1,178 @@
+"""The moments of a torch optimizer as arrays: each arranged as the weight that it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from converters.checkpoint.dtypes import torch_to_numpy
+from converters.errors import OptimizerError
+from converters.layers.join import SUM
+from converters.mapping.leaves import PlannedLeaf
+from converters.optimizer.kinds import Kind, number
+from converters.optimizer.torch_state import TorchOptimizer
+
+Array = np.ndarray[Any, Any]
+
+FROZEN = "frozen"
+# Two biases of which torch computes the same gradient; its kernels may add it up in another order.
+_EQUAL = 1e-5
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """An array of the pytree and the part of the optimizer that updates it.
+
+    Attributes:
+        leaf: the array.
+        label: "group0", "group0_step40_sum2", or "frozen".
+        group: number of the torch group; -1 if frozen.
+        step: how many steps its parameters have taken; None where torch does not count.
+        terms: of how many torch tensors it is the sum; 1 where it is none.
+    """
+
+    leaf: PlannedLeaf
+    label: str
+    group: int
+    step: int | None
+    terms: int
+
+
+def label_leaves(
+    optimizer: TorchOptimizer,
+    kind: Kind,
+    leaves: Iterable[PlannedLeaf],
+    position_of: Mapping[str, int],
+) -> list[Labelled]:
+    """Every array of parameters with its label.
+
+    Raises:
+        OptimizerError: the pieces of an array are in several groups, or at several steps, or it is a
+            sum whose terms the optimizer would not move alike; all of them are named.
+    """
+    problems: list[str] = []
+    found: list[Labelled] = []
+    for leaf in leaves:
+        positions = {
+            piece.key: position_of[piece.key] for piece in leaf.pieces if piece.key in position_of
+        }
+        active = {
+            key: position
+            for key, position in positions.items()
+            if _trained(optimizer, position, kind)
+        }
+        if not active:
+            found.append(Labelled(leaf, FROZEN, -1, None, 1))
+            continue
+        if len(active) < len({piece.key for piece in leaf.pieces}):
+            problems.append(f"{leaf.path}: only some of its tensors were trained")
+            continue
+        groups = {optimizer.group_of(position) for position in active.values()}
+        steps = {_step(optimizer, position) for position in active.values()}
+        if len(groups) > 1 or len(steps) > 1:
+            problems.append(f"{leaf.path}: its tensors are in several groups or at several steps")
+            continue
+        terms = len(leaf.pieces) if leaf.join == SUM else 1
+        reason = _unlike(optimizer, kind, leaf, active) if terms > 1 else ""
+        if reason:
+            problems.append(f"{leaf.path}: {reason}")
+            continue
+        found.append(Labelled(leaf, "", groups.pop(), steps.pop(), terms))
+    if problems:
+        shown = ", ".join(problems[:8]) + (
+            f" and {len(problems) - 8} more" if len(problems) > 8 else ""
+        )
+        raise OptimizerError(
+            f"{optimizer.source}: {shown}",
+            "convert to a layout whose arrays hold one torch tensor each",
+        )
+    return _labelled(found)
+
+
+def _labelled(found: Sequence[Labelled]) -> list[Labelled]:
+    """The shortest labels that tell the groups, steps and sums apart."""
+    steps: dict[int, set[int | None]] = {}
+    for one in found:
+        steps.setdefault(one.group, set()).add(one.step)
+    named = []
+    for one in found:
+        label = one.label or f"group{one.group}"
+        if one.label != FROZEN and len(steps[one.group]) > 1:
+            label += f"_step{one.step}"
+        if one.terms > 1:
+            label += f"_sum{one.terms}"
+        named.append(Labelled(one.leaf, label, one.group, one.step, one.terms))
+    return named
+
+
+def moment_arrays(
+    optimizer: TorchOptimizer,
+    kind: Kind,
+    labelled: Iterable[Labelled],
+    position_of: Mapping[str, int],
+) -> dict[str, Array]:
+    """Name → array: `mu/params/dense/kernel`, `count/group0`; for Adafactor `row/dense.weight`."""
+    arrays: dict[str, Array] = {}
+    for one in labelled:
+        if one.label == FROZEN:
+            continue
+        if one.step is not None or kind.moments.get("exp_avg") == "mu":
+            arrays[f"count/{one.label}"] = np.asarray(one.step or 0, np.int32)
+        entries = {
+            piece.key: optimizer.state.get(position_of[piece.key], {}) for piece in one.leaf.pieces
+        }
+        for torch_name, name in kind.moments.items():
+            tensors = {
+                key: torch_to_numpy(value[torch_name], f"{key}: {torch_name}")
+                for key, value in entries.items()
+                if value.get(torch_name) is not None
+            }
+            if not tensors:
+                continue
+            if not kind.elementwise:
+                arrays |= {f"{name}/{key}": tensor for key, tensor in tensors.items()}
+            elif one.terms > 1:  # the terms' moments are equal: those of the sum's gradient
+                arrays[f"{name}/{one.leaf.path}"] = one.leaf.pieces[0].take(
+                    tensors[one.leaf.pieces[0].key]
+                )
+            else:
+                arrays[f"{name}/{one.leaf.path}"] = one.leaf.read(tensors.__getitem__)
+    return arrays
+
+
+def _trained(optimizer: TorchOptimizer, position: int, kind: Kind) -> bool:
+    """Whether a parameter ever had a gradient; SGD without momentum keeps nothing that tells."""
+    entries = optimizer.state.get(position, {})
+    if any(entries.get(name) is not None for name in kind.moments):
+        return True
+    group = optimizer.groups[optimizer.group_of(position)]
+    return kind.name == "sgd" and not number(group["momentum"])
+
+
+def _step(optimizer: TorchOptimizer, position: int) -> int | None:
+    step = optimizer.state.get(position, {}).get("step")
+    return None if step is None else int(number(step))
+
+
+def _unlike(
+    optimizer: TorchOptimizer, kind: Kind, leaf: PlannedLeaf, positions: Mapping[str, int]
+) -> str:
+    """Why the terms of a sum do not move as one array would; "" if they do."""
+    if not kind.elementwise:
+        return f"a sum of {len(leaf.pieces)} tensors, which Adafactor scales each by its own size"
+    group = optimizer.groups[optimizer.group_of(next(iter(positions.values())))]
+    if kind.coupled and number(group["weight_decay"]):
+        return f"a sum of {len(leaf.pieces)} tensors, whose weight decay enters the moments"
+    for name in kind.moments:
+        values = [optimizer.state.get(positions[piece.key], {}).get(name) for piece in leaf.pieces]
+        taken = [
+            piece.take(torch_to_numpy(value, name))
+            for piece, value in zip(leaf.pieces, values, strict=True)
+            if value is not None
+        ]
+        if any(not np.allclose(one, taken[0], rtol=_EQUAL, atol=0) for one in taken[1:]):
+            return f"a sum of {len(leaf.pieces)} tensors, whose moments ({name}) differ"
+    return ""

@@ -1,0 +1,141 @@
+"""The state dict of a torch optimizer: read without running code."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from converters.checkpoint.reader import COPY_AGAIN, read_start
+from converters.errors import (
+    CheckpointDamagedError,
+    CheckpointHoldsCodeError,
+    MissingDependencyError,
+    OptimizerError,
+)
+
+
+@dataclass(frozen=True)
+class TorchOptimizer:
+    """What `optimizer.state_dict()` gave.
+
+    Attributes:
+        source: what to call it in messages.
+        groups: `param_groups`: options, and `params`, the positions of its parameters.
+        state: position → name → tensor or number.
+    """
+
+    source: str
+    groups: tuple[Mapping[str, Any], ...]
+    state: Mapping[int, Mapping[str, Any]]
+
+    @property
+    def positions(self) -> list[int]:
+        """Of all parameters, group by group."""
+        return [position for group in self.groups for position in group["params"]]
+
+    @property
+    def names(self) -> set[str]:
+        """Of the entries of the state."""
+        return {name for entries in self.state.values() for name in entries}
+
+    def group_of(self, position: int) -> int:
+        """The number of the group that a parameter is in."""
+        return next(index for index, group in enumerate(self.groups) if position in group["params"])
+
+
+def read_optimizer(
+    source: Path | str | Mapping[str, Any], key: str | None = None
+) -> TorchOptimizer:
+    """The optimizer's state dict in a file of `torch.save`, or in memory.
+
+    Args:
+        source: the file of `optimizer.state_dict()`, a training checkpoint, or such a dict.
+        key: the entry of a training checkpoint; None: the only one that is of an optimizer.
+
+    Raises:
+        CheckpointNotFoundError, CheckpointDamagedError, CheckpointHoldsCodeError: it cannot be read.
+        OptimizerError: no optimizer's state dict is in it, or several.
+    """
+    name = "the state dict" if isinstance(source, Mapping) else str(source)
+    loaded = source if isinstance(source, Mapping) else _load(Path(source))
+    found = _find(name, loaded, key)
+    return _checked(name, found["state"], found["param_groups"])
+
+
+def _find(name: str, loaded: Any, key: str | None) -> Mapping[str, Any]:
+    if key is not None:
+        loaded = loaded.get(key) if isinstance(loaded, Mapping) else None
+        if not _is_optimizer(loaded):
+            raise OptimizerError(f'{name} has no optimizer state under "{key}"', "choose another")
+        return loaded
+    if _is_optimizer(loaded):
+        return loaded
+    inside = loaded if isinstance(loaded, Mapping) else {}
+    nested = {entry: value for entry, value in inside.items() if _is_optimizer(value)}
+    for entry, value in inside.items():  # Lightning keeps a list
+        if isinstance(value, Sequence) and len(value) == 1 and _is_optimizer(value[0]):
+            nested[entry] = value[0]
+    if len(nested) == 1:
+        return next(iter(nested.values()))
+    if nested:
+        choice = ", ".join(f'"{entry}"' for entry in nested)
+        raise OptimizerError(f"{name} has several optimizer states: {choice}", "choose one")
+    raise OptimizerError(
+        f"{name} has no optimizer state (state and param_groups)", "save optimizer.state_dict()"
+    )
+
+
+def _is_optimizer(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and isinstance(value.get("state"), Mapping)
+        and isinstance(value.get("param_groups"), Sequence)
+    )
+
+
+def _checked(name: str, state: Mapping[Any, Any], groups: Sequence[Any]) -> TorchOptimizer:
+    whole = bool(groups) and all(
+        isinstance(group, Mapping) and isinstance(group.get("params"), Sequence) for group in groups
+    )
+    positions = [position for group in groups for position in group["params"]] if whole else []
+    if (
+        not whole
+        or not all(isinstance(position, int) for position in positions)
+        or len(set(positions)) != len(positions)
+        or not all(isinstance(entries, Mapping) for entries in state.values())
+        or not set(state) <= set(positions)
+    ):
+        raise OptimizerError(
+            f"{name}: its groups and its state do not belong together",
+            "save optimizer.state_dict() of a torch optimizer",
+        )
+    return TorchOptimizer(name, tuple(groups), state)
+
+
+def _load(path: Path) -> Any:
+    read_start(path, 1)
+    try:
+        import torch
+    except ImportError:
+        raise MissingDependencyError(
+            f"{path} is a file of torch.save, and torch is not installed",
+            'pip install "tpu-migrate[torch]"',
+        ) from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise CheckpointHoldsCodeError(
+                f"{path} is a pickle that is more than tensors and plain values: nothing was "
+                f"executed ({str(error)[:120]})",
+                "save the state dicts alone: torch.save(optimizer.state_dict(), path)",
+            ) from None
+        except Exception as error:
+            raise CheckpointDamagedError(
+                f"{path} is truncated or damaged ({str(error)[:160]})", COPY_AGAIN
+            ) from None
