@@ -28,7 +28,7 @@ class Details:
         wrapped: how many modules are a DistributedDataParallel.
         zeroed: calls of `zero_grad` since the step before.
         inputs: of each call of a model with gradients since the step before, for each of its tensors:
-            its shape, and sum and sum of squares of its elements.
+            its shape, the sum of its elements with rising weights, and of their squares.
         labels: the same of the targets of the loss functions.
         dtypes: those of the results of matrix multiplications, by module, as far as new.
     """
