@@ -100,7 +100,7 @@ def scan_leaves(
     found = _families(leaves)
     paths = [family.path for family in found]
     left = [f"{path} is no repeated block" for path in blocks or () if path not in paths]
-    chosen = []
+    chosen: list[Family] = []
     for family in found:
         if blocks is not None and family.path not in blocks:
             continue
@@ -120,11 +120,11 @@ def scan_leaves(
     stacked: list[PlannedLeaf] = []
     members: dict[str, list[PlannedLeaf]] = {}
     for leaf in leaves:
-        family = next((one for one in chosen if _index(leaf.path, one) is not None), None)
-        if family is None:
+        its_own = next((one for one in chosen if _index(leaf.path, one) is not None), None)
+        if its_own is None:
             stacked.append(leaf)
         else:
-            members.setdefault(_without_number(leaf.path, family), []).append(leaf)
+            members.setdefault(_without_number(leaf.path, its_own), []).append(leaf)
     for path, its in members.items():
         family = next(one for one in chosen if path.startswith(f"{one.path}/"))
         its.sort(key=lambda leaf: _index(leaf.path, family) or 0)
