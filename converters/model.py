@@ -39,14 +39,28 @@ def load_model(spec: str) -> Any:
     location, _, name = spec.rpartition(":")
     if not location or not name:
         raise ModelLoadError(f"{spec!r} does not name a model", _FORMS)
-    is_file = location.endswith(".py")
-    with _importable(Path(location).resolve().parent if is_file else Path.cwd()):
-        module = _run(spec, "importing", lambda: _import(location, is_file))
+    with imported(spec, location) as module:
         try:
             factory = attrgetter(name)(module)
         except AttributeError:
             raise ModelLoadError(f"{location} has no {name}", _FORMS) from None
         return require_module(spec, factory if _is_module(factory) else build(spec, factory))
+
+
+@contextmanager
+def imported(where: str, location: str) -> Iterator[ModuleType]:
+    """The user's module or file, run; what is beside it can be imported as long as this lasts.
+
+    Args:
+        where: what to call it in an error.
+        location: `pkg.mod` or `path/file.py`.
+
+    Raises:
+        ModelLoadError: it is not there, or raised.
+    """
+    is_file = location.endswith(".py")
+    with _importable(Path(location).resolve().parent if is_file else Path.cwd()):
+        yield _run(where, "importing", lambda: _import(location, is_file))
 
 
 def load_config_model(folder: Path) -> Any:
