@@ -33,7 +33,7 @@ def atomic_write(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
             # Someone may have made the target meanwhile: ask again just before taking its name.
             require_writable(path, overwrite=overwrite)
             temporary.replace(path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except OSError as error:
             raise OutputError(
                 f"{path} cannot be written ({error.strerror or error})", "choose another output"
@@ -60,7 +60,7 @@ def require_writable(path: Path, *, overwrite: bool) -> None:
         )
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Put the new name itself on disk: without it a power cut may undo the rename."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

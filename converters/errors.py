@@ -162,6 +162,25 @@ class OptimizerError(ConversionError):
     """
 
 
+class NotFiniteError(ConversionError):
+    """Some numbers of the checkpoint are NaN or infinite, and that was to fail (`--fail-on-nonfinite`).
+
+    Nothing was written. All such arrays are in `paths`.
+
+    Remedy: take a checkpoint from before the training diverged, or convert without that option.
+    """
+
+    SHOWN = 5
+
+    def __init__(self, output: str, paths: Sequence[str]) -> None:
+        more = f" and {len(paths) - self.SHOWN} more" if len(paths) > self.SHOWN else ""
+        super().__init__(
+            f"{output} is not written: NaN or infinity in {', '.join(paths[: self.SHOWN])}{more}",
+            "take an earlier checkpoint, or convert without --fail-on-nonfinite",
+        )
+        self.paths = tuple(paths)
+
+
 class RefusedKeysError(ConversionError):
     """Some keys have no place in the model, or the model needs keys that are not there.
 

@@ -92,11 +92,11 @@ def test_nest_and_flatten_are_inverse():
 
 @FORMATS
 def test_an_error_while_writing_leaves_nothing(tmp_path, form):
-    def interrupted():
-        raise KeyboardInterrupt
+    def fails():
+        raise ZeroDivisionError
 
-    stops = Leaf("params/z", TensorInfo((2,), "float32"), interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    stops = Leaf("params/z", TensorInfo((2,), "float32"), fails)
+    with pytest.raises(ZeroDivisionError):
         write_pytree(tmp_path / "x", [*leaves(), stops], form)
     assert list(tmp_path.iterdir()) == []
 
@@ -119,11 +119,12 @@ def test_a_kill_while_writing_leaves_nothing_that_loads(tmp_path, refused):
         [sys.executable, script, output], env=os.environ | {"PYTHONPATH": str(root)}, check=False
     )
     assert run.returncode == -signal.SIGKILL
-    left = list(folder.iterdir())
-    assert [path.suffix for path in left] == [".tmp"]  # it was killed in the midst of writing
-    assert left[0].stat().st_size > 0
-    with refused(CheckpointDamagedError):
-        load_pytree(left[0])
+    left = sorted(folder.iterdir())  # it was killed in the midst of writing
+    assert [path.name for path in left] == [".x.safetensors.partial", f"{left[0].name}.journal"]
+    assert left[0].stat().st_size > 800_000
+    for path in left:
+        with refused(CheckpointDamagedError):
+            load_pytree(path)
     write_pytree(output, leaves(), "safetensors")  # and it can be run again
     assert "params" in load_pytree(output)
 

@@ -1,0 +1,17 @@
+"""Flax pytrees on disk: safetensors, msgpack, orbax, and straight onto a device mesh; read again."""
+
+from converters.output.fingerprint import recipe_of
+from converters.output.load import load_pytree
+from converters.output.stream import Progress
+from converters.output.units import leaves_of
+from converters.output.write import Written, WrittenLeaf, write_pytree
+
+__all__ = [
+    "Progress",
+    "Written",
+    "WrittenLeaf",
+    "leaves_of",
+    "load_pytree",
+    "recipe_of",
+    "write_pytree",
+]

@@ -1,0 +1,93 @@
+"""Copying an array into another arrangement at the speed of memory.
+
+numpy copies a transposed matrix element by element along whole columns: where the rows are a multiple of
+4096 bytes apart, which they are in most models, all of a column's lines fall into the same few sets of the
+cache and push each other out. A block that is first copied as it lies, with rows a little further apart,
+and then transposed from the cache takes a ninth of the time (bfloat16 4096 x 14336: 0.27 → 2.5 GB/s a core
+of a Xeon with AVX-512; blocks without the copy: 1.6, torch: 0.9).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+# Measured best among 16 KB to 2 MB: the block stays in the second-level cache.
+_BLOCK_BYTES = 256 * 1024
+_BLOCK_ROWS = 512
+_PADDING_BYTES = 64
+_SMALL_BYTES = 64 * 1024
+
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def copy_arranged(target: Array, source: Array) -> None:
+    """Copy `source` into `target`, arrays of one shape and dtype, whatever their strides."""
+    unsigned = _UNSIGNED.get(source.dtype.itemsize)
+    if unsigned is not None:  # ml_dtypes' own loops are slower than those of plain integers
+        target, source = target.view(unsigned), source.view(unsigned)
+    order = _memory_order(source)
+    last = source.ndim - 1
+    if source.nbytes < _SMALL_BYTES or order[-1] == last or source.shape[last] == 1:
+        np.copyto(target, source)
+        return
+    sides = _block_sides(source, order)
+    buffer = np.empty(sum(_buffer_size(source, order, sides)), source.dtype)
+    back = tuple(order.index(axis) for axis in range(source.ndim))
+    for index in _blocks(source.shape, sides):
+        block = source[index].transpose(order)
+        held = _padded(buffer, block.shape)
+        np.copyto(held, block)
+        np.copyto(target[index], held.transpose(back))
+
+
+def _memory_order(array: Array) -> tuple[int, ...]:
+    """The axes from the farthest apart in memory to the nearest; those of one place come first."""
+    return tuple(
+        sorted(
+            range(array.ndim),
+            key=lambda axis: (array.shape[axis] != 1, -abs(array.strides[axis])),
+        )
+    )
+
+
+def _block_sides(source: Array, order: tuple[int, ...]) -> dict[int, int]:
+    last = source.ndim - 1
+    sides = dict.fromkeys(range(source.ndim), 1)
+    sides[last] = min(_BLOCK_ROWS, source.shape[last])
+    left = _BLOCK_BYTES // (source.dtype.itemsize * sides[last])
+    for axis in reversed(order):
+        if axis != last:
+            sides[axis] = max(1, min(source.shape[axis], left))
+            left //= sides[axis]
+    return sides
+
+
+def _buffer_size(source: Array, order: tuple[int, ...], sides: dict[int, int]) -> tuple[int, int]:
+    shape = [sides[axis] for axis in order]
+    first = next((side for side in shape if side > 1), 1)
+    padding = _PADDING_BYTES // source.dtype.itemsize
+    return math.prod(shape), padding * first
+
+
+def _padded(buffer: Array, shape: tuple[int, ...]) -> Array:
+    """An array of this shape in the buffer, the rows of its first long axis a little apart."""
+    first = next((axis for axis, side in enumerate(shape) if side > 1), 0)
+    rows, row = shape[first], math.prod(shape[first + 1 :])
+    apart = row + _PADDING_BYTES // buffer.dtype.itemsize
+    return buffer[: rows * apart].reshape(rows, apart)[:, :row].reshape(shape)
+
+
+def _blocks(shape: tuple[int, ...], sides: dict[int, int]) -> Iterator[tuple[slice, ...]]:
+    return itertools.product(
+        *(
+            [slice(start, start + sides[axis]) for start in range(0, side, sides[axis])]
+            for axis, side in enumerate(shape)
+        )
+    )

@@ -1,0 +1,67 @@
+"""What tells one conversion from another, so that only the same one is resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from converters.mapping.leaves import PlannedLeaf
+from converters.output.layouts import FileLayout
+
+_INDEX_SUFFIX = ".index.json"
+
+
+def fingerprint_of(layout: FileLayout, recipe: str) -> str:
+    """A digest of the file's whole frame and of the recipe of its values."""
+    digest = hashlib.sha256(recipe.encode())
+    for offset, text in layout.frame:
+        digest.update(offset.to_bytes(8, "little") + text)
+    return digest.hexdigest()
+
+
+def recipe_of(leaves: Sequence[PlannedLeaf], checkpoint: Path | None) -> str:
+    """What determines the values: each leaf's tensors and their arrangement, and the checkpoint's files.
+
+    Args:
+        leaves: of the plan.
+        checkpoint: the path that was opened; None for one in memory, which cannot be told from another.
+    """
+    steps = [
+        [
+            leaf.path,
+            leaf.info.dtype,
+            str(leaf.join),
+            [[piece.key, str(piece.layout), str(piece.part)] for piece in leaf.pieces],
+        ]
+        for leaf in leaves
+    ]
+    files = [] if checkpoint is None else _states(_files(checkpoint))
+    return json.dumps([sorted(steps, key=lambda step: str(step[0])), files])
+
+
+def _files(checkpoint: Path) -> list[Path]:
+    """The files that the checkpoint's values may come from."""
+    if checkpoint.is_dir():
+        # The output may come to lie in the same folder: what it is named is no weights' name.
+        return [
+            path
+            for path in checkpoint.rglob("*")
+            if path.is_file() and not path.name.startswith(".") and ".flax." not in path.name
+        ]
+    if checkpoint.name.endswith(_INDEX_SUFFIX):
+        try:
+            names = set(json.loads(checkpoint.read_text("utf-8"))["weight_map"].values())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            names = set()
+        return [checkpoint, *(checkpoint.parent / str(name) for name in names)]
+    return [checkpoint]
+
+
+def _states(paths: Iterable[Path]) -> list[list[str | int]]:
+    found: list[list[str | int]] = []
+    for path in sorted(paths):
+        state = path.stat()
+        found.append([str(path.resolve()), state.st_size, state.st_mtime_ns])
+    return found

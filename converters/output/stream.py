@@ -1,0 +1,257 @@
+"""The values of all leaves into a file: read, rearranged, examined and written slab by slab, on all cores.
+
+A pool of threads takes slabs in the order of the file. numpy and the system calls let the other threads run,
+and the kernel lets one at a time write to a file: while one writes another rearranges. How much of the
+checkpoint is in memory at once is bounded by the largest stretch (`Unit`) of it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from converters.checkpoint.dtypes import numpy_dtype
+from converters.output.copying import copy_arranged
+from converters.output.examine import check_sum, count_not_finite
+from converters.output.layouts import Placed
+from converters.output.partial_file import PartialFile, Slab
+from converters.output.units import Box, Sliceable, Unit, boxes, units_of
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[int, int], None]
+
+# What of the checkpoint may be open beside the largest unit: enough that small tensors overlap.
+_OPEN_BESIDE = 96 << 20
+# Examined and written at once, so that the second finds it in the cache.
+_PIECE = 1 << 20
+
+
+@dataclass
+class _OpenUnit:
+    """A unit that is open, and how many of its slabs are not written yet."""
+
+    unit: Unit
+    source: Sliceable
+    nbytes: int
+    left: int = 0
+
+
+@dataclass
+class _Task:
+    """A slab to be written."""
+
+    placed: Placed
+    opened: _OpenUnit
+    start: int
+    box: Box
+    contiguous: bool
+
+
+@dataclass
+class _Writing:
+    """A leaf that is being written: slabs are collected until none is lacking."""
+
+    lacking: int
+    slabs: list[Slab] = field(default_factory=list)
+
+
+def stream(
+    file: PartialFile,
+    placed: Sequence[Placed],
+    done: Mapping[str, tuple[Slab, ...]],
+    progress: Progress | None,
+) -> dict[str, tuple[Slab, ...]]:
+    """Write the leaves that are not done yet; each is recorded in the journal when it is whole.
+
+    Returns:
+        Leaf → its slabs, of all leaves.
+    """
+    total = sum(place.leaf.info.nbytes for place in placed)
+    written = dict(done)
+    count = sum(slab.stop - slab.start for slabs in done.values() for slab in slabs)
+    workers = max(2, min(8, os.cpu_count() or 1))
+    buffers = threading.local()
+    tasks = _Tasks([place for place in placed if place.leaf.path not in done])
+    lacking: dict[str, _Writing] = {}
+    pending: dict[Future[Slab], _Task] = {}
+    with ThreadPoolExecutor(workers, "write") as pool:
+        try:
+            while True:
+                while len(pending) < 2 * workers and (task := tasks.next()):
+                    pending[pool.submit(_write, file.descriptor, task, buffers)] = task
+                if not pending:
+                    break
+                finished, _ = wait(pending, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    task, slab = pending.pop(future), future.result()
+                    tasks.finished(task)
+                    count += slab.stop - slab.start
+                    _collect(file, task.placed, slab, lacking, written)
+                if progress:
+                    progress(count, total)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    for place in placed:  # those without elements have no slabs
+        if place.leaf.path not in written:
+            written[place.leaf.path] = ()
+            file.record(place.leaf.path, ())
+    return written
+
+
+def _collect(
+    file: PartialFile,
+    placed: Placed,
+    slab: Slab,
+    lacking: dict[str, _Writing],
+    written: dict[str, tuple[Slab, ...]],
+) -> None:
+    path = placed.leaf.path
+    writing = lacking.setdefault(path, _Writing(placed.leaf.info.nbytes))
+    writing.slabs.append(slab)
+    writing.lacking -= slab.stop - slab.start
+    if writing.lacking == 0:
+        slabs = tuple(sorted(writing.slabs, key=lambda slab: slab.start))
+        written[path] = slabs
+        file.record(path, slabs)
+        del lacking[path]
+
+
+class _Tasks:
+    """The slabs in the order of the file, as far as memory allows to open their units."""
+
+    def __init__(self, placed: Sequence[Placed]) -> None:
+        self._units = deque((place, unit) for place in placed for unit in units_of(place.leaf))
+        self._slabs: Iterator[_Task] = iter(())
+        self._open = 0
+        sizes = [self._size(place, unit) for place, unit in self._units]
+        self._limit = max(sizes, default=0) + _OPEN_BESIDE
+
+    def next(self) -> _Task | None:
+        """The next slab; None if there is none, or others have to be finished first."""
+        while (task := next(self._slabs, None)) is None:
+            if not self._units:
+                return None
+            size = self._size(*self._units[0])
+            if self._open and self._open + size > self._limit:
+                return None
+            self._open_unit(*self._units.popleft(), size)
+        return task
+
+    def finished(self, task: _Task) -> None:
+        """A slab is written: let go of its unit if it was the last."""
+        opened = task.opened
+        opened.left -= 1
+        if opened.left == 0:
+            self._open -= opened.nbytes
+            del opened.source
+            opened.unit.release()
+
+    def _open_unit(self, placed: Placed, unit: Unit, size: int) -> None:
+        source = unit.open()
+        _require_announced(placed, unit, source)
+        self._open += size
+        contiguous = isinstance(source, np.ndarray) and source.flags.c_contiguous
+        itemsize = numpy_dtype(placed.leaf.info.dtype, placed.leaf.path).itemsize
+        opened = _OpenUnit(unit, source, size)
+        slabs = [
+            _Task(placed, opened, unit.start + start, box, contiguous)
+            for start, box in boxes(unit.shape, itemsize, contiguous=contiguous)
+        ]
+        opened.left = len(slabs)
+        if not slabs:
+            self._open -= size
+        self._slabs = iter(slabs)
+
+    @staticmethod
+    def _size(placed: Placed, unit: Unit) -> int:
+        itemsize = numpy_dtype(placed.leaf.info.dtype, placed.leaf.path).itemsize
+        size = itemsize
+        for side in unit.shape:
+            size *= side
+        return size
+
+
+def _require_announced(placed: Placed, unit: Unit, source: Sliceable) -> None:
+    leaf = placed.leaf
+    if source.shape != unit.shape or (source.dtype.name != leaf.info.dtype and not leaf.cast):
+        # The frame is determined already: a file that contradicts it must never be completed.
+        raise RuntimeError(f"{leaf.path}: announced {leaf.info}, got {source.shape} {source.dtype}")
+
+
+def _write(descriptor: int, task: _Task, buffers: threading.local) -> Slab:
+    info = task.placed.leaf.info
+    array = np.asarray(task.opened.source[task.box])  # of no axes numpy gives a scalar
+    if array.dtype.name != info.dtype:
+        array = array.astype(numpy_dtype(info.dtype, task.placed.leaf.path))
+    if not array.flags.c_contiguous:
+        array = _arranged(array, buffers)
+    data = array.reshape(-1).view(np.uint8)
+    total, not_finite = 0, 0
+    for start in range(0, data.size, _PIECE):
+        piece = data[start : start + _PIECE]
+        total = check_sum(piece, total)
+        not_finite += count_not_finite(piece, info.dtype)
+        first = task.start + start
+        for span in task.placed.spans(first, first + piece.size):
+            write_all(descriptor, piece[span.start - first : span.stop - first], span.offset)
+    return Slab(task.start, task.start + data.size, total, not_finite)
+
+
+def _arranged(array: Array, buffers: threading.local) -> Array:
+    """The array in row-major order, in this thread's buffer."""
+    held = getattr(buffers, "held", None)
+    if held is None or held.size < array.nbytes:
+        held = buffers.held = np.empty(array.nbytes, np.uint8)
+    target = held[: array.nbytes].view(array.dtype).reshape(array.shape)
+    copy_arranged(target, array)
+    return target
+
+
+def write_all(descriptor: int, data: Array, offset: int) -> None:
+    """Write all bytes at an offset: one call may write fewer."""
+    done = 0
+    while done < data.size:
+        done += os.pwrite(descriptor, data[done:].data, offset + done)
+
+
+def verified(
+    descriptor: int, placed: Sequence[Placed], claimed: Mapping[str, tuple[Slab, ...]]
+) -> dict[str, tuple[Slab, ...]]:
+    """Those leaves of a journal whose bytes in the file have the sums that it says."""
+    held = np.empty(_PIECE, np.uint8)
+    return {
+        place.leaf.path: claimed[place.leaf.path]
+        for place in placed
+        if place.leaf.path in claimed
+        and _covers(claimed[place.leaf.path], place.leaf.info.nbytes)
+        and all(_holds(descriptor, place, slab, held) for slab in claimed[place.leaf.path])
+    }
+
+
+def _covers(slabs: Sequence[Slab], nbytes: int) -> bool:
+    end = 0
+    for slab in slabs:
+        if slab.start != end or slab.stop <= slab.start:
+            return False
+        end = slab.stop
+    return end == nbytes
+
+
+def _holds(descriptor: int, placed: Placed, slab: Slab, held: Array) -> bool:
+    total = 0
+    for start in range(slab.start, slab.stop, _PIECE):
+        stop = min(start + _PIECE, slab.stop)
+        for span in placed.spans(start, stop):
+            part = held[span.start - start : span.stop - start]
+            if os.preadv(descriptor, [part.data], span.offset) != part.size:
+                return False
+        total = check_sum(held[: stop - start], total)
+    return total == slab.sum

@@ -1,0 +1,168 @@
+"""What a leaf's bytes come from: stretches of it, each read from its own tensor, in slabs of bounded size."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.reader import Checkpoint
+from converters.layers.join import Alone, Concat, Join, Stack
+from converters.layers.layout import Chain, Layout, Merge, Split, chain
+from converters.mapping.leaves import Piece, PlannedLeaf
+from converters.output.joined import Joined
+
+Array = np.ndarray[Any, Any]
+Box = tuple[slice, ...]
+
+SLAB_BYTES = 16 << 20
+# A slab of a transposed matrix has at least so many rows (columns of the tensor), so that what is read of
+# each row of the tensor is not shorter than a few lines of the cache.
+_SLAB_ROWS = 256
+_SLAB_LIMIT = 64 << 20
+
+
+class Sliceable(Protocol):
+    """An array, or what gives parts of one on demand."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sides."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Its element type."""
+
+    def __getitem__(self, box: Box, /) -> Array:
+        """The part in this box."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A stretch of a leaf's bytes.
+
+    Attributes:
+        start: its first byte in the leaf.
+        shape: of the array that has these bytes in row-major order. Its elements are the leaf's, its sides
+            need not be: axes that only the leaf's shape joins are apart here, so that no copy is made.
+        open: gives the array, or what gives its parts.
+        release: lets go of what `open` mapped into memory.
+    """
+
+    start: int
+    shape: tuple[int, ...]
+    open: Callable[[], Sliceable]
+    release: Callable[[], None]
+
+
+def leaves_of(
+    planned: Sequence[PlannedLeaf], checkpoint: Checkpoint, *, cast: bool = False
+) -> list[Leaf]:
+    """The leaves of a plan, to be written from a checkpoint piece by piece.
+
+    Args:
+        planned: the plan's leaves.
+        checkpoint: where their tensors are.
+        cast: whether tensors of another dtype than the leaf's are to be cast to it.
+    """
+    return [
+        Leaf(
+            leaf.path,
+            leaf.info,
+            partial(_read_whole, leaf, checkpoint, cast),
+            units=partial(planned_units, leaf, checkpoint),
+            cast=cast,
+        )
+        for leaf in planned
+    ]
+
+
+def units_of(leaf: Leaf) -> tuple[Unit, ...]:
+    """The stretches of a leaf, in their order."""
+    if leaf.units is None:
+        return (Unit(0, leaf.info.shape, leaf.read, _nothing),)
+    return leaf.units()
+
+
+def planned_units(leaf: PlannedLeaf, checkpoint: Checkpoint) -> tuple[Unit, ...]:
+    """The stretches of a planned leaf: one for each piece where they follow one another in it."""
+    release = partial(_release, checkpoint)
+    if not _one_after_another(leaf.join):
+        opened = partial(Joined, leaf, checkpoint)
+        keys = [piece.key for piece in leaf.pieces]
+        return (Unit(0, leaf.info.shape, opened, partial(release, keys)),)
+    units = []
+    start = 0
+    itemsize = leaf.info.nbytes // leaf.info.size if leaf.info.size else 1
+    for piece in leaf.pieces:
+        apart = Piece(piece.key, _without_last_reshapes(piece.layout), piece.part)
+        shape = apart.shape(checkpoint.infos[piece.key].shape)
+        read = partial(_take, apart, checkpoint)
+        units.append(Unit(start, shape, read, partial(release, [piece.key])))
+        start += math.prod(shape) * itemsize
+    return tuple(units)
+
+
+def boxes(shape: tuple[int, ...], itemsize: int, *, contiguous: bool) -> Iterator[tuple[int, Box]]:
+    """The slabs of an array, each a stretch of its bytes: first byte and box, in their order."""
+    if 0 in shape:
+        return
+    row, axis = itemsize, len(shape)  # bytes of one place of the axis that is cut
+    while axis and row * shape[axis - 1] <= SLAB_BYTES:
+        axis -= 1
+        row *= shape[axis]
+    if axis == 0:
+        yield 0, tuple(slice(0, side) for side in shape)
+        return
+    axis -= 1
+    rows = max(1, SLAB_BYTES // row)
+    if not contiguous:
+        rows = max(rows, min(_SLAB_ROWS, _SLAB_LIMIT // row))
+    rest = tuple(slice(0, side) for side in shape[axis + 1 :])
+    stretch = row * shape[axis]
+    for number, outer in enumerate(itertools.product(*map(range, shape[:axis]))):
+        before = tuple(slice(place, place + 1) for place in outer)
+        for first in range(0, shape[axis], rows):
+            cut = slice(first, min(first + rows, shape[axis]))
+            yield number * stretch + first * row, (*before, cut, *rest)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _release(checkpoint: Checkpoint, keys: Sequence[str]) -> None:
+    release: Any = getattr(checkpoint, "release", None)  # not every checkpoint holds pages
+    for key in keys if release else ():
+        release(key)
+
+
+def _take(piece: Piece, checkpoint: Checkpoint) -> Array:
+    return piece.take(checkpoint.read(piece.key))
+
+
+def _read_whole(leaf: PlannedLeaf, checkpoint: Checkpoint, cast: bool) -> Array:
+    array = leaf.read(checkpoint.read)
+    if cast and array.dtype.name != leaf.info.dtype:
+        from converters.checkpoint.dtypes import numpy_dtype
+
+        return array.astype(numpy_dtype(leaf.info.dtype, leaf.path))
+    return array
+
+
+def _one_after_another(join: Join) -> bool:
+    return isinstance(join, Alone) or (isinstance(join, Stack | Concat) and join.axis == 0)
+
+
+def _without_last_reshapes(layout: Layout) -> Layout:
+    """The layout up to the last step that moves anything: what follows only names the axes anew."""
+    steps = list(layout.layouts) if isinstance(layout, Chain) else [layout]
+    while steps and isinstance(steps[-1], Merge | Split):
+        steps.pop()
+    return chain(steps)
