@@ -118,7 +118,7 @@ def main(args):
 
     torch.manual_seed(args.seed)
     torch_xla.manual_seed(args.seed)
-    model = shims.sync_batch_norm(Reader()).to(device)
+    model = shims.sync_batch_norm(Reader(depth=args.depth)).to(device)
     average = copy.deepcopy(model).requires_grad_(False)
     ddp_model = DDP(model, gradient_as_bucket_view=True)
     optimizer = make_optimizer(model, args.lr, args.weight_decay)
@@ -194,6 +194,7 @@ def _mp_fn(index_):
     parser.add_argument('--epochs', type=int, default=2)
     parser.add_argument('--schedule-epochs', type=int, default=4)
     parser.add_argument('--examples', type=int, default=128)
+    parser.add_argument('--depth', type=int, default=2)
     parser.add_argument('--batch-size', type=int, default=8)
     parser.add_argument('--accumulate', type=int, default=2)
     parser.add_argument('--lr', type=float, default=3e-3)

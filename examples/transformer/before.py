@@ -112,7 +112,7 @@ def main(args):
     device = torch.device('cuda', local_rank)
 
     torch.manual_seed(args.seed)
-    model = nn.SyncBatchNorm.convert_sync_batchnorm(Reader()).to(device)
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(Reader(depth=args.depth)).to(device)
     average = copy.deepcopy(model).requires_grad_(False)
     ddp_model = DDP(model, device_ids=[local_rank])
     optimizer = make_optimizer(model, args.lr, args.weight_decay)
@@ -186,6 +186,7 @@ if __name__ == '__main__':
     parser.add_argument('--epochs', type=int, default=2)
     parser.add_argument('--schedule-epochs', type=int, default=4)
     parser.add_argument('--examples', type=int, default=128)
+    parser.add_argument('--depth', type=int, default=2)
     parser.add_argument('--batch-size', type=int, default=8)
     parser.add_argument('--accumulate', type=int, default=2)
     parser.add_argument('--lr', type=float, default=3e-3)

@@ -53,8 +53,13 @@ class Gathering:
         self._inputs: deque[_Sums] = deque(maxlen=_MOST_TENSORS)
         self._labels: deque[_Sums] = deque(maxlen=_MOST_TENSORS)
         self._zeroed = 0
-        self._starts: dict[int, torch.Tensor] = {}
-        self._settings: dict[int, tuple[dict[str, Any], ...]] = {}
+        self._starts: weakref.WeakKeyDictionary[torch.optim.Optimizer, torch.Tensor] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._settings: weakref.WeakKeyDictionary[
+            torch.optim.Optimizer, tuple[dict[str, Any], ...]
+        ] = weakref.WeakKeyDictionary()
+        self._living: list[torch.nn.Module] = []
         self._printed: deque[str] = deque(maxlen=_MOST_LINES)
         self._first_sums: tuple[list[str], torch.Tensor] | None = None
         self._optimized: set[str] = set()
@@ -90,9 +95,9 @@ class Gathering:
     def before_step(self, optimizer: torch.optim.Optimizer, held: Sequence[torch.Tensor]) -> None:
         """Look at an optimizer whose step comes now."""
         self.at("step")
-        if id(optimizer) not in self._settings:
+        if optimizer not in self._settings:
             with torch.no_grad():
-                self._starts[id(optimizer)] = _total(held)
+                self._starts[optimizer] = _total(held)
 
     def after_step(
         self,
@@ -114,21 +119,22 @@ class Gathering:
         Returns:
             What reads them, once the step has been computed.
         """
-        key = id(optimizer)
-        first = key not in self._settings
+        first = optimizer not in self._settings
         settings = tuple(_settings(group) for group in optimizer.param_groups)
-        changed = settings if settings != self._settings.get(key) else ()
-        self._settings[key] = settings
+        changed = settings if settings != self._settings.get(optimizer) else ()
+        self._settings[optimizer] = settings
         self._optimized.update(names)
         if first:
-            self._keep_first(models)
+            if self._first_sums is None:
+                self._keep_first(models)
+            # Walking through a large model at every step would cost.
+            self._living = [module for model in models.values() for module in model.modules()]
         lines = dict(self._lines)
         lines.pop("optimizer", None)
         if optimizer in self._made:
             lines["optimizer"] = self._made[optimizer]
-        start = self._starts.pop(key, None)
+        start = self._starts.pop(optimizer, None)
         inputs, labels = list(self._inputs), list(self._labels)
-        living = [module for model in models.values() for module in model.modules()]
         plain = Details(
             lines=lines,
             kind=type(optimizer).__name__,
@@ -136,8 +142,8 @@ class Gathering:
             without_gradient=tuple(
                 name for name, one in zip(names, held, strict=True) if one.grad is None
             )[:_MOST_NAMES],
-            evaluating=sum(not module.training for module in living),
-            synchronised=sum(type(module).__name__ == "SyncBatchNorm" for module in living),
+            evaluating=sum(not module.training for module in self._living),
+            synchronised=sum(type(module).__name__ == "SyncBatchNorm" for module in self._living),
             wrapped=sum(isinstance(one, DistributedDataParallel) for one in modules.values())
             if first
             else 0,
