@@ -53,7 +53,7 @@ def _part(name: str, proof: Any) -> dict[str, Any]:
             "gradient norm",
             lambda step: (step.original.gradient_norm, step.rewritten.gradient_norm),
         ),
-        "differences": _differences(shown, Gates(proof.floor, proof.settings.amp == "bf16")),
+        "differences": _differences(shown, Gates(proof.floor, proof.bfloat16)),
     }
 
 

@@ -182,7 +182,24 @@ class DeviceGenerator:
             self._generator.manual_seed(generator.initial_seed())
             return generator
 
+        fork = torch.random.fork_rng
+
+        @contextmanager
+        def fork_rng(
+            devices: Any = None, enabled: bool = True, *args: Any, **kwargs: Any
+        ) -> Iterator[None]:
+            # Without a list of devices it keeps the states of all, and of none with an empty one.
+            kept = enabled and (devices is None or len(devices) > 0)
+            state = self._generator.get_state()
+            try:
+                with fork(devices, enabled, *args, **kwargs):
+                    yield
+            finally:
+                if kept:
+                    self._generator.set_state(state)
+
         torch.manual_seed = torch.random.manual_seed = manual_seed
+        torch.random.fork_rng = fork_rng
         activate.after_import("torch_xla", self._follow_torch_xla)
 
     def _follow_torch_xla(self) -> None:

@@ -91,7 +91,21 @@ def without_dropout() -> None:
     Two devices draw different masks from one seed, so that losses under dropout cannot be compared. On the
     CPU a mask also takes numbers from the generator that shuffles the data.
     """
-    _at_every_dropout(lambda probability: 0.0)
+
+    def off(probability: float) -> float:
+        _switched_off[0] = max(_switched_off[0], probability)
+        return 0.0
+
+    _at_every_dropout(off)
+
+
+# The largest probability that `without_dropout` has made zero.
+_switched_off = [0.0]
+
+
+def switched_off() -> float:
+    """The largest probability of a dropout that was switched off so far; 0.0 for none."""
+    return _switched_off[0]
 
 
 def _at_every_dropout(change: Callable[[float], float]) -> None:

@@ -48,9 +48,10 @@ class Place:
     def __init__(self, root: Path, script: Path, here: Path) -> None:
         self._root = root.resolve()
         self._here = here.resolve()
+        self._script_folder = script.resolve().parent
         self._linked: dict[Path, tuple[int, int]] = {}
         self._copied = self._entries = 0
-        self._owned = tuple(_owned(script.resolve().parent, self._here))
+        self._owned = tuple(_owned(self._script_folder, self._here))
         for folder in (*self._owned, self._here):
             self._reach(folder)
         for folder in self._owned:
@@ -71,11 +72,14 @@ class Place:
         return absolute
 
     def owns(self, path: Path) -> bool:
-        """Whether a file lies in the mirror."""
-        return self.inside(path).is_relative_to(self._root)
+        """Whether a file lies in the mirror, not behind a link of it."""
+        inside = self.inside(path)
+        return inside.is_relative_to(self._root) and inside.parent.resolve().is_relative_to(
+            self._root
+        )
 
     def put(self, path: Path, source: Path | None) -> None:
-        """Let a copy of `source` lie at `path` in the mirror; None: nothing."""
+        """Let a copy of `source` lie at `path`, which the mirror owns; None: nothing."""
         target = self.inside(path)
         if target.is_symlink() or target.is_file():
             target.unlink()
@@ -139,7 +143,8 @@ class Place:
             folder = waiting.popleft()
             entries = list(_entries(folder))
             self._entries += len(entries)
-            if folder != root and (len(entries) > CROWDED or self._entries > ENTRIES):
+            crowded = len(entries) > CROWDED or self._entries > ENTRIES
+            if folder != root and crowded and not self._script_folder.is_relative_to(folder):
                 self._entries -= len(entries)
                 self._link(folder)
                 continue

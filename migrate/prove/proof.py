@@ -45,6 +45,7 @@ class Proof:
         rewritten_seconds: wall time of the rewritten run.
         floor: how far the original is from itself; None if it was not run a second time.
         settings: what was made alike on both sides, and when they stopped.
+        bfloat16: whether both sides multiplied matrices in it, for which the gates are others.
     """
 
     verdict: Verdict
@@ -58,6 +59,7 @@ class Proof:
     rewritten_seconds: float
     floor: NoiseFloor | None = None
     settings: Settings = DEFAULT
+    bfloat16: bool = False
 
     @property
     def equal(self) -> bool:
@@ -247,7 +249,9 @@ def compared(
             failed.append(f"the run that measures the original's noise failed: {error}")
             return None
 
-    judgement = judge_with_floor(original.ranks, ours.ranks, second, runs.settings.amp == "bf16")
+    theirs, mine = (_multiplied_in(side.ranks, runs.settings) for side in (original, ours))
+    bfloat16 = "bfloat16" in theirs & mine
+    judgement = judge_with_floor(original.ranks, ours.ranks, second, bfloat16)
     return Proof(
         verdict=judgement.verdict,
         message=judgement.message,
@@ -259,6 +263,7 @@ def compared(
             *notes(original.ranks, ours.ranks, runs.replicas, judgement.weights, judgement.floor),
             *failed,
             *runs.settings.notes(),
+            *([_FLOAT16] if "float16" in theirs and "bfloat16" in mine else []),
             *original.notes,
             *ours.notes,
         ),
@@ -266,7 +271,27 @@ def compared(
         rewritten_seconds=ours.seconds,
         floor=judgement.floor,
         settings=runs.settings,
+        bfloat16=bfloat16,
     )
+
+
+_FLOAT16 = (
+    "the original multiplied matrices in float16, the rewrite in bfloat16, which rounds otherwise: "
+    "--amp bf16 or --amp off makes both the same"
+)
+
+
+def _multiplied_in(ranks: dict[int, RankRecord], settings: Settings) -> set[str]:
+    if settings.amp == "off":
+        # What was recorded is what autocast would have chosen.
+        return set()
+    return {
+        dtype
+        for record in ranks.values()
+        for step in record.steps
+        for seen in step.details.dtypes.values()
+        for dtype in seen
+    }
 
 
 def record_run(

@@ -202,6 +202,7 @@ class Recorder:
             learning_rates=(),
             checksum=(),
             dropout=self._dropout,
+            switched_off=listen.switched_off(),
         )
         rates = [_kept(group.get("lr", float("nan"))) for group in optimizer.param_groups]
         losses, self._losses = self._losses, []

@@ -56,6 +56,7 @@ class StepRecord:
         checksum: sum and sum of squares, in float32, of the optimizer's parameters after the step.
             Ranks with the same parameters run the same program and get the same two numbers.
         dropout: the largest probability of an active dropout so far; 0.0 for none.
+        switched_off: the largest probability of a dropout that the proof switched off so far.
         details: what explains a difference.
     """
 
@@ -70,6 +71,7 @@ class StepRecord:
     learning_rates: tuple[float, ...]
     checksum: tuple[float, ...]
     dropout: float
+    switched_off: float = 0.0
     details: Details = field(default_factory=Details)
 
     @property

@@ -250,7 +250,8 @@ class _Resuming:
     def _put(self, place: Place, file: Path | None) -> None:
         if not place.owns(self._checkpoint):
             raise CheckpointPlaceError(
-                f"{self._checkpoint} is neither below the working directory nor beside the script",
+                f"{self._checkpoint} is in no folder that each run has for itself (the working directory "
+                "and the script's folder, but for what is too large to copy)",
                 "let the script write it there",
             )
         place.put(self._checkpoint, file)

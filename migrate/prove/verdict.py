@@ -221,6 +221,10 @@ def notes(
             f"dropout with p={dropout:g} was active: the two sides draw different masks, so their "
             "losses differ; set it to 0 for a proof, or leave --no-deterministic out"
         )
+    if off := max((step.switched_off for step in every), default=0.0):
+        found.append(
+            f"dropout with p={off:g} was switched off on both sides: what its masks do was not compared"
+        )
     if every and not any(step.losses for step in every):
         found.append("no backward pass was seen (torch.autograd.grad is not): no loss was compared")
     return tuple(found)

@@ -86,6 +86,8 @@ def test_what_is_too_large_is_linked_and_a_change_is_told(
     assert place.inside(Path("large.pt")).is_symlink()
     assert place.inside(Path("images")).is_symlink()
     assert not place.inside(Path("train.py")).is_symlink()
+    assert place.owns(Path("large.pt"))
+    assert not place.owns(Path("images/0"))
     place.inside(Path("large.pt")).write_bytes(b"1" * 12)
     assert place.changed() == [project / "large.pt"]
 

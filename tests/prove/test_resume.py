@@ -150,7 +150,7 @@ def test_an_original_that_cannot_read_its_own_file(tmp_path: Path) -> None:
 
 def test_a_file_outside_of_the_project(tmp_path: Path) -> None:
     scripts = written(tmp_path)
-    with pytest.raises(CheckpointPlaceError, match="neither below the working directory"):
+    with pytest.raises(CheckpointPlaceError, match="is in no folder that each run has for itself"):
         prove_resuming(*scripts, [], Path("/nowhere/snapshot.pt"), replicas=1, settings=SETTINGS)
 
 
