@@ -1,0 +1,236 @@
+"""Mapping files: what becomes of each key, to be read, edited and used again.
+
+    version: 1
+    api: linen
+    rules:
+    - key: encoder\\.layer\\.(\\d+)\\.dense\\.weight
+      path: params/encoder/layer_\\1/dense/kernel
+      transform: transpose(1, 0)
+      kind: Linear
+      evidence: module tree
+
+Neither a module nor torch is needed to use one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from converters.atomic import atomic_write
+from converters.checkpoint.reader import TensorInfo
+from converters.errors import MappingFileError
+from converters.layers.join import ALONE
+from converters.layers.layout import UNCHANGED
+from converters.mapping.fold import Entry, Folded, fold
+from converters.mapping.module_tree import Outcome, Slot, Target
+from converters.mapping.paths import Api
+from converters.mapping.plan import Plan, Row, make_plan
+from converters.mapping.rules import Rule
+from converters.mapping.rules_text import VERSION, parse_rules
+
+_REMEDY = "edit it, or write it anew with --save-mapping"
+_HEADER = """\
+# What becomes of each key of a torch checkpoint: migrate weights CHECKPOINT --mapping THIS_FILE
+#
+# key: a regular expression for whole keys; each key must be matched by exactly one rule. Then one of
+#   path: where it goes, with \\1 for the key's first group; beside it transform, part, join, index
+#   to: a list of these, for a tensor that goes to several places
+#   tied: the key whose tensor it is     drop: why it is not wanted     refuse: why it cannot be
+# transform: unchanged, transpose(1, 0), split(axis, sides), merge(axis, sides), flip(axes); joined by |
+"""
+
+
+@dataclass(frozen=True)
+class MappingFile:
+    """A mapping file that was read and found valid in itself.
+
+    Attributes:
+        path: the file.
+        api: whose names its paths are made of: "linen" or "nnx".
+        rules: in its order.
+    """
+
+    path: Path
+    api: Api
+    rules: tuple[Rule, ...]
+    _literal: Mapping[str, tuple[Rule, ...]] = field(init=False, repr=False, compare=False)
+    _general: tuple[Rule, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        known: dict[str, tuple[Rule, ...]] = {}
+        for rule in self.rules:
+            if rule.key is not None:
+                known[rule.key] = (*known.get(rule.key, ()), rule)
+        object.__setattr__(self, "_literal", known)
+        object.__setattr__(self, "_general", tuple(it for it in self.rules if it.key is None))
+
+    def slots(self, infos: Mapping[str, TensorInfo]) -> dict[str, Slot]:
+        """Key → slot for every key of the checkpoint, as `read_slots` gives them for a module.
+
+        Raises:
+            MappingFileError: keys that no rule or several match, shapes that do not fit, two keys for one
+                path, ties to what is not mapped: all of them.
+        """
+        problems: list[str] = []
+        slots: dict[str, Slot] = {}
+        lines: dict[str, int] = {}
+        for key, info in infos.items():
+            rules = self.matching(key)
+            if len(rules) != 1:
+                several = "the rules of lines " + " and ".join(str(rule.line) for rule in rules)
+                problems.append(f"{key} is matched by {several if rules else 'no rule'}")
+                continue
+            lines[key] = rules[0].line
+            try:
+                slots[key] = rules[0].slot(key, info, self.path.name)
+            except ValueError as error:
+                problems.append(f"line {rules[0].line}: {key} of shape {info.shape}: {error}")
+        for rule in self.rules:  # what was noted as lacking when the file was saved
+            if rule.key is not None and rule.key not in infos and rule.outcome is Outcome.REFUSED:
+                slots[rule.key] = rule.slot(rule.key, None, self.path.name)
+        problems += _wrong_ties(slots, lines)
+        if not problems:
+            problems = _misfits(infos, slots, lines)
+        if problems:
+            raise MappingFileError(str(self.path), problems, _REMEDY)
+        return slots
+
+    def matching(self, key: str) -> tuple[Rule, ...]:
+        """The rules that are about a key, in their order."""
+        general = tuple(rule for rule in self._general if rule.pattern.fullmatch(key))
+        return tuple(sorted((*self._literal.get(key, ()), *general), key=lambda rule: rule.line))
+
+    def unused(self, infos: Mapping[str, TensorInfo]) -> tuple[str, ...]:
+        """The rules that match no key, each in one line: to be warned of."""
+        used = {rule.line for key in infos for rule in self.matching(key)}
+        return tuple(
+            f"{self.path}, line {rule.line}: no key is matched by {rule.pattern.pattern}"
+            for rule in self.rules
+            if rule.line not in used
+        )
+
+
+def _wrong_ties(slots: Mapping[str, Slot], lines: Mapping[str, int]) -> list[str]:
+    problems = []
+    for key, slot in slots.items():
+        if slot.tied:
+            owner = slots.get(slot.tied)
+            if owner is None or owner.outcome is not Outcome.MAPPED or owner.tied:
+                what = "is not mapped" if owner else "is not in the checkpoint"
+                problems.append(f"line {lines[key]}: {key} is tied to {slot.tied}, which {what}")
+    return problems
+
+
+def _misfits(
+    infos: Mapping[str, TensorInfo], slots: Mapping[str, Slot], lines: Mapping[str, int]
+) -> list[str]:
+    """What the plan refuses although the file maps it: collisions, pieces that do not fit together."""
+    plan = make_plan("", infos, slots)
+    return [
+        f"line {lines[row.key]}: {row.key}: {row.note}"
+        for row in plan.refused
+        if row.key in lines and slots[row.key].outcome is not Outcome.REFUSED
+    ]
+
+
+def load_mapping(path: Path | str) -> MappingFile:
+    """Read a mapping file.
+
+    Raises:
+        MappingFileError: it cannot be read, or is not valid: all that is wrong, with lines.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise MappingFileError(str(path), [f"it cannot be read ({reason})"], "name it") from None
+    parsed = parse_rules(text)
+    if parsed.problems:
+        raise MappingFileError(str(path), parsed.problems, "edit these lines")
+    return MappingFile(path, parsed.api, parsed.rules)
+
+
+def save_mapping(plan: Plan, path: Path | str, api: Api = "linen", overwrite: bool = False) -> None:
+    """Write a plan as a mapping file; loaded, it gives the same plan for the same checkpoint.
+
+    Args:
+        plan: what becomes of each key. Refused keys are written too, to be edited.
+        path: the file.
+        api: whose names the plan's paths are made of.
+        overwrite: whether an existing file may be replaced.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    text = mapping_text(plan, api)
+    with atomic_write(Path(path), overwrite=overwrite) as file:
+        file.write(text.encode())
+
+
+def mapping_text(plan: Plan, api: Api = "linen") -> str:
+    """The text of a plan's mapping file."""
+    owners = {row.targets: row.key for row in plan.mapped}
+    rows = {row.key: row for row in plan.rows}
+    folded = fold([_entry(row, owners) for row in plan.rows])
+    top = {"version": VERSION, "api": api, "checkpoint": Path(plan.checkpoint).name}
+    parts = [_HEADER, _dump(top), "rules:\n"]
+    parts += [_dump([_fields(it, rows[it.first.key])]) for it in folded]
+    if not folded:
+        parts[-1] = "rules: []\n"
+    return "".join(parts)
+
+
+def _entry(row: Row, owners: Mapping[tuple[Target, ...], str]) -> Entry:
+    if row.outcome is Outcome.TIED:
+        texts: tuple[str, ...] = (owners[row.targets],)
+    else:
+        texts = tuple(text for it in row.targets for text in (it.path, str(it.index)))
+    pieces = tuple((str(it.layout), str(it.part), str(it.join)) for it in row.targets)
+    note = "" if row.outcome is Outcome.TIED else row.note
+    rest = (row.outcome, row.kind, note, row.evidence, pieces)
+    return Entry(row.key, texts, rest, alone=row.shape is None)
+
+
+def _fields(folded: Folded, row: Row) -> dict[str, Any]:
+    """The fields of one rule, in the order in which they are best read."""
+    fields: dict[str, Any] = {"key": folded.pattern}
+    if row.outcome is Outcome.TIED:
+        fields["tied"] = folded.texts[0]
+    elif row.outcome is Outcome.DROPPED:
+        fields["drop"] = row.note
+    elif row.outcome is Outcome.REFUSED:
+        fields["refuse"] = row.note
+    else:
+        places = [
+            _place(path, index, target)
+            for path, index, target in zip(
+                folded.texts[::2], folded.texts[1::2], row.targets, strict=True
+            )
+        ]
+        fields |= places[0] if len(places) == 1 else {"to": places}
+        fields["note"] = row.note
+    fields |= {"kind": row.kind, "evidence": row.evidence}
+    return {
+        name: value for name, value in fields.items() if value != "" or name in ("drop", "refuse")
+    }
+
+
+def _place(path: str, index: str, target: Target) -> dict[str, Any]:
+    place = {"path": path}
+    if target.part is not None:
+        place["part"] = str(target.part)
+    if target.layout != UNCHANGED:
+        place["transform"] = str(target.layout)
+    if target.join != ALONE:
+        place |= {"join": str(target.join), "index": index}
+    return place
+
+
+def _dump(value: Any) -> str:
+    return str(yaml.safe_dump(value, sort_keys=False, width=110, allow_unicode=True))

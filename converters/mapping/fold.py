@@ -1,0 +1,129 @@
+r"""Repeated blocks in one rule: `layer.0.…`, `layer.1.…` as `layer\.(\d+)\.…` with `\1` in the path."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_NUMBER = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is to be written of one key: `texts` may speak of the key's numbers, `rest` not.
+
+    Attributes:
+        key: the key.
+        texts: paths, places and keys tied to.
+        rest: everything else, equal for entries that may share a rule.
+        alone: whether it must keep a rule of its own.
+    """
+
+    key: str
+    texts: tuple[str, ...]
+    rest: tuple[object, ...]
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class Folded:
+    r"""One rule for several entries.
+
+    Attributes:
+        pattern: a regular expression for their keys.
+        texts: the texts, with `\1` where they follow the key.
+        first: the first of them.
+    """
+
+    pattern: str
+    texts: tuple[str, ...]
+    first: Entry
+
+
+def fold(entries: Sequence[Entry]) -> list[Folded]:
+    """As few rules as numbers allow, in the order of their first keys; each key is matched by one."""
+    by_form: dict[str, list[str]] = defaultdict(list)
+    groups: dict[object, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        by_form[_form(entry.key)].append(entry.key)
+        texts = tuple(map(_form, entry.texts))
+        groups[entry.key if entry.alone else (_form(entry.key), texts, entry.rest)].append(entry)
+    order = {entry.key: position for position, entry in enumerate(entries)}
+    found = [
+        folded for group in groups.values() for folded in _fold(group, by_form[_form(group[0].key)])
+    ]
+    return sorted(found, key=lambda folded: order[folded.first.key])
+
+
+def _form(text: str) -> str:
+    return _NUMBER.sub("#", text)
+
+
+def _numbers(text: str) -> list[str]:
+    return _NUMBER.findall(text)
+
+
+def _fold(group: list[Entry], keys: Iterable[str]) -> list[Folded]:
+    """The rules of entries of one form; `keys` are all of that form, which no rule may take from others."""
+    columns = list(zip(*(_numbers(entry.key) for entry in group), strict=True))
+    varying = [at for at, column in enumerate(columns) if len(set(column)) > 1]
+    if not varying:
+        return [Folded(re.escape(entry.key), _escaped(entry.texts), entry) for entry in group]
+    texts = _texts(group, columns, varying)
+    if texts is not None:
+        own = {entry.key for entry in group}
+        for pattern in (
+            _pattern(group[0].key, dict.fromkeys(varying, r"(\d+)")),
+            _pattern(group[0].key, {at: _choice(columns[at]) for at in varying}),
+        ):
+            expression = re.compile(pattern)
+            if {key for key in keys if expression.fullmatch(key)} == own:
+                return [Folded(pattern, texts, group[0])]
+    parts: dict[str, list[Entry]] = defaultdict(list)
+    for entry in group:
+        parts[_numbers(entry.key)[varying[-1]]].append(entry)
+    return [folded for part in parts.values() for folded in _fold(part, keys)]
+
+
+def _pattern(key: str, groups: dict[int, str]) -> str:
+    pieces = _NUMBER.split(key)
+    return "".join(
+        groups.get(at // 2, piece) if at % 2 else re.escape(piece)
+        for at, piece in enumerate(pieces)
+    )
+
+
+def _choice(column: Sequence[str]) -> str:
+    return f"({'|'.join(dict.fromkeys(column))})"
+
+
+def _texts(
+    group: list[Entry], columns: list[tuple[str, ...]], varying: list[int]
+) -> tuple[str, ...] | None:
+    """The texts with references; None if a number in them follows none of the key's."""
+    found = []
+    for place, text in enumerate(group[0].texts):
+        pieces = _NUMBER.split(text)
+        for at in range(1, len(pieces), 2):
+            column = tuple(_numbers(entry.texts[place])[at // 2] for entry in group)
+            if len(set(column)) == 1:
+                continue
+            same = [number for number, of in enumerate(varying, 1) if columns[of] == column]
+            if not same:
+                return None
+            pieces[at] = f"\\{same[0]}"
+        found.append(_joined(pieces))
+    return tuple(found)
+
+
+def _joined(pieces: list[str]) -> str:
+    """Pieces of text, their own backslashes doubled; every second may be a reference."""
+    return "".join(
+        piece if at % 2 else piece.replace("\\", r"\\") for at, piece in enumerate(pieces)
+    )
+
+
+def _escaped(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(text.replace("\\", r"\\") for text in texts)
