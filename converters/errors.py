@@ -200,3 +200,19 @@ class RefusedKeysError(ConversionError):
             remedy,
         )
         self.plan = plan
+
+
+class DuplicateKeyError(ConversionError):
+    """Two keys of the checkpoint are one without the prefixes that wrappers put before them.
+
+    Remedy: save the state dict of one model: `model.module.state_dict()` of a wrapped one.
+    """
+
+
+class CastError(ConversionError):
+    """The element type to cast to is not a floating-point one.
+
+    Weights as integers would be all zeros and ones.
+
+    Remedy: choose float32, bfloat16, float16, float64 or a float8 type.
+    """

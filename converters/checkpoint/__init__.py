@@ -1,6 +1,9 @@
 """Checkpoints on disk: torch's, read lazily and without running code; Flax pytrees, both ways."""
 
+from converters.checkpoint.cast import cast, nonfinite, overflows
+from converters.checkpoint.lazy import LazyTensor
 from converters.checkpoint.open import open_checkpoint
+from converters.checkpoint.prefixes import Cleaned, clean
 from converters.checkpoint.pytree import (
     Format,
     Leaf,
@@ -11,18 +14,24 @@ from converters.checkpoint.pytree import (
     write_pytree,
 )
 from converters.checkpoint.reader import Checkpoint, TensorInfo
-from converters.checkpoint.torch_file import StateDict
+from converters.checkpoint.state_dict import StateDict
 
 __all__ = [
     "Checkpoint",
+    "Cleaned",
     "Format",
+    "LazyTensor",
     "Leaf",
     "Pytree",
     "StateDict",
     "TensorInfo",
+    "cast",
+    "clean",
     "flatten",
     "load_pytree",
     "nest",
+    "nonfinite",
     "open_checkpoint",
+    "overflows",
     "write_pytree",
 ]

@@ -6,6 +6,7 @@ Numpy has no bfloat16 or float8 of its own, so those go through an unsigned view
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,29 @@ SAFETENSORS_CODES = {
     "float64": "F64",
     "complex64": "C64",
     "float8_e4m3fn": "F8_E4M3",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
     "float8_e5m2": "F8_E5M2",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
     "float8_e8m0fnu": "F8_E8M0",
 }
 DTYPE_NAMES = {code: name for name, code in SAFETENSORS_CODES.items()}
 
-_EXTENDED = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"})
-_NATIVE = (frozenset(SAFETENSORS_CODES) | {"complex128"}) - _EXTENDED
+EXTENDED = frozenset(
+    {
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    }
+)
+_NATIVE = (frozenset(SAFETENSORS_CODES) | {"complex128"}) - EXTENDED
+
+
+def is_known(name: str) -> bool:
+    """Whether numpy, with ml_dtypes, has a type of this name."""
+    return name in _NATIVE or name in EXTENDED
 
 
 def numpy_dtype(name: str, where: str) -> np.dtype[Any]:
@@ -47,19 +64,30 @@ def numpy_dtype(name: str, where: str) -> np.dtype[Any]:
         MissingDependencyError: the type needs ml_dtypes, which is not installed.
     """
     if name in _NATIVE:
-        return np.dtype(name)
-    if name not in _EXTENDED:
+        return _native(name)
+    if name not in EXTENDED:
         raise UnsupportedDtypeError(
             f"{where} has the element type {name}, which cannot be converted exactly",
             "cast it before saving the checkpoint",
         )
     try:
-        import ml_dtypes
+        return _extended(name)
     except ImportError:
         raise MissingDependencyError(
             f"{where} has the element type {name}, which needs the package ml_dtypes",
             'pip install "tpu-migrate[jax]"',
         ) from None
+
+
+@cache
+def _native(name: str) -> np.dtype[Any]:
+    return np.dtype(name)
+
+
+@cache
+def _extended(name: str) -> np.dtype[Any]:
+    import ml_dtypes
+
     return np.dtype(getattr(ml_dtypes, name))
 
 
@@ -80,7 +108,7 @@ def torch_to_numpy(tensor: Any, where: str) -> np.ndarray[Any, Any]:
     name = torch_dtype_name(tensor)
     dtype = numpy_dtype(name, where)
     dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    if name in _EXTENDED:
+    if name in EXTENDED:
         bits = torch.uint8 if dtype.itemsize == 1 else torch.uint16
         return dense.view(bits).numpy().view(dtype)
     return dense.numpy()

@@ -5,48 +5,83 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from converters.checkpoint.distributed import METADATA, open_distributed
+from converters.checkpoint.mapped_file import MappedFile
+from converters.checkpoint.npz_file import SUFFIX as ARRAY_SUFFIX
+from converters.checkpoint.npz_file import open_npz
+from converters.checkpoint.quantized import require_not_quantized
 from converters.checkpoint.reader import Checkpoint, read_start
 from converters.checkpoint.safetensors_file import SafetensorsFile
 from converters.checkpoint.sharded import INDEX_SUFFIX, ShardedCheckpoint
-from converters.checkpoint.torch_file import PICKLE_MAGIC, ZIP_MAGIC, open_torch_file
-from converters.errors import CheckpointNotFoundError, NotAStateDictError
+from converters.checkpoint.torch_file import PICKLE_MAGIC, open_torch_file
+from converters.checkpoint.zip_archive import ZIP_MAGIC, ZipArchive
+from converters.errors import CheckpointDamagedError, CheckpointNotFoundError, NotAStateDictError
 
-# In the order of preference of transformers' from_pretrained.
+# In the order of preference of transformers' from_pretrained; then diffusers'.
 FOLDER_NAMES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
+    "diffusion_pytorch_model.safetensors",
+    "diffusion_pytorch_model.safetensors.index.json",
+    "diffusion_pytorch_model.bin",
 )
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz")
+_TAR_MAGIC = slice(257, 262), b"ustar"
+_FOREIGN = {
+    b"GGUF": "a GGUF file (llama.cpp's)",
+    b"\x89HDF": "an HDF5 file (Keras's)",
+    b"\x1f\x8b": "compressed by gzip",
+    b"BZh": "compressed by bzip2",
+    b"\xfd7zX": "compressed by xz",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd",
+}
 
 
 def open_checkpoint(path: Path, key: str | None = None) -> Checkpoint:
     """Open a torch checkpoint; no tensor is loaded yet.
 
     Args:
-        path: a `.safetensors` file, a file of `torch.save`, a `*.index.json` with its shards beside
-            it, or a folder with one of these under its Hugging Face name.
-        key: the entry that holds the weights, in a training checkpoint of `torch.save`.
+        path: a `.safetensors` file, a file of `torch.save`, an `.npz`, a `*.index.json` with its
+            shards beside it, a folder with one of these under its Hugging Face name, or a folder of
+            torch.distributed.checkpoint.
+        key: the entry that holds the weights, in a training checkpoint: names joined by dots, "."
+            for the whole. None: the only one that there is.
 
     Raises:
         CheckpointNotFoundError: nothing is there, or a folder without a checkpoint.
         CheckpointDamagedError: empty, truncated, unreadable or of an unknown format.
         CheckpointHoldsCodeError: a pickle that names code; nothing of it was executed.
-        NotAStateDictError: it holds something else than a state dict.
+        NotAStateDictError: it holds something else than a state dict, or several.
+        UnsupportedDtypeError: it is quantized, or has an element type without a numpy form.
     """
+    checkpoint = _opened(path, key)
+    require_not_quantized(checkpoint)
+    return checkpoint
+
+
+def _opened(path: Path, key: str | None) -> Checkpoint:
     if os.path.isdir(path):  # pathlib's form raises for a name that is too long
-        return open_checkpoint(_file_in_folder(path), key)
+        if os.path.exists(path / METADATA):
+            return open_distributed(path, key)
+        return _opened(_file_in_folder(path), key)
     if path.name.endswith(INDEX_SUFFIX):
         read_start(path, 1)
-        return ShardedCheckpoint(path, lambda shard: open_checkpoint(shard, key))
-    start = read_start(path, 8)
-    if start.startswith((ZIP_MAGIC, PICKLE_MAGIC)) and not _may_be_safetensors(path, start):
-        return open_torch_file(path, start, key)
+        return ShardedCheckpoint(path, lambda shard: _opened(shard, key))
+    start = read_start(path, 512)
+    if start.startswith((ZIP_MAGIC, PICKLE_MAGIC)) and not _may_be_safetensors(path, start[:8]):
+        if not _is_npz(path, start):
+            return open_torch_file(path, key)
+        checkpoint: Checkpoint = open_npz(ZipArchive(MappedFile(path)))
+    else:
+        _require_native(path, start)
+        checkpoint = SafetensorsFile(path)
     if key is not None:
         raise NotAStateDictError(
             f'{path} is not a training checkpoint, so it has no key "{key}"', "leave the key out"
         )
-    return SafetensorsFile(path)
+    return checkpoint
 
 
 def _may_be_safetensors(path: Path, start: bytes) -> bool:
@@ -54,11 +89,46 @@ def _may_be_safetensors(path: Path, start: bytes) -> bool:
     return 8 + int.from_bytes(start, "little") <= path.stat().st_size
 
 
+def _is_npz(path: Path, start: bytes) -> bool:
+    """Whether the first member is an array; the archive itself may yet be damaged."""
+    if not start.startswith(ZIP_MAGIC):
+        return False
+    length = int.from_bytes(start[26:28], "little")
+    return path.suffix == ".npz" or start[30 : 30 + length].endswith(ARRAY_SUFFIX.encode())
+
+
+def _require_native(path: Path, start: bytes) -> None:
+    place, magic = _TAR_MAGIC
+    forms = [form for mark, form in _FOREIGN.items() if start.startswith(mark)]
+    if start[place] == magic:
+        forms.append("a tar archive (torch before 0.1.10 wrote such)")
+    if forms:
+        raise CheckpointDamagedError(
+            f"{path} is {forms[0]}, not a checkpoint that can be read",
+            "unpack it, or save it again as safetensors",
+        )
+
+
 def _file_in_folder(folder: Path) -> Path:
     for name in FOLDER_NAMES:
         if (folder / name).is_file():
             return folder / name
+    try:
+        names = sorted(
+            entry.name
+            for entry in os.scandir(folder)
+            if entry.name.endswith((*_SUFFIXES, INDEX_SUFFIX)) and entry.is_file()
+        )
+    except OSError as error:
+        raise CheckpointNotFoundError(
+            f"{folder} cannot be read ({error.strerror})", "check its permissions"
+        ) from None
+    indices = [name for name in names if name.endswith(INDEX_SUFFIX)]
+    for choice in (names, indices):
+        if len(choice) == 1:
+            return folder / choice[0]
+    found = f"it has {', '.join(names[:5])}" if names else f"looked for {', '.join(FOLDER_NAMES)}"
     raise CheckpointNotFoundError(
-        f"{folder} holds no checkpoint (looked for {', '.join(FOLDER_NAMES)})",
+        f"{folder} holds no checkpoint under a known name ({found})",
         "name the checkpoint file itself",
     )

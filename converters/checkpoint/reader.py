@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from converters.checkpoint.dtypes import numpy_dtype
 from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
 
 COPY_AGAIN = "copy or download it again and compare its size with the original's"
+MOST_DIMENSIONS = 64  # of a numpy array
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,36 @@ class Checkpoint(ABC):
     Attributes:
         source: what to call it in messages: the path as the user gave it.
         infos: shape and dtype of every tensor, in the checkpoint's order; nothing is loaded.
+        others: what stands beside the tensors and is none (a counter, `_extra_state`): key → what it
+            is, in a few words.
+        shared: groups of keys that are one tensor in the file, each in the order of `infos`.
+        found: where in a training checkpoint the state dict was ("model", "ema.state_dict"); "" for
+            a plain state dict.
+        training: the rest of the training checkpoint, in plain containers: an optimizer's state
+            dict, counters. Its tensors are `LazyTensor`s.
     """
 
     source: str
     infos: Mapping[str, TensorInfo]
+    others: Mapping[str, str] = MappingProxyType({})
+    shared: tuple[tuple[str, ...], ...] = ()
+    found: str = ""
 
     @abstractmethod
     def read(self, key: str) -> np.ndarray[Any, Any]:
-        """The tensor of this key, bit for bit; read-only where it is a view of the file."""
+        """The tensor of this key, bit for bit.
+
+        It may be a read-only view of the mapped file, and not contiguous. Its pages stay in memory,
+        once touched, until `release(key)`.
+        """
+
+    def release(self, key: str) -> None:  # noqa: B027 (what holds no pages has nothing to do)
+        """Give the memory back that reading this tensor took; views of it stay good."""
+
+    @property
+    def training(self) -> Mapping[str, Any]:
+        """The rest of the training checkpoint; see the class."""
+        return MappingProxyType({})
 
 
 def read_start(path: Path, size: int) -> bytes:
@@ -78,3 +102,25 @@ def read_start(path: Path, size: int) -> bytes:
             f"{path} is a Git LFS pointer, not the weights", "run `git lfs pull` in its repository"
         )
     return start[:size]
+
+
+def require_names(source: object, keys: Iterable[str]) -> None:
+    """Every key can be printed and written: no control characters, no halves of characters.
+
+    Raises:
+        CheckpointDamagedError: one cannot.
+    """
+    for key in keys:
+        if not key.isprintable():
+            raise CheckpointDamagedError(
+                f"{source} has a key with unprintable characters: {ascii(key)[:160]}", COPY_AGAIN
+            )
+
+
+def is_shape(value: object) -> bool:
+    """Whether this is a tuple or list of sides that an array can have."""
+    return (
+        isinstance(value, tuple | list)
+        and len(value) <= MOST_DIMENSIONS
+        and all(type(side) is int and 0 <= side < 1 << 62 for side in value)
+    )

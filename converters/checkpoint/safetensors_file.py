@@ -1,27 +1,44 @@
 """Reading safetensors: the header once, each tensor as a view of the mapped file.
 
-The `safetensors` library validates the file (sizes, offsets, overlaps); the values are then taken
-from the file's own bytes, because its numpy front end does not know float8 and its torch front end
-would need torch where only JAX is installed.
+The header is checked here: as strictly as by the `safetensors` library, but for two tensors of one name, of
+which that takes the last. The format: https://github.com/huggingface/safetensors#format
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from converters.checkpoint.dtypes import DTYPE_NAMES, numpy_dtype
-from converters.checkpoint.reader import COPY_AGAIN, Checkpoint, TensorInfo
+from converters.checkpoint.mapped_file import MappedFile
+from converters.checkpoint.reader import (
+    COPY_AGAIN,
+    Checkpoint,
+    TensorInfo,
+    is_shape,
+    require_names,
+)
 from converters.errors import CheckpointDamagedError, UnsupportedDtypeError
 
 _LENGTH_BYTES = 8  # the header's length, little endian, comes first
+_LONGEST_HEADER = 100_000_000  # the library's own limit
+_METADATA = "__metadata__"
+
+
+class _Entry(NamedTuple):
+    dtype: str
+    shape: Any
+    offsets: Any
 
 
 class SafetensorsFile(Checkpoint):
     """One `.safetensors` file.
+
+    Attributes:
+        metadata: the texts under `__metadata__`.
 
     Raises:
         CheckpointDamagedError: truncated, or not safetensors.
@@ -29,40 +46,108 @@ class SafetensorsFile(Checkpoint):
     """
 
     def __init__(self, path: Path) -> None:
-        from safetensors import SafetensorError, safe_open
-
         self.source = str(path)
-        try:
-            with safe_open(path, framework="np"):
-                pass  # opening validates the header against the file
-        except (SafetensorError, OSError) as error:
-            raise CheckpointDamagedError(
-                f"{path} is truncated or not safetensors ({error})", COPY_AGAIN
-            ) from None
-        self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
-        header_end = _LENGTH_BYTES + int.from_bytes(self._bytes[:_LENGTH_BYTES].tobytes(), "little")
-        header = json.loads(self._bytes[_LENGTH_BYTES:header_end].tobytes())
-        header.pop("__metadata__", None)
-        self.infos = {
-            key: TensorInfo(tuple(entry["shape"]), self._dtype_name(key, entry["dtype"]))
-            for key, entry in header.items()
-        }
-        self._spans = {
-            key: tuple(header_end + offset for offset in entry["data_offsets"])
-            for key, entry in header.items()
-        }
-
-    def _dtype_name(self, key: str, code: str) -> str:
-        if code not in DTYPE_NAMES:
-            raise UnsupportedDtypeError(
-                f"{self.source}: {key} has the element type {code}, which cannot be converted",
-                "cast it before saving the checkpoint",
-            )
-        return DTYPE_NAMES[code]
+        self._file = MappedFile(path)
+        header, start = self._header()
+        self.metadata: dict[str, str] = self._texts(header.pop(_METADATA, {}))
+        require_names(path, header)
+        self.infos = {}
+        self._starts = {}
+        ends = []
+        for key, entry in header.items():
+            info, first, last = self._checked(key, entry)
+            self.infos[key] = info
+            self._starts[key] = start + first
+            if last > first:
+                ends.append((first, last))
+        self._require_filled(ends, self._file.size - start)
 
     def read(self, key: str) -> np.ndarray[Any, Any]:
         """The tensor of this key, a read-only view of the file."""
-        start, end = self._spans[key]
         info = self.infos[key]
         dtype = numpy_dtype(info.dtype, f"{self.source}: {key}")
-        return np.asarray(self._bytes[start:end]).view(dtype).reshape(info.shape)
+        return self._file.array(self._starts[key], dtype, info.shape)
+
+    def release(self, key: str) -> None:
+        """Give its pages back."""
+        start = self._starts[key]
+        self._file.release(start, start + self.infos[key].nbytes)
+
+    def _header(self) -> tuple[dict[str, Any], int]:
+        """What the header says, and where the tensors begin."""
+        if self._file.size < _LENGTH_BYTES:
+            raise self._damaged("it is too short for a header")
+        length = int.from_bytes(self._file.copy(0, _LENGTH_BYTES), "little")
+        end = _LENGTH_BYTES + length
+        if length > _LONGEST_HEADER or end > self._file.size:
+            raise self._damaged(f"it announces a header of {length} bytes")
+        try:
+            header = json.loads(
+                self._file.copy(_LENGTH_BYTES, end).decode(), object_pairs_hook=_entry_or_dict
+            )
+        except (ValueError, RecursionError) as error:
+            raise self._damaged(str(error)[:120]) from None
+        if not isinstance(header, dict):
+            raise self._damaged("its header is not an object")
+        return header, end
+
+    def _texts(self, metadata: Any) -> dict[str, str]:
+        if not isinstance(metadata, dict) or not all(
+            isinstance(value, str) for value in metadata.values()
+        ):
+            raise self._damaged("its metadata are not texts")
+        return metadata
+
+    def _checked(self, key: str, entry: Any) -> tuple[TensorInfo, int, int]:
+        if not isinstance(entry, _Entry) or not is_shape(entry.shape) or not is_span(entry.offsets):
+            raise self._damaged(f"the entry of {key[:160]} is none")
+        if entry.dtype not in DTYPE_NAMES:
+            raise UnsupportedDtypeError(
+                f"{self.source}: {key[:160]} has the element type {entry.dtype[:40]!a}, which cannot "
+                "be converted",
+                "cast it before saving the checkpoint",
+            )
+        info = TensorInfo(tuple(entry.shape), DTYPE_NAMES[entry.dtype])
+        first, last = entry.offsets
+        if info.nbytes != last - first:
+            raise self._damaged(f"{key[:160]} has {last - first} bytes, its shape {info.nbytes}")
+        return info, first, last
+
+    def _require_filled(self, spans: list[tuple[int, int]], size: int) -> None:
+        """The tensors fill the file, each byte once."""
+        end = 0
+        for first, last in sorted(spans):
+            if first != end:
+                raise self._damaged("its tensors overlap, or leave gaps")
+            end = last
+        if end != size:
+            raise self._damaged(f"its tensors have {end} bytes, the file {size}")
+
+    def _damaged(self, reason: str) -> CheckpointDamagedError:
+        return CheckpointDamagedError(
+            f"{self.source} is truncated or not safetensors ({reason})", COPY_AGAIN
+        )
+
+
+def is_span(value: object) -> bool:
+    """Whether this is a pair of offsets, the first not beyond the second."""
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and type(value[0]) is int
+        and type(value[1]) is int
+        and 0 <= value[0] <= value[1]
+    )
+
+
+def _entry_or_dict(pairs: list[tuple[str, Any]]) -> Any:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in made if names.count(name) > 1)
+        raise ValueError(f"{twice[:80]!a} is there twice")
+    if len(made) == 3 and isinstance(made.get("dtype"), str):
+        shape, offsets = made.get("shape"), made.get("data_offsets")
+        if isinstance(shape, list) and isinstance(offsets, list):
+            return _Entry(made["dtype"], shape, offsets)
+    return made

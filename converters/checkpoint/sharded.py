@@ -13,6 +13,8 @@ from converters.checkpoint.reader import COPY_AGAIN, Checkpoint
 from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
 
 INDEX_SUFFIX = ".index.json"
+_LARGEST_INDEX = 1 << 30  # bytes
+_SHOWN = 5
 
 
 class ShardedCheckpoint(Checkpoint):
@@ -33,17 +35,16 @@ class ShardedCheckpoint(Checkpoint):
         self.source = str(index)
         self._file_of = _read_weight_map(index)
         names = sorted(set(self._file_of.values()))
-        outside = [name for name in names if not name or Path(name).name != name]
-        if outside:
-            raise CheckpointDamagedError(
-                f"{index} names files outside its folder: {', '.join(outside)}", COPY_AGAIN
-            )
+        outside = [name for name in names if not is_file_name(name)]
+        _refuse_outside(index, outside)
         missing = [name for name in names if not (index.parent / name).is_file()]
         if missing:
+            more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
             raise CheckpointNotFoundError(
-                f"{index} names shards that are not there: {', '.join(missing)}",
+                f"{index} names shards that are not there: {', '.join(missing[:_SHOWN])}{more}",
                 "download them into the same folder",
             )
+        _refuse_outside(index, [name for name in names if leads_out(index.parent, name)])
         self._shards = {name: open_file(index.parent / name) for name in names}
         listed = set(self._file_of.items())
         present = {(key, name) for name, shard in self._shards.items() for key in shard.infos}
@@ -54,16 +55,55 @@ class ShardedCheckpoint(Checkpoint):
                 COPY_AGAIN,
             )
         self.infos = {key: self._shards[name].infos[key] for key, name in self._file_of.items()}
+        self.others = {
+            key: what for shard in self._shards.values() for key, what in shard.others.items()
+        }
+        self.shared = tuple(keys for shard in self._shards.values() for keys in shard.shared)
 
     def read(self, key: str) -> np.ndarray[Any, Any]:
         """The tensor of this key, from its shard."""
         return self._shards[self._file_of[key]].read(key)
 
+    def release(self, key: str) -> None:
+        """Give its pages back."""
+        self._shards[self._file_of[key]].release(key)
+
+
+def is_file_name(name: str) -> bool:
+    """Whether this names a file of the same folder, and nothing else."""
+    return bool(name) and Path(name).name == name and "\0" not in name and name.isprintable()
+
+
+def leads_out(folder: Path, name: str) -> bool:
+    """Whether a file of this folder is a link to one elsewhere.
+
+    The cache of huggingface_hub is made of such links, `snapshots/REVISION/FILE` to `blobs/HASH` of
+    the same repository; those stay inside.
+    """
+    place = folder.resolve()
+    target = (folder / name).resolve()
+    blobs = place.parent.parent / "blobs" if place.parent.name == "snapshots" else None
+    return target.parent != place and target.parent != blobs
+
+
+def _refuse_outside(index: Path, names: list[str]) -> None:
+    if names:
+        shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:_SHOWN])
+        raise CheckpointDamagedError(
+            f"{index} names files outside its folder: {shown}",
+            "put the files themselves beside it, or download it again",
+        )
+
 
 def _read_weight_map(index: Path) -> dict[str, str]:
     try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    except (OSError, ValueError, KeyError, TypeError):
+        if index.stat().st_size > _LARGEST_INDEX:
+            raise ValueError("too large")
+        text = index.read_text(encoding="utf-8")
+        weight_map = json.loads(text, object_pairs_hook=_without_twins)["weight_map"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, _TwinError):
+            raise CheckpointDamagedError(f"{index} has {error} twice", COPY_AGAIN) from None
         weight_map = None
     if (
         not isinstance(weight_map, dict)
@@ -74,3 +114,18 @@ def _read_weight_map(index: Path) -> dict[str, str]:
             f"{index} is not an index: it has no weight_map of keys to files", COPY_AGAIN
         )
     return weight_map
+
+
+class _TwinError(ValueError):
+    pass
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise _TwinError(ascii(name)[:160])
+            seen.add(name)
+    return made

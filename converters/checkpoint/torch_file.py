@@ -1,195 +1,117 @@
-"""Reading what `torch.save` wrote (`.pt`, `.pth`, `.bin`, `.ckpt`; zip and legacy), without code.
+"""Reading what `torch.save` wrote (`.pt`, `.pth`, `.bin`, `.ckpt`; zip and legacy), without code or torch.
 
-Only `torch.load(weights_only=True)` is used: its unpickler builds tensors and plain containers and
-stops at the first name of anything else. The zip form is mapped, so a tensor is read when used.
+The pickle in it is read by a machine that knows plain values and tensors only; the tensors are views of the
+mapped file, in both forms.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
-import re
-import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from converters.checkpoint.lazy import TensorsCheckpoint
+from converters.checkpoint.legacy_file import read_legacy
+from converters.checkpoint.mapped_file import MappedFile
+from converters.checkpoint.refusals import SAVE_AGAIN, damaged_pickle, holds_code
+from converters.checkpoint.stored import FileSpan, InflatedSpan, Span, Storage
+from converters.checkpoint.torch_names import described_storage, find_name
+from converters.checkpoint.training import find_state_dict
+from converters.checkpoint.unpickler import ForbiddenNameError, PickleError, Unpickler
+from converters.checkpoint.zip_archive import ZIP_MAGIC, ZipArchive
+from converters.errors import CheckpointDamagedError, CheckpointHoldsCodeError
 
-from converters.checkpoint.dtypes import torch_dtype_name, torch_to_numpy
-from converters.checkpoint.reader import COPY_AGAIN, Checkpoint, TensorInfo
-from converters.errors import (
-    CheckpointDamagedError,
-    CheckpointHoldsCodeError,
-    MissingDependencyError,
-    NotAStateDictError,
-)
-
-ZIP_MAGIC = b"PK\x03\x04"
 PICKLE_MAGIC = b"\x80"
-
-_SAVE_AGAIN = (
-    "if you trust it, load it with the program that wrote it and save the weights alone: "
-    'safetensors.torch.save_model(model, "model.safetensors")'
-)
-# torch's refusal names the offender so: "GLOBAL posix.system".
-_OFFENDER = re.compile(r"GLOBAL (?P<name>[\w.]+)")
+_LARGEST_PICKLE = 1 << 30  # bytes; ten million tensors have that much
 
 
-class StateDict(Checkpoint):
-    """A torch state dict that is in memory, or mapped.
-
-    Raises:
-        NotAStateDictError: not a mapping of names to plain dense tensors.
-    """
-
-    def __init__(self, source: str, tensors: Mapping[str, Any]) -> None:
-        self.source = source
-        for key, tensor in tensors.items():
-            _require_plain_tensor(source, key, tensor)
-        self._tensors = dict(tensors)
-        self.infos = {
-            key: TensorInfo(tuple(tensor.shape), torch_dtype_name(tensor))
-            for key, tensor in self._tensors.items()
-        }
-
-    def read(self, key: str) -> np.ndarray[Any, Any]:
-        """The tensor of this key; it shares memory with the tensor where that is contiguous."""
-        return torch_to_numpy(self._tensors[key], f"{self.source}: {key}")
-
-
-def open_torch_file(path: Path, start: bytes, key: str | None) -> StateDict:
+def open_torch_file(path: Path, key: str | None) -> TensorsCheckpoint:
     """The state dict in a file of `torch.save`.
 
     Args:
         path: the file.
-        start: its first bytes, which tell the zip form from the legacy one.
-        key: the entry of a training checkpoint that holds the weights; None for a plain state dict.
+        key: the entry of a training checkpoint that holds the weights; None: the only one.
 
     Raises:
         CheckpointHoldsCodeError: the pickle names code, or is a TorchScript archive.
         CheckpointDamagedError: truncated, or a pickle that torch did not write.
-        NotAStateDictError: no state dict, or a training checkpoint and no (or a wrong) `key`.
-        MissingDependencyError: torch is not installed.
+        NotAStateDictError: no state dict, or several and no (or a wrong) `key`.
     """
-    # Newer torch (2.13) goes by this name, not by the content, unless it is given an open file.
-    misnamed = path.suffix == ".safetensors"
-    loaded = _load(path, mapped=start.startswith(ZIP_MAGIC) and not misnamed)
-    return StateDict(str(path), _find_state_dict(path, loaded, key))
+    file = MappedFile(path)
+    loaded = _load(file, path)
+    found = find_state_dict(str(path), loaded, key)
+    return TensorsCheckpoint(
+        str(path),
+        found.tensors,
+        others=found.others,
+        found=found.where,
+        training=lambda: found.rest,
+    )
 
 
-def _load(path: Path, *, mapped: bool) -> Any:
+def _load(file: MappedFile, path: Path) -> Any:
     try:
-        import torch
-    except ImportError:
-        raise MissingDependencyError(
-            f"{path} is a file of torch.save, and torch is not installed",
-            'pip install "tpu-migrate[torch]"',
-        ) from None
-    with warnings.catch_warnings():
-        # torch warns of what is refused below in our own words (foreign pickles, TorchScript).
-        warnings.simplefilter("ignore")
-        try:
-            if mapped:
-                return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            with path.open("rb") as file:
-                return torch.load(file, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as error:
-            raise _code_refusal(path, str(error)) from None
-        except Exception as error:
-            if "TorchScript" in str(error):
-                raise CheckpointHoldsCodeError(
-                    f"{path} is a TorchScript archive, which holds code: not read", _SAVE_AGAIN
-                ) from None
-            # A cut-off file fails wherever the cut happens to fall: EOFError, IndexError,
-            # RuntimeError, …; there is no closed list.
-            reason = str(error) or type(error).__name__
-            raise CheckpointDamagedError(
-                f"{path} is truncated or damaged ({reason[:160]})", COPY_AGAIN
-            ) from None
+        if file.copy(0, min(4, file.size)) == ZIP_MAGIC:
+            return read_zip(ZipArchive(file))
+        return read_legacy(file)
+    except ForbiddenNameError as error:
+        raise holds_code(str(path), str(error)) from None
+    except PickleError as error:
+        raise damaged_pickle(str(path), str(error)) from None
 
 
-def _code_refusal(path: Path, message: str) -> CheckpointHoldsCodeError | CheckpointDamagedError:
-    offender = _OFFENDER.search(message)
-    if offender and not _ends_with(path, offender["name"].rpartition(".")[2]):
-        return CheckpointHoldsCodeError(
-            f"{path} is a pickle that names {offender['name']}, which is not tensor data: "
-            "nothing was executed",
-            _SAVE_AGAIN,
+def read_zip(archive: ZipArchive) -> Any:
+    """What a torch.save archive holds, its tensors lazy.
+
+    Raises:
+        CheckpointHoldsCodeError: it is TorchScript.
+        CheckpointDamagedError: it lacks something.
+        PickleError, ForbiddenNameError: its pickle cannot be read.
+    """
+    path = archive.file.path
+    tops = {name.partition("/")[0] for name in archive.members}
+    pickles = [top for top in tops if f"{top}/data.pkl" in archive.members]
+    if len(pickles) != 1:
+        raise CheckpointDamagedError(
+            f"{path} is a zip archive, but not one of torch.save (it has no data.pkl)",
+            "name a checkpoint file",
         )
-    return CheckpointDamagedError(
-        f"{path} is truncated, or a pickle that torch.save did not write: nothing was executed",
-        _SAVE_AGAIN,
-    )
-
-
-def _ends_with(path: Path, name: str) -> bool:
-    """Whether the file ends within this name: then it was cut off there, not made with it."""
-    with path.open("rb") as file:
-        file.seek(-min(256, path.stat().st_size), os.SEEK_END)
-        return file.read().rpartition(b"\n")[2].startswith(name.encode())
-
-
-def _find_state_dict(path: Path, loaded: Any, key: str | None) -> Mapping[str, Any]:
-    if not isinstance(loaded, Mapping):
-        raise NotAStateDictError(
-            f"{path} holds a {type(loaded).__name__}, not a state dict",
-            "save model.state_dict()",
+    (top,) = pickles
+    if any(name.startswith((f"{top}/code/", f"{top}/constants.pkl")) for name in archive.members):
+        raise CheckpointHoldsCodeError(
+            f"{path} is a TorchScript archive, which holds code: not read", SAVE_AGAIN
         )
-    nested = [name for name, value in loaded.items() if _is_state_dict(value)]
-    choice = ", ".join(f'key="{name}"' for name in nested)
-    if key is not None:
-        if key not in nested:
-            raise NotAStateDictError(
-                f'{path} has no state dict under "{key}"',
-                f"choose {choice}" if nested else "leave the key out",
-            )
-        found: Mapping[str, Any] = loaded[key]
-        return found
-    if _is_state_dict(loaded):
-        return loaded
-    if nested:
-        raise NotAStateDictError(
-            f"{path} is a training checkpoint, with state dicts inside", f"choose {choice}"
+    order = f"{top}/byteorder"
+    if order in archive.members and archive.content(order, 16).strip() != b"little":
+        raise CheckpointDamagedError(
+            f"{path} was written on a big-endian machine", "save it again on another machine"
         )
-    if any(isinstance(name, str) and _is_tensor(value) for name, value in loaded.items()):
-        return loaded  # StateDict names the entry that does not belong there
-    raise NotAStateDictError(
-        f"{path} holds a dict without tensors by name, not a state dict", "save model.state_dict()"
-    )
+    data = archive.content(f"{top}/data.pkl", _LARGEST_PICKLE)
+    storages = _Storages(archive, top)
+    return Unpickler(data, 0, find_name, storages.of).load()
 
 
-def _is_state_dict(value: Any) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and bool(value)
-        and all(isinstance(name, str) for name in value)
-        and all(_is_tensor(tensor) for tensor in value.values())
-    )
+class _Storages:
+    """The storages of an archive, each found when a pickle refers to it."""
 
+    def __init__(self, archive: ZipArchive, top: str) -> None:
+        self._archive = archive
+        self._top = top
+        self._spans: dict[str, Span] = {}
 
-def _is_tensor(value: Any) -> bool:
-    import torch
+    def of(self, identifier: Any) -> Storage:
+        """The storage that ("storage", type, key, location, number of elements) names."""
+        key, dtype, nbytes, _ = described_storage(identifier)
+        if key not in self._spans:
+            self._spans[key] = self._span(key)
+        span = self._spans[key]
+        if nbytes > span.nbytes:
+            raise PickleError(f"storage {key[:40]!a} has {span.nbytes} bytes, not {nbytes}")
+        return Storage(span, 0, nbytes, dtype)
 
-    return isinstance(value, torch.Tensor)
-
-
-def _require_plain_tensor(source: str, key: Any, tensor: Any) -> None:
-    import torch
-
-    if not isinstance(key, str):
-        form = "not named by a string"
-    elif type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        form = f"a {type(tensor).__name__}"
-    elif tensor.layout != torch.strided or tensor.is_nested:
-        form = "a sparse or nested tensor"
-    elif tensor.is_quantized:
-        form = "a quantized tensor"
-    elif tensor.device.type == "meta":
-        form = "a tensor without data (meta device)"
-    else:
-        return
-    raise NotAStateDictError(
-        f"{source}: {key} is {form}, not a plain dense tensor",
-        "convert it to a dense tensor before saving",
-    )
+    def _span(self, key: str) -> Span:
+        member = self._archive.members.get(f"{self._top}/data/{key}")
+        if member is None:
+            raise PickleError(f"storage {key[:40]!a} is not there")
+        if member.stored:
+            return FileSpan(self._archive.file, self._archive.place(member), member.size)
+        return InflatedSpan(self._archive, member)

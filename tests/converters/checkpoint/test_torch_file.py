@@ -80,8 +80,7 @@ def test_a_plain_pickle_with_code_is_refused_and_not_run(tmp_path, protocol, ref
     marker = tmp_path / "executed"
     path = tmp_path / "evil.bin"
     path.write_bytes(pickle.dumps({"x": MakesMarker(marker)}, protocol=protocol))
-    error = CheckpointHoldsCodeError if protocol < 4 else CheckpointDamagedError
-    with refused(error, "evil.bin", "nothing was executed"):
+    with refused(CheckpointHoldsCodeError, "evil.bin", "posix.system", "nothing was executed"):
         open_checkpoint(path)
     assert not marker.exists()
 
@@ -124,9 +123,9 @@ def test_a_training_checkpoint_is_refused_with_its_keys_named(tmp_path, refused)
         "optimizer": optimizer.state_dict(),
     }
     path = save(saved, tmp_path / "training.pt")
-    with refused(NotAStateDictError, 'key="model", key="ema"'):
+    with refused(NotAStateDictError, "2 state dicts", "--key: model, ema"):
         open_checkpoint(path)
-    with refused(NotAStateDictError, 'under "optimizer"', 'key="model"'):
+    with refused(NotAStateDictError, 'under "optimizer"', "choose model, ema"):
         open_checkpoint(path, key="optimizer")
     assert list(open_checkpoint(path, key="model").infos) == ["weight", "bias"]
 
@@ -139,12 +138,11 @@ def test_a_training_checkpoint_is_refused_with_its_keys_named(tmp_path, refused)
         ({}, ["without tensors"]),
         ({"lr": 0.1}, ["without tensors"]),
         ({1: torch.ones(2)}, ["without tensors"]),
-        ({"w": torch.ones(2), "version": 3}, ["version is a int"]),
-        ({"w": torch.ones(2), 1: torch.ones(2)}, ["1 is not named by a string"]),
+        ({"w": torch.ones(2), 1: torch.ones(2)}, ["'1' is not named by a string"]),
         ({"w": torch.ones(2, 2).to_sparse()}, ["w is a sparse"]),
         ({"w": torch.ones(2, device="meta")}, ["w is a tensor without data"]),
     ],
-    ids=["list", "tensor", "empty", "numbers", "numbered", "mixed", "half named", "sparse", "meta"],
+    ids=["list", "tensor", "empty", "numbers", "numbered", "half named", "sparse", "meta"],
 )
 def test_what_is_no_state_dict_is_refused(tmp_path, value, parts, refused):
     path = save(value, tmp_path / "x.pt")

@@ -1,0 +1,138 @@
+"""A file of which every part can be viewed or copied, without reading the rest."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from converters.checkpoint.reader import COPY_AGAIN, read_start
+from converters.errors import CheckpointDamagedError
+
+_PAGE = mmap.PAGESIZE
+_MOST_AT_ONCE = 1 << 30  # one system call copies 2 GiB at most
+
+
+class MappedFile:
+    """A regular file, mapped when its first tensor is viewed.
+
+    Pages of a mapped file count as memory of the process until they are released.
+
+    Attributes:
+        path: the file.
+        size: its length in bytes when it was opened.
+
+    Raises:
+        CheckpointNotFoundError: nothing is there.
+        CheckpointDamagedError: empty, unreadable, not a regular file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        read_start(path, 1)
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise CheckpointDamagedError(
+                f"{path} cannot be read ({error.strerror})", "check its permissions"
+            ) from None
+        self.size = os.fstat(self._descriptor).st_size
+        self._map: mmap.mmap | None = None
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def copy(self, start: int, end: int) -> bytes:
+        """The bytes from `start` to `end`, which belong to the caller.
+
+        Raises:
+            CheckpointDamagedError: the file ends before.
+        """
+        return self._copied(start, end).tobytes()
+
+    def array(
+        self,
+        start: int,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None = None,
+    ) -> np.ndarray[Any, Any]:
+        """A read-only array whose first element is at `start`: a view of the mapped file.
+
+        Where an element's address would not be a multiple of its size (legacy files put storages
+        anywhere) it is a copy, since not all code can take such arrays.
+
+        Args:
+            start: bytes from the start of the file.
+            dtype: of the elements.
+            shape: of the array.
+            strides: in bytes, none negative; None: contiguous.
+
+        Raises:
+            CheckpointDamagedError: it would reach beyond the end of the file.
+        """
+        length = extent(shape, dtype.itemsize, strides)
+        if start < 0 or start + length > self.size:
+            raise self._ended()
+        if length == 0:
+            return np.zeros(shape, dtype)
+        if start % dtype.alignment:
+            held = self._copied(start, start + length)
+            found: np.ndarray[Any, Any] = np.ndarray(shape, dtype, held.data, 0, strides)
+            found.flags.writeable = False
+            return found
+        return np.ndarray(shape, dtype, self.mapped(), start, strides)
+
+    def release(self, start: int, end: int) -> None:
+        """Give the pages between `start` and `end` back; views of them stay good and read anew."""
+        if self._map is None or end <= start:
+            return
+        first = start // _PAGE * _PAGE
+        self._map.madvise(mmap.MADV_DONTNEED, first, min(end, self.size) - first)
+
+    def mapped(self) -> mmap.mmap:
+        """The whole file as bytes that are read when used; never touch them beyond `size`.
+
+        Raises:
+            CheckpointDamagedError: it was cut off since it was opened.
+        """
+        if self._map is None:
+            try:
+                self._map = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                raise CheckpointDamagedError(
+                    f"{self.path} cannot be mapped ({error})", COPY_AGAIN
+                ) from None
+        return self._map
+
+    def _copied(self, start: int, end: int) -> np.ndarray[Any, Any]:
+        if not 0 <= start <= end <= self.size:
+            raise self._ended()
+        held = np.empty(end - start, np.uint8)
+        done = 0
+        while done < len(held):
+            part = held[done : done + _MOST_AT_ONCE]
+            count = os.preadv(self._descriptor, [part.data], start + done)
+            if count == 0:
+                raise self._ended()
+            done += count
+        return held
+
+    def _ended(self) -> CheckpointDamagedError:
+        return CheckpointDamagedError(
+            f"{self.path} is truncated or damaged (it ends where more is announced)", COPY_AGAIN
+        )
+
+
+def extent(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None = None) -> int:
+    """Number of bytes from the first byte of an array to its last; strides are in bytes."""
+    if 0 in shape:
+        return 0
+    if strides is None:
+        count = itemsize
+        for side in shape:
+            count *= side
+        return count
+    return itemsize + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))

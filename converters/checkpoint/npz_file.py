@@ -1,0 +1,153 @@
+"""Reading `.npz`: arrays by name in a zip archive, each mapped unless it is compressed.
+
+An array of Python objects is a pickle: it is refused by name, never opened. The format of an array:
+https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+import numpy as np
+
+from converters.checkpoint.lazy import LazyTensor, TensorsCheckpoint
+from converters.checkpoint.mapped_file import extent
+from converters.checkpoint.reader import COPY_AGAIN, is_shape
+from converters.checkpoint.stored import FileSpan, InflatedSpan, Span, Storage, StoredTensor
+from converters.checkpoint.zip_archive import Member, ZipArchive
+from converters.errors import (
+    CheckpointDamagedError,
+    CheckpointHoldsCodeError,
+    NotAStateDictError,
+    UnsupportedDtypeError,
+)
+
+SUFFIX = ".npy"
+_MAGIC = b"\x93NUMPY"
+_LONGEST_HEADER = 10_000  # NumPy's own limit
+_TYPE = re.compile(r"(?P<order>[<>|=])(?P<kind>[biufc])(?P<size>[0-9]{1,2})")
+_TEXT_TYPE = re.compile(r"[<>|=][SUmM][0-9]*(\[.*\])?")
+_NUMBERS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
+_NAMES = frozenset(
+    {"bool8", "float16", "float32", "float64", "complex64", "complex128"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+
+
+def open_npz(archive: ZipArchive) -> TensorsCheckpoint:
+    """The arrays of an archive, as a state dict; arrays of texts or dates are in `others`.
+
+    Raises:
+        CheckpointDamagedError: a member is not an array, or not a whole one.
+        CheckpointHoldsCodeError: an array holds Python objects.
+        UnsupportedDtypeError: an array's element type has no torch form.
+        NotAStateDictError: there is no array.
+    """
+    source = str(archive.file.path)
+    tensors: dict[str, LazyTensor] = {}
+    others: dict[str, str] = {}
+    for name, member in archive.members.items():
+        key = name.removesuffix(SUFFIX)
+        array = _array(archive, member, f"{source}: {key[:160]}")
+        if isinstance(array, str):
+            others[key] = array
+        else:
+            tensors[key] = array
+    if not tensors:
+        raise NotAStateDictError(f"{source} holds no arrays of numbers", "save the weights in it")
+    return TensorsCheckpoint(source, tensors, others=others)
+
+
+def _array(archive: ZipArchive, member: Member, where: str) -> LazyTensor | str:
+    if not member.name.endswith(SUFFIX):
+        raise CheckpointDamagedError(f"{where} is not an array of NumPy", COPY_AGAIN)
+    span: Span
+    if member.stored:
+        start = archive.place(member)
+        span = FileSpan(archive.file, start, member.size)
+        head = archive.file.copy(start, start + min(member.size, _LONGEST_HEADER))
+    else:
+        span = InflatedSpan(archive, member)
+        head = archive.inflated_start(member, _LONGEST_HEADER)
+    fields, start = _header(head, where)
+    descr, shape = fields["descr"], fields["shape"]
+    matched = _TYPE.fullmatch(descr) if isinstance(descr, str) else None
+    if matched is None:
+        return _other_type(descr, shape, where)
+    bits = int(matched["size"]) * 8
+    name = f"{_NUMBERS[matched['kind']]}{bits}"
+    if name not in _NAMES:
+        raise _unsupported(where, descr)
+    dtype = name.replace("bool8", "bool")
+    length = extent(shape, bits // 8)
+    if start + length != member.size:
+        raise CheckpointDamagedError(
+            f"{where} has {member.size - start} bytes, its shape {length}", COPY_AGAIN
+        )
+    kind = SwappedTensor if matched["order"] == ">" and bits > 8 else StoredTensor
+    strides = _strides(shape, fortran=fields["fortran_order"])
+    return kind(Storage(span, start, length, dtype), 0, shape, strides, dtype)
+
+
+class SwappedTensor(StoredTensor):
+    """A tensor whose elements have their most significant byte first in the file."""
+
+    def read(self) -> np.ndarray[Any, Any]:
+        """Its values, in this machine's order."""
+        return super().read().byteswap()
+
+
+def _header(head: bytes, where: str) -> tuple[dict[str, Any], int]:
+    """The fields of an array's header, and where its elements begin."""
+    version = head[len(_MAGIC)] if head.startswith(_MAGIC) and len(head) > 12 else 0
+    if version not in (1, 2, 3):
+        raise CheckpointDamagedError(f"{where} is not an array of NumPy", COPY_AGAIN)
+    begin = 10 if version == 1 else 12
+    end = begin + int.from_bytes(head[8:begin], "little")
+    if end > len(head):
+        raise CheckpointDamagedError(f"{where} announces a header of {end} bytes", COPY_AGAIN)
+    try:
+        fields = ast.literal_eval(head[begin:end].decode("utf-8" if version == 3 else "latin-1"))
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        fields = None
+    if (
+        not isinstance(fields, dict)
+        or set(fields) != {"descr", "fortran_order", "shape"}
+        or type(fields["shape"]) is not tuple
+        or not is_shape(fields["shape"])
+        or type(fields["fortran_order"]) is not bool
+    ):
+        raise CheckpointDamagedError(f"{where} has a damaged header", COPY_AGAIN)
+    return fields, end
+
+
+def _other_type(descr: Any, shape: tuple[int, ...], where: str) -> str:
+    if isinstance(descr, str) and _TEXT_TYPE.fullmatch(descr):
+        return f"array of texts or dates {'×'.join(map(str, shape)) or 'scalar'}"
+    if isinstance(descr, str) and descr.endswith("O"):
+        raise CheckpointHoldsCodeError(
+            f"{where} is an array of Python objects, which is a pickle: nothing was executed",
+            "save arrays of numbers only, one for each tensor",
+        )
+    raise _unsupported(where, descr)
+
+
+def _unsupported(where: str, descr: Any) -> UnsupportedDtypeError:
+    shown = ascii(descr)[:80] if isinstance(descr, str) else "of several fields"
+    return UnsupportedDtypeError(
+        f"{where} has the element type {shown}, which cannot be converted "
+        "(NumPy saves bfloat16 and float8 as raw bytes and forgets which they are)",
+        "save it as safetensors, or cast it first",
+    )
+
+
+def _strides(shape: tuple[int, ...], *, fortran: bool) -> tuple[int, ...]:
+    """In elements."""
+    steps = []
+    step = 1
+    for side in shape if fortran else reversed(shape):
+        steps.append(step)
+        step *= max(side, 1)
+    return tuple(steps if fortran else reversed(steps))

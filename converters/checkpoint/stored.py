@@ -1,0 +1,195 @@
+"""Tensors as torch stores them: a run of bytes, and the offset, shape and strides of each tensor in it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from converters.checkpoint.dtypes import numpy_dtype
+from converters.checkpoint.lazy import LazyTensor
+from converters.checkpoint.mapped_file import MappedFile, extent
+from converters.checkpoint.reader import TensorInfo, is_shape
+from converters.checkpoint.zip_archive import Member, ZipArchive
+
+# A tensor that repeats its storage (`expand`) may claim any size with a few bytes of file.
+_MOST_EXPANSION = 64
+_SMALL = 1 << 24  # bytes
+
+
+class Span(ABC):
+    """Bytes of a storage.
+
+    Attributes:
+        nbytes: how many there are.
+        where: what to call it in messages.
+    """
+
+    nbytes: int
+    where: str
+
+    @abstractmethod
+    def array(
+        self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> np.ndarray[Any, Any]:
+        """A read-only array at `start` bytes from its beginning; strides in bytes."""
+
+    @abstractmethod
+    def release(self, start: int, end: int) -> None:
+        """Give the pages between these bytes of it back."""
+
+
+class FileSpan(Span):
+    """A storage that lies in a file as it is.
+
+    Args:
+        file: the file.
+        start: where it begins there; may be set later, before a tensor is read.
+        nbytes: its length.
+    """
+
+    def __init__(self, file: MappedFile, start: int, nbytes: int) -> None:
+        self.file = file
+        self.start = start
+        self.nbytes = nbytes
+        self.where = str(file.path)
+
+    def array(
+        self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> np.ndarray[Any, Any]:
+        """A view of the mapped file."""
+        return self.file.array(self.start + start, dtype, shape, strides)
+
+    def release(self, start: int, end: int) -> None:
+        """Give the pages back."""
+        self.file.release(self.start + start, self.start + end)
+
+
+class InflatedSpan(Span):
+    """A storage that is compressed in its archive: it is read whole, and dropped when released."""
+
+    def __init__(self, archive: ZipArchive, member: Member) -> None:
+        self._archive = archive
+        self._member = member
+        self._held: np.ndarray[Any, Any] | None = None
+        self.nbytes = member.size
+
+    def array(
+        self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> np.ndarray[Any, Any]:
+        """A view of the inflated bytes."""
+        if self._held is None:
+            self._held = self._archive.inflate(self._member)
+            self._held.flags.writeable = False
+        if 0 in shape:
+            return np.zeros(shape, dtype)
+        found: np.ndarray[Any, Any] = np.ndarray(shape, dtype, self._held.data, start, strides)
+        return found
+
+    def release(self, start: int, end: int) -> None:
+        """Drop the inflated bytes; views keep them."""
+        self._held = None
+
+
+class Storage(NamedTuple):
+    """What a tensor is a view of.
+
+    Attributes:
+        span: its bytes.
+        offset: bytes of the span before the storage (legacy files had views of storages).
+        nbytes: its length.
+        dtype: its element type; that of the tensor, unless that says another.
+    """
+
+    span: Span
+    offset: int
+    nbytes: int
+    dtype: str
+
+
+class StoredTensor(LazyTensor):
+    """A dense tensor in a storage.
+
+    Args:
+        storage: whose view it is.
+        offset: elements before its first one.
+        shape: its sides.
+        strides: in elements.
+        dtype: its element type, with a numpy form.
+        conjugated: the values are the conjugates of the stored ones.
+        negated: the values are the negatives of the stored ones.
+
+    Raises:
+        ValueError: it reaches beyond its storage, or its numbers are not those of a tensor.
+    """
+
+    __slots__ = (
+        "_conjugated",
+        "_dtype",
+        "_end",
+        "_negated",
+        "_start",
+        "_storage",
+        "_strides",
+        "info",
+    )
+
+    def __init__(
+        self,
+        storage: Storage,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: str,
+        *,
+        conjugated: bool = False,
+        negated: bool = False,
+    ) -> None:
+        if not (is_shape(shape) and is_shape(strides) and len(shape) == len(strides)):
+            raise ValueError("a tensor has an impossible shape or strides")
+        if type(offset) is not int or offset < 0:
+            raise ValueError("a tensor has an impossible offset")
+        self._dtype = numpy_dtype(dtype, "a tensor")
+        size = self._dtype.itemsize
+        self._strides = tuple(step * size for step in strides)
+        length = extent(shape, size, self._strides)
+        self._start = storage.offset + offset * size
+        self._end = self._start + length
+        if length and self._end > storage.offset + storage.nbytes:
+            raise ValueError(f"a tensor of shape {_brief(shape)} reaches beyond its storage")
+        self.info = TensorInfo(tuple(shape), dtype)
+        if self.info.size * size > max(_SMALL, _MOST_EXPANSION * storage.nbytes):
+            raise ValueError(f"a tensor of {storage.nbytes} bytes claims the shape {_brief(shape)}")
+        self._storage = storage
+        self._conjugated = conjugated
+        self._negated = negated
+
+    def read(self) -> np.ndarray[Any, Any]:
+        """Its values: a view of the file, unless they must be computed."""
+        array = self._storage.span.array(self._start, self._dtype, self.info.shape, self._strides)
+        if self._conjugated:
+            array = np.conjugate(array)
+        return np.negative(array) if self._negated else array
+
+    def release(self) -> None:
+        """Give its pages back."""
+        self._storage.span.release(self._start, self._end)
+
+    @property
+    def identity(self) -> Hashable:
+        """Its place in the file; None without elements, which are nowhere."""
+        if not self.info.size:
+            return None
+        sides = tuple(  # the stride of a side of 1 says nothing
+            (side, step)
+            for side, step in zip(self.info.shape, self._strides, strict=True)
+            if side > 1
+        )
+        flags = (self._conjugated, self._negated)
+        return (id(self._storage.span), self._start, self.info, sides, flags)
+
+
+def _brief(shape: tuple[int, ...]) -> str:
+    return str(shape)[:80]
