@@ -181,6 +181,13 @@ class NotFiniteError(ConversionError):
         self.paths = tuple(paths)
 
 
+class TargetError(ConversionError):
+    """The Flax model to fit to could not be built abstractly, or its inputs are not known.
+
+    Remedy: name a linen or nnx module or a function that gives one, and for linen the inputs of `init`.
+    """
+
+
 class RefusedKeysError(ConversionError):
     """Some keys have no place in the model, or the model needs keys that are not there.
 
