@@ -1,0 +1,181 @@
+"""What becomes of every key of a model, with its module tree and without, and whether the way back is exact."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from converters.checkpoint.reader import Checkpoint
+from converters.inference import Inference, infer, parse_assumptions
+from converters.inference.words import own_name
+from converters.layers.join import SUM
+from converters.mapping import Outcome, Plan, Slot, make_plan, read_slots
+from converters.mapping.leaves import keys_of, restore
+from converters.mapping.paths import Api
+from converters.planning import opened
+from tests.converters.zoo.tiny import build
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Keys whose layout an inference finds as the module tree does, otherwise, and not at all."""
+
+    right: int
+    wrong: int
+    refused: int
+    wrong_keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One model.
+
+    Attributes:
+        model_type: transformers' name of it.
+        keys: how many its state dict has.
+        outcomes: linen and nnx, with the module tree: outcome → number of keys.
+        refused: the keys refused with the module tree, with their reasons.
+        inexact: the keys that did not come back bit for bit.
+        alone: without the module.
+        assumptions: what a user would say who knows the model, one for each name that is ambiguous.
+        assuming: without the module, with these.
+        seconds: to build it and to measure all of this.
+    """
+
+    model_type: str
+    keys: int
+    outcomes: Mapping[Api, Mapping[str, int]]
+    refused: tuple[str, ...]
+    inexact: tuple[str, ...]
+    alone: Shares
+    assumptions: tuple[str, ...]
+    assuming: Shares
+    seconds: float
+
+
+def measure(model_type: str) -> Measured:
+    """Build a type and measure it.
+
+    Raises:
+        NotBuiltError: it cannot be built.
+    """
+    started = time.perf_counter()
+    model = build(model_type)
+    state = model.state_dict()
+    checkpoint = opened(state, {})
+    outcomes: dict[Api, Mapping[str, int]] = {}
+    refused: list[str] = []
+    inexact: list[str] = []
+    for api in ("linen", "nnx"):
+        plan = make_plan(model_type, checkpoint.infos, read_slots(model, api))
+        outcomes[api] = plan.counts
+        refused += [f"{api}: {row.key}: {row.note}" for row in plan.refused]
+        inexact += [f"{api}: {key}" for key in _inexact(plan, checkpoint)]
+    truth = read_slots(model)
+    shared = _shared(state)
+    alone = infer(checkpoint.infos, shared=shared)
+    said = _said(alone, truth, model)
+    assuming = infer(checkpoint.infos, parse_assumptions(said), shared=shared)
+    return Measured(
+        model_type,
+        len(state),
+        outcomes,
+        tuple(refused),
+        tuple(inexact),
+        _shares(alone, truth),
+        said,
+        _shares(assuming, truth),
+        time.perf_counter() - started,
+    )
+
+
+def _shared(state: Mapping[str, Any]) -> list[frozenset[str]]:
+    """Keys of one tensor, as a file of torch.save tells them."""
+    holders: dict[object, set[str]] = {}
+    for key, tensor in state.items():
+        if tensor.numel():
+            holders.setdefault((tensor.data_ptr(), tensor.shape), set()).add(key)
+    return [frozenset(keys) for keys in holders.values() if len(keys) > 1]
+
+
+def _inexact(plan: Plan, checkpoint: Checkpoint) -> list[str]:
+    """The keys that differ after the way there and back; dropped ones travel beside the pytree.
+
+    So do the terms of a sum: they are not to be had from it.
+    """
+    arrays = {leaf.path: leaf.read(checkpoint.read) for leaf in plan.leaves}
+    leaves = keys_of(plan.leaves)
+    source = {row.targets: row.key for row in plan.mapped}
+    wrong = []
+    for row in plan.rows:
+        if row.outcome in (Outcome.DROPPED, Outcome.REFUSED):
+            continue
+        key = source[row.targets]
+        info = checkpoint.infos[key]
+        back = restore(key, info, leaves[key], checkpoint.infos, arrays.__getitem__)
+        if back is None:
+            if not any(leaf.join == SUM for leaf in leaves[key]):
+                wrong.append(row.key)
+        elif not _same_bits(back, checkpoint.read(row.key)):
+            wrong.append(row.key)
+    return wrong
+
+
+def _same_bits(one: Any, other: Any) -> bool:
+    one, other = np.ascontiguousarray(one), np.ascontiguousarray(other)
+    return (
+        one.dtype == other.dtype
+        and one.shape == other.shape
+        and one.reshape(-1).view(np.uint8).tobytes() == other.reshape(-1).view(np.uint8).tobytes()
+    )
+
+
+def _shares(inference: Inference, truth: Mapping[str, Slot]) -> Shares:
+    right = refused = 0
+    wrong = []
+    for key, slot in inference.slots.items():
+        if slot.outcome is Outcome.REFUSED:
+            refused += 1
+        elif _layouts(slot, inference.slots) == _layouts(truth[key], truth):
+            right += 1
+        else:
+            wrong.append(f"{key} {slot.shape}: {slot.evidence}")
+    return Shares(right, len(wrong), refused, tuple(wrong))
+
+
+def _layouts(slot: Slot, slots: Mapping[str, Slot]) -> list[str]:
+    owner = slots[slot.tied] if slot.tied else slot
+    if owner.outcome is not Outcome.MAPPED:
+        return [owner.outcome.value]
+    return sorted(f"{it.part} {it.layout} {it.join}" for it in owner.targets)
+
+
+def _said(inference: Inference, truth: Mapping[str, Slot], model: Any) -> tuple[str, ...]:
+    """One assumption for each ambiguous name, longer ones where a name has several kinds."""
+    kinds: dict[str, set[str]] = {}
+    wanted = []
+    for it in inference.ambiguous:
+        kind = _kind(it.path, [truth[key] for key in it.keys], model)
+        wanted.append((it.path, kind))
+        kinds.setdefault(own_name(it.path), set()).add(kind)
+    found = {}
+    for path, kind in wanted:
+        name = own_name(path)
+        whole = re.sub(r"\d+", r"\\d+", re.escape(path))
+        last = rf"(?:.*\.)?{re.escape(name)}(?:\.\d+)*"
+        found[f"{whole if len(kinds[name]) > 1 else last}={kind}"] = None
+    return tuple(found)
+
+
+def _kind(path: str, slots: Iterable[Slot], model: Any) -> str:
+    module = model.get_submodule(path)
+    if hasattr(module, "num_heads") and hasattr(module, "in_proj_weight"):
+        return f"MultiheadAttention(heads={module.num_heads})"
+    known = {slot.kind.removeprefix("Parametrized") for slot in slots if slot.kind}
+    known -= {"buffer", "ParametrizationList"}
+    return next(iter(sorted(known - {"Parameter"})), "Parameter")
