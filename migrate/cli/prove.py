@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,11 @@ STARTS = ("environment", "option", "spawn", "alone")
     help="Prove that this file, which the script writes and starts from, continues on the other side.",
 )
 @click.option(
+    "--resume-args",
+    metavar="TEXT",
+    help="Arguments of the script for the runs that start from the checkpoint only.",
+)
+@click.option(
     "--start",
     type=click.Choice(STARTS),
     help="How the original starts its ranks, where it can in several ways.",
@@ -73,6 +79,7 @@ def prove(
     amp: Amp,
     steps: int | None,
     from_checkpoint: Path | None,
+    resume_args: str | None,
     start: str | None,
     html: Path | None,
     json_output: bool,
@@ -83,6 +90,8 @@ def prove(
     of every step of every rank and the final weights are compared; exit code 1 if they differ, with the
     first place where they part and what differs there.
     """
+    if resume_args is not None and from_checkpoint is None:
+        raise click.UsageError("--resume-args is for --from-checkpoint")
     with errors(), contextlib.ExitStack() as stack:
         from migrate.pages.page import check_page_target
         from migrate.pages.prove import write_prove_page
@@ -106,7 +115,10 @@ def prove(
                 proof = prove_scripts(script, rewritten, args, **shared)
                 summary, plain = views.proof_summary(proof), views.proof_as_json(proof)
             else:
-                proof = prove_resuming(script, rewritten, args, from_checkpoint, **shared)
+                more = shlex.split(resume_args or "")
+                proof = prove_resuming(
+                    script, rewritten, args, from_checkpoint, resume_args=more, **shared
+                )
                 summary, plain = views.resume_summary(proof), views.resume_as_json(proof)
         if html is not None:
             write_prove_page(proof, script, html)

@@ -183,11 +183,14 @@ class Place:
 def _owned(script_folder: Path, here: Path) -> Iterator[Path]:
     """The folders to mirror: the working directory, and the script's where that lies elsewhere."""
     home, shared = Path.home().resolve(), Path(tempfile.gettempdir()).resolve()
-    if here not in (home, shared, *home.parents, *shared.parents):
+    # All that a user has, or all users: only the folder itself is real there, its content linked.
+    vast = {home, shared, *home.parents, *shared.parents}
+    if here not in vast:
         yield here
         if script_folder.is_relative_to(here):
             return
-    yield script_folder
+    if script_folder not in vast:
+        yield script_folder
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -176,6 +176,7 @@ class Runs:
         *,
         reordered: bool = False,
         settings: Settings | None = None,
+        more: Sequence[str] = (),
         before: Callable[[Place], None] = lambda place: None,
         until: Callable[[Place, Path], bool] | None = None,
         checkpoint: Path | None = None,
@@ -186,6 +187,7 @@ class Runs:
             side: which.
             reordered: with its sums in another order.
             settings: other ones than those of the proof.
+            more: arguments besides those of the proof.
             before: puts into the mirror what the run shall find.
             until: ends the run once it is true of its mirror and of the folder of its recording; what the
                 ranks recorded is then read so far as it can be.
@@ -203,7 +205,7 @@ class Runs:
         before(place)
         ranks, seconds = record_run(
             path,
-            self.args,
+            [*self.args, *more],
             side=side,
             replicas=self.replicas,
             folder=folder,

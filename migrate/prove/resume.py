@@ -80,6 +80,7 @@ def prove_resuming(
     args: Sequence[str],
     checkpoint: Path,
     *,
+    resume_args: Sequence[str] = (),
     replicas: int = 2,
     settings: Settings = DEFAULT,
     progress: Callable[[str], None] = lambda message: None,
@@ -89,8 +90,9 @@ def prove_resuming(
     Args:
         script: the original.
         rewritten: its rewrite.
-        args: arguments for both, with which they start from `checkpoint` if it is there.
+        args: arguments for both.
         checkpoint: the file, or the folder, that the script writes. If it is there, all runs start from it.
+        resume_args: arguments besides `args` where a run starts from the checkpoint.
         replicas: number of ranks.
         settings: what is made alike; its `steps` are counted after the start from the checkpoint.
         progress: told, in a few words, what is running.
@@ -104,13 +106,20 @@ def prove_resuming(
     """
     with tempfile.TemporaryDirectory(prefix="migrate-prove-") as folder:
         runs = Runs(Path(folder), script, rewritten, args, replicas, settings)
-        return _Resuming(runs, checkpoint, progress).proof()
+        return _Resuming(runs, checkpoint, resume_args, progress).proof()
 
 
 class _Resuming:
-    def __init__(self, runs: Runs, checkpoint: Path, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        runs: Runs,
+        checkpoint: Path,
+        resume_args: Sequence[str],
+        progress: Callable[[str], None],
+    ) -> None:
         self._runs = runs
         self._checkpoint = checkpoint
+        self._resume_args = resume_args
         self._progress = progress
         # What is there when the command starts: all runs that write a checkpoint start from it.
         self._start: Path | None = None
@@ -204,6 +213,7 @@ class _Resuming:
             side,
             reordered=reordered,
             settings=replace(self._runs.settings, steps=None),
+            more=() if self._start is None else self._resume_args,
             before=before,
             until=watch.whole,
             checkpoint=self._checkpoint,
@@ -244,7 +254,10 @@ class _Resuming:
 
     def _from(self, side: Side, file: Path, *, reordered: bool = False) -> Recorded:
         return self._runs.record(
-            side, reordered=reordered, before=lambda place: self._put(place, file)
+            side,
+            reordered=reordered,
+            more=self._resume_args,
+            before=lambda place: self._put(place, file),
         )
 
     def _put(self, place: Place, file: Path | None) -> None:

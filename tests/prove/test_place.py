@@ -112,3 +112,13 @@ def test_a_home_folder_is_not_copied(
     place = made(project, tmp_path)
     assert place.inside(Path("data")).is_symlink()
     assert not place.inside(Path("project/last.pt")).is_symlink()
+
+
+def test_a_script_in_the_folder_of_temporary_files(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places.tempfile, "gettempdir", lambda: str(project))
+    place = made(project, tmp_path)
+    assert place.inside(Path("sub")).is_symlink()
+    place.folder.joinpath("new").touch()
+    assert not (project / "new").exists()

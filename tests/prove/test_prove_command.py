@@ -76,7 +76,9 @@ def test_options_become_settings(script: Path, asked: dict[str, Any]) -> None:
     assert asked["settings"] == Settings(False, "bf16", 3, "spawn", 5.0)
 
 
-@pytest.mark.parametrize("options", [("--steps", 0), ("--amp", "fp8"), ("--steps", "many")])
+@pytest.mark.parametrize(
+    "options", [("--steps", 0), ("--amp", "fp8"), ("--steps", "many"), ("--resume-args", "-r")]
+)
 def test_bad_options(options: tuple[object, ...], script: Path) -> None:
     done = run("prove", script, *options)
     assert done.exit_code == 2
@@ -84,10 +86,12 @@ def test_bad_options(options: tuple[object, ...], script: Path) -> None:
 
 
 def test_both_directions_are_shown(script: Path, asked: dict[str, Any]) -> None:
-    done = run("prove", script, "--from-checkpoint", "last.pt", "--steps", 2)
+    more = ("--resume-args", "--resume 'last one.pt'")
+    done = run("prove", script, "--from-checkpoint", "last.pt", *more, "--steps", 2)
     assert done.exit_code == 1
     assert asked["checkpoint"] == Path("last.pt")
     assert asked["settings"].steps == 2
+    assert asked["resume_args"] == ["--resume", "last one.pt"]
     lines = done.stdout.splitlines()
     assert lines[0] == f"{FORWARD} (last.pt)"
     assert f"{REVERSE} (last.pt)" in lines

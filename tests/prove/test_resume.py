@@ -158,3 +158,18 @@ def test_a_script_that_resumes_does_not_meet_the_other_sides_file(tmp_path: Path
     proof = prove(*written(tmp_path), replicas=1, settings=SETTINGS)
     assert proof.verdict is Verdict.EQUAL, proof.message
     assert len(proof.steps) == 9
+
+
+@pytest.mark.long
+def test_the_transformer_with_all_its_state() -> None:
+    # Moving average, schedule, scaler, two ranks; what tells it to resume is an argument.
+    folder = Path(__file__).parents[2] / "examples" / "transformer"
+    proof = prove_resuming(
+        folder / "before.py",
+        folder / "after.py",
+        ["--save", "last.pt", "--examples", "64"],
+        Path("last.pt"),
+        resume_args=["--resume", "last.pt"],
+        settings=Settings(amp="off", steps=2, timeout=200),
+    )
+    assert proof.equal, [one.proof.message for one in proof.directions]
