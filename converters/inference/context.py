@@ -25,12 +25,21 @@ class Context:
     shared: Mapping[str, frozenset[str]] = field(default_factory=dict)
     assumptions: Assumptions = field(default_factory=Assumptions)
     certain: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    probable: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
     def learn(self, path: str, kind: str) -> None:
         """Remember a layer whose shapes leave no doubt, for those that resemble it."""
         self.certain[family(path)][kind] += 1
         self.certain[own_name(path)][kind] += 1
         self.certain[""][kind] += 1
+
+    def suspect(self, path: str, kind: str) -> None:
+        """Remember a layer that is likely of a kind."""
+        self.probable[family(path)][kind] += 1
+
+    def probably(self, path: str, kind: str) -> bool:
+        """Whether the same layer of another block is likely of this kind."""
+        return self.probable[family(path)][kind] > 0 if family(path) in self.probable else False
 
     def twins(self, path: str) -> Counter[str]:
         """Certain kinds of the same layer in other blocks."""

@@ -72,6 +72,8 @@ def _open(group: Group, context: Context, weight: tuple[int, ...], *, biased: bo
         return likely(conv, f"other {own_name(group.path)} are {conv} by their shapes")
     inward = bool(INWARD_WORDS & set(words(group.path)))
     if all(side % 2 == 0 for side in kernel) and not inward and second != 1:
+        if context.probably(group.path, conv):
+            return likely(conv, f"an even kernel, but other {own_name(group.path)} are plain ones")
         what = f"shapes allow both, and an even kernel {tuple(kernel)} is often a transposed one's"
         return ambiguous(what, conv, transposed)
     return likely(conv, "nothing speaks of a transposed one")

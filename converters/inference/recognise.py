@@ -52,14 +52,20 @@ def recognise(group: Group, context: Context) -> Guess:
 
 
 def learn(context: Context) -> None:
-    """Go through all groups once, for those whose shapes alone decide between kinds."""
-    for path, group in context.groups.items():
-        weight = group.shape("weight")
-        if weight is None or len(weight) < 2 or len(weight) > 5:
-            continue
+    """Go through all groups, for those whose shapes alone decide between kinds, then for likely ones."""
+    open_groups = [
+        group
+        for group in context.groups.values()
+        if (weight := group.shape("weight")) is not None and 2 <= len(weight) <= 5
+    ]
+    for group in open_groups:
         guess = recognise(group, context)
         if guess.confidence is Confidence.CERTAIN:
-            context.learn(path, guess.kind)
+            context.learn(group.path, guess.kind)
+    for group in open_groups:
+        guess = recognise(group, context)
+        if guess.confidence is Confidence.LIKELY:
+            context.suspect(group.path, guess.kind)
 
 
 def assumed(group: Group, assumption: Assumption, context: Context) -> Guess:

@@ -1,4 +1,4 @@
-"""What becomes of every key of a model, with its module tree and without, and whether the way back is exact."""
+"""What becomes of every key of a model, with its module tree and without; whether the way back is exact."""
 
 from __future__ import annotations
 
