@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from converters.layers.join import ALONE, Join
@@ -42,6 +43,16 @@ class Weight:
 Weights = tuple[Weight, ...]
 
 
+def ours(api: str) -> Any:
+    """`converters.modules.linen` or `converters.modules.nnx`, imported when a case needs it."""
+    return import_module(f"converters.modules.{api}")
+
+
+def call(layer: Any, inputs: Any, arguments: Mapping[str, Any]) -> Any:
+    """The layer's output: one input, and whatever the case has beside it by name."""
+    return layer(inputs, **arguments)
+
+
 @dataclass(frozen=True)
 class ForwardCase:
     """One configuration of a layer, built three times, and the shape of an input for it.
@@ -58,6 +69,10 @@ class ForwardCase:
         input_shape: in torch's order (channels second, where there are channels).
         channels_last: whether Flax wants axis 1 of the input, and gives the output's, last.
         ids_below: None for real inputs; else the inputs are integers from 0 to below this.
+        arguments: a numpy generator → further arguments by name, arrays or tuples of arrays; both
+            sides get the same (converters.modules' names are torch's).
+        torch_call: how torch's layer is called, where not as `layer(inputs, **arguments)`.
+        flax_call: how Flax's is.
     """
 
     name: str
@@ -67,6 +82,9 @@ class ForwardCase:
     input_shape: tuple[int, ...]
     channels_last: bool = False
     ids_below: int | None = None
+    arguments: Callable[[Any], Mapping[str, Any]] = lambda rng: {}
+    torch_call: Callable[[Any, Any, Mapping[str, Any]], Any] = call
+    flax_call: Callable[[Any, Any, Mapping[str, Any]], Any] = call
 
 
 @dataclass(frozen=True)
@@ -78,8 +96,10 @@ class LayerEntry:
         doc: what a user should know; the docstring of the file.
         weights: the tensors that have a counterpart in Flax; or a function that gives them for a
             torch layer, where they depend on how that is configured (heads, directions, groups).
+            None of its own for a layer made of others (TransformerEncoderLayer): each of those is
+            converted as what it is, under its own name.
         cases: forward comparisons, at least one.
-        dropped: torch name → why Flax has no use for this tensor.
+        dropped: torch name → why Flax has no use for this tensor, where it is not among the weights.
         note: torch layer → what its Flax counterpart must be told, in a few words, or "".
 
     Raises:
@@ -97,7 +117,7 @@ class LayerEntry:
         if not self.cases:
             raise ValueError(f"the entry {self.kind} has no forward case: nothing proves it")
         if not callable(self.weights):
-            self._check(self.weights)
+            self._check(self.weights, [name for name, _ in self.dropped])
 
     def weights_of(self, layer: Any) -> Weights:
         """The pieces of a torch layer (a parameter that it was made without may be among them).
@@ -108,12 +128,11 @@ class LayerEntry:
         if not callable(self.weights):
             return self.weights
         weights = self.weights(layer)
-        self._check(weights)
+        self._check(weights, [])
         return weights
 
-    def _check(self, weights: Weights) -> None:
-        whole = [weight.torch for weight in weights if weight.part is None]
-        whole += [name for name, _ in self.dropped]
+    def _check(self, weights: Weights, dropped: list[str]) -> None:
+        whole = [weight.torch for weight in weights if weight.part is None] + dropped
         alone = [weight for weight in weights if weight.join == ALONE]
         linen_names = [(weight.collection, weight.linen) for weight in alone]
         nnx_names = [weight.nnx for weight in alone]

@@ -6,15 +6,21 @@ asymmetric shapes can.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from converters.checkpoint.dtypes import torch_dtype_name, torch_to_numpy
 from converters.checkpoint.pytree import Pytree, flatten, nest
-from converters.layers.entry import ForwardCase, LayerEntry, Weights
-from converters.layers.join import Join
+from converters.checkpoint.reader import TensorInfo
+from converters.layers.entry import ForwardCase, LayerEntry
+from converters.mapping.leaves import keys_of, restore
+from converters.mapping.module_tree import Outcome, read_slots
+from converters.mapping.paths import Api
+from converters.mapping.plan import Plan, make_plan
 
 Array = np.ndarray[Any, Any]
 
@@ -25,23 +31,33 @@ class ForwardComparison:
 
     Attributes:
         errors: max |flax - torch| / max(1, max |torch|) by side, "linen" and (where the case has
-            it) "nnx"; infinite where the converted weights or the output do not fit.
-        misfits: names or shapes of the converted weights that a Flax layer does not have, one line
-            each; such a layer was not run.
+            it) "nnx", over all outputs; infinite where the converted weights or an output do not
+            fit.
+        misfits: names or shapes of the converted weights that a Flax layer does not have, and keys
+            that were refused, one line each; such a layer was not run.
+        lost: keys that did not come back bit for bit from the converted weights, by side.
     """
 
     errors: Mapping[str, float]
     misfits: tuple[str, ...]
+    lost: Mapping[str, tuple[str, ...]]
 
     def agrees(self, tolerance: float) -> bool:
         """Whether every side is within the tolerance (NaN is not)."""
         return all(error <= tolerance for error in self.errors.values())
 
 
-def compare_forward(entry: LayerEntry, case: ForwardCase, seed: int = 0) -> ForwardComparison:
+def compare_forward(
+    entry: LayerEntry | None, case: ForwardCase, seed: int = 0
+) -> ForwardComparison:
     """Run one case in float32 at the highest matmul precision, every weight and buffer random.
 
     Norms and the like are compared in inference (running statistics).
+
+    Args:
+        entry: stands for that of its kind; None: all entries are as they are.
+        case: the layer, three times, and its input.
+        seed: of the weights and inputs.
     """
     import jax
     import torch
@@ -49,46 +65,73 @@ def compare_forward(entry: LayerEntry, case: ForwardCase, seed: int = 0) -> Forw
     rng = np.random.default_rng(seed)
     torch_layer = case.torch(torch.nn).eval()
     tensors = _randomise(torch_layer, rng)
-    inputs = _inputs(case, rng)
+    inputs, arguments = _inputs(case, rng), case.arguments(rng)
     with torch.no_grad():
-        expected = torch_layer(torch.from_numpy(inputs)).numpy()
+        given = (torch.from_numpy(inputs), _to_torch(arguments))
+        expected = [array.numpy() for array in _arrays(case.torch_call(torch_layer, *given))]
 
     flax_inputs = np.moveaxis(inputs, 1, -1) if case.channels_last else inputs
     errors: dict[str, float] = {}
     misfits: list[str] = []
+    lost: dict[str, tuple[str, ...]] = {}
+    sides: tuple[tuple[Api, Any], ...] = (("linen", _run_linen), ("nnx", _run_nnx))
     with jax.default_matmul_precision("highest"):
-        for side, run in (("linen", _run_linen), ("nnx", _run_nnx)):
+        for side, run in sides:
             if side == "nnx" and case.nnx is None:
                 continue
-            tree = _converted(entry.weights_of(torch_layer), tensors, side)
-            found, output = run(case, tree, flax_inputs)
-            misfits += [f"{side} {misfit}" for misfit in found]
-            errors[side] = _error(case, output, expected)
-    return ForwardComparison(errors, tuple(misfits))
+            plan = _plan(entry, torch_layer, tensors, side)
+            tree = {leaf.path: np.array(leaf.read(tensors.__getitem__)) for leaf in plan.leaves}
+            refused = [f"{row.key}: {row.note}" for row in plan.refused]
+            found, outputs = run(case, nest(tree.items()), flax_inputs, arguments)
+            misfits += [f"{side} {misfit}" for misfit in refused + found]
+            errors[side] = _error(case, outputs, expected)
+            lost[side] = _lost(plan, tree, tensors)
+    return ForwardComparison(errors, tuple(misfits), lost)
 
 
-def _run_linen(case: ForwardCase, tree: Pytree, inputs: Array) -> tuple[list[str], Array | None]:
+def _run_linen(
+    case: ForwardCase, tree: Pytree, inputs: Array, arguments: Mapping[str, Any]
+) -> tuple[list[str], list[Array] | None]:
     import jax
     from flax import linen
 
     layer = case.linen(linen)
-    wanted = jax.eval_shape(layer.init, jax.random.key(0), inputs)
-    misfits = _misfits(flatten(tree), flatten(wanted))
-    return misfits, None if misfits else np.asarray(layer.apply(tree, inputs))
+
+    def init() -> Any:
+        return layer.init(jax.random.key(0), inputs, arguments, method=case.flax_call)
+
+    @jax.jit
+    def run(tree: Pytree, inputs: Array, arguments: Mapping[str, Any]) -> Any:
+        return layer.apply(tree, inputs, arguments, method=case.flax_call)
+
+    misfits = _misfits(flatten(tree), flatten(jax.eval_shape(init)))
+    if misfits:
+        return misfits, None
+    return [], [np.asarray(array) for array in _arrays(run(tree, inputs, arguments))]
 
 
-def _run_nnx(case: ForwardCase, tree: Pytree, inputs: Array) -> tuple[list[str], Array | None]:
+def _run_nnx(
+    case: ForwardCase, tree: Pytree, inputs: Array, arguments: Mapping[str, Any]
+) -> tuple[list[str], list[Array] | None]:
+    import jax
     from flax import nnx
 
     assert case.nnx is not None
     layer = case.nnx(nnx, nnx.Rngs(0))
+    layer.eval()
     state = nnx.state(layer, nnx.Any(nnx.Param, nnx.BatchStat))
     misfits = _misfits(flatten(tree), flatten(_named(nnx.to_pure_dict(state))))
     if misfits:
         return misfits, None
     nnx.replace_by_pure_dict(state, nnx.restore_int_paths(tree))
     nnx.update(layer, state)
-    return [], np.asarray(layer(inputs))
+    graph, state = nnx.split(layer)
+
+    @jax.jit
+    def run(state: Any, inputs: Array, arguments: Mapping[str, Any]) -> Any:
+        return case.flax_call(nnx.merge(graph, state), inputs, arguments)
+
+    return [], [np.asarray(array) for array in _arrays(run(state, inputs, arguments))]
 
 
 def _named(tree: Pytree) -> Pytree:
@@ -99,8 +142,12 @@ def _named(tree: Pytree) -> Pytree:
     }
 
 
-def _randomise(torch_layer: Any, rng: np.random.Generator) -> dict[str, Any]:
-    """Fill every parameter and buffer, so that none has a value that hides its misplacement."""
+def _randomise(torch_layer: Any, rng: np.random.Generator) -> dict[str, Array]:
+    """Fill every parameter and buffer, so that none has a value that hides its misplacement.
+
+    Returns:
+        The state dict's arrays.
+    """
     import torch
 
     buffers = {name for name, _ in torch_layer.named_buffers()}
@@ -112,9 +159,9 @@ def _randomise(torch_layer: Any, rng: np.random.Generator) -> dict[str, Any]:
         if name in buffers:  # running variances must be positive
             values = rng.uniform(0.5, 1.5, shape)
         else:  # outputs of order one, so that an absolute tolerance means something
-            values = rng.standard_normal(shape) / np.sqrt(max(1, tensor[:1].numel()))
-        tensor.copy_(torch.from_numpy(values))
-    return tensors
+            values = rng.standard_normal(shape) / np.sqrt(max(1, math.prod(shape[1:])))
+        tensor.copy_(torch.from_numpy(np.asarray(values)))
+    return {name: torch_to_numpy(tensor, name).copy() for name, tensor in tensors.items()}
 
 
 def _inputs(case: ForwardCase, rng: np.random.Generator) -> Array:
@@ -123,20 +170,48 @@ def _inputs(case: ForwardCase, rng: np.random.Generator) -> Array:
     return rng.standard_normal(case.input_shape).astype(np.float32)
 
 
-def _converted(weights: Weights, tensors: dict[str, Any], side: str) -> Pytree:
-    pieces: dict[str, list[Array]] = {}
-    joins: dict[str, Join] = {}
-    for weight in weights:
-        if weight.torch not in tensors:  # a case without bias has none
-            continue
-        tensor = tensors[weight.torch].numpy()
-        path = f"{weight.collection}/{weight.linen}" if side == "linen" else weight.nnx
-        joins[path] = weight.join
-        part = tensor if weight.part is None else weight.part.apply(tensor)
-        pieces.setdefault(path, []).append(weight.layout.apply(part))
-    return nest(
-        (path, np.ascontiguousarray(joins[path].apply(parts))) for path, parts in pieces.items()
-    )
+def _to_torch(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    return {
+        name: tuple(torch.from_numpy(part) for part in value)
+        if isinstance(value, tuple)
+        else torch.from_numpy(value)
+        for name, value in arguments.items()
+    }
+
+
+def _arrays(output: Any) -> Iterator[Any]:
+    """The arrays of an output, one after the other; None (weights that were not asked for) is none."""
+    if isinstance(output, tuple | list):
+        for part in output:
+            yield from _arrays(part)
+    elif output is not None:
+        yield output
+
+
+def _plan(entry: LayerEntry | None, torch_layer: Any, tensors: dict[str, Array], side: Api) -> Plan:
+    """The conversion that a user gets, with this entry for its kind."""
+    slots = read_slots(torch_layer, side, {entry.kind: entry} if entry else None)
+    state = torch_layer.state_dict()
+    infos = {
+        name: TensorInfo(array.shape, torch_dtype_name(state[name]))
+        for name, array in tensors.items()
+    }
+    return make_plan("the case", infos, slots)
+
+
+def _lost(plan: Plan, tree: Mapping[str, Array], tensors: Mapping[str, Array]) -> tuple[str, ...]:
+    """The mapped keys that the way back does not give again, bit for bit."""
+    leaves = keys_of(plan.leaves)
+    infos = {name: TensorInfo(array.shape, array.dtype.name) for name, array in tensors.items()}
+    lost = []
+    for row in plan.rows:
+        if row.outcome is Outcome.MAPPED:
+            back = restore(row.key, infos[row.key], leaves[row.key], infos, tree.__getitem__)
+            if back is None or back.tobytes() != tensors[row.key].tobytes():
+                lost.append(row.key)
+    return tuple(lost)
 
 
 def _misfits(given: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
@@ -149,10 +224,13 @@ def _misfits(given: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     ]
 
 
-def _error(case: ForwardCase, output: Array | None, expected: Array) -> float:
-    if output is not None and case.channels_last:
-        output = np.moveaxis(output, -1, 1)
-    if output is None or output.shape != expected.shape:
+def _error(case: ForwardCase, outputs: list[Array] | None, expected: list[Array]) -> float:
+    if outputs is not None and case.channels_last:
+        outputs = [np.moveaxis(output, -1, 1) for output in outputs]
+    if outputs is None or [one.shape for one in outputs] != [one.shape for one in expected]:
         return float("inf")
-    difference = np.abs(output.astype(np.float64) - expected)
-    return float(difference.max() / max(1.0, np.abs(expected).max()))
+    errors = [
+        float(np.abs(output.astype(np.float64) - wanted).max() / max(1.0, np.abs(wanted).max()))
+        for output, wanted in zip(outputs, expected, strict=True)
+    ]
+    return float("nan") if np.isnan(errors).any() else max(errors)

@@ -95,6 +95,10 @@ class Flip(Layout):
 
     axes: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        if not self.axes or len(set(self.axes)) != len(self.axes):
+            raise ValueError(f"{self.axes} are no axes to flip")
+
     def apply(self, array: Array) -> Array:
         """The array, reversed along the axes; a view."""
         return np.flip(array, self.axes)

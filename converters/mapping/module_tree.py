@@ -6,18 +6,25 @@ Only the tree of modules is read, never a value: a model on the meta device will
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from converters.layers import UNCHANGED, LayerEntry, Layout, Weight, entries
-from converters.layers.entry import PARAMS
+from converters.layers.entry import PARAMS, Weights
 from converters.layers.join import ALONE, Join
 from converters.layers.layout import Part
+from converters.layers.reparametrized import (
+    CannotComputeError,
+    Computed,
+    is_reparametrized,
+    reparametrized,
+)
 from converters.mapping.paths import Api, Place, is_container
 
 BUFFERS = "buffers"
+_PARAMETRIZED = "torch.nn.utils.parametrize"
 PARAMETER_KIND = "Parameter"
 BUFFER_KIND = "buffer"
 
@@ -77,7 +84,9 @@ class Slot:
     evidence: str = "module tree"
 
 
-def read_slots(model: Any, api: Api = "linen") -> dict[str, Slot]:
+def read_slots(
+    model: Any, api: Api = "linen", known: Mapping[str, LayerEntry] | None = None
+) -> dict[str, Slot]:
     """Key → slot for every parameter and buffer of an `nn.Module`, in the order of `state_dict`.
 
     Names that share one tensor (tied weights) each have a slot; the later ones name the first.
@@ -85,10 +94,12 @@ def read_slots(model: Any, api: Api = "linen") -> dict[str, Slot]:
     Args:
         model: the module, on any device.
         api: whose names the paths are made of: "linen" (collection first) or "nnx".
+        known: entries that stand for those of their kinds; None: all are as they are.
     """
     first: dict[int, str] = {}
     slots: dict[str, Slot] = {}
-    for tensor, slot in _visit(model, "", Place(api), "", set()):
+    kinds = entries() if known is None else {**entries(), **known}
+    for tensor, slot in _Visit(kinds).visit(model, "", Place(api), "", set()):
         if slot.outcome is Outcome.DROPPED:  # never the owner of a tensor that must be kept
             slots[slot.key] = slot
             continue
@@ -101,50 +112,83 @@ def _tie(slot: Slot, owner: str) -> Slot:
     return Slot(slot.key, slot.shape, slot.kind, slot.outcome, tied=owner)
 
 
-def _visit(
-    module: Any, prefix: str, place: Place, blocked: str, taken: set[str]
-) -> Iterator[tuple[Any, Slot]]:
-    """The tensors of a module and of those below it.
+@dataclass(frozen=True)
+class _Layer:
+    """What is known of one module: its entry, or the class that no entry knows, and its weights."""
 
-    `blocked` is the reason for which all of this subtree is refused, if there is one: the parts of
-    a layer that is not understood are not converted apart from it. `taken` are the keys below that
-    belong to a layer above.
-    """
-    tensors = list(_own_tensors(module))
-    entry, unknown = find_entry(module)
-    if unknown and not blocked and any(persistent for _, _, persistent in tensors):
-        blocked = f"the layer kind {unknown} is not known"
-    if entry and not blocked:
-        below = [weight.torch for weight in entry.weights_of(module) if "." in weight.torch]
-        below = [name for name in dict.fromkeys(below) if _get(module, name) is not None]
-        taken = taken | {f"{prefix}{name}" for name in below}
-        tensors += [(name, _get(module, name), True) for name in below]
-    own = {f"{prefix}{name}" for name, _, _ in tensors if "." in name}
-    for name, tensor, persistent in tensors:
-        key = f"{prefix}{name}"
-        if key in taken and key not in own:
-            continue
-        shape = _shape(tensor)
-        kind = unknown or (entry.kind if entry else "")
-        if not persistent:
-            reason = "non-persistent buffer: the model computes it itself"
-            slot = Slot(key, shape or (), kind or BUFFER_KIND, Outcome.DROPPED, note=reason)
-        elif blocked:
-            slot = Slot(key, shape or (), kind, Outcome.REFUSED, note=blocked)
-        elif shape is None:
-            slot = Slot(key, (), kind, Outcome.REFUSED, note="a lazy layer that was never run")
-        elif "/" in key:
-            slot = Slot(key, shape, kind, Outcome.REFUSED, note="a name with a / in it")
-        elif entry:
-            slot = _layer_slot(module, entry, name, key, shape, place)
-        else:
-            slot = _plain_slot(module, name, key, shape, place)
-        yield tensor, slot
-    # `named_children` would skip a second name of the same child, and so a tied key.
-    for index, (name, child) in enumerate(module._modules.items()):
-        if child is not None:
-            child_place = place.child(module, name, index)
-            yield from _visit(child, f"{prefix}{name}.", child_place, blocked, taken)
+    entry: LayerEntry | None
+    unknown: str
+    weights: Weights
+    blocked: str  # why it is refused with all below it, or ""
+
+
+@dataclass(frozen=True)
+class _Visit:
+    """One walk through a tree of modules, with the entries that hold there."""
+
+    kinds: Mapping[str, LayerEntry]
+
+    def visit(
+        self, module: Any, prefix: str, place: Place, blocked: str, taken: set[str]
+    ) -> Iterator[tuple[Any, Slot]]:
+        """The tensors of a module and of those below it.
+
+        `blocked` is the reason for which all of this subtree is refused, if there is one: the parts
+        of a layer that is not understood are not converted apart from it. `taken` are the keys below
+        that belong to a layer above.
+        """
+        tensors = list(_own_tensors(module))
+        layer = self._layer(module, tensors, blocked)
+        below = dict.fromkeys(weight.torch for weight in layer.weights if "." in weight.torch)
+        found = [(name, _get(module, name), True) for name in below]
+        found = [one for one in found if one[1] is not None]
+        taken = taken | {f"{prefix}{name}" for name, _, _ in found}
+        own = {name for name, _, _ in found}
+        for name, tensor, persistent in tensors + found:
+            if f"{prefix}{name}" not in taken or name in own:
+                yield tensor, _slot(module, layer, prefix, (name, tensor, persistent), place)
+        # `named_children` would skip a second name of the same child, and so a tied key.
+        for index, (name, child) in enumerate(module._modules.items()):
+            if child is not None:
+                at = place.child(module, name, index)
+                yield from self.visit(child, f"{prefix}{name}.", at, layer.blocked, taken)
+
+    def _layer(self, module: Any, tensors: list[tuple[str, Any, bool]], blocked: str) -> _Layer:
+        entry, unknown = find_entry(module, self.kinds)
+        if blocked:
+            return _Layer(entry, unknown, (), blocked)
+        if any(_shape(tensor) is None for _, tensor, _ in tensors):
+            return _Layer(entry, unknown, (), "a lazy layer that was never run")
+        computed = is_reparametrized(module)
+        # What torch.ao makes of a layer (quantised, or to be) may look like plain layers below.
+        below = unknown.startswith("torch.ao.") and any(True for _ in module.parameters())
+        if unknown and (computed or below or any(persistent for _, _, persistent in tensors)):
+            return _Layer(entry, unknown, (), f"the layer kind {unknown} is not known")
+        try:
+            weights = entry.weights_of(module) if entry else ()
+            weights = reparametrized(module, weights) if computed else weights
+        except CannotComputeError as error:
+            return _Layer(entry, unknown, (), str(error))
+        return _Layer(entry, unknown, weights, "")
+
+
+def _slot(
+    module: Any, layer: _Layer, prefix: str, item: tuple[str, Any, bool], place: Place
+) -> Slot:
+    """One tensor's slot."""
+    name, tensor, persistent = item
+    key, shape = f"{prefix}{name}", _shape(tensor) or ()
+    kind = layer.unknown or (layer.entry.kind if layer.entry else "")
+    if not persistent:
+        reason = "non-persistent buffer: the model computes it itself"
+        return Slot(key, shape, kind or BUFFER_KIND, Outcome.DROPPED, note=reason)
+    if layer.blocked:
+        return Slot(key, shape, kind, Outcome.REFUSED, note=layer.blocked)
+    if "/" in key:
+        return Slot(key, shape, kind, Outcome.REFUSED, note="a name with a / in it")
+    if layer.entry or any(weight.torch == name for weight in layer.weights):
+        return _layer_slot(module, layer, name, key, shape, place)
+    return _plain_slot(module, name, key, shape, place)
 
 
 def _get(module: Any, name: str) -> Any:
@@ -155,25 +199,38 @@ def _get(module: Any, name: str) -> Any:
     return getattr(module, last, None)
 
 
-def find_entry(module: Any) -> tuple[LayerEntry | None, str]:
+def find_entry(
+    module: Any, kinds: Mapping[str, LayerEntry] | None = None
+) -> tuple[LayerEntry | None, str]:
     """The entry of a module's layer kind, and the name of its torch class if no entry knows that.
 
     The nearest class of torch itself decides, so that a user's subclass of `nn.Linear` is a Linear.
-    Neither is given for a user's own module or a plain container.
+    Neither is given for a user's own module, a plain container, or a loss (its class weights are
+    buffers under their own name).
     """
     from torch import nn
 
+    kinds = entries() if kinds is None else kinds
     for cls in type(module).__mro__:
         if cls in (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict):
             return None, ""
-        if cls in (nn.ParameterList, nn.ParameterDict):
+        if cls in (nn.ParameterList, nn.ParameterDict) or cls.__module__ == "torch.nn.modules.loss":
             return None, ""
-        entry = entries().get(cls.__name__)
+        entry = kinds.get(cls.__name__)
         if entry is not None and getattr(nn, entry.kind) is cls:
             return entry, ""
-        if cls.__module__.startswith("torch."):
-            return None, cls.__name__
+        if cls.__module__.startswith("torch.") and not _is_variant(cls):
+            at_home = cls.__module__.startswith("torch.nn.modules.")
+            return None, cls.__name__ if at_home else f"{cls.__module__}.{cls.__name__}"
     raise TypeError(f"{type(module)} is not an nn.Module")
+
+
+def _is_variant(cls: type) -> bool:
+    """Whether this class of torch computes as the one that it derives from.
+
+    So do a layer with parametrizations, a lazy one after its first run, and the Linear in attention.
+    """
+    return "forward" not in vars(cls)
 
 
 def _own_tensors(module: Any) -> Iterator[tuple[str, Any, bool]]:
@@ -192,32 +249,43 @@ def _shape(tensor: Any) -> tuple[int, ...] | None:
 
 
 def _layer_slot(
-    module: Any, entry: LayerEntry, name: str, key: str, shape: tuple[int, ...], place: Place
+    module: Any, layer: _Layer, name: str, key: str, shape: tuple[int, ...], place: Place
 ) -> Slot:
-    for dropped, reason in entry.dropped:
-        if name == dropped:
-            return Slot(key, shape, entry.kind, Outcome.DROPPED, note=reason)
-    targets = _targets(module, entry, name, place)
-    if not targets:
-        reason = f"{entry.kind} has no {name}: a parametrised or extended layer is not known"
-        return Slot(key, shape, entry.kind, Outcome.REFUSED, note=reason)
+    entry = layer.entry
+    kind = entry.kind if entry else PARAMETER_KIND
+    targets = _targets(module, layer.weights, name, place)
+    if not targets and entry:
+        for dropped, reason in entry.dropped:
+            if name == dropped:
+                return Slot(key, shape, kind, Outcome.DROPPED, note=reason)
+        reason = f"{kind} has no {name}: a parametrised or extended layer is not known"
+        return Slot(key, shape, kind, Outcome.REFUSED, note=reason)
     try:
         for target in targets:
             target.layout.shape(target.part.shape(shape) if target.part else shape)
     except ValueError as error:
-        return Slot(key, shape, entry.kind, Outcome.REFUSED, note=str(error))
-    note = entry.note(module)
-    if type(module).__name__ != entry.kind:
-        subclass = f"{type(module).__name__}, a subclass: its own forward is yours to write"
-        note = f"{subclass}; {note}" if note else subclass
-    return Slot(key, shape, entry.kind, Outcome.MAPPED, targets, note)
+        return Slot(key, shape, kind, Outcome.REFUSED, note=str(error))
+    return Slot(key, shape, kind, Outcome.MAPPED, targets, _note(module, entry, targets))
 
 
-def _targets(module: Any, entry: LayerEntry, name: str, place: Place) -> tuple[Target, ...]:
+def _note(module: Any, entry: LayerEntry | None, targets: tuple[Target, ...]) -> str:
+    """What to know about a layer's weight."""
+    notes = []
+    cls = next(cls for cls in type(module).__mro__ if cls.__module__ != _PARAMETRIZED)
+    if entry and cls.__name__ != entry.kind and not cls.__module__.startswith("torch."):
+        notes.append(f"{cls.__name__}, a subclass: its own forward is yours to write")
+    if any(isinstance(target.join, Computed) for target in targets):
+        notes.append("computed by torch: a training run cannot go on from the result")
+    if entry:
+        notes.append(entry.note(module))
+    return "; ".join(filter(None, notes))
+
+
+def _targets(module: Any, weights: Weights, name: str, place: Place) -> tuple[Target, ...]:
     """Where the pieces of one tensor of a layer go, with their positions in what they are part of."""
     targets = []
     pieces: Counter[str] = Counter()
-    for weight in entry.weights_of(module):
+    for weight in weights:
         path = _weight_path(module, weight, place)
         if weight.torch == name:
             target = Target(path, weight.layout, weight.part, weight.join, pieces[path])

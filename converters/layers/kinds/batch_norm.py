@@ -1,63 +1,82 @@
-"""BatchNorm1d, 2d, 3d: weight → scale, running statistics → `batch_stats` (nnx: `BatchStat`).
+"""BatchNorm1d, 2d, 3d, SyncBatchNorm: weight → scale, running statistics → `batch_stats`.
 
-`num_batches_tracked` has no counterpart. Flax's momentum is 1 - torch's (and its default 0.99), and
-in training the two differ: torch keeps the unbiased running variance, Flax the biased one, a factor
-of n / (n - 1) at each update. Inference from converted statistics is equal.
+In nnx these are `BatchStat`. `num_batches_tracked` has no counterpart in Flax. Inference from converted
+statistics is equal. Training with Flax's own BatchNorm is not: its momentum is 1 - torch's (and its default
+0.99), and torch keeps the unbiased running variance, Flax the biased one, a factor of n / (n - 1) at each
+update. `converters.modules`' BatchNorm has torch's momentum and variance, momentum=None (with
+`num_batches_tracked` as `count`), and `axis_name` for SyncBatchNorm.
 """
 
 from typing import Any
 
-from converters.layers.entry import BATCH_STATS, ForwardCase, LayerEntry, Weight
+from converters.layers.entry import BATCH_STATS, ForwardCase, LayerEntry, Weight, Weights, ours
 from converters.layers.layout import UNCHANGED
+
+_WEIGHTS = (
+    Weight("weight", "scale", "scale", UNCHANGED),
+    Weight("bias", "bias", "bias", UNCHANGED),
+    Weight("running_mean", "mean", "mean", UNCHANGED, BATCH_STATS),
+    Weight("running_var", "var", "var", UNCHANGED, BATCH_STATS),
+)
+_COUNT = Weight("num_batches_tracked", "count", "count", UNCHANGED, BATCH_STATS)
+
+
+def _weights(layer: Any) -> Weights:
+    # Only the plain mean over all batches depends on their number.
+    return _WEIGHTS if layer.momentum is not None else (*_WEIGHTS, _COUNT)
 
 
 def _note(layer: Any) -> str:
     if layer.momentum is None:
-        return f"epsilon={layer.eps:g}; torch averages over all batches, which Flax cannot"
-    return f"epsilon={layer.eps:g}, momentum={1 - layer.momentum:g}"
+        told = f"converters.modules: BatchNorm, eps={layer.eps:g}, momentum=None"
+    else:
+        told = f"epsilon={layer.eps:g}, momentum={1 - layer.momentum:g}"
+    if type(layer).__name__ == "SyncBatchNorm":
+        return f"{told}, axis_name of the replicas"
+    return told
 
 
-def _entry(rank: int, input_sides: tuple[int, ...]) -> LayerEntry:
-    def torch_layer(nn: Any, **arguments: Any) -> Any:
-        return getattr(nn, f"BatchNorm{rank}d")(4, **arguments)
+def _entry(kind: str, sides: tuple[int, ...]) -> LayerEntry:
+    def case(name: str, linen: Any, nnx: Any, **arguments: Any) -> ForwardCase:
+        return ForwardCase(
+            name,
+            torch=lambda nn: getattr(nn, kind)(4, **arguments),
+            linen=linen,
+            nnx=nnx,
+            input_shape=(3, 4, *sides),
+            channels_last=True,
+        )
 
-    shape = (3, 4, *input_sides)
+    plain = {"use_running_average": True, "epsilon": 1e-5}
+    bare = {**plain, "epsilon": 0.1, "use_bias": False, "use_scale": False}
     return LayerEntry(
-        kind=f"BatchNorm{rank}d",
+        kind=kind,
         doc=__doc__ or "",
-        weights=(
-            Weight("weight", "scale", "scale", UNCHANGED),
-            Weight("bias", "bias", "bias", UNCHANGED),
-            Weight("running_mean", "mean", "mean", UNCHANGED, BATCH_STATS),
-            Weight("running_var", "var", "var", UNCHANGED, BATCH_STATS),
-        ),
+        weights=_weights,
         cases=(
-            ForwardCase(
+            case(
                 "running statistics",
-                torch=torch_layer,
-                linen=lambda nn: nn.BatchNorm(use_running_average=True, epsilon=1e-5),
-                nnx=lambda nnx, rngs: nnx.BatchNorm(
-                    4, use_running_average=True, epsilon=1e-5, rngs=rngs
-                ),
-                input_shape=shape,
-                channels_last=True,
+                lambda nn: nn.BatchNorm(**plain),
+                lambda nnx, rngs: nnx.BatchNorm(4, rngs=rngs, **plain),
             ),
-            ForwardCase(
+            case(
                 "not affine, a large epsilon",
-                torch=lambda nn: torch_layer(nn, affine=False, eps=0.1),
-                linen=lambda nn: nn.BatchNorm(
-                    use_running_average=True, epsilon=0.1, use_bias=False, use_scale=False
-                ),
-                nnx=lambda nnx, rngs: nnx.BatchNorm(
-                    4,
-                    use_running_average=True,
-                    epsilon=0.1,
-                    use_bias=False,
-                    use_scale=False,
-                    rngs=rngs,
-                ),
-                input_shape=shape,
-                channels_last=True,
+                lambda nn: nn.BatchNorm(**bare),
+                lambda nnx, rngs: nnx.BatchNorm(4, rngs=rngs, **bare),
+                affine=False,
+                eps=0.1,
+            ),
+            case(
+                "the mean over all batches",
+                lambda nn: ours("linen").BatchNorm(momentum=None, use_running_average=True),
+                lambda nnx, rngs: ours("nnx").BatchNorm(4, momentum=None),
+                momentum=None,
+            ),
+            case(
+                "without running statistics",
+                lambda nn: ours("linen").BatchNorm(track_running_stats=False),
+                lambda nnx, rngs: ours("nnx").BatchNorm(4, track_running_stats=False),
+                track_running_stats=False,
             ),
         ),
         dropped=(
@@ -67,4 +86,9 @@ def _entry(rank: int, input_sides: tuple[int, ...]) -> LayerEntry:
     )
 
 
-ENTRIES = (_entry(1, (7,)), _entry(2, (7, 5)), _entry(3, (2, 7, 5)))
+ENTRIES = (
+    _entry("BatchNorm1d", (7,)),
+    _entry("BatchNorm2d", (7, 5)),
+    _entry("BatchNorm3d", (2, 7, 5)),
+    _entry("SyncBatchNorm", (7, 5)),
+)

@@ -3,12 +3,12 @@
 Three defaults of Flax differ: epsilon is 1e-6 (torch: 1e-5); `use_fast_variance=True` loses all
 digits where the mean is large against the deviation (error 564 at x ≈ 1e4), so pass False; and a
 `normalized_shape` of several axes needs `reduction_axes` and `feature_axes` in linen. nnx's layer
-(flax 0.12.8) has a flat scale only, so it does not take one of several axes.
+(flax 0.12.8) has a flat scale only; `converters.modules.nnx` has one of several axes.
 """
 
 from typing import Any
 
-from converters.layers.entry import ForwardCase, LayerEntry, Weight
+from converters.layers.entry import ForwardCase, LayerEntry, Weight, ours
 from converters.layers.layout import UNCHANGED
 
 
@@ -54,7 +54,7 @@ ENTRIES = (
                     reduction_axes=(-2, -1),
                     feature_axes=(-2, -1),
                 ),
-                nnx=None,
+                nnx=lambda nnx, rngs: ours("nnx").LayerNorm((3, 5)),
                 input_shape=(7, 3, 5),
             ),
         ),

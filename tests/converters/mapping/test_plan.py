@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.ao.nn import qat, quantizable
 
 from converters import Outcome, convert_to_pytree, plan
 from converters.errors import RefusedKeysError
@@ -52,8 +53,10 @@ def test_plain_parameters_and_buffers():
 
 
 def test_all_refusals_at_once():
-    model = nn.Sequential(nn.Linear(2, 3), nn.LSTM(3, 4), nn.Linear(4, 5))
+    model = nn.Sequential(nn.Linear(2, 3), quantizable.LSTM(3, 4), nn.Linear(4, 5))
     state = model.state_dict()
+    unknown = [name for name in state if name.startswith("1.")]
+    assert unknown
     del state["0.bias"]
     state["2.weight"] = torch.zeros(4, 5)
     state["extra"] = torch.zeros(1)
@@ -62,7 +65,7 @@ def test_all_refusals_at_once():
     refused = {row.key: row.note for row in caught.value.plan.refused}
     assert refused == {
         "0.bias": "the model needs it, the checkpoint lacks it",
-        **{f"1.{name}": "the layer kind LSTM is not known" for name in nn.LSTM(3, 4).state_dict()},
+        **dict.fromkeys(unknown, f"the layer kind {QUANTIZABLE}.rnn.LSTM is not known"),
         "2.weight": "shape (4, 5), the model has (5, 4)",
         "extra": "the model has no such tensor",
     }
@@ -72,15 +75,15 @@ def test_all_refusals_at_once():
     assert len(message.splitlines()) == 1
 
 
+QUANTIZABLE = "torch.ao.nn.quantizable.modules"
+
+
 @pytest.mark.parametrize(
     "layer",
     [
-        nn.MultiheadAttention(4, 2),
-        nn.GRUCell(2, 3),
-        nn.ConvTranspose2d(2, 3, 3),
-        nn.PReLU(),
-        nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)),
-        nn.utils.parametrizations.spectral_norm(nn.Linear(2, 3)),
+        quantizable.MultiheadAttention(4, 2),
+        qat.Linear(2, 3, qconfig=torch.ao.quantization.get_default_qat_qconfig()),
+        quantizable.LSTM(2, 3),
     ],
     ids=lambda layer: type(layer).__name__,
 )
@@ -93,6 +96,19 @@ def test_unknown_layers_are_refused_by_name(layer):
         assert "is not known" in row.note
         # The whole layer is refused, its parts with it (out_proj of attention is a Linear).
         assert type(layer).__name__ in row.note
+
+
+def test_layers_without_tensors_are_no_matter():
+    model = nn.Sequential(
+        nn.LocalResponseNorm(2), nn.CosineSimilarity(), nn.MaxPool2d(2), nn.GELU()
+    )
+    assert rows_of(model) == {}
+
+
+def test_the_class_weights_of_a_loss_are_buffers():
+    model = nn.ModuleDict({"loss": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0]))})
+    row = row_of(model, "loss.weight")
+    assert (row.outcome, row.path, row.kind) == (Outcome.MAPPED, "buffers/loss/weight", "buffer")
 
 
 def test_a_layer_with_more_than_its_kind_has_is_refused():
@@ -126,10 +142,19 @@ def test_a_users_class_of_a_torch_name_is_not_that_layer():
     assert (row.kind, row.path, row.target_shape) == ("Parameter", "params/layers_0/weight", (2, 3))
 
 
-def test_a_lazy_layer_is_refused():
+@pytest.mark.parametrize(
+    "lazy",
+    [nn.LazyLinear(3), nn.LazyConv2d(3, 2), nn.LazyBatchNorm1d(), nn.LazyConvTranspose1d(2, 3)],
+)
+def test_a_lazy_layer_is_refused(lazy):
+    row = row_of(nn.Sequential(lazy), "0.weight", {"0.weight": torch.ones(3, 2)})
+    assert (row.outcome, row.note) == (Outcome.REFUSED, "a lazy layer that was never run")
+
+
+def test_a_lazy_layer_that_was_run_is_its_kind():
     model = nn.Sequential(nn.LazyLinear(3))
-    row = row_of(model, "0.weight", {"0.weight": torch.ones(3, 2)})
-    assert row.outcome is Outcome.REFUSED
+    model(torch.ones(1, 2))
+    assert row_of(model, "0.weight").target_shape == (2, 3)
 
 
 def test_two_keys_for_one_path_are_refused():
@@ -209,14 +234,6 @@ def test_notes_tell_what_the_flax_layer_needs():
         "epsilon=1e-12, use_fast_variance=False, reduction_axes=(-2, -1), feature_axes=(-2, -1)"
     )
     assert "padding_idx=0" in rows["1.weight"].note
-
-
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod."])
-def test_a_wrapped_models_checkpoint_says_what_it_is(prefix):
-    model = nn.Linear(2, 3)
-    state = {f"{prefix}{key}": value for key, value in model.state_dict().items()}
-    with pytest.raises(RefusedKeysError, match=f'begins with "{prefix}"'):
-        convert_to_pytree(state, model=model)
 
 
 def test_a_single_layer_is_a_model():

@@ -1,0 +1,30 @@
+"""AdaptiveLogSoftmaxWithLoss: its Linear layers are converted as such, under their own names.
+
+`head` and `tail_0/layers_0`, `tail_0/layers_1`, … (nnx: `tail/0/layers/0`, …) are those of
+`converters.modules`' layer of the same name; Flax has none.
+"""
+
+from converters.layers.entry import ForwardCase, LayerEntry, ours
+
+
+def _case(name: str, head_bias: bool, div_value: float) -> ForwardCase:
+    options = {"cutoffs": (4, 7), "div_value": div_value, "head_bias": head_bias}
+    return ForwardCase(
+        name,
+        torch=lambda nn: nn.AdaptiveLogSoftmaxWithLoss(9, 12, **options),
+        linen=lambda nn: ours("linen").AdaptiveLogSoftmaxWithLoss(9, 12, **options),
+        nnx=lambda nnx, rngs: ours("nnx").AdaptiveLogSoftmaxWithLoss(9, 12, rngs=rngs, **options),
+        input_shape=(5, 9),
+        arguments=lambda rng: {"target": rng.permutation(12)[:5]},
+        torch_call=lambda layer, inputs, arguments: layer(inputs, arguments["target"]),
+    )
+
+
+ENTRIES = (
+    LayerEntry(
+        kind="AdaptiveLogSoftmaxWithLoss",
+        doc=__doc__,
+        weights=(),
+        cases=(_case("two clusters", False, 2.0), _case("a head with bias", True, 1.5)),
+    ),
+)

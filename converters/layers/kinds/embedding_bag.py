@@ -1,0 +1,79 @@
+"""EmbeddingBag: `embedding = weight`, unchanged.
+
+Flax has no such layer; `converters.modules` has: modes sum, mean and max, ids of two axes or with offsets,
+per_sample_weights, padding_idx. It has no `max_norm`, and `scale_grad_by_freq` and `sparse`, which concern
+only gradients, have no counterpart.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from converters.layers.entry import ForwardCase, LayerEntry, Weight, ours
+
+_MODES = ("sum", "mean", "max")
+
+
+def _note(layer: Any) -> str:
+    told = f"converters.modules: EmbeddingBag, mode={layer.mode!r}"
+    if layer.padding_idx is not None:
+        told += f", padding_idx={layer.padding_idx}"
+    if layer.include_last_offset:
+        told += ", include_last_offset=True"
+    if layer.max_norm is not None:
+        told += f"; max_norm={layer.max_norm} has no Flax form: the forward pass differs"
+    return told
+
+
+def _case(
+    name: str,
+    shape: tuple[int, ...],
+    arguments: Callable[[Any], Mapping[str, Any]] = lambda rng: {},
+    **options: Any,
+) -> ForwardCase:
+    return ForwardCase(
+        name,
+        torch=lambda nn: nn.EmbeddingBag(11, 5, **options),
+        linen=lambda nn: ours("linen").EmbeddingBag(11, 5, **options),
+        nnx=lambda nnx, rngs: ours("nnx").EmbeddingBag(11, 5, rngs=rngs, **options),
+        input_shape=shape,
+        ids_below=4,  # few: an id that does not count is sure to come up
+        arguments=arguments,
+    )
+
+
+def _offsets(rng: Any) -> dict[str, Any]:
+    """Bags of 3, 0, 4 and 2 ids."""
+    return {"offsets": np.array([0, 3, 3, 7])}
+
+
+def _factors(rng: Any) -> dict[str, Any]:
+    return {"per_sample_weights": rng.standard_normal((3, 7)).astype("float32")}
+
+
+def _all(rng: Any) -> dict[str, Any]:
+    factors = rng.standard_normal(9).astype("float32")
+    return {"offsets": np.array([0, 3, 3, 9]), "per_sample_weights": factors}
+
+
+ENTRIES = (
+    LayerEntry(
+        kind="EmbeddingBag",
+        doc=__doc__,
+        weights=(Weight("weight", "embedding", "embedding"),),
+        cases=(
+            *(_case(f"{mode}, two axes", (3, 7), mode=mode) for mode in _MODES),
+            *(_case(f"{mode}, offsets", (9,), _offsets, mode=mode) for mode in _MODES),
+            *(
+                _case(
+                    f"{mode}, an id that does not count", (9,), _offsets, mode=mode, padding_idx=2
+                )
+                for mode in _MODES
+            ),
+            _case("weights of samples", (3, 7), _factors, mode="sum"),
+            _case("last offset, weights", (9,), _all, mode="sum", include_last_offset=True),
+        ),
+        note=_note,
+    ),
+)

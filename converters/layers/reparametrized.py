@@ -1,0 +1,297 @@
+"""Weights that a torch layer computes from others: weight norm, spectral norm, and the rest.
+
+- **weight_norm**, of `torch.nn.utils.parametrizations` (original0, original1) and of `torch.nn.utils`
+  (weight_g, weight_v): both tensors are kept, as `kernel_g` and `kernel_v`, for
+  `converters.modules`' `WeightNorm(Dense(3))`. `flax.linen.WeightNorm` puts a slash into a name, which no
+  path can hold; its scale is `kernel_g.ravel()`, its kernel is `kernel_v`.
+- **spectral_norm**, in both forms: the original is `kernel_orig`, its vectors are `kernel_u` and `kernel_v`
+  in `batch_stats`, for `converters.modules`' `SpectralNorm(Dense(3))`. Flax's own iterates in inference too.
+- **Pruning** (weight_orig, weight_mask), **orthogonal**, parametrizations of one's own, several on one
+  tensor, and the first two where an axis is taken apart in Flax (a transposed convolution's groups,
+  attention's heads): torch computes the weight as the model would have it. The way back does not follow from
+  the result; what torch had is kept beside it. Where torch cannot compute it alone, it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from converters.layers.entry import BATCH_STATS, Weight, Weights
+from converters.layers.join import ALONE, Join
+from converters.layers.layout import (
+    UNCHANGED,
+    Chain,
+    Flip,
+    Layout,
+    Part,
+    Permute,
+    Split,
+    Unchanged,
+    chain,
+)
+
+Array = np.ndarray[Any, Any]
+Compute = Callable[[Mapping[str, Any]], Any]  # the tensors by their names in the layer → the weight
+
+
+class CannotComputeError(ValueError):
+    """torch could not compute the weight from its tensors alone; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Computed(Join):
+    """A weight that torch computes from several tensors.
+
+    Attributes:
+        what: the parametrization's name, for people.
+        names: of the tensors in the layer, in the order of the pieces.
+        compute: the tensors by name → the weight.
+        part: what of the weight; None: all of it.
+        layout: its arrangement in Flax.
+        sides: its shape in torch.
+    """
+
+    what: str
+    names: tuple[str, ...]
+    compute: Compute
+    part: Part | None
+    layout: Layout
+    sides: tuple[int, ...]
+
+    def apply(self, pieces: Sequence[Array]) -> Array:
+        """The weight, in Flax's arrangement, as torch computes it in the dtype of its tensors."""
+        import torch
+
+        from converters.checkpoint.dtypes import torch_to_numpy
+
+        tensors = {name: _to_torch(piece) for name, piece in zip(self.names, pieces, strict=True)}
+        with torch.no_grad():
+            weight = torch_to_numpy(self.compute(tensors), self.what)
+        return self.layout.apply(weight if self.part is None else self.part.apply(weight))
+
+    def shape(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """Its shape in Flax."""
+        if len(shapes) != len(self.names):
+            raise ValueError(f"{len(self.names)} tensors expected, there are {len(shapes)}")
+        return self.layout.shape(self.sides if self.part is None else self.part.shape(self.sides))
+
+    def split(self, array: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array] | None:
+        """None: what it was computed from is not in the result."""
+        return None
+
+    def __str__(self) -> str:
+        return "computed"
+
+
+def reparametrized(module: Any, weights: Weights) -> Weights:
+    """The weights of a layer, those replaced that it computes from other tensors.
+
+    Args:
+        module: the torch layer.
+        weights: what its kind has. Of a user's own module: nothing, and what it computes is kept
+            under its own name.
+
+    Raises:
+        CannotComputeError: one of them has no form in Flax.
+    """
+    computed = _computed(module)
+    known = {weight.torch for weight in weights}
+    plain = tuple(Weight(name, name, name) for name in computed if name not in known)
+    found: list[Weight] = []
+    for weight in (*weights, *plain):
+        one = computed.get(weight.torch)
+        found += [weight] if one is None else one.weights(weight)
+    return tuple(found)
+
+
+def is_reparametrized(module: Any) -> bool:
+    """Whether the layer computes a weight from other tensors."""
+    return bool(_computed(module))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """How one weight of a layer is computed."""
+
+    what: str
+    tensors: Mapping[str, Any]  # by their names in the layer
+    compute: Compute
+    form: str = ""  # "weight_norm", "spectral_norm" or ""
+    dim: int = 0
+
+    def weights(self, weight: Weight) -> list[Weight]:
+        names = tuple(self.tensors)
+        if self.form and weight.join == ALONE and weight.part is None and _keeps(weight.layout):
+            if self.form == "weight_norm":
+                g, v = names
+                scalar = self.tensors[g].ndim == 0
+                layout = UNCHANGED if scalar else weight.layout
+                return [_named(weight, g, "_g", layout), _named(weight, v, "_v", weight.layout)]
+            original, u, v = names
+            full = tuple(self.tensors[original].shape)
+            rows = tuple(side if axis == self.dim else 1 for axis, side in enumerate(full))
+            columns = tuple(1 if axis == self.dim else side for axis, side in enumerate(full))
+            spread = {
+                name: chain([Split(0, sides), weight.layout])
+                for name, sides in ((u, rows), (v, columns))
+            }
+            return [
+                _named(weight, original, "_orig", weight.layout),
+                replace(_named(weight, u, "_u", spread[u]), collection=BATCH_STATS),
+                replace(_named(weight, v, "_v", spread[v]), collection=BATCH_STATS),
+            ]
+        if weight.join != ALONE:
+            raise CannotComputeError(f"{self.what} of {weight.torch}, which Flax joins with others")
+        sides = self._shape(weight.torch)
+        join = Computed(self.what, names, self.compute, weight.part, weight.layout, sides)
+        return [
+            Weight(name, weight.linen, weight.nnx, UNCHANGED, weight.collection, join=join)
+            for name in names
+        ]
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        """The weight's, by computing it without values.
+
+        Raises:
+            CannotComputeError: torch needs more than the tensors that the layer holds.
+        """
+        import torch
+
+        empty = {key: torch.empty_like(one, device="meta") for key, one in self.tensors.items()}
+        try:
+            with torch.no_grad():
+                return tuple(self.compute(empty).shape)
+        except Exception as error:  # a parametrization of the user's own may raise anything
+            reason = " ".join(str(error).split())[:120]
+            raise CannotComputeError(
+                f"torch cannot compute {name} ({self.what}) from its tensors alone: {reason}"
+            ) from None
+
+
+def _named(weight: Weight, torch_name: str, suffix: str, layout: Layout) -> Weight:
+    return replace(
+        weight,
+        torch=torch_name,
+        linen=f"{weight.linen}{suffix}",
+        nnx=f"{weight.nnx}{suffix}",
+        layout=layout,
+    )
+
+
+def _keeps(layout: Layout) -> bool:
+    """Whether every axis stays one, so that a norm over axes means the same in Flax."""
+    if isinstance(layout, Chain):
+        return all(_keeps(part) for part in layout.layouts)
+    return isinstance(layout, Unchanged | Permute | Flip)
+
+
+def _computed(module: Any) -> dict[str, _Source]:
+    """The weights that a layer computes, by name."""
+    found = {name: _hooked(hook, module) for name, hook in _hooks(module)}
+    lists = module._modules.get("parametrizations")
+    if type(module).__module__ == "torch.nn.utils.parametrize" and lists is not None:
+        found |= {name: _parametrized(name, one) for name, one in lists.items()}
+    return found
+
+
+def _hooks(module: Any) -> list[tuple[str, Any]]:
+    """The old forms: a hook before each pass computes the weight."""
+    from torch.nn.utils.prune import BasePruningMethod
+
+    old = tuple(
+        getattr(import_module(f"torch.nn.utils.{file}"), name)
+        for file, name in (("weight_norm", "WeightNorm"), ("spectral_norm", "SpectralNorm"))
+    )
+    hooks = module._forward_pre_hooks.values()
+    named = [(hook.name, hook) for hook in hooks if isinstance(hook, old)]
+    pruned = [hook for hook in hooks if isinstance(hook, BasePruningMethod)]
+    return named + [(hook._tensor_name, hook) for hook in pruned]
+
+
+def _hooked(hook: Any, module: Any) -> _Source:
+    what = type(hook).__name__
+    name = getattr(hook, "name", None) or hook._tensor_name
+
+    def tensors(*suffixes: str) -> dict[str, Any]:
+        return {f"{name}{suffix}": getattr(module, f"{name}{suffix}") for suffix in suffixes}
+
+    if what == "WeightNorm":
+        g, v = f"{name}_g", f"{name}_v"
+        return _Source(
+            "weight_norm", tensors("_g", "_v"), _weight_norm(g, v, hook.dim), "weight_norm"
+        )
+    if what == "SpectralNorm":
+        given = tensors("_orig", "_u", "_v")
+        norm = _spectral_norm(f"{name}_orig", f"{name}_u", f"{name}_v", hook.dim)
+        return _Source("spectral_norm", given, norm, "spectral_norm", hook.dim)
+    mask, original = f"{name}_mask", f"{name}_orig"
+    return _Source(
+        "pruning", tensors("_orig", "_mask"), lambda given: given[original] * given[mask]
+    )
+
+
+def _parametrized(name: str, parametrizations: Any) -> _Source:
+    prefix = f"parametrizations.{name}."
+    own = dict(parametrizations.named_parameters()) | dict(parametrizations.named_buffers())
+    tensors = {prefix + key: tensor for key, tensor in own.items()}
+    what = ", ".join(type(one).__name__.lstrip("_") for one in parametrizations)
+    if len(parametrizations) == 1:
+        (one,) = parametrizations
+        if what == "WeightNorm" and type(one).__module__.startswith("torch."):
+            g, v = f"{prefix}original0", f"{prefix}original1"
+            pair = {g: tensors[g], v: tensors[v]}
+            return _Source("weight_norm", pair, _weight_norm(g, v, one.dim), "weight_norm")
+        if what == "SpectralNorm" and type(one).__module__.startswith("torch.") and len(own) == 3:
+            names = (f"{prefix}original", f"{prefix}0._u", f"{prefix}0._v")
+            given = {key: tensors[key] for key in names}
+            norm = _spectral_norm(*names, one.dim)
+            return _Source("spectral_norm", given, norm, "spectral_norm", one.dim)
+
+    def compute(given: Mapping[str, Any]) -> Any:
+        import torch
+
+        plain = {key.removeprefix(prefix): tensor for key, tensor in given.items()}
+        training = parametrizations.training
+        parametrizations.eval()  # in training some of them iterate
+        try:
+            return torch.func.functional_call(parametrizations, plain, ())
+        finally:
+            parametrizations.train(training)
+
+    return _Source(what, tensors, compute)
+
+
+def _weight_norm(g: str, v: str, dim: int) -> Compute:
+    def compute(given: Mapping[str, Any]) -> Any:
+        import torch
+
+        return torch._weight_norm(given[v], given[g], dim)
+
+    return compute
+
+
+def _spectral_norm(original: str, u: str, v: str, dim: int) -> Compute:
+    def compute(given: Mapping[str, Any]) -> Any:
+        import torch
+
+        weight = given[original]
+        rows = weight.movedim(dim, 0).flatten(1)
+        return weight / torch.dot(given[u], torch.mv(rows, given[v]))
+
+    return compute
+
+
+def _to_torch(array: Array) -> Any:
+    """A tensor of the same bits; numpy's bfloat16 and float8 go through a view."""
+    import torch
+
+    bits = np.array(array)  # a copy: files are mapped read-only
+    if bits.dtype.type.__module__ == "numpy":
+        return torch.from_numpy(bits)
+    view = np.uint8 if bits.dtype.itemsize == 1 else np.uint16
+    return torch.from_numpy(bits.view(view)).view(getattr(torch, bits.dtype.name))

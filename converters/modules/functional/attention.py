@@ -1,0 +1,106 @@
+"""torch's multi-head attention: its masks, added bias rows and added zero row."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def as_bias(mask: Array | None, dtype: object) -> Array | None:
+    """What a mask adds to the scores: -inf where a boolean one is True (torch: "not allowed").
+
+    Flax's masks mean the opposite: True is "may attend". A mask of numbers is added as it is.
+    """
+    if mask is None or mask.dtype != jnp.bool_:
+        return mask
+    return jnp.where(mask, -jnp.inf, 0).astype(dtype)
+
+
+def causal_mask(queries: int, keys: int) -> Array:
+    """True above the diagonal, in torch's meaning: no query sees a later key."""
+    return jnp.triu(jnp.ones((queries, keys), bool), k=1)
+
+
+def attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    attn_mask: Array | None = None,
+    key_padding_mask: Array | None = None,
+    bias_k: Array | None = None,
+    bias_v: Array | None = None,
+    add_zero_attn: bool = False,
+    drop: object = None,
+) -> tuple[Array, Array]:
+    """Scaled dot-product attention with everything that `torch.nn.MultiheadAttention` adds to it.
+
+    Args:
+        query: (batch, queries, heads, features of a head), projected; key and value likewise.
+        key: (batch, keys, heads, features of a head).
+        value: (batch, keys, heads, features of a head).
+        attn_mask: (queries, keys) or (batch * heads, queries, keys); boolean with True for "not
+            allowed", or numbers that are added.
+        key_padding_mask: (batch, keys); boolean with True for "ignore", or numbers that are added.
+        bias_k: (heads, features): one more key for every sequence; bias_v its value.
+        bias_v: see bias_k.
+        add_zero_attn: whether one more key and value of zeros follows.
+        drop: what is done to the weights (dropout), or None.
+
+    Returns:
+        (batch, queries, heads, features) and the weights (batch, heads, queries, keys). A row in
+        which nothing is allowed is NaN, as in torch.
+    """
+    batch, queries, heads, features = query.shape
+    keys = key.shape[1]
+    scores_bias = jnp.zeros((1, 1, 1, keys), query.dtype)
+    mask = as_bias(attn_mask, query.dtype)
+    if mask is not None:
+        per_head = mask.ndim == 3
+        shape = (batch, heads, queries, keys) if per_head else (1, 1, queries, keys)
+        scores_bias = scores_bias + mask.reshape(shape)
+    padding = as_bias(key_padding_mask, query.dtype)
+    if padding is not None:
+        scores_bias = scores_bias + padding[:, None, None, :]
+    added = 0
+    if bias_k is not None and bias_v is not None:
+        key = jnp.concatenate([key, jnp.broadcast_to(bias_k, (batch, 1, heads, features))], 1)
+        value = jnp.concatenate([value, jnp.broadcast_to(bias_v, (batch, 1, heads, features))], 1)
+        added += 1
+    if add_zero_attn:
+        nothing = jnp.zeros((batch, 1, heads, features), query.dtype)
+        key, value = jnp.concatenate([key, nothing], 1), jnp.concatenate([value, nothing], 1)
+        added += 1
+    # No mask hides the rows that were added.
+    scores_bias = jnp.pad(scores_bias, [(0, 0), (0, 0), (0, 0), (0, added)])
+    scores = jnp.einsum("bqhd,bkhd->bhqk", query / jnp.sqrt(features).astype(query.dtype), key)
+    weights = jax.nn.softmax(scores + scores_bias, axis=-1)
+    if drop is not None:
+        weights = drop(weights)  # type: ignore[operator]
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, value), weights
+
+
+def batched(
+    sequences: tuple[Array, Array, Array], padding: Array | None, *, batch_first: bool
+) -> tuple[tuple[Array, Array, Array], Array | None, bool]:
+    """Query, key and value as (batch, length, features), and whether they had a batch."""
+    had_batch = sequences[0].ndim == 3
+    if not had_batch:
+        query, key, value = (sequence[None] for sequence in sequences)
+        return (query, key, value), None if padding is None else padding[None], False
+    if not batch_first:
+        query, key, value = (sequence.swapaxes(0, 1) for sequence in sequences)
+        return (query, key, value), padding, True
+    return sequences, padding, True
+
+
+def unbatched(
+    output: Array, weights: Array, *, had_batch: bool, batch_first: bool, average: bool
+) -> tuple[Array, Array]:
+    """Output and weights in the arrangement in which torch gives them."""
+    if average:
+        weights = weights.mean(1)
+    if not had_batch:
+        return output[0], weights[0]
+    return output if batch_first else output.swapaxes(0, 1), weights

@@ -1,0 +1,72 @@
+"""torch's weight norm and spectral norm of a weight, in any arrangement of its axes.
+
+The axes over which a norm runs are told by the shapes: where the factor has one place only, the norm runs
+over the weight's axis. So nothing has to know how torch's axes were permuted.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+
+
+def weight_norm(direction: Array, scale: Array) -> Array:
+    """scale * direction / |direction|.
+
+    Args:
+        direction: torch's original1, or weight_v.
+        scale: torch's original0, or weight_g: of the direction's rank with sides of 1 where the
+            norm runs, or of rank 0 for one norm of everything.
+    """
+    return direction * (scale / _norm(direction, scale))
+
+
+def spectral_norm(weight: Array, u: Array, v: Array) -> Array:
+    """The weight divided by its largest singular value as u and v estimate it.
+
+    Args:
+        weight: torch's original, or weight_orig.
+        u: of the weight's rank, with sides of 1 but at the axis of the rows.
+        v: of the weight's rank, with a side of 1 at the axis of the rows.
+    """
+    return weight / jnp.sum(u * weight * v)
+
+
+def power_iteration(
+    weight: Array, u: Array, v: Array, steps: int, epsilon: float, first: str = "u"
+) -> tuple[Array, Array]:
+    """Better u and v, as torch computes them before each forward pass in training.
+
+    Args:
+        weight: see `spectral_norm`, u and v too.
+        u: the estimate so far.
+        v: the estimate so far.
+        steps: how often.
+        epsilon: below which a norm is not divided by.
+        first: which of the two is renewed first: "u" (`torch.nn.utils.parametrizations`) or "v"
+            (the older `torch.nn.utils.spectral_norm`).
+    """
+    for _ in range(steps):
+        if first == "v":
+            v = _unit(jnp.sum(weight * u, axis=_ones(v, weight), keepdims=True), epsilon)
+        u = _unit(jnp.sum(weight * v, axis=_ones(u, weight), keepdims=True), epsilon)
+        if first == "u":
+            v = _unit(jnp.sum(weight * u, axis=_ones(v, weight), keepdims=True), epsilon)
+    return u, v
+
+
+def _norm(direction: Array, scale: Array) -> Array:
+    if scale.ndim == 0:
+        return jnp.sqrt(jnp.sum(jnp.square(direction)))
+    axes = _ones(scale, direction)
+    return jnp.sqrt(jnp.sum(jnp.square(direction), axis=axes, keepdims=True))
+
+
+def _ones(factor: Array, weight: Array) -> tuple[int, ...]:
+    """The axes that the factor does not have."""
+    sides = zip(factor.shape, weight.shape, strict=True)
+    return tuple(axis for axis, (side, full) in enumerate(sides) if side == 1 and full != 1)
+
+
+def _unit(x: Array, epsilon: float) -> Array:
+    return x / jnp.maximum(jnp.sqrt(jnp.sum(jnp.square(x))), epsilon)

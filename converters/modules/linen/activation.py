@@ -1,0 +1,26 @@
+"""`torch.nn.PReLU` with a slope for each channel, as a linen module."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import Array
+
+
+class PReLU(nn.Module):
+    """`torch.nn.PReLU(num_parameters)`; channels last. For one slope there is `flax.linen.PReLU`.
+
+    Attributes:
+        num_parameters: channels.
+        init_slope: the first slope, torch's 0.25.
+    """
+
+    num_parameters: int
+    init_slope: float = 0.25
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """x, or slope * x where it is negative."""
+        start = nn.initializers.constant(self.init_slope)
+        slope = self.param("negative_slope", start, (self.num_parameters,))
+        return jnp.where(x >= 0, x, slope * x)

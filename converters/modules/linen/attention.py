@@ -1,0 +1,89 @@
+"""`torch.nn.MultiheadAttention` as a linen module."""
+
+from __future__ import annotations
+
+from flax import linen as nn
+from jax import Array
+
+from converters.modules.functional.attention import attention, batched, causal_mask, unbatched
+
+
+class MultiheadAttention(nn.Module):
+    """torch's attention with torch's masks; weights named and shaped as in Flax's own.
+
+    `query`, `key` and `value` have kernels (in, heads, features), `out` (heads, features, embed_dim),
+    so that Flax's `MultiHeadDotProductAttention` takes the same weights where neither bias_k nor
+    bias_v is there.
+
+    Attributes:
+        embed_dim: features of the query and of the output.
+        num_heads: a divisor of embed_dim.
+        dropout: of the attention weights.
+        bias: whether the four projections have biases.
+        add_bias_kv: whether a learned key and value (`bias_k`, `bias_v`) follow the others.
+        add_zero_attn: whether a key and value of zeros follow.
+        batch_first: inputs (batch, length, features); else (length, batch, features), as torch's.
+    """
+
+    embed_dim: int
+    num_heads: int
+    dropout: float = 0.0
+    bias: bool = True
+    add_bias_kv: bool = False
+    add_zero_attn: bool = False
+    batch_first: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        key_padding_mask: Array | None = None,
+        need_weights: bool = True,
+        attn_mask: Array | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+        *,
+        deterministic: bool = True,
+    ) -> tuple[Array, Array | None]:
+        """Output and attention weights (None unless needed), as torch gives them.
+
+        Boolean masks have torch's polarity: True is "not allowed" (Flax's: "allowed"). `is_causal`
+        without `attn_mask` makes the causal mask; torch wants both.
+        """
+        heads, features = self.num_heads, self.embed_dim // self.num_heads
+        (query, key, value), key_padding_mask, had_batch = batched(
+            (query, key, value), key_padding_mask, batch_first=self.batch_first
+        )
+        if is_causal and attn_mask is None:
+            attn_mask = causal_mask(query.shape[1], key.shape[1])
+
+        def project(name: str, x: Array) -> Array:
+            layer = nn.DenseGeneral((heads, features), use_bias=self.bias, name=name)
+            return layer(x)
+
+        extra: dict[str, Array | None] = {"bias_k": None, "bias_v": None}
+        if self.add_bias_kv:
+            normal = nn.initializers.xavier_normal()
+            extra = {name: self.param(name, normal, (heads, features)) for name in extra}
+        output, weights = attention(
+            project("query", query),
+            project("key", key),
+            project("value", value),
+            attn_mask=attn_mask,
+            key_padding_mask=key_padding_mask,
+            bias_k=extra["bias_k"],
+            bias_v=extra["bias_v"],
+            add_zero_attn=self.add_zero_attn,
+            drop=nn.Dropout(self.dropout, deterministic=deterministic) if self.dropout else None,
+        )
+        out = nn.DenseGeneral(self.embed_dim, axis=(-2, -1), use_bias=self.bias, name="out")
+        output, weights = unbatched(
+            out(output),
+            weights,
+            had_batch=had_batch,
+            batch_first=self.batch_first,
+            average=average_attn_weights,
+        )
+        return output, weights if need_weights else None

@@ -1,0 +1,52 @@
+"""torch's transposed convolution, with groups and output_padding, as a linen module."""
+
+from __future__ import annotations
+
+from flax import linen as nn
+from jax import Array
+
+from converters.modules.functional.convolution import conv_transpose
+
+
+class ConvTranspose(nn.Module):
+    """`torch.nn.ConvTranspose1d`, 2d, 3d; channels last, all sides as tuples.
+
+    With one group the weights are those of `flax.linen.ConvTranspose`.
+
+    Attributes:
+        features: output channels.
+        kernel_size: one side for each axis of space.
+        strides: as many; the defaults of all are torch's.
+        padding: as many, torch's: cut off the full output on both sides.
+        output_padding: as many: added at the end.
+        kernel_dilation: as many.
+        groups: into which the channels are parted.
+        use_bias: whether there is a bias.
+    """
+
+    features: int
+    kernel_size: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+    padding: tuple[int, ...] | None = None
+    output_padding: tuple[int, ...] | None = None
+    kernel_dilation: tuple[int, ...] | None = None
+    groups: int = 1
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """(batch, *space, in) → (batch, *larger space, features)."""
+        rank = len(self.kernel_size)
+        shape = (*self.kernel_size, x.shape[-1] // self.groups, self.features)
+        y = conv_transpose(
+            x,
+            self.param("kernel", nn.initializers.lecun_normal(), shape),
+            strides=self.strides or (1,) * rank,
+            padding=self.padding or (0,) * rank,
+            output_padding=self.output_padding or (0,) * rank,
+            dilation=self.kernel_dilation or (1,) * rank,
+            groups=self.groups,
+        )
+        if self.use_bias:
+            y = y + self.param("bias", nn.initializers.zeros, (self.features,))
+        return y

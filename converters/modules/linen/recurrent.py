@@ -1,0 +1,142 @@
+"""torch's RNN, LSTM and GRU, and their cells, as linen modules."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from flax import linen as nn
+from jax import Array
+
+from converters.modules.functional import recurrent
+from converters.modules.functional.recurrent import Carry, Kind
+
+
+def _parameters(module: nn.Module, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
+    kernel, bias = nn.initializers.lecun_normal(), nn.initializers.zeros
+    return {
+        name: module.param(name, kernel if len(shape) == 2 else bias, shape)
+        for name, shape in shapes.items()
+    }
+
+
+class _Stack(nn.Module):
+    """What RNN, LSTM and GRU have in common; attributes as in torch, the input's size is inferred."""
+
+    hidden_size: int
+    num_layers: int = 1
+    bias: bool = True
+    batch_first: bool = False
+    dropout: float = 0.0
+    bidirectional: bool = False
+
+    kind: ClassVar[Kind]
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: Array,
+        hx: Array | Carry | None = None,
+        *,
+        lengths: Array | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Array, Any]:
+        """Outputs and last states, as torch gives them.
+
+        Args:
+            inputs: (time, batch, in), with batch_first (batch, time, in), or (time, in).
+            hx: the first states, (layers * directions, batch, hidden); of an LSTM (h, c).
+            lengths: of each sequence: what torch's packed sequences say; None: all are full.
+            deterministic: whether there is no dropout between the layers.
+        """
+        projected = getattr(self, "proj_size", 0)
+        shapes = recurrent.stack_shapes(
+            self.kind,
+            inputs.shape[-1],
+            self.hidden_size,
+            self.num_layers,
+            bidirectional=self.bidirectional,
+            bias=self.bias,
+            projected=projected,
+        )
+        drop = nn.Dropout(self.dropout, deterministic=deterministic) if self.dropout else None
+        return recurrent.run(
+            self.kind,
+            _parameters(self, shapes),
+            inputs,
+            hx,
+            hidden=self.hidden_size,
+            projected=projected,
+            batch_first=self.batch_first,
+            lengths=lengths,
+            nonlinearity=getattr(self, "nonlinearity", "tanh"),
+            between=drop,
+        )
+
+
+class RNN(_Stack):
+    """`torch.nn.RNN`; its two biases of each layer are kept apart."""
+
+    nonlinearity: str = "tanh"
+
+    kind: ClassVar[Kind] = "RNN"
+
+
+class LSTM(_Stack):
+    """`torch.nn.LSTM`, with proj_size; states are (h, c), torch's order (Flax's cells: (c, h))."""
+
+    proj_size: int = 0
+
+    kind: ClassVar[Kind] = "LSTM"
+
+
+class GRU(_Stack):
+    """`torch.nn.GRU`: the reset gate works on the hidden product with its bias, as cuDNN has it."""
+
+    kind: ClassVar[Kind] = "GRU"
+
+
+class _Cell(nn.Module):
+    hidden_size: int
+    bias: bool = True
+
+    kind: ClassVar[Kind]
+
+    @nn.compact
+    def __call__(self, inputs: Array, hx: Array | Carry | None = None) -> Any:
+        """The next h, or (h, c) of an LSTM's cell; without `hx` from zeros."""
+        shapes = recurrent.weight_shapes(
+            self.kind, inputs.shape[-1], self.hidden_size, bias=self.bias
+        )
+        if hx is None:
+            rows = recurrent.zeros(self.kind, 1, inputs.shape[:-1], self.hidden_size, 0)
+            carry: Carry = tuple(state[0] for state in rows)
+        else:
+            carry = tuple(hx) if self.kind == "LSTM" else (hx,)
+        new = recurrent.step(
+            self.kind,
+            _parameters(self, shapes),
+            inputs,
+            carry,
+            getattr(self, "nonlinearity", "tanh"),
+        )
+        return new if self.kind == "LSTM" else new[0]
+
+
+class RNNCell(_Cell):
+    """`torch.nn.RNNCell`."""
+
+    nonlinearity: str = "tanh"
+
+    kind: ClassVar[Kind] = "RNN"
+
+
+class LSTMCell(_Cell):
+    """`torch.nn.LSTMCell`."""
+
+    kind: ClassVar[Kind] = "LSTM"
+
+
+class GRUCell(_Cell):
+    """`torch.nn.GRUCell`."""
+
+    kind: ClassVar[Kind] = "GRU"

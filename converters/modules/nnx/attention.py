@@ -1,0 +1,97 @@
+"""`torch.nn.MultiheadAttention` as an nnx module."""
+
+from __future__ import annotations
+
+from flax import nnx
+from jax import Array
+
+from converters.modules.functional.attention import attention, batched, causal_mask, unbatched
+
+
+class MultiheadAttention(nnx.Module):
+    """torch's attention with torch's masks; weights named and shaped as in Flax's own.
+
+    `query`, `key` and `value` have kernels (in, heads, features), `out` (heads, features, embed_dim),
+    so that `nnx.MultiHeadAttention` takes the same weights where key and value have the same
+    features and neither bias_k nor bias_v is there.
+
+    Args:
+        embed_dim: features of the query and of the output.
+        num_heads: a divisor of embed_dim.
+        dropout: of the attention weights.
+        bias: whether the four projections have biases.
+        add_bias_kv: whether a learned key and value (`bias_k`, `bias_v`) follow the others.
+        add_zero_attn: whether a key and value of zeros follow.
+        kdim: features of the key; None: embed_dim.
+        vdim: features of the value; None: embed_dim.
+        batch_first: inputs (batch, length, features); else (length, batch, features), as torch's.
+        rngs: for the weights and for dropout.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        rngs: nnx.Rngs,
+    ) -> None:
+        heads = (num_heads, embed_dim // num_heads)
+        self.add_zero_attn, self.batch_first = add_zero_attn, batch_first
+        self.query = nnx.LinearGeneral(embed_dim, heads, use_bias=bias, rngs=rngs)
+        self.key = nnx.LinearGeneral(kdim or embed_dim, heads, use_bias=bias, rngs=rngs)
+        self.value = nnx.LinearGeneral(vdim or embed_dim, heads, use_bias=bias, rngs=rngs)
+        self.out = nnx.LinearGeneral(heads, embed_dim, axis=(-2, -1), use_bias=bias, rngs=rngs)
+        self.add_bias_kv = add_bias_kv
+        if add_bias_kv:
+            normal = nnx.initializers.xavier_normal()
+            self.bias_k = nnx.Param(normal(rngs.params(), heads))
+            self.bias_v = nnx.Param(normal(rngs.params(), heads))
+        self.dropout = nnx.Dropout(dropout, rngs=rngs) if dropout else None
+
+    def __call__(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        key_padding_mask: Array | None = None,
+        need_weights: bool = True,
+        attn_mask: Array | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Array, Array | None]:
+        """Output and attention weights (None unless needed), as torch gives them.
+
+        Boolean masks have torch's polarity: True is "not allowed" (Flax's: "allowed"). `is_causal`
+        without `attn_mask` makes the causal mask; torch wants both.
+        """
+        (query, key, value), key_padding_mask, had_batch = batched(
+            (query, key, value), key_padding_mask, batch_first=self.batch_first
+        )
+        if is_causal and attn_mask is None:
+            attn_mask = causal_mask(query.shape[1], key.shape[1])
+        output, weights = attention(
+            self.query(query),
+            self.key(key),
+            self.value(value),
+            attn_mask=attn_mask,
+            key_padding_mask=key_padding_mask,
+            bias_k=self.bias_k[...] if self.add_bias_kv else None,
+            bias_v=self.bias_v[...] if self.add_bias_kv else None,
+            add_zero_attn=self.add_zero_attn,
+            drop=self.dropout,
+        )
+        output, weights = unbatched(
+            self.out(output),
+            weights,
+            had_batch=had_batch,
+            batch_first=self.batch_first,
+            average=average_attn_weights,
+        )
+        return output, weights if need_weights else None

@@ -1,0 +1,50 @@
+"""`torch.nn.EmbeddingBag` as an nnx module."""
+
+from __future__ import annotations
+
+from flax import nnx
+from jax import Array
+
+from converters.modules.functional.bag import Mode, embedding_bag
+
+
+class EmbeddingBag(nnx.Module):
+    """`torch.nn.EmbeddingBag` without max_norm.
+
+    Args:
+        num_embeddings: rows of the table.
+        features: of a row.
+        mode: "sum", "mean" or "max" of a bag's rows.
+        padding_idx: the id that does not count, or None.
+        include_last_offset: whether offsets end with the number of ids.
+        rngs: for the table.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        features: int,
+        *,
+        mode: Mode = "mean",
+        padding_idx: int | None = None,
+        include_last_offset: bool = False,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.mode: Mode = mode
+        self.padding_idx, self.include_last_offset = padding_idx, include_last_offset
+        made = nnx.initializers.normal()(rngs.params(), (num_embeddings, features))
+        self.embedding = nnx.Param(made)
+
+    def __call__(
+        self, ids: Array, offsets: Array | None = None, per_sample_weights: Array | None = None
+    ) -> Array:
+        """(bags, ids of each), or (ids,) with offsets → (bags, features)."""
+        return embedding_bag(
+            self.embedding[...],
+            ids,
+            offsets,
+            per_sample_weights,
+            mode=self.mode,
+            padding_idx=self.padding_idx,
+            include_last_offset=self.include_last_offset,
+        )

@@ -1,0 +1,137 @@
+"""torch's weight norm and spectral norm around an nnx layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from converters.modules.functional import reparametrization
+
+
+class _Around(nnx.Module):
+    """A layer of which some weights are computed from others.
+
+    The weights of the layer itself stay under their names in this module's own scope, so that a
+    converted weight-normed `Linear` is {"kernel_v", "kernel_g", "bias"}.
+
+    Args:
+        layer: the layer as it would be without; its parameters become this module's.
+        names: of its weights that are computed.
+    """
+
+    def __init__(self, layer: nnx.Module, names: tuple[str, ...]) -> None:
+        self.bare, state = nnx.split(layer)
+        self.paths = tuple(path for path, _ in nnx.to_flat_state(state))
+        if any(len(path) != 1 for path in self.paths):
+            raise ValueError("the layer must hold its parameters itself")
+        self.computed = names
+        for (name,), variable in nnx.to_flat_state(state):
+            if name in names:
+                self._keep(name, variable[...])
+            else:
+                setattr(self, name, variable)
+
+    def _keep(self, name: str, weight: Array) -> None:
+        raise NotImplementedError
+
+    def _compute(self, name: str) -> Array:
+        raise NotImplementedError
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Call the layer with its weights computed."""
+        weights = {
+            name: nnx.Param(self._compute(name)) if name in self.computed else getattr(self, name)
+            for (name,) in self.paths
+        }
+        return nnx.merge(self.bare, nnx.State(weights))(*inputs, **options)
+
+
+class WeightNorm(_Around):
+    """`torch.nn.utils.parametrizations.weight_norm`, and the older `torch.nn.utils.weight_norm`.
+
+    For each name in `names` there are NAME_v (torch's original1, weight_v) and NAME_g (original0,
+    weight_g), which has sides of 1 but at `axis`.
+
+    Args:
+        layer: the layer as it would be without.
+        names: of its weights that are normed.
+        axis: of the Flax weight: what torch's dim became (a Linear's or Conv's output: -1; a
+            ConvTranspose's input: -2); None: one norm of the whole weight.
+    """
+
+    def __init__(
+        self, layer: nnx.Module, names: tuple[str, ...] = ("kernel",), axis: int | None = -1
+    ) -> None:
+        self.axis = axis
+        super().__init__(layer, names)
+
+    def _keep(self, name: str, weight: Array) -> None:
+        if self.axis is None:
+            norm = jnp.sqrt(jnp.sum(jnp.square(weight)))
+        else:
+            axes = tuple(axis for axis in range(weight.ndim) if axis != self.axis % weight.ndim)
+            norm = jnp.sqrt(jnp.sum(jnp.square(weight), axis=axes, keepdims=True))
+        setattr(self, f"{name}_v", nnx.Param(weight))
+        setattr(self, f"{name}_g", nnx.Param(norm))
+
+    def _compute(self, name: str) -> Array:
+        v, g = getattr(self, f"{name}_v"), getattr(self, f"{name}_g")
+        return reparametrization.weight_norm(v[...], g[...])
+
+
+class SpectralNorm(_Around):
+    """`torch.nn.utils.parametrizations.spectral_norm`, and the older `torch.nn.utils.spectral_norm`.
+
+    For each name in `names` there are NAME_orig (`nnx.Param`), NAME_u and NAME_v
+    (`nnx.BatchStat`). `nnx.SpectralNorm` differs: it iterates in inference too.
+
+    Args:
+        layer: the layer as it would be without.
+        names: of its weights that are normed.
+        axis: of the Flax weight: what torch's dim became (a Linear's, Conv's or ConvTranspose's
+            output: -1).
+        n_power_iterations: before each pass in training.
+        eps: below which a norm is not divided by.
+        first: which vector an iteration renews first: "u" (parametrizations) or "v" (older form).
+    """
+
+    def __init__(
+        self,
+        layer: nnx.Module,
+        names: tuple[str, ...] = ("kernel",),
+        axis: int = -1,
+        *,
+        n_power_iterations: int = 1,
+        eps: float = 1e-12,
+        first: str = "u",
+    ) -> None:
+        self.axis, self.steps, self.eps, self.first = axis, n_power_iterations, eps, first
+        self.deterministic = False  # set by `eval()` and `train()` of the model
+        super().__init__(layer, names)
+
+    def _keep(self, name: str, weight: Array) -> None:
+        rows = [1] * weight.ndim
+        rows[self.axis] = weight.shape[self.axis]
+        columns = list(weight.shape)
+        columns[self.axis] = 1
+        u, v = reparametrization.power_iteration(
+            weight, jnp.ones(rows), jnp.ones(columns), 15, self.eps, self.first
+        )
+        setattr(self, f"{name}_orig", nnx.Param(weight))
+        setattr(self, f"{name}_u", nnx.BatchStat(u))
+        setattr(self, f"{name}_v", nnx.BatchStat(v))
+
+    def _compute(self, name: str) -> Array:
+        weight = getattr(self, f"{name}_orig")[...]
+        u, v = getattr(self, f"{name}_u"), getattr(self, f"{name}_v")
+        if not self.deterministic:
+            u[...], v[...] = jax.lax.stop_gradient(
+                reparametrization.power_iteration(
+                    weight, u[...], v[...], self.steps, self.eps, self.first
+                )
+            )
+        return reparametrization.spectral_norm(weight, u[...], v[...])

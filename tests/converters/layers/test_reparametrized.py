@@ -1,0 +1,106 @@
+"""Weights that a layer computes from others: kept apart, or computed by torch, or refused."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from converters.layers.forward import compare_forward
+from converters.layers.reparametrized_cases import COMPUTED, EXACT
+from converters.layers.text import parse_join
+from converters.mapping.module_tree import Outcome, read_slots
+
+
+@pytest.mark.parametrize("case", EXACT, ids=lambda case: case.name)
+def test_both_tensors_are_kept(case):
+    comparison = compare_forward(None, case)
+    assert comparison.misfits == ()
+    assert comparison.agrees(1e-6), comparison
+    assert comparison.lost == {"linen": (), "nnx": ()}
+
+
+@pytest.mark.parametrize("case", COMPUTED, ids=lambda case: case.name)
+def test_torch_computes_the_weight(case):
+    """The way back is not in the result: what torch had has to travel beside it."""
+    comparison = compare_forward(None, case)
+    assert comparison.misfits == ()
+    assert comparison.agrees(1e-6), comparison
+    assert all(comparison.lost.values())
+    slots = read_slots(case.torch(nn))
+    joined = [slot for slot in slots.values() if str(slot.targets[0].join) == "computed"]
+    assert len(joined) >= 2
+    assert all("computed by torch" in slot.note for slot in joined)
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+class FromOutside(nn.Module):
+    """Depends on a tensor that is in no state dict, so that a model without values has none."""
+
+    def __init__(self):
+        super().__init__()
+        self.outside = torch.ones(3, 2)
+
+    def forward(self, weight):
+        if weight.is_meta:
+            raise RuntimeError("no values here")
+        return weight * self.outside
+
+
+def test_a_users_parametrization_is_computed():
+    layer = nn.Linear(2, 3)
+    parametrize.register_parametrization(layer, "weight", Doubled())
+    slot = read_slots(nn.Sequential(layer))["0.parametrizations.weight.original"]
+    (target,) = slot.targets
+    assert target.path == "params/layers_0/kernel"
+    given = np.arange(6, dtype=np.float32).reshape(3, 2)
+    np.testing.assert_array_equal(target.join.apply([given]), 2 * given.T)
+    assert target.join.shape([(3, 2)]) == (2, 3)
+
+
+def test_bfloat16_is_computed_in_bfloat16():
+    layer = nn.Linear(2, 3, dtype=torch.bfloat16)
+    parametrize.register_parametrization(layer, "weight", Doubled())
+    slot = read_slots(layer)["parametrizations.weight.original"]
+    from converters.checkpoint.dtypes import torch_to_numpy
+
+    given = torch_to_numpy(torch.randn(3, 2, dtype=torch.bfloat16), "given")
+    made = slot.targets[0].join.apply([given])
+    assert made.dtype.name == "bfloat16"
+    np.testing.assert_array_equal(made.astype(np.float32), 2 * given.T.astype(np.float32))
+
+
+def test_what_torch_cannot_compute_alone_is_refused():
+    layer = nn.Linear(2, 3)
+    parametrize.register_parametrization(layer, "weight", FromOutside())
+    slots = read_slots(nn.Sequential(layer))
+    assert {slot.outcome for slot in slots.values()} == {Outcome.REFUSED}
+    note = slots["0.parametrizations.weight.original"].note
+    assert "torch cannot compute weight (FromOutside) from its tensors alone" in note
+
+
+def test_a_users_own_module_keeps_its_names():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.ones(3, 2))
+            self.gain = nn.Parameter(torch.ones(2))
+
+    own = nn.utils.parametrizations.weight_norm(Own(), "table")
+    paths = {
+        key: slot.targets[0].path for key, slot in read_slots(nn.ModuleDict({"own": own})).items()
+    }
+    assert paths == {
+        "own.gain": "params/own/gain",
+        "own.parametrizations.table.original0": "params/own/table_g",
+        "own.parametrizations.table.original1": "params/own/table_v",
+    }
+
+
+def test_what_is_computed_has_no_form_in_a_mapping_file():
+    with pytest.raises(ValueError, match="no join"):
+        parse_join("computed")
