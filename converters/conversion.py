@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Unpack
 
 import numpy as np
 
 from converters.atomic import require_writable
-from converters.checkpoint import Checkpoint, Format, Leaf, Pytree, nest, write_pytree
+from converters.checkpoint import Checkpoint, Format, Pytree, nest
 from converters.checkpoint.sharded import INDEX_SUFFIX
 from converters.errors import OutputError, RefusedKeysError
+from converters.kept import write_kept
 from converters.mapping import Outcome, Plan
-from converters.planning import CheckpointLike, PlanOptions, opened, planned
+from converters.mapping.paths import Api
+from converters.output import Written, leaves_of, recipe_of, write_pytree
+from converters.planning import CheckpointLike, Planned, PlanOptions, planned
 
-# What training wrappers put before every key.
-_WRAPPERS = {
-    "module.": "DataParallel or DistributedDataParallel: save model.module.state_dict()",
-    "_orig_mod.": "torch.compile: save model._orig_mod.state_dict()",
-}
+# Compared at once, where two tensors are to be equal.
+_COMPARED = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -31,31 +31,45 @@ class Conversion:
     Attributes:
         plan: every key and what became of it.
         output: the file written.
+        kept: the file beside it, for the way back to torch (`converters.reverse`).
+        api: whose names the paths are made of.
         format: "safetensors" or "msgpack".
-        parameters: number of elements written, buffers included.
-        size: number of bytes of those elements.
+        written: what is in it.
+        notes: what else the user should know, one line each.
     """
 
     plan: Plan
     output: Path
+    kept: Path
+    api: Api
     format: Format
-    parameters: int
-    size: int
+    written: Written
+    notes: tuple[str, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Number of elements written, buffers included."""
+        return sum(leaf.info.size for leaf in self.plan.leaves)
+
+    @property
+    def size(self) -> int:
+        """Number of bytes of those elements."""
+        return self.written.nbytes
 
 
 def plan(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]) -> Plan:
-    """What a conversion would do; writes nothing and, but for legacy `torch.save`, reads headers.
+    """What a conversion would do; writes nothing and reads headers only.
 
     Refused keys are rows of the plan here, not an error.
 
     Args:
-        checkpoint: a file, a Hugging Face folder, or a state dict in memory.
+        checkpoint: a file, a folder, or a state dict in memory.
         **options: `converters.planning.PlanOptions`.
 
     Raises:
         ConversionError: the checkpoint or the model cannot be read; the subclass says why.
     """
-    return planned(checkpoint, opened(checkpoint, options), options)
+    return planned(checkpoint, options).plan
 
 
 def convert(
@@ -64,6 +78,10 @@ def convert(
     output: Path | str | None = None,
     format: Format | None = None,  # noqa: A002 (the word users know)
     overwrite: bool = False,
+    resume: bool = False,
+    fail_on_nonfinite: bool = False,
+    digests: bool = False,
+    progress: Callable[[int, int], None] | None = None,
     **options: Unpack[PlanOptions],
 ) -> Conversion:
     """Convert a torch checkpoint into a pytree for Flax, on disk; dtypes and bits are kept.
@@ -71,13 +89,16 @@ def convert(
         convert("model.pt", model="net.py:Net", output="net.flax.safetensors")
 
     Args:
-        checkpoint: a `.safetensors` file, a file of `torch.save`, a `*.index.json` or a Hugging
-            Face folder.
+        checkpoint: a `.safetensors` file, a file of `torch.save`, a `*.index.json`, an `.npz`, a
+            Hugging Face folder or one of torch.distributed.checkpoint.
         output: the file to write; None: `NAME.flax.safetensors` (or `.msgpack`) in the current
             directory, NAME being the checkpoint's file or folder.
-        format: "safetensors" (one tensor in memory at a time) or "msgpack" (all of them); None:
-            msgpack if the output is named so, else safetensors.
+        format: "safetensors" or "msgpack"; None: msgpack if the output is named so, else safetensors.
         overwrite: whether an existing output may be replaced.
+        resume: go on with what an interrupted run of the same conversion left.
+        fail_on_nonfinite: write nothing if a number is NaN or infinite.
+        digests: compute the SHA-256 of every array (reads the output once more).
+        progress: called with the bytes done and their total.
         **options: `converters.planning.PlanOptions`.
 
     Raises:
@@ -93,17 +114,29 @@ def convert(
     require_writable(target, overwrite=overwrite)
     if os.path.exists(target) and os.path.exists(source) and target.samefile(source):
         raise OutputError(f"{target} is the checkpoint itself", "choose another output")
-    read = opened(source, options)
-    done = _require_complete(planned(source, read, options), read)
-    leaves = _leaves(done, read)
-    write_pytree(target, leaves, format, overwrite=overwrite)
-    return Conversion(
-        done,
+    made = _require_complete(planned(source, options))
+    # First what the way back needs: an output without it would look complete.
+    kept = write_kept(
         target,
-        format,
-        parameters=sum(leaf.info.size for leaf in leaves),
-        size=sum(leaf.info.nbytes for leaf in leaves),
+        made.plan,
+        made.checkpoint,
+        api=made.api,
+        stored=made.stored,
+        overwrite=overwrite or resume,
     )
+    written = write_pytree(
+        target,
+        leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None),
+        format,
+        overwrite=overwrite,
+        resume=resume,
+        recipe=recipe_of(made.leaves, source),
+        metadata={"api": made.api},
+        fail_on_not_finite=fail_on_nonfinite,
+        digests=digests,
+        progress=progress,
+    )
+    return Conversion(made.plan, target, kept, made.api, format, written, made.notes)
 
 
 def convert_to_pytree(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]) -> Pytree:
@@ -116,9 +149,9 @@ def convert_to_pytree(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]
         RefusedKeysError: some keys have no place; all of them are in its plan.
         ConversionError: the checkpoint or model cannot be read; the subclass says why.
     """
-    read = opened(checkpoint, options)
-    done = _require_complete(planned(checkpoint, read, options), read)
-    return nest((leaf.path, leaf.read()) for leaf in _leaves(done, read))
+    made = _require_complete(planned(checkpoint, options))
+    leaves = leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None)
+    return nest((leaf.path, leaf.read()) for leaf in leaves)
 
 
 def default_output(checkpoint: Path, format: Format) -> Path:  # noqa: A002 (as in convert)
@@ -130,40 +163,43 @@ def default_output(checkpoint: Path, format: Format) -> Path:  # noqa: A002 (as 
     return Path(f"{name or 'checkpoint'}.flax.{format}")
 
 
-def _leaves(plan: Plan, checkpoint: Checkpoint) -> list[Leaf]:
-    return [Leaf(leaf.path, leaf.info, partial(leaf.read, checkpoint.read)) for leaf in plan.leaves]
-
-
-def _require_complete(plan: Plan, checkpoint: Checkpoint) -> Plan:
+def _require_complete(made: Planned) -> Planned:
     """The plan, if nothing in it is refused and tied tensors are indeed equal.
 
     Raises:
         RefusedKeysError: something is.
     """
+    plan = made.plan
     source_of = {row.targets: row.key for row in plan.mapped}
     rows = tuple(
         row.refuse(f"tied to {source_of[row.targets]}, but its values differ")
-        if row.outcome is Outcome.TIED and not _equal(checkpoint, row.key, source_of[row.targets])
+        if row.outcome is Outcome.TIED
+        and not _equal(made.checkpoint, row.key, source_of[row.targets])
         else row
         for row in plan.rows
     )
     plan = replace(plan, rows=rows)
     if plan.refused:
-        raise RefusedKeysError(plan, _remedy(plan))
-    return plan
+        raise RefusedKeysError(
+            plan,
+            "pass the model that the checkpoint was saved from, configured alike (--model), or say what an "
+            "ambiguous layer is (--assume)",
+        )
+    return replace(made, plan=plan)
 
 
 def _equal(checkpoint: Checkpoint, key: str, other: str) -> bool:
     """Bit for bit: NaN equals itself, and 0.0 is not -0.0."""
+    if any(key in group and other in group for group in checkpoint.shared):
+        return True
     one, two = (np.ascontiguousarray(checkpoint.read(name)) for name in (key, other))
-    return one.dtype == two.dtype and np.array_equal(
-        one.reshape(-1).view(np.uint8), two.reshape(-1).view(np.uint8)
+    if one.dtype != two.dtype or one.shape != two.shape:
+        return False
+    one, two = (array.reshape(-1).view(np.uint8) for array in (one, two))
+    equal = all(
+        np.array_equal(one[start : start + _COMPARED], two[start : start + _COMPARED])
+        for start in range(0, one.size, _COMPARED)
     )
-
-
-def _remedy(plan: Plan) -> str:
-    stored = [row.key for row in plan.rows if row.shape is not None]
-    for prefix, cause in _WRAPPERS.items():
-        if stored and all(key.startswith(prefix) for key in stored):
-            return f'every key begins with "{prefix}", the mark of {cause}'
-    return "pass the model that the checkpoint was saved from, configured alike"
+    checkpoint.release(key)
+    checkpoint.release(other)
+    return equal

@@ -69,16 +69,6 @@ class UnsupportedDtypeError(ConversionError):
     """
 
 
-class ModelRequiredError(ConversionError):
-    """Neither a model nor a `config.json` says what kind of layer each key belongs to.
-
-    A `weight` of two dimensions may be a Linear's (transposed in Flax) or an Embedding's (not):
-    shapes do not tell, and a guess would be silently wrong.
-
-    Remedy: pass `--model pkg.mod:factory` (or `path/file.py:factory`).
-    """
-
-
 class ModelLoadError(ConversionError):
     """The model could not be built: module or attribute not found, or the factory raised.
 

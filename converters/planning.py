@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from converters.checkpoint import Checkpoint, StateDict, open_checkpoint
-from converters.errors import ModelRequiredError, NotAStateDictError
-from converters.mapping import Plan, make_plan, read_slots
+from converters.checkpoint.cast import FLOATING, require_floating
+from converters.checkpoint.prefixes import clean, removed_from
+from converters.checkpoint.reader import TensorInfo
+from converters.checkpoint.renamed import Renamed
+from converters.errors import AssumptionError, MappingFileError, NotAStateDictError
+from converters.mapping import Plan, Slot, make_plan, read_slots
+from converters.mapping.file import MappingFile, load_mapping
+from converters.mapping.leaves import PlannedLeaf
 from converters.mapping.paths import Api
-from converters.model import load_config_model, load_model, require_module
+from converters.mapping.scan import scan_plan
+from converters.model import load_config_model, require_module
+from converters.model_search import find_model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -24,24 +33,165 @@ class PlanOptions(TypedDict, total=False):
 
     Attributes:
         model: whose tree of modules says what each key is: `pkg.mod:factory`,
-            `path/file.py:factory` or an `nn.Module` on any device. Without it: the `config.json` of the
-            folder.
+            `path/file.py:factory`, `path/file.py` or an `nn.Module` on any device. Without it: the
+            `config.json` of the folder; without that the layers are inferred, and what is ambiguous is
+            refused.
+        assume: what to take ambiguous layers for, where they are inferred
+            (`converters.inference.assume`): "tok.*=Embedding", "heads=8".
+        mapping: a mapping file (`converters.mapping.file`) that says what becomes of every key, instead
+            of a model.
         key: the entry that holds the weights, in a training checkpoint of `torch.save`.
-        to: whose names the paths are made of: "linen" (the default) or "nnx".
+        to: whose names the paths are made of: "linen" or "nnx"; None: the mapping file's, else linen.
+        dtype: what floating-point arrays are cast to ("bfloat16"); None keeps each one's own.
+        scan: the axis along which repeated blocks are stacked, as `nn.scan` wants them; None: not.
     """
 
     model: ModelLike
+    assume: Sequence[str]
+    mapping: Path | str | None
     key: str | None
-    to: Api
+    to: Api | None
+    dtype: str | None
+    scan: int | None
 
 
-def opened(checkpoint: CheckpointLike, options: PlanOptions) -> Checkpoint:
-    """The checkpoint, its headers read.
+@dataclass(frozen=True)
+class Planned:
+    """A plan with what it was made for.
+
+    Attributes:
+        plan: every key and what becomes of it, by keys without the prefixes of wrappers.
+        checkpoint: the values, by the same keys.
+        stored: the plan's key → the key in the file, where they differ.
+        api: whose names the paths are made of.
+        dtype: what floating-point arrays are cast to; None: nothing.
+        notes: what else the user should know, one line each.
+    """
+
+    plan: Plan
+    checkpoint: Checkpoint
+    stored: Mapping[str, str]
+    api: Api
+    dtype: str | None
+    notes: tuple[str, ...]
+
+    @property
+    def leaves(self) -> tuple[PlannedLeaf, ...]:
+        """The arrays of the pytree in the dtypes that they are to have."""
+        if self.dtype is None:
+            return self.plan.leaves
+        return tuple(
+            replace(leaf, info=TensorInfo(leaf.info.shape, self.dtype))
+            if leaf.info.dtype in FLOATING
+            else leaf
+            for leaf in self.plan.leaves
+        )
+
+
+def planned(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
+    """The plan of a conversion; refused keys are rows of it.
+
+    Args:
+        checkpoint: a file, a folder, or a state dict in memory.
+        options: what decides.
 
     Raises:
-        ConversionError: it cannot be read; the subclass says why.
+        ConversionError: the checkpoint or the model cannot be had; the subclass says why.
     """
-    key = options.get("key")
+    dtype = options.get("dtype")
+    if dtype is not None:
+        require_floating(dtype)
+    stored = _opened(checkpoint, options.get("key"))
+    named = _named(checkpoint, stored, options)
+    source = Renamed(stored, named.names)
+    plan = make_plan(source.source, source.infos, named.slots)
+    notes = [*_what_was_read(stored, named.names), *named.notes]
+    axis = options.get("scan")
+    if axis is not None and not plan.refused:
+        scanned = scan_plan(plan, axis)
+        plan = scanned.plan
+        notes += [f"stacked: {family}" for family in scanned.families]
+        notes += [f"not stacked: {reason}" for reason in scanned.left]
+    changed = {name: key for key, name in named.names.items() if name != key}
+    return Planned(plan, source, changed, named.api, dtype, tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Named:
+    """Keys without prefixes, and what each is.
+
+    Attributes:
+        names: key in the file → key of the plan.
+        slots: key of the plan → what it is.
+        api: whose names the paths are made of.
+        notes: what else to know.
+    """
+
+    names: Mapping[str, str]
+    slots: Mapping[str, Slot]
+    api: Api
+    notes: tuple[str, ...] = ()
+
+
+def _named(checkpoint: CheckpointLike, stored: Checkpoint, options: PlanOptions) -> _Named:
+    file = options.get("mapping")
+    if file is not None:
+        for other in ("model", "assume"):
+            if options.get(other):
+                raise MappingFileError(
+                    str(file),
+                    [f"it says what each key is, and so does --{other}"],
+                    "leave one of them out",
+                )
+        return _by_mapping(load_mapping(file), stored, options.get("to"))
+    api = options.get("to") or "linen"
+    model, notes = _model(checkpoint, stored, options.get("model"))
+    assume = options.get("assume", ())
+    if model is None:
+        names = clean(stored.infos).names
+        return _Named(names, _inferred(Renamed(stored, names), assume, api), api)
+    if assume:
+        raise AssumptionError(
+            "the model says what each layer is, nothing is to be assumed", "leave --assume out"
+        )
+    slots = read_slots(model, api)
+    return _Named(clean(stored.infos, slots.keys()).names, slots, api, notes)
+
+
+def _by_mapping(file: MappingFile, stored: Checkpoint, to: Api | None) -> _Named:
+    if to not in (None, file.api):
+        raise MappingFileError(
+            str(file.path),
+            [f"its paths are those of {file.api}, not of {to}"],
+            f"use --to {file.api}",
+        )
+    ends = {end for key in clean(stored.infos).names.values() for end in _ends(key)}
+    wanted = {end for end in ends if file.matching(end)}
+    names = clean(stored.infos, wanted).names
+    infos = {names[key]: info for key, info in stored.infos.items()}
+    return _Named(names, file.slots(infos), file.api, file.unused(infos))
+
+
+def _ends(key: str) -> list[str]:
+    """The key, and what is left of it without its first steps."""
+    steps = key.split(".")
+    return [".".join(steps[start:]) for start in range(len(steps))]
+
+
+def _what_was_read(stored: Checkpoint, names: Mapping[str, str]) -> list[str]:
+    notes = []
+    if stored.found:
+        notes.append(f"the weights are its entry {stored.found}")
+    removed = removed_from(names)
+    if removed:
+        notes.append(f"left out of the keys: {', '.join(removed)}")
+    notes += [
+        f"{key} is no tensor and is not converted: {what}" for key, what in stored.others.items()
+    ]
+    return notes
+
+
+def _opened(checkpoint: CheckpointLike, key: str | None) -> Checkpoint:
     if isinstance(checkpoint, Mapping):
         if key is not None:
             raise NotAStateDictError("a key is for files, not for a state dict", "pass its entry")
@@ -49,35 +199,33 @@ def opened(checkpoint: CheckpointLike, options: PlanOptions) -> Checkpoint:
     return open_checkpoint(Path(checkpoint), key)
 
 
-def planned(source: CheckpointLike, checkpoint: Checkpoint, options: PlanOptions) -> Plan:
-    """The plan for an opened checkpoint; refused keys are rows of it.
+def _inferred(checkpoint: Checkpoint, assume: Sequence[str], api: Api) -> Mapping[str, Slot]:
+    from converters.inference import infer, parse_assumptions
 
-    Args:
-        source: what was opened, for the configuration beside it.
-        checkpoint: the opened one.
-        options: what decides.
-
-    Raises:
-        ConversionError: the model cannot be had; the subclass says why.
-    """
-    slots = read_slots(_model(source, options.get("model")), options.get("to", "linen"))
-    return make_plan(checkpoint.source, checkpoint.infos, slots)
+    shared = [frozenset(keys) for keys in checkpoint.shared]
+    inference = infer(checkpoint.infos, parse_assumptions(assume), api, shared)
+    if inference.unused:
+        raise AssumptionError(
+            f"no layer of {checkpoint.source} is meant by {', '.join(inference.unused)}",
+            "compare it with the keys that `migrate weights --dry-run` shows",
+        )
+    return inference.slots
 
 
-def _model(checkpoint: CheckpointLike, model: ModelLike) -> Any:
+def _model(
+    checkpoint: CheckpointLike, stored: Checkpoint, model: ModelLike
+) -> tuple[Any, tuple[str, ...]]:
+    """The model, None without one, and what to know of where it comes from."""
     if isinstance(model, str):
-        return load_model(model)
+        names = clean(stored.infos).names
+        found = find_model(model, {names[key]: it for key, it in stored.infos.items()})
+        return found.model, (f"the model is {found.name}",) if found.searched else ()
     if model is not None:
-        return require_module("the model", model)
-    if not isinstance(checkpoint, Mapping):
-        path = Path(checkpoint)
-        folder = path if path.is_dir() else path.parent
-        # A file of a Hugging Face folder belongs to the configuration beside it; if it does not
-        # after all, its keys and shapes are refused.
-        if (folder / "config.json").is_file():
-            return load_config_model(folder)
-    named = "the state dict" if isinstance(checkpoint, Mapping) else str(checkpoint)
-    raise ModelRequiredError(
-        f"{named} has no config.json that says which layers its keys belong to",
-        "pass --model pkg.mod:factory or path/file.py:factory",
-    )
+        return require_module("the model", model), ()
+    if isinstance(checkpoint, Mapping):
+        return None, ()
+    path = Path(checkpoint)
+    folder = path if path.is_dir() else path.parent
+    # A file of a Hugging Face folder belongs to the configuration beside it; if it does not
+    # after all, its keys and shapes are refused.
+    return (load_config_model(folder) if (folder / "config.json").is_file() else None), ()

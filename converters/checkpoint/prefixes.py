@@ -65,7 +65,7 @@ def clean(keys: Iterable[str], wanted: Collection[str] | None = None) -> Cleaned
         names = _without_leading(names, known)
         names = {key: _without_inner(name, known) for key, name in names.items()}
     _require_distinct(names)
-    return Cleaned(names, _removed(names))
+    return Cleaned(names, removed_from(names))
 
 
 def _without_wrappers(key: str) -> str:
@@ -132,8 +132,8 @@ def _require_distinct(names: Mapping[str, str]) -> None:
             )
 
 
-def _removed(names: Mapping[str, str]) -> tuple[str, ...]:
-    """The steps that are in an original and not in what became of it."""
+def removed_from(names: Mapping[str, str]) -> tuple[str, ...]:
+    """The steps that are in an original key and not in what became of it, each once."""
     removed: dict[str, None] = {}
     for key, name in names.items():
         if key == name:

@@ -18,8 +18,8 @@ class StateDict(Checkpoint):
     """A torch state dict in memory; what is no tensor in it is in `others`.
 
     Raises:
-        NotAStateDictError: a tensor of it is not a plain dense one, named by a string; or there is
-            none.
+        NotAStateDictError: a tensor of it is not a plain dense one, named by a string; or what is
+            in it are no tensors.
     """
 
     def __init__(self, source: str, tensors: Mapping[str, Any]) -> None:
@@ -34,7 +34,7 @@ class StateDict(Checkpoint):
                 self._tensors[key] = value
             else:
                 others[str(key)] = f"a {type(value).__name__}"
-        if not self._tensors:
+        if tensors and not self._tensors:
             raise NotAStateDictError(
                 f"{source} holds no tensors by name", "pass model.state_dict()"
             )

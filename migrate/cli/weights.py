@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 
 from migrate.cli.options import as_json
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 
+_FORMATS = ("safetensors", "msgpack", "orbax", "pt")
+
 
 @click.command(
     epilog="Example: migrate weights ./bert-folder -o bert.flax.safetensors",
-    short_help="Convert a torch checkpoint to a Flax pytree.",
+    short_help="Convert a torch checkpoint to a Flax pytree, and back.",
 )
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option(
@@ -24,59 +27,145 @@ from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file.")
 @click.option(
+    "--to",
+    type=click.Choice(["linen", "nnx", "torch"]),
+    help="Whose names and layouts the output has: linen by default; torch: the way back.",
+)
+@click.option(
     "--format",
     "file_format",
-    type=click.Choice(["safetensors", "msgpack"]),
-    help="By default as the name of the output says, else safetensors.",
+    type=click.Choice(_FORMATS),
+    help="By default as the name of the output says, else safetensors; pt is torch's only.",
 )
 @click.option("--key", help="The entry of a training checkpoint that holds the weights.")
 @click.option(
-    "--to",
-    type=click.Choice(["linen", "nnx"]),
-    default="linen",
-    show_default=True,
-    help="Whose names the pytree has.",
+    "--assume",
+    multiple=True,
+    metavar="REGEX=KIND",
+    help="Without a model: what an ambiguous layer is, e.g. 'tok.*=Embedding' or heads=8.",
 )
+@click.option("--mapping", type=click.Path(path_type=Path), help="A mapping file that says it all.")
+@click.option(
+    "--save-mapping", type=click.Path(path_type=Path), help="Write what becomes of each key."
+)
+@click.option("--dtype", help="Cast floating-point arrays, e.g. bfloat16; else each keeps its own.")
+@click.option(
+    "--scan",
+    type=int,
+    is_flag=False,
+    flag_value=0,
+    metavar="[AXIS]",
+    help="Stack repeated blocks along this axis (0), as nn.scan wants them.",
+)
+@click.option("--resume", is_flag=True, help="Go on with what an interrupted conversion left.")
+@click.option("--fail-on-nonfinite", is_flag=True, help="Write nothing if a value is NaN or Inf.")
+@click.option("--checksums", is_flag=True, help="Show the SHA-256 of every array.")
 @click.option("--dry-run", is_flag=True, help="Show what would become of each key; write nothing.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @as_json
 def weights(
     checkpoint: Path,
-    model: str | None,
+    to: str | None,
     output: Path | None,
-    file_format: Literal["safetensors", "msgpack"] | None,
-    key: str | None,
-    to: Literal["linen", "nnx"],
     dry_run: bool,
-    force: bool,
     json_output: bool,
+    **options: Any,
 ) -> None:
-    """Convert a torch checkpoint to a Flax pytree, every key accounted for.
+    """Convert a torch checkpoint to a Flax pytree, every key accounted for; or back.
 
-    The module tree decides the layout of each weight. Each key of the checkpoint is mapped, tied,
-    dropped with its reason, or refused; where one is refused nothing is written.
+    The module tree decides the layout of each weight; without a module the layers are inferred from
+    names and shapes. Each key of the checkpoint is mapped, tied, dropped with its reason, or refused;
+    where one is refused nothing is written.
     """
     with errors():
-        from converters import convert, plan
-        from converters.planning import PlanOptions
-        from migrate.views.weights import (
-            conversion_as_json,
-            conversion_summary,
-            plan_as_json,
-            plan_summary,
-        )
-
-        options = PlanOptions(model=model, key=key, to=to)
+        run = _to_torch if to == "torch" else _to_flax
         with working(quiet=json_output) as progress:
-            if dry_run:
-                progress(f"reading {checkpoint}")
-                planned = plan(checkpoint, **options)
-            else:
-                progress(f"converting {checkpoint}")
-                done = convert(
-                    checkpoint, output=output, format=file_format, overwrite=force, **options
-                )
-        if dry_run:
-            show_json(plan_as_json(planned)) if json_output else show(*plan_summary(planned))
-            sys.exit(FINDINGS if planned.refused else FINE)
-        show_json(conversion_as_json(done)) if json_output else show(*conversion_summary(done))
+            progress(f"{'reading' if dry_run else 'converting'} {checkpoint}")
+            code, summary, values = run(checkpoint, output, dry_run, {"to": to, **options})
+        show_json(values) if json_output else show(*summary)
+        sys.exit(code)
+
+
+_OF_TORCH_CHECKPOINTS = (
+    "key",
+    "assume",
+    "mapping",
+    "save_mapping",
+    "dtype",
+    "scan",
+    "resume",
+    "fail_on_nonfinite",
+    "checksums",
+)
+_Shown = tuple[int, Any, dict[str, Any]]
+
+
+def _to_flax(
+    checkpoint: Path, output: Path | None, dry_run: bool, options: Mapping[str, Any]
+) -> _Shown:
+    from converters import convert
+    from converters.atomic import require_writable
+    from converters.mapping.file import save_mapping
+    from converters.planning import PlanOptions, planned
+    from migrate.views import weights as views
+
+    if options["file_format"] == "pt":
+        raise click.UsageError("--format pt is for --to torch")
+    decide: PlanOptions = {
+        "model": options["model"],
+        "assume": options["assume"],
+        "mapping": options["mapping"],
+        "key": options["key"],
+        "to": options["to"],
+        "dtype": options["dtype"],
+        "scan": options["scan"],
+    }
+    file = options["save_mapping"]
+    if file is not None:
+        require_writable(file, overwrite=options["force"])
+    if dry_run:
+        made = planned(checkpoint, decide)
+        if file is not None:
+            save_mapping(made.plan, file, made.api, options["force"])
+        code = FINDINGS if made.plan.refused else FINE
+        return (
+            code,
+            views.plan_summary(made.plan, made.notes),
+            views.plan_as_json(made.plan, made.notes),
+        )
+    done = convert(
+        checkpoint,
+        output=output,
+        format=options["file_format"],
+        overwrite=options["force"],
+        resume=options["resume"],
+        fail_on_nonfinite=options["fail_on_nonfinite"],
+        digests=options["checksums"],
+        **decide,
+    )
+    if file is not None:
+        save_mapping(done.plan, file, done.api, options["force"])
+    return FINE, views.conversion_summary(done), views.conversion_as_json(done)
+
+
+def _to_torch(
+    checkpoint: Path, output: Path | None, dry_run: bool, options: Mapping[str, Any]
+) -> _Shown:
+    from converters.reverse import to_torch
+    from migrate.views import weights as views
+
+    if options["file_format"] in ("msgpack", "orbax"):
+        raise click.UsageError("--to torch writes safetensors or pt")
+    for name in _OF_TORCH_CHECKPOINTS:
+        if options[name] not in (None, (), False):
+            option = name.replace("_", "-")
+            raise click.UsageError(f"--{option} is for torch checkpoints, not for --to torch")
+    done = to_torch(
+        checkpoint,
+        output=output,
+        format=options["file_format"],
+        model=options["model"],
+        overwrite=options["force"],
+        dry_run=dry_run,
+    )
+    return FINE, views.reversal_summary(done), views.reversal_as_json(done)

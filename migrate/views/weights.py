@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections import defaultdict
@@ -16,11 +17,14 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from converters import Conversion, Plan, Row
+    from converters.reverse import Reversal
 
 
 def plan_table(rows: Sequence[Row]) -> RenderableType:
     """Return what became of every key; the keys of repeated layers share a line: `layer.{0..5}.bias`."""
-    table = plain_table("key", "shape", "became", "in the pytree", "shape", "kind", "note")
+    inferred = any(row.evidence not in ("", "module tree") for row in rows)
+    columns = ("key", "shape", "became", "in the pytree", "shape", "kind", "note")
+    table = plain_table(*columns, *(("evidence",) if inferred else ()))
     for group in repeated(rows):
         row = group[0]
         table.add_row(
@@ -31,6 +35,7 @@ def plan_table(rows: Sequence[Row]) -> RenderableType:
             _shape(row.target_shape),
             row.kind,
             escape(row.note),
+            *((escape(row.evidence),) if inferred else ()),
         )
     return table
 
@@ -47,7 +52,15 @@ def repeated(rows: Sequence[Row]) -> list[list[Row]]:
     """
     groups: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        same = (row.shape, row.dtype, row.outcome, row.target_shape, row.kind, row.note)
+        same = (
+            row.shape,
+            row.dtype,
+            row.outcome,
+            row.target_shape,
+            row.kind,
+            row.note,
+            row.evidence,
+        )
         groups[KEY_INDEX.sub("*", row.key), PATH_INDEX.sub("*", row.path), *same].append(row)
     result = []
     for group in groups.values():
@@ -81,24 +94,27 @@ def _shape(shape: tuple[int, ...] | None, dtype: str | None = None) -> str:
     return f"{dtype} {sides}" if dtype else sides
 
 
-def plan_summary(planned: Plan) -> Iterator[RenderableType]:
-    """Yield the table of keys and their count by outcome."""
+def plan_summary(planned: Plan, notes: Sequence[str]) -> Iterator[RenderableType]:
+    """Yield the table of keys, notes, and the count of keys by outcome."""
     yield plan_table(planned.rows)
+    yield from map(escape, notes)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in planned.counts.items())
     yield f"[bold]{len(planned.rows)} keys[/bold]: {counts}"
 
 
 def conversion_summary(done: Conversion) -> Iterator[RenderableType]:
     """Yield the table of keys, their count by outcome, and what was written."""
-    yield from plan_summary(done.plan)
+    yield from plan_summary(done.plan, done.notes)
     megabytes = done.size / 1e6
     yield f"{escape(str(done.output))}: {done.parameters:,} parameters, {megabytes:.1f} MB, {done.format}"
+    yield f"{escape(str(done.kept))}: for the way back, `migrate weights OUTPUT --to torch`"
 
 
-def plan_as_json(planned: Plan) -> dict[str, Any]:
+def plan_as_json(planned: Plan, notes: Sequence[str]) -> dict[str, Any]:
     """Return what becomes of each key as plain values."""
     return {
         "counts": planned.counts,
+        "notes": list(notes),
         "keys": [
             {
                 "key": row.key,
@@ -120,8 +136,51 @@ def conversion_as_json(done: Conversion) -> dict[str, Any]:
     """Return the same as plain values."""
     return {
         "output": str(done.output),
+        "kept": str(done.kept),
         "format": done.format,
         "parameters": done.parameters,
         "bytes": done.size,
-        **plan_as_json(done.plan),
+        "arrays": [dataclasses.asdict(leaf) for leaf in done.written.leaves],
+        **plan_as_json(done.plan, done.notes),
+    }
+
+
+def reversal_summary(done: Reversal) -> Iterator[RenderableType]:
+    """Yield what of a torch state dict came from where, and what was written."""
+    table = plain_table("key", "shape", "from", "note")
+    for row in done.rows:
+        if row.note:
+            shape = _shape(row.info.shape, row.info.dtype)
+            table.add_row(escape(row.key), shape, row.origin.value, escape(row.note))
+    if table.row_count:
+        yield table
+    yield from map(escape, done.notes)
+    counts = ", ".join(f"{count} from {origin}" for origin, count in done.counts.items() if count)
+    yield f"[bold]{len(done.rows)} keys[/bold]: {counts}"
+    if done.output is not None:
+        megabytes = done.size / 1e6
+        yield (
+            f"{escape(str(done.output))}: {done.parameters:,} parameters, {megabytes:.1f} MB, {done.format}"
+        )
+
+
+def reversal_as_json(done: Reversal) -> dict[str, Any]:
+    """Return the same as plain values."""
+    return {
+        "output": None if done.output is None else str(done.output),
+        "format": done.format,
+        "parameters": done.parameters,
+        "bytes": done.size,
+        "counts": dict(done.counts),
+        "notes": list(done.notes),
+        "keys": [
+            {
+                "key": row.key,
+                "shape": row.info.shape,
+                "dtype": row.info.dtype,
+                "from": row.origin.value,
+                "note": row.note,
+            }
+            for row in done.rows
+        ],
     }

@@ -16,11 +16,13 @@ from converters.errors import (
     CheckpointDamagedError,
     CheckpointHoldsCodeError,
     ModelLoadError,
-    ModelRequiredError,
     NotAStateDictError,
+    NotFiniteError,
     OutputError,
     RefusedKeysError,
 )
+from converters.mapping.file import save_mapping
+from converters.reverse import to_state_dict
 
 MODEL = """
 from torch import nn
@@ -89,6 +91,7 @@ def test_default_output_is_in_the_current_directory(folder):
         "elsewhere",
         "net.py",
         "net.v2.flax.safetensors",
+        "net.v2.flax.torch.safetensors",
     ]
     loaded = load_pytree(conversion.output)
     np.testing.assert_array_equal(loaded["params"]["dense"]["bias"], state["dense.bias"].numpy())
@@ -171,10 +174,62 @@ def test_a_refused_checkpoint_leaves_nothing(folder, make, error, refused):
     assert not Path("executed").exists()
 
 
-def test_without_model_or_config(folder, refused):
-    save_net()
-    with refused(ModelRequiredError, "net.pt", "--model pkg.mod:factory"):
+def test_without_a_model_what_is_ambiguous_is_refused(folder):
+    torch.save({"mix.weight": torch.randn(5, 5)}, "net.pt")
+    with pytest.raises(RefusedKeysError, match=r"--model.*--assume") as caught:
         convert("net.pt")
+    (row,) = caught.value.plan.refused
+    assert row.key == "mix.weight"
+    assert list(folder.glob("*.flax.*")) == []
+    done = convert("net.pt", assume=["mix=Linear"])
+    (leaf,) = done.plan.leaves
+    assert leaf.path == "params/mix/kernel"
+
+
+def test_prefixes_of_wrappers_are_left_out_and_come_back(folder):
+    state = {f"module._orig_mod.{key}": value for key, value in save_net().items()}
+    torch.save({"model": state, "epoch": 3}, "train.pt")
+    done = convert("train.pt", model="net.py:Net")
+    assert {leaf.path for leaf in done.plan.leaves} == {
+        "params/dense/kernel",
+        "params/dense/bias",
+    }
+    assert "the weights are its entry model" in done.notes
+    assert any("module." in note and "_orig_mod." in note for note in done.notes)
+    back = to_state_dict(done.output)
+    assert list(back) == list(state)
+    assert all(torch.equal(back[key], tensor) for key, tensor in state.items())
+
+
+def test_a_saved_mapping_stands_for_the_model(folder):
+    state = {f"model.{key}": value for key, value in save_net().items()}
+    torch.save(state, "train.pt")
+    by_model = convert("train.pt", model="net.py:Net", to="nnx", output="one.safetensors")
+    save_mapping(by_model.plan, "mapping.yaml", by_model.api)
+    by_file = convert("train.pt", mapping="mapping.yaml", output="two.safetensors")
+    assert by_file.api == "nnx"
+    assert Path("one.safetensors").read_bytes() == Path("two.safetensors").read_bytes()
+
+
+def test_cast_to_another_dtype(folder):
+    state = save_net() | {"steps": torch.tensor(3)}
+    tree = convert_to_pytree(state, assume=["steps=buffer"], dtype="bfloat16")
+    kernel = tree["params"]["dense"]["kernel"]
+    assert kernel.dtype == ml_dtypes.bfloat16
+    expected = state["dense.weight"].T.to(torch.bfloat16).float().numpy()
+    np.testing.assert_array_equal(kernel.astype(np.float32), expected)
+    assert tree["buffers"]["steps"].dtype == np.int64
+
+
+def test_values_that_are_not_finite(folder, refused):
+    state = save_net()
+    state["dense.bias"][3] = float("nan")
+    torch.save(state, "net.pt")
+    done = convert("net.pt", model="net.py:Net", output="one.safetensors")
+    assert [leaf.path for leaf in done.written.not_finite] == ["params/dense/bias"]
+    with refused(NotFiniteError, "params/dense/bias"):
+        convert("net.pt", model="net.py:Net", output="two.safetensors", fail_on_nonfinite=True)
+    assert not Path("two.safetensors").exists()
 
 
 def test_wrong_arguments(folder, refused):
