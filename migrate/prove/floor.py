@@ -3,12 +3,16 @@
 Batch normalisation over a few examples, a loss that is the difference of nearly equal numbers, or many
 steps at a high learning rate enlarge rounding beyond any fixed gate. How much is measured: the original
 runs a second time with another order of summation (`migrate.prove.summation`).
+
+Where matrices are multiplied in bfloat16 that order is mostly lost in the rounding of the results: the second run
+of a perceptron was the same to the bit, and XLA, which rounds at other places, 5.6e-3 away. So the second
+run then has autocast off: what bfloat16 does to the original is the yardstick.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from migrate.prove import compare, meters
@@ -44,11 +48,13 @@ class NoiseFloor:
         final: relative L2 distance of each parameter and buffer at the end, and of each parameter in an
             earlier snapshot if that was larger, by name.
         printed: keys of the printed lines that they print differently (`migrate.prove.meters`).
+        runs: how many runs were held against the first one.
     """
 
     steps: tuple[StepFloor, ...]
     final: Mapping[str, float]
     printed: frozenset[str] = frozenset()
+    runs: int = 1
 
     def at(self, optimizer: int, step: int) -> StepFloor:
         """The floor of a step; that of the last one before it, if the second run made fewer steps."""
@@ -56,12 +62,13 @@ class NoiseFloor:
         return known[-1] if known else StepFloor(step, optimizer, 0.0)
 
 
-def noise_floor(original: _Ranks, again: _Ranks) -> NoiseFloor:
+def noise_floor(original: _Ranks, again: _Ranks, bfloat16: bool = False) -> NoiseFloor:
     """Measure the distance of two runs of the original.
 
     Args:
         original: the ranks of the first run.
         again: of the second. What only one of the two has is not measured.
+        bfloat16: whether the second had autocast off, too.
     """
     ranks = sorted(original.keys() & again.keys())
     theirs = {rank: original[rank] for rank in ranks}
@@ -78,6 +85,30 @@ def noise_floor(original: _Ranks, again: _Ranks) -> NoiseFloor:
         final = _larger(final, original[rank].final, again[rank].final)
     printed = [meters.noisy_keys(original[rank].printed, again[rank].printed) for rank in ranks]
     return NoiseFloor(tuple(floors.values()), final, frozenset[str]().union(*printed))
+
+
+def larger(first: NoiseFloor | None, second: NoiseFloor) -> NoiseFloor:
+    """The floor of two measurements: of each value the larger noise."""
+    if first is None:
+        return second
+    steps = []
+    for one in second.steps:
+        other = first.at(one.optimizer, one.step)
+        parameters = _maxima(other.parameters, one.parameters)
+        steps.append(replace(one, values=max(one.values, other.values), parameters=parameters))
+    return NoiseFloor(
+        tuple(steps),
+        _maxima(first.final, second.final),
+        first.printed | second.printed,
+        first.runs + second.runs,
+    )
+
+
+def _maxima(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    return {
+        name: max(first.get(name, 0.0), second.get(name, 0.0))
+        for name in first.keys() | second.keys()
+    }
 
 
 def _larger(so_far: dict[str, float], first: Path | None, second: Path | None) -> dict[str, float]:

@@ -9,8 +9,8 @@ from enum import StrEnum
 from migrate.prove import compare, diagnose
 from migrate.prove.compare import StepComparison, WeightComparison
 from migrate.prove.difference import Difference
-from migrate.prove.floor import NoiseFloor, noise_floor
-from migrate.prove.gates import CEILING, MARGIN, Gates
+from migrate.prove.floor import NoiseFloor, larger, noise_floor
+from migrate.prove.gates import CEILING, MARGIN, NOISE_RUNS, Gates
 from migrate.prove.records import RankRecord
 
 _Ranks = Mapping[int, RankRecord]
@@ -53,25 +53,33 @@ def judge_with_floor(
     Args:
         original: the ranks of the original.
         ours: those of the rewrite.
-        again: runs the original once more with another order of summation; called only if the sides
-            differ in a number, by less than `migrate.prove.gates.CEILING`, or in what they print. None from
-            it: that run failed, and the fixed gates stand.
+        again: runs the original once more with another order of summation, and where `bfloat16` is set
+            without autocast; called, up to
+            `migrate.prove.gates.NOISE_RUNS` times, only as long as the sides differ in a number, by less
+            than `migrate.prove.gates.CEILING`, or in what they print. None from it: that run failed, and the
+            gates stand as they are.
         bfloat16: whether both sides multiplied in it: see `migrate.prove.gates`.
 
     Raises:
         RecordingError: a rank left no final weights.
     """
     judgement = judge(original, ours, bfloat16=bfloat16)
+    floor: NoiseFloor | None = None
+    for _ in range(NOISE_RUNS):
+        if not _in_doubt(judgement) or (second := again()) is None:
+            break
+        floor = larger(floor, noise_floor(original, second))
+        judgement = judge(original, ours, floor, bfloat16)
+    return judgement
+
+
+def _in_doubt(judgement: Judgement) -> bool:
+    """Whether rounding may be all that parts the two sides."""
     difference = judgement.difference
     if difference is None:
-        return judgement
+        return False
     by_little = difference.size is not None and difference.size < CEILING
-    if not by_little and difference.kind != "printed":
-        return judgement
-    second = again()
-    if second is None:
-        return judgement
-    return judge(original, ours, noise_floor(original, second), bfloat16)
+    return by_little or difference.kind == "printed"
 
 
 def judge(
@@ -167,12 +175,16 @@ def _figures(floor: NoiseFloor) -> str:
     return f"{values:.1e} in losses and gradient norms, {weights:.1e} in weights"
 
 
+# Runs of the original, by those that measured its noise.
+_TIMES = {1: "twice", 2: "three times", 3: "four times"}
+
+
 def _noise_notes(weights: Sequence[WeightComparison], floor: NoiseFloor | None) -> list[str]:
     if floor is None:
         return []
     found = [
-        "the original was run twice: with its sums added in another order it differs from itself by up to "
-        f"{_figures(floor)}; a gate is {MARGIN:g} times that of its step where that is more"
+        f"the original was run {_TIMES[floor.runs]}: with its sums added in another order it differs from "
+        f"itself by up to {_figures(floor)}; a gate is {MARGIN:g} times that of its step where that is more"
     ]
     if far := [one.name for one in weights if one.gate is None and not one.noise]:
         found.append(
@@ -182,11 +194,17 @@ def _noise_notes(weights: Sequence[WeightComparison], floor: NoiseFloor | None) 
     return found
 
 
+def _second(floor: NoiseFloor | None) -> str:
+    if floor is not None and floor.bfloat16:
+        return "without autocast"
+    return "with its sums added in another order"
+
+
 def _drowned(step: StepComparison, gates: Gates) -> str:
     noise = gates.floor.at(step.optimizer, step.step).values if gates.floor else 0.0
     return (
-        f"from step {step.step} on the original differs from itself by {noise:.1e} when its sums are "
-        "added in another order: nothing is judged there (a lower learning rate or larger batches "
+        f"from step {step.step} on the original differs from itself by {noise:.1e} "
+        f"{_second(gates.floor)}: nothing is judged there (a lower learning rate or larger batches "
         "make rounding grow less)"
     )
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from migrate.prove.floor import NoiseFloor, StepFloor, noise_floor
-from migrate.prove.gates import CEILING, GRADIENT_GATE, PARAMETER_GATE, Gates
+from migrate.prove.gates import CEILING, GRADIENT_GATE, NOISE_RUNS, PARAMETER_GATE, Gates
 from migrate.prove.proof import prove, record_run
 from migrate.prove.records import RankRecord, StepRecord
 from migrate.prove.settings import Settings
@@ -114,6 +114,25 @@ def test_the_original_runs_again_only_in_doubt(ours: StepRecord, folder: Path) -
     judgement = judge_with_floor(one_rank(folder, STEP), one_rank(folder, ours), again)
     assert judgement.floor is None
     assert (judgement.verdict is Verdict.EQUAL) == (ours is STEP)
+
+
+def test_a_noise_that_came_out_small_is_measured_again(folder: Path) -> None:
+    original, ours = one_rank(folder, STEP), one_rank(folder, norm(1e-4))
+    quiet, loud = one_rank(folder, norm(1e-6)), one_rank(folder, norm(5e-5))
+    samples = iter([quiet, loud, quiet])
+    judgement = judge_with_floor(original, ours, lambda: next(samples))
+    assert judgement.verdict is Verdict.EQUAL, judgement.message
+    assert judgement.floor is not None
+    assert (judgement.floor.runs, judgement.floor.steps[0].values) == (2, pytest.approx(5e-5))
+    (note,) = notes(original, ours, 1, judgement.weights, judgement.floor)
+    assert note.startswith("the original was run three times")
+
+    samples = iter([quiet, quiet, quiet])
+    judgement = judge_with_floor(original, ours, lambda: next(samples))
+    assert judgement.verdict is Verdict.DIFFERS
+    assert judgement.floor is not None
+    assert judgement.floor.runs == NOISE_RUNS
+    assert next(samples, None) is None
 
 
 def test_a_second_run_that_fails_leaves_the_difference(folder: Path) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from migrate.prove import summation
+from migrate.prove.records import RECORD_DIRECTORY
 
 REPLACED = ("linear", "conv1d", "conv2d", "conv3d", "batch_norm")
 
@@ -52,7 +53,11 @@ def sequence() -> nn.Module:
     ("make", "shape"),
     [(convolutions, (4, 3, 12, 12)), (transformer, (4, 12, 32)), (sequence, (5, 6, 20))],
 )
-def test_the_bits_change_and_the_values_do_not(make: type[nn.Module], shape: list[int]) -> None:
+@pytest.mark.parametrize("recording", ["", "records3", "records4"])
+def test_the_bits_change_and_the_values_do_not(
+    make: type[nn.Module], shape: list[int], recording: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RECORD_DIRECTORY, recording)
     model = make()
     before = gradients(model, *shape)
     assert all(map(torch.equal, before, gradients(model, *shape)))
@@ -85,3 +90,17 @@ def test_vectors_unbatched_images_and_subclasses_are_left_as_they_are() -> None:
     assert torch.equal(functional.linear(vector, weight), expected[0])
     assert torch.equal(functional.conv2d(image, kernel), expected[1])
     assert torch.equal(functional.linear(named, weight), product)
+
+
+def test_each_run_of_a_proof_has_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for recording in ("records3", "records4"):
+        with monkeypatch.context() as patched:
+            patched.setenv(RECORD_DIRECTORY, recording)
+            for name in REPLACED:
+                patched.setattr(nn.functional, name, getattr(nn.functional, name))
+            torch.manual_seed(0)
+            model = convolutions()
+            summation.install()
+            found.append(gradients(model, 4, 3, 12, 12))
+    assert not all(map(torch.equal, *found))
