@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -85,9 +86,14 @@ def infer(
     """
     assumptions = assumptions or Assumptions()
     shared = [frozenset(key for key in keys if key in infos) for keys in shared]
-    context = Context(make_groups(infos), sharers(shared), assumptions)
+    named = {key: info for key, info in infos.items() if not _odd(key)}
+    context = Context(make_groups(named), sharers(shared), assumptions)
     learn(context)
-    guesses: list[GroupGuess] = []
+    guesses = [
+        GroupGuess(key, (key,), (info.shape,), ambiguous("no name of a module", DROPPED))
+        for key, info in infos.items()
+        if _odd(key)
+    ]
     root = Node()
     used: set[str] = set()
     for group in context.groups.values():
@@ -101,6 +107,12 @@ def infer(
     slots |= _tied(slots, context.shared)
     unused = tuple(it.text for it in assumptions.all if it.text not in used)
     return Inference(tuple(guesses), slots, unused)
+
+
+def _odd(key: str) -> bool:
+    """Whether a key has an empty part, or more parts than any model's."""
+    parts = key.split(".")
+    return len(parts) > _DEEPEST or not all(parts)
 
 
 def _guesses(group: Group, context: Context, used: set[str]) -> Iterable[tuple[Group, Guess]]:
@@ -140,8 +152,6 @@ def _place(root: Node, group: Group, guess: Guess) -> Guess:
     """Put the group into the tree; the guess is ambiguous after all if no such layer has its tensors."""
     if guess.confidence is Confidence.AMBIGUOUS or guess.kind == DROPPED:
         return guess
-    if group.path.count(".") >= _DEEPEST:
-        return ambiguous("a path deeper than any model's", DROPPED)
     if guess.kind in _FIXED:
         for name, info in group.tensors.items():
             where, tensor = _loose(root, group, name, info, buffer=guess.kind == BUFFER)
@@ -214,7 +224,7 @@ def _slot(key: str, info: TensorInfo, it: GroupGuess, slot: Slot | None) -> Slot
     evidence = f"{guess.confidence.value}: {guess.evidence}"
     if guess.confidence is Confidence.AMBIGUOUS:
         choose = " or ".join(guess.alternatives)
-        note = f"ambiguous: {guess.evidence}; --assume '{it.path or key}={choose}'"
+        note = f"ambiguous: {guess.evidence}; --assume '{_pattern(it.path or key)}={choose}'"
         return Slot(key, info.shape, "", Outcome.REFUSED, note=note, evidence=evidence)
     if guess.kind == DROPPED:
         note = f"not wanted: {guess.evidence}"
@@ -236,6 +246,11 @@ def _slot(key: str, info: TensorInfo, it: GroupGuess, slot: Slot | None) -> Slot
     kind = guess.kind
     note = untold(kind) if kind in ("norm", "BatchNorm") or kind.startswith("Conv") else slot.note
     return replace(slot, kind=kind, note=note, evidence=evidence)
+
+
+def _pattern(path: str) -> str:
+    """A regular expression for a path, and for that of the same layer in other blocks."""
+    return re.sub(r"\d+", r"\\d+", re.escape(path))
 
 
 def _kernel(path: str) -> str:
