@@ -48,7 +48,7 @@ def proved(script: Script, repositories: Path, scratch: Path, ranks: int, second
                 originals.record("original"),
                 ours,
                 originals,
-                lambda: originals.record("original", reordered=True),
+                lambda settings: originals.record("original", reordered=True, settings=settings),
             )
     except MigrateError as error:
         return Proved("fails", f"{rewriting} | fails | {error}")

@@ -4,9 +4,9 @@ Batch normalisation over a few examples, a loss that is the difference of nearly
 steps at a high learning rate enlarge rounding beyond any fixed gate. How much is measured: the original
 runs a second time with another order of summation (`migrate.prove.summation`).
 
-Where matrices are multiplied in bfloat16 that order is mostly lost in the rounding of the results: the second run
-of a perceptron was the same to the bit, and XLA, which rounds at other places, 5.6e-3 away. So the second
-run then has autocast off: what bfloat16 does to the original is the yardstick.
+Where matrices are multiplied in bfloat16 that order is mostly lost in the rounding of the results: the second
+run of a perceptron was the same to the bit, and XLA, which rounds at other places, 5.6e-3 away. So the second
+run then has autocast off, too: what bfloat16 does to the original is the yardstick.
 """
 
 from __future__ import annotations
@@ -62,13 +62,12 @@ class NoiseFloor:
         return known[-1] if known else StepFloor(step, optimizer, 0.0)
 
 
-def noise_floor(original: _Ranks, again: _Ranks, bfloat16: bool = False) -> NoiseFloor:
+def noise_floor(original: _Ranks, again: _Ranks) -> NoiseFloor:
     """Measure the distance of two runs of the original.
 
     Args:
         original: the ranks of the first run.
         again: of the second. What only one of the two has is not measured.
-        bfloat16: whether the second had autocast off, too.
     """
     ranks = sorted(original.keys() & again.keys())
     theirs = {rank: original[rank] for rank in ranks}

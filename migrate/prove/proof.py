@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from migrate.prove import records
@@ -165,8 +165,8 @@ class Runs:
         ours = self.record("xla")
         progress("comparing")
 
-        def again() -> Recorded:
-            return self.record("original", reordered=True)
+        def again(settings: Settings) -> Recorded:
+            return self.record("original", reordered=True, settings=settings)
 
         return compared(original, ours, self, again, progress)
 
@@ -227,7 +227,7 @@ def compared(
     original: Recorded,
     ours: Recorded,
     runs: Runs,
-    again: Callable[[], Recorded],
+    again: Callable[[Settings], Recorded],
     progress: Callable[[str], None] = lambda message: None,
 ) -> Proof:
     """Compare two runs.
@@ -236,17 +236,17 @@ def compared(
         original: the run that is right.
         ours: the run that is compared with it.
         runs: of the proof.
-        again: runs the first once more with its sums in another order.
+        again: runs the first once more with its sums in another order, and these settings.
         progress: told, in a few words, what is running.
     """
     failed: list[str] = []
 
     def second() -> dict[int, RankRecord] | None:
-        progress(
-            "a small difference: running the original once more, with another order of summation"
-        )
+        how = "without autocast" if bfloat16 else "with another order of summation"
+        progress(f"a small difference: running the original once more, {how}")
+        settings = runs.settings
         try:
-            return again().ranks
+            return again(replace(settings, amp="off") if bfloat16 else settings).ranks
         except (ScriptFailedError, RunTimeoutError) as error:
             failed.append(f"the run that measures the original's noise failed: {error}")
             return None
@@ -265,6 +265,7 @@ def compared(
             *notes(original.ranks, ours.ranks, runs.replicas, judgement.weights, judgement.floor),
             *failed,
             *runs.settings.notes(),
+            *([_WITHOUT_AUTOCAST] if bfloat16 and judgement.floor else []),
             *([_FLOAT16] if "float16" in theirs and "bfloat16" in mine else []),
             *original.notes,
             *ours.notes,
@@ -277,6 +278,10 @@ def compared(
     )
 
 
+_WITHOUT_AUTOCAST = (
+    "both sides multiplied matrices in bfloat16: the runs that measure the original's noise had autocast "
+    "switched off"
+)
 _FLOAT16 = (
     "the original multiplied matrices in float16, the rewrite in bfloat16, which rounds otherwise: "
     "--amp bf16 or --amp off makes both the same"

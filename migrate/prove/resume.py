@@ -171,7 +171,7 @@ class _Resuming:
             original,
             ours,
             self._runs,
-            lambda: self._from("original", theirs, reordered=True),
+            lambda settings: self._from("original", theirs, reordered=True, settings=settings),
             self._progress,
         )
         if not proof.equal and _same_start(fresh, ours.ranks, 1e-4):
@@ -193,13 +193,15 @@ class _Resuming:
         except OriginalFailedError as error:
             return self._cannot("the original", "the rewrite", error, original)
 
-        def again() -> Recorded:
-            _, reordered = self._written("original", reordered=True)
-            return self._from("original", reordered, reordered=True)
+        def again(settings: Settings) -> Recorded:
+            _, reordered = self._written("original", reordered=True, settings=settings)
+            return self._from("original", reordered, reordered=True, settings=settings)
 
         return compared(original, ours, self._runs, again, self._progress)
 
-    def _written(self, side: Side, *, reordered: bool = False) -> tuple[Recorded, Path]:
+    def _written(
+        self, side: Side, *, reordered: bool = False, settings: Settings | None = None
+    ) -> tuple[Recorded, Path]:
         """Run one side until it has written its checkpoint, and return the first version."""
         name = "the original" if side == "original" else "the rewrite"
         self._progress(f"running {name} until it has written {self._checkpoint}")
@@ -212,7 +214,7 @@ class _Resuming:
         recorded = self._runs.record(
             side,
             reordered=reordered,
-            settings=replace(self._runs.settings, steps=None),
+            settings=replace(settings or self._runs.settings, steps=None),
             more=() if self._start is None else self._resume_args,
             before=before,
             until=watch.whole,
@@ -252,10 +254,18 @@ class _Resuming:
                 error.output,
             ) from error
 
-    def _from(self, side: Side, file: Path, *, reordered: bool = False) -> Recorded:
+    def _from(
+        self,
+        side: Side,
+        file: Path,
+        *,
+        reordered: bool = False,
+        settings: Settings | None = None,
+    ) -> Recorded:
         return self._runs.record(
             side,
             reordered=reordered,
+            settings=settings,
             more=self._resume_args,
             before=lambda place: self._put(place, file),
         )

@@ -54,10 +54,9 @@ def judge_with_floor(
         original: the ranks of the original.
         ours: those of the rewrite.
         again: runs the original once more with another order of summation, and where `bfloat16` is set
-            without autocast; called, up to
-            `migrate.prove.gates.NOISE_RUNS` times, only as long as the sides differ in a number, by less
-            than `migrate.prove.gates.CEILING`, or in what they print. None from it: that run failed, and the
-            gates stand as they are.
+            without autocast; called, up to `migrate.prove.gates.NOISE_RUNS` times, only as long as the
+            sides differ in a number, by less than `migrate.prove.gates.CEILING`, or in what they
+            print. None from it: that run failed, and the gates stand as they are.
         bfloat16: whether both sides multiplied in it: see `migrate.prove.gates`.
 
     Raises:
@@ -194,17 +193,12 @@ def _noise_notes(weights: Sequence[WeightComparison], floor: NoiseFloor | None) 
     return found
 
 
-def _second(floor: NoiseFloor | None) -> str:
-    if floor is not None and floor.bfloat16:
-        return "without autocast"
-    return "with its sums added in another order"
-
-
 def _drowned(step: StepComparison, gates: Gates) -> str:
     noise = gates.floor.at(step.optimizer, step.step).values if gates.floor else 0.0
+    when = "without autocast" if gates.bfloat16 else "when its sums are added in another order"
     return (
-        f"from step {step.step} on the original differs from itself by {noise:.1e} "
-        f"{_second(gates.floor)}: nothing is judged there (a lower learning rate or larger batches "
+        f"from step {step.step} on the original differs from itself by {noise:.1e} {when}: "
+        "nothing is judged there (a lower learning rate or larger batches "
         "make rounding grow less)"
     )
 
