@@ -237,3 +237,5 @@ def test_autocast_can_be_kept_or_off_or_in_bfloat16(
     assert proof.verdict is verdict, proof.message
     assert ("autocast was switched off on both sides" in proof.notes) is (amp == "off")
     assert ("autocast to float16 was made bfloat16 on both sides" in proof.notes) is (amp == "bf16")
+    assert proof.bfloat16 is (amp == "bf16")
+    assert any("--amp bf16 or --amp off" in note for note in proof.notes) is (amp == "keep")
