@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.reader import Checkpoint
+from converters.checkpoint.state_dict import StateDict
 from converters.inference import Inference, infer, parse_assumptions
 from converters.inference.words import own_name
 from converters.layers.join import SUM
 from converters.mapping import Outcome, Plan, Slot, make_plan, read_slots
 from converters.mapping.leaves import keys_of, restore
 from converters.mapping.paths import Api
-from converters.planning import opened
 from tests.converters.zoo.tiny import build
 
 
@@ -67,7 +67,7 @@ def measure(model_type: str) -> Measured:
     started = time.perf_counter()
     model = build(model_type)
     state = model.state_dict()
-    checkpoint = opened(state, {})
+    checkpoint = StateDict(model_type, state)
     outcomes: dict[Api, Mapping[str, int]] = {}
     refused: list[str] = []
     inexact: list[str] = []
@@ -77,7 +77,7 @@ def measure(model_type: str) -> Measured:
         refused += [f"{api}: {row.key}: {row.note}" for row in plan.refused]
         inexact += [f"{api}: {key}" for key in _inexact(plan, checkpoint)]
     truth = read_slots(model)
-    shared = _shared(state)
+    shared = [frozenset(keys) for keys in checkpoint.shared]
     alone = infer(checkpoint.infos, shared=shared)
     said = _said(alone, truth, model)
     assuming = infer(checkpoint.infos, parse_assumptions(said), shared=shared)
@@ -92,15 +92,6 @@ def measure(model_type: str) -> Measured:
         _shares(assuming, truth),
         time.perf_counter() - started,
     )
-
-
-def _shared(state: Mapping[str, Any]) -> list[frozenset[str]]:
-    """Keys of one tensor, as a file of torch.save tells them."""
-    holders: dict[object, set[str]] = {}
-    for key, tensor in state.items():
-        if tensor.numel():
-            holders.setdefault((tensor.data_ptr(), tensor.shape), set()).add(key)
-    return [frozenset(keys) for keys in holders.values() if len(keys) > 1]
 
 
 def _inexact(plan: Plan, checkpoint: Checkpoint) -> list[str]:
