@@ -17,6 +17,7 @@ from converters.errors import OutputError, RefusedKeysError
 from converters.kept import write_kept
 from converters.mapping import Outcome, Plan
 from converters.mapping.paths import Api
+from converters.optimizer.convert import OptimizerConversion, convert_optimizer
 from converters.output import Written, leaves_of, recipe_of, write_pytree
 from converters.planning import CheckpointLike, Planned, PlanOptions, planned
 
@@ -36,6 +37,7 @@ class Conversion:
         format: "safetensors" or "msgpack".
         written: what is in it.
         notes: what else the user should know, one line each.
+        optimizer: the optimizer whose state was written too; None: none was asked for.
     """
 
     plan: Plan
@@ -45,6 +47,7 @@ class Conversion:
     format: Format
     written: Written
     notes: tuple[str, ...]
+    optimizer: OptimizerConversion | None = None
 
     @property
     def parameters(self) -> int:
@@ -81,6 +84,8 @@ def convert(
     resume: bool = False,
     fail_on_nonfinite: bool = False,
     digests: bool = False,
+    optimizer: Path | str | None = None,
+    optimizer_key: str | None = None,
     progress: Callable[[int, int], None] | None = None,
     **options: Unpack[PlanOptions],
 ) -> Conversion:
@@ -98,6 +103,10 @@ def convert(
         resume: go on with what an interrupted run of the same conversion left.
         fail_on_nonfinite: write nothing if a number is NaN or infinite.
         digests: compute the SHA-256 of every array (reads the output once more).
+        optimizer: the file with the state of the torch optimizer, which may be the checkpoint itself: it
+            is written as an optax state into `NAME.opt.safetensors` beside the output
+            (`converters.optimizer`).
+        optimizer_key: its entry there; None: the only one.
         progress: called with the bytes done and their total.
         **options: `converters.planning.PlanOptions`.
 
@@ -115,6 +124,16 @@ def convert(
     if os.path.exists(target) and os.path.exists(source) and target.samefile(source):
         raise OutputError(f"{target} is the checkpoint itself", "choose another output")
     made = _require_complete(planned(source, options))
+    state = None
+    if optimizer is not None:
+        state = convert_optimizer(
+            optimizer,
+            plan=made.plan,
+            output=optimizer_output(target),
+            model=made.model,
+            key=optimizer_key,
+            overwrite=overwrite or resume,
+        )
     # First what the way back needs: an output without it would look complete.
     kept = write_kept(
         target,
@@ -136,7 +155,7 @@ def convert(
         digests=digests,
         progress=progress,
     )
-    return Conversion(made.plan, target, kept, made.api, format, written, made.notes)
+    return Conversion(made.plan, target, kept, made.api, format, written, made.notes, state)
 
 
 def convert_to_pytree(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]) -> Pytree:
@@ -152,6 +171,12 @@ def convert_to_pytree(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]
     made = _require_complete(planned(checkpoint, options))
     leaves = leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None)
     return nest((leaf.path, leaf.read()) for leaf in leaves)
+
+
+def optimizer_output(output: Path) -> Path:
+    """`NAME.opt.safetensors` beside the output: the state of the optimizer."""
+    name = output.name.removesuffix(".safetensors").removesuffix(".msgpack")
+    return output.with_name(f"{name}.opt.safetensors")
 
 
 def default_output(checkpoint: Path, format: Format) -> Path:  # noqa: A002 (as in convert)

@@ -66,6 +66,7 @@ class Planned:
         api: whose names the paths are made of.
         dtype: what floating-point arrays are cast to; None: nothing.
         notes: what else the user should know, one line each.
+        model: the torch module that says it; None if a mapping file does or the layers are inferred.
     """
 
     plan: Plan
@@ -74,6 +75,7 @@ class Planned:
     api: Api
     dtype: str | None
     notes: tuple[str, ...]
+    model: Any = None
 
     @property
     def leaves(self) -> tuple[PlannedLeaf, ...]:
@@ -113,7 +115,7 @@ def planned(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
         notes += [f"stacked: {family}" for family in scanned.families]
         notes += [f"not stacked: {reason}" for reason in scanned.left]
     changed = {name: key for key, name in named.names.items() if name != key}
-    return Planned(plan, source, changed, named.api, dtype, tuple(notes))
+    return Planned(plan, source, changed, named.api, dtype, tuple(notes), named.model)
 
 
 @dataclass(frozen=True)
@@ -125,12 +127,14 @@ class _Named:
         slots: key of the plan → what it is.
         api: whose names the paths are made of.
         notes: what else to know.
+        model: the module that says it.
     """
 
     names: Mapping[str, str]
     slots: Mapping[str, Slot]
     api: Api
     notes: tuple[str, ...] = ()
+    model: Any = None
 
 
 def _named(checkpoint: CheckpointLike, stored: Checkpoint, options: PlanOptions) -> _Named:
@@ -155,7 +159,7 @@ def _named(checkpoint: CheckpointLike, stored: Checkpoint, options: PlanOptions)
             "the model says what each layer is, nothing is to be assumed", "leave --assume out"
         )
     slots = read_slots(model, api)
-    return _Named(clean(stored.infos, slots.keys()).names, slots, api, notes)
+    return _Named(clean(stored.infos, slots.keys()).names, slots, api, notes, model)
 
 
 def _by_mapping(file: MappingFile, stored: Checkpoint, to: Api | None) -> _Named:

@@ -140,6 +140,11 @@ def default_output(source: Path, format: TorchFormat) -> Path:  # noqa: A002 (as
     return Path(f"{name}.restored.{format}")
 
 
+def default_optimizer_output(output: Path) -> Path:
+    """`NAME.opt.pt` beside a restored state dict: the state of its optimizer."""
+    return output.with_name(f"{output.stem}.opt.pt")
+
+
 def _tensors(kept: Kept, restoring: Restoring) -> dict[str, Any]:
     tensors: dict[str, Any] = {}
     owned: dict[str, Any] = {}

@@ -226,6 +226,58 @@ class TestWeights:
         assert all(f"other_{n}" in done.stderr for n in range(7))
         assert not out.exists()
 
+    def test_a_training_run_there_and_back_without_its_model(self, tmp_path: Path) -> None:
+        import torch
+
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, weight_decay=0.1)
+        for _ in range(2):
+            net(torch.randn(4, 5)).square().mean().backward()
+            optimizer.step()
+        weights = {f"module.{key}": value for key, value in net.state_dict().items()}
+        before = {"model": weights, "optimizer": optimizer.state_dict()}
+        training, pytree, back = (
+            tmp_path / name for name in ("run.pt", "net.safetensors", "net.pt")
+        )
+        torch.save(before, training)
+        seen = run("weights", training, "--dry-run")
+        assert seen.exit_code == 0, seen.stderr
+        assert "the bias is as long as the weight's first axis" in seen.stdout
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["run.pt"]
+        there = ("weights", training, "-o", pytree, "--optimizer", training)
+        done = run(*there, "--save-mapping", tmp_path / "mapping.yaml", "--checksums")
+        assert done.exit_code == 0, done.stderr
+        assert "optax.adamw(0.01, b1=0.9, b2=0.999, eps=1e-08, weight_decay=0.1)" in done.stdout
+        state = tmp_path / "net.opt.safetensors"
+        returned = run("weights", pytree, "--to", "torch", "-o", back, "--optimizer", state)
+        assert returned.exit_code == 0, returned.stderr
+        after = torch.load(back)
+        assert list(after) == list(weights)
+        assert all(torch.equal(after[key], value) for key, value in weights.items())
+        after = torch.load(tmp_path / "net.opt.pt")
+        assert after["param_groups"] == before["optimizer"]["param_groups"]
+        for position, moments in before["optimizer"]["state"].items():
+            for name, value in moments.items():
+                assert torch.equal(after["state"][position][name], value)
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("--to", "torch", "--key", "model"), "--key is for torch checkpoints"),
+            (("--to", "torch", "--scan"), "--scan is for torch checkpoints"),
+            (("--to", "torch", "--format", "msgpack"), "--to torch writes safetensors or pt"),
+            (("--format", "pt"), "--format pt is for --to torch"),
+        ],
+    )
+    def test_options_of_the_other_direction(
+        self, arguments: tuple[str, ...], said: str, tmp_path: Path
+    ) -> None:
+        (tmp_path / "net.pt").write_bytes(b"")
+        done = run("weights", tmp_path / "net.pt", *arguments)
+        assert done.exit_code == 2
+        assert said in done.stderr
+
 
 class TestRun:
     def test_the_exit_code_and_what_goes_where(self, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,13 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
     metavar="[AXIS]",
     help="Stack repeated blocks along this axis (0), as nn.scan wants them.",
 )
+@click.option(
+    "--optimizer",
+    type=click.Path(path_type=Path),
+    help="Convert the optimizer's state in this file too (it may be CHECKPOINT), to optax; with --to torch "
+    "the way back.",
+)
+@click.option("--optimizer-key", help="Its entry in a training checkpoint.")
 @click.option("--resume", is_flag=True, help="Go on with what an interrupted conversion left.")
 @click.option("--fail-on-nonfinite", is_flag=True, help="Write nothing if a value is NaN or Inf.")
 @click.option("--checksums", is_flag=True, help="Show the SHA-256 of every array.")
@@ -88,6 +96,7 @@ def weights(
 
 _OF_TORCH_CHECKPOINTS = (
     "key",
+    "optimizer_key",
     "assume",
     "mapping",
     "save_mapping",
@@ -141,6 +150,8 @@ def _to_flax(
         resume=options["resume"],
         fail_on_nonfinite=options["fail_on_nonfinite"],
         digests=options["checksums"],
+        optimizer=options["optimizer"],
+        optimizer_key=options["optimizer_key"],
         **decide,
     )
     if file is not None:
@@ -151,7 +162,8 @@ def _to_flax(
 def _to_torch(
     checkpoint: Path, output: Path | None, dry_run: bool, options: Mapping[str, Any]
 ) -> _Shown:
-    from converters.reverse import to_torch
+    from converters.optimizer.convert import optimizer_to_torch
+    from converters.reverse import default_optimizer_output, to_torch
     from migrate.views import weights as views
 
     if options["file_format"] in ("msgpack", "orbax"):
@@ -168,4 +180,9 @@ def _to_torch(
         overwrite=options["force"],
         dry_run=dry_run,
     )
+    state = options["optimizer"]
+    if state is not None and not dry_run:
+        written = default_optimizer_output(done.output or checkpoint)
+        optimizer_to_torch(state, written, overwrite=options["force"])
+        done = replace(done, notes=(*done.notes, f"{written}: the state of the optimizer"))
     return FINE, views.reversal_summary(done), views.reversal_as_json(done)

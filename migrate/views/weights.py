@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from converters import Conversion, Plan, Row
+    from converters.optimizer.convert import OptimizerConversion
     from converters.reverse import Reversal
 
 
@@ -108,6 +109,14 @@ def conversion_summary(done: Conversion) -> Iterator[RenderableType]:
     megabytes = done.size / 1e6
     yield f"{escape(str(done.output))}: {done.parameters:,} parameters, {megabytes:.1f} MB, {done.format}"
     yield f"{escape(str(done.kept))}: for the way back, `migrate weights OUTPUT --to torch`"
+    if done.optimizer is not None:
+        yield from _optimizer_summary(done.optimizer)
+
+
+def _optimizer_summary(state: OptimizerConversion) -> Iterator[RenderableType]:
+    yield f"{escape(str(state.output))}: the state of {state.kind}, {state.arrays} arrays; goes on with"
+    yield escape(f"    tx = {state.recipe.text}")
+    yield from map(escape, state.recipe.notes)
 
 
 def plan_as_json(planned: Plan, notes: Sequence[str]) -> dict[str, Any]:
@@ -141,7 +150,19 @@ def conversion_as_json(done: Conversion) -> dict[str, Any]:
         "parameters": done.parameters,
         "bytes": done.size,
         "arrays": [dataclasses.asdict(leaf) for leaf in done.written.leaves],
+        "optimizer": None if done.optimizer is None else _optimizer_as_json(done.optimizer),
         **plan_as_json(done.plan, done.notes),
+    }
+
+
+def _optimizer_as_json(state: OptimizerConversion) -> dict[str, Any]:
+    return {
+        "output": str(state.output),
+        "kind": state.kind,
+        "arrays": state.arrays,
+        "steps": dict(state.steps),
+        "optax": state.recipe.text,
+        "notes": list(state.recipe.notes),
     }
 
 
