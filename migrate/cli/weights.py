@@ -169,7 +169,8 @@ def _to_torch(
     if options["file_format"] in ("msgpack", "orbax"):
         raise click.UsageError("--to torch writes safetensors or pt")
     for name in _OF_TORCH_CHECKPOINTS:
-        if options[name] not in (None, (), False):
+        given = options[name]
+        if given is not None and given is not False and given != ():
             option = name.replace("_", "-")
             raise click.UsageError(f"--{option} is for torch checkpoints, not for --to torch")
     done = to_torch(
