@@ -98,6 +98,10 @@ def stream(
                     progress(count, total)
         except BaseException:
             pool.shutdown(cancel_futures=True)
+            # What was being written is: a later run need not write it again.
+            for future, task in pending.items():
+                if not future.cancelled() and future.exception() is None:
+                    _collect(file, task.placed, future.result(), lacking, written)
             raise
     for place in placed:  # those without elements have no slabs
         if place.leaf.path not in written:
