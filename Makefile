@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 export JAX_PLATFORMS ?= cpu
 export PJRT_DEVICE ?= CPU
 
-.PHONY: install demo test test-long test-newer lint docs bench constraints clean
+.PHONY: install demo test test-long test-newer test-flax4 lint docs bench constraints clean
 
 install: $(INSTALLED)
 
@@ -49,6 +49,19 @@ $(NEWER)/.installed: pyproject.toml constraints.txt
 test-newer: $(NEWER)/.installed
 	$(NEWER)/bin/python -m pytest -m 'not long' tests/shims tests/converters tests/rewrite
 
+# The Flax models of transformers 4, which transformers 5 dropped: weights fitted to them, run by them.
+FLAX4 := $(VENV)-flax4
+
+$(FLAX4)/.installed: Makefile
+	$(PYTHON) -m venv $(FLAX4)
+	$(FLAX4)/bin/python -m pip install --quiet --upgrade pip
+	$(FLAX4)/bin/python -m pip install --quiet transformers==4.57.1 jax==0.4.38 jaxlib==0.4.38 \
+	  flax==0.10.2 'numpy<2.3' safetensors
+	touch $@
+
+test-flax4: install $(FLAX4)/.installed
+	$(BIN)/python -m pytest -m long tests/converters/target/test_transformers4.py
+
 lint: install
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
@@ -71,4 +84,4 @@ constraints: install
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) $(NEWER) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(NEWER) $(FLAX4) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

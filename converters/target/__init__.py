@@ -1,0 +1,8 @@
+"""Fitting a plan to a Flax model that exists: its names, its arrangement, nothing guessed.
+
+from converters.target.fit import fit_plan
+from converters.target.shapes import target_shapes
+
+fitted = fit_plan(plan, target_shapes("net.py:FlaxNet", inputs="net.py:example"))
+fitted.plan  # the same keys, at the paths of the Flax model
+"""
