@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _NUMBER = re.compile(r"(\d+)")
+# Of keys only whole steps: `linear1` and `linear2` are two layers, not one that is repeated.
+_STEP = re.compile(r"(?<![^.])(\d+)(?![^.])")
 
 
 @dataclass(frozen=True)
@@ -47,27 +49,22 @@ def fold(entries: Sequence[Entry]) -> list[Folded]:
     by_form: dict[str, list[str]] = defaultdict(list)
     groups: dict[object, list[Entry]] = defaultdict(list)
     for entry in entries:
-        by_form[_form(entry.key)].append(entry.key)
-        texts = tuple(map(_form, entry.texts))
-        groups[entry.key if entry.alone else (_form(entry.key), texts, entry.rest)].append(entry)
+        form = _STEP.sub("#", entry.key)
+        by_form[form].append(entry.key)
+        texts = tuple(_NUMBER.sub("#", text) for text in entry.texts)
+        groups[entry.key if entry.alone else (form, texts, entry.rest)].append(entry)
     order = {entry.key: position for position, entry in enumerate(entries)}
     found = [
-        folded for group in groups.values() for folded in _fold(group, by_form[_form(group[0].key)])
+        folded
+        for group in groups.values()
+        for folded in _fold(group, by_form[_STEP.sub("#", group[0].key)])
     ]
     return sorted(found, key=lambda folded: order[folded.first.key])
 
 
-def _form(text: str) -> str:
-    return _NUMBER.sub("#", text)
-
-
-def _numbers(text: str) -> list[str]:
-    return _NUMBER.findall(text)
-
-
 def _fold(group: list[Entry], keys: Iterable[str]) -> list[Folded]:
     """The rules of entries of one form; `keys` are all of that form, which no rule may take from others."""
-    columns = list(zip(*(_numbers(entry.key) for entry in group), strict=True))
+    columns = list(zip(*(_STEP.findall(entry.key) for entry in group), strict=True))
     varying = [at for at, column in enumerate(columns) if len(set(column)) > 1]
     if not varying:
         return [Folded(re.escape(entry.key), _escaped(entry.texts), entry) for entry in group]
@@ -83,12 +80,12 @@ def _fold(group: list[Entry], keys: Iterable[str]) -> list[Folded]:
                 return [Folded(pattern, texts, group[0])]
     parts: dict[str, list[Entry]] = defaultdict(list)
     for entry in group:
-        parts[_numbers(entry.key)[varying[-1]]].append(entry)
+        parts[_STEP.findall(entry.key)[varying[-1]]].append(entry)
     return [folded for part in parts.values() for folded in _fold(part, keys)]
 
 
 def _pattern(key: str, groups: dict[int, str]) -> str:
-    pieces = _NUMBER.split(key)
+    pieces = _STEP.split(key)
     return "".join(
         groups.get(at // 2, piece) if at % 2 else re.escape(piece)
         for at, piece in enumerate(pieces)
@@ -107,7 +104,7 @@ def _texts(
     for place, text in enumerate(group[0].texts):
         pieces = _NUMBER.split(text)
         for at in range(1, len(pieces), 2):
-            column = tuple(_numbers(entry.texts[place])[at // 2] for entry in group)
+            column = tuple(_NUMBER.findall(entry.texts[place])[at // 2] for entry in group)
             if len(set(column)) == 1:
                 continue
             same = [number for number, of in enumerate(varying, 1) if columns[of] == column]
