@@ -3,7 +3,8 @@
     python benchmarks/weights_zoo.py [TYPE…] [--csv FILE]
 
 Each type is built tiny on the CPU with random values (`tests/converters/zoo`). With the module: keys mapped,
-tied, dropped and refused, for linen and nnx, and whether the way back is exact. Without it: the share of
+tied, dropped and refused, for linen and nnx, and whether the way back is exact and the plan's mapping file
+gives the same plan. Without it: the share of
 keys whose layout is found as the module tree says it is, found otherwise (wrong), or refused, with no
 assumption and with those of a user who knows the model. Exit code 1 if a key is wrong, inexact, or refused
 with the module.
@@ -66,7 +67,11 @@ def main() -> int:
             writer.writerow(COLUMNS)
             writer.writerows(map(row, done))
     report(done, not_built)
-    bad = [it for it in done if it.refused or it.inexact or it.alone.wrong or it.assuming.wrong]
+    bad = [
+        it
+        for it in done
+        if it.refused or it.inexact or it.unlike or it.alone.wrong or it.assuming.wrong
+    ]
     return 1 if bad or not done else 0
 
 
@@ -82,18 +87,28 @@ def row(it: Measured) -> list[object]:
 
 def report(done: list[Measured], not_built: list[str]) -> None:
     for it in done:
-        for line in (*it.refused, *it.inexact, *it.alone.wrong_keys, *it.assuming.wrong_keys):
+        for line in (
+            *it.refused,
+            *it.inexact,
+            *it.unlike,
+            *it.alone.wrong_keys,
+            *it.assuming.wrong_keys,
+        ):
             print(f"{it.model_type}: {line}")
     keys = sum(it.keys for it in done)
     print(f"{len(done)} types built, {len(not_built)} not; {keys} keys")
     print()
-    print("| with the module tree | mapped | tied | dropped | refused | way back exact |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| with the module tree | mapped | tied | dropped | refused | way back exact | mapping files alike |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for api in ("linen", "nnx"):
         total = sum((Counter(it.outcomes[api]) for it in done), Counter())
         inexact = sum(line.startswith(api) for it in done for line in it.inexact)
         kinds = " | ".join(str(total[name]) for name in ("mapped", "tied", "dropped", "refused"))
-        print(f"| {api} | {kinds} | {'all' if not inexact else f'{inexact} not'} |")
+        exact = f"{inexact} keys not" if inexact else "all"
+        alike = sum(api not in it.unlike for it in done)
+        print(f"| {api} | {kinds} | {exact} | {alike} of {len(done)} |")
     print()
     print("| without the module | right | wrong | refused | types complete | assumptions |")
     print("|---|---|---|---|---|---|")

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from converters.inference import Inference, infer, parse_assumptions
 from converters.inference.words import own_name
 from converters.layers.join import SUM
 from converters.mapping import Outcome, Plan, Slot, make_plan, read_slots
+from converters.mapping.file import MappingFile, mapping_text
 from converters.mapping.leaves import keys_of, restore
 from converters.mapping.paths import Api
+from converters.mapping.rules_text import parse_rules
 from tests.converters.zoo.tiny import build
 
 
@@ -41,6 +44,7 @@ class Measured:
         outcomes: linen and nnx, with the module tree: outcome → number of keys.
         refused: the keys refused with the module tree, with their reasons.
         inexact: the keys that did not come back bit for bit.
+        unlike: the apis for which the plan's mapping file does not give the same plan again.
         alone: without the module.
         assumptions: what a user would say who knows the model, one for each name that is ambiguous.
         assuming: without the module, with these.
@@ -52,6 +56,7 @@ class Measured:
     outcomes: Mapping[Api, Mapping[str, int]]
     refused: tuple[str, ...]
     inexact: tuple[str, ...]
+    unlike: tuple[str, ...]
     alone: Shares
     assumptions: tuple[str, ...]
     assuming: Shares
@@ -71,11 +76,13 @@ def measure(model_type: str) -> Measured:
     outcomes: dict[Api, Mapping[str, int]] = {}
     refused: list[str] = []
     inexact: list[str] = []
+    unlike: list[str] = []
     for api in ("linen", "nnx"):
         plan = make_plan(model_type, checkpoint.infos, read_slots(model, api))
         outcomes[api] = plan.counts
         refused += [f"{api}: {row.key}: {row.note}" for row in plan.refused]
         inexact += [f"{api}: {key}" for key in _inexact(plan, checkpoint)]
+        unlike += [] if _from_file(plan, api, checkpoint) == plan else [api]
     truth = read_slots(model)
     shared = [frozenset(keys) for keys in checkpoint.shared]
     alone = infer(checkpoint.infos, shared=shared)
@@ -87,11 +94,19 @@ def measure(model_type: str) -> Measured:
         outcomes,
         tuple(refused),
         tuple(inexact),
-        _shares(alone, truth),
+        tuple(unlike),
+        shares(alone, truth),
         said,
-        _shares(assuming, truth),
+        shares(assuming, truth),
         time.perf_counter() - started,
     )
+
+
+def _from_file(plan: Plan, api: Api, checkpoint: Checkpoint) -> Plan:
+    parsed = parse_rules(mapping_text(plan, api))
+    assert parsed.problems == ()
+    mapping = MappingFile(Path("mapping.yaml"), parsed.api, parsed.rules)
+    return make_plan(plan.checkpoint, checkpoint.infos, mapping.slots(checkpoint.infos))
 
 
 def _inexact(plan: Plan, checkpoint: Checkpoint) -> list[str]:
@@ -126,7 +141,8 @@ def _same_bits(one: Any, other: Any) -> bool:
     )
 
 
-def _shares(inference: Inference, truth: Mapping[str, Slot]) -> Shares:
+def shares(inference: Inference, truth: Mapping[str, Slot]) -> Shares:
+    """How the layouts of an inference compare with those of the module tree."""
     right = refused = 0
     wrong = []
     for key, slot in inference.slots.items():
