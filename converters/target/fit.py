@@ -14,6 +14,7 @@ from converters.mapping import Outcome, Plan
 from converters.mapping.leaves import Piece, PlannedLeaf
 from converters.mapping.module_tree import Target
 from converters.mapping.plan import Row
+from converters.target.fused import like_target
 from converters.target.layouts import permitted
 from converters.target.match import match, match_whole
 from converters.target.modules import Family, families
@@ -81,6 +82,8 @@ def fit_plan(
         if not all(piece.key in dropped for piece in leaf.pieces)
     }
     kinds = _kinds(plan)
+    leaves, origins = like_target(leaves, target)
+    kinds |= {path: kinds[origin] for path, origin in origins.items()}
     infos = {path: leaf.info for path, leaf in leaves.items()}
     sources, targets = families(infos), families(target)
 

@@ -1,0 +1,107 @@
+"""Query, key and value in one array on one side and in three on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from converters.checkpoint.reader import TensorInfo
+from converters.layers.join import ALONE, Concat
+from converters.layers.layout import UNCHANGED, Part, Permute
+from converters.mapping.leaves import Piece, PlannedLeaf
+from converters.target.modules import role_of
+from converters.target.words import words_of
+
+NAMES = ("query", "key", "value")
+_FUSED = "qkv"
+
+
+def like_target(
+    leaves: Mapping[str, PlannedLeaf], target: Mapping[str, TensorInfo]
+) -> tuple[dict[str, PlannedLeaf], dict[str, str]]:
+    """The arrays with fused ones taken apart, or three joined, where the target has the other form.
+
+    A fused array is query, key and value in this order, each a third: what `qkv`, `in_proj` and `c_attn`
+    mean. Other names (`query_key_value`, interleaved by head in some models) are left as they are.
+
+    Returns:
+        The arrays, and of those made here the path of the one that they come from.
+    """
+    fused = [path for path in leaves if _last(path) == _FUSED]
+    wants_fused = any(_last(path) == _FUSED for path in target)
+    made: dict[str, PlannedLeaf] = {}
+    origins: dict[str, str] = {}
+    if fused and not wants_fused:
+        for path in fused:
+            for part in _thirds(leaves[path]):
+                made[part.path], origins[part.path] = part, path
+    elif wants_fused and not fused:
+        for joined, three in _triples(leaves):
+            made[joined.path], origins[joined.path] = joined, three[0]
+            fused += three
+        if not made:
+            return dict(leaves), {}
+    gone = set(origins.values()) | (set(fused) if made else set())
+    rest = {path: leaf for path, leaf in leaves.items() if path not in gone}
+    return rest | made, origins
+
+
+def _last(path: str) -> str:
+    """The last word of the module that an array belongs to."""
+    words = words_of(role_of(path, (1, 1))[0]).words
+    return words[-1] if words else ""
+
+
+def _thirds(leaf: PlannedLeaf) -> list[PlannedLeaf]:
+    """The array's three parts along its last axis; itself where they cannot be had."""
+    (piece, *others) = leaf.pieces
+    axis = _torch_axis(piece, len(leaf.info.shape))
+    side = leaf.info.shape[-1]
+    if others or leaf.join != ALONE or axis is None or side % 3:
+        return [leaf]
+    module, _, name = leaf.path.rpartition("/")
+    above = module.rpartition("/")[0]
+    third = side // 3
+    info = TensorInfo((*leaf.info.shape[:-1], third), leaf.info.dtype)
+    return [
+        PlannedLeaf(
+            f"{above}/{word}/{name}",
+            info,
+            (Piece(piece.key, piece.layout, Part(axis, index * third, (index + 1) * third)),),
+        )
+        for index, word in enumerate(NAMES)
+    ]
+
+
+def _torch_axis(piece: Piece, rank: int) -> int | None:
+    """The axis of the torch tensor that is the array's last; None if it is not just one."""
+    if piece.part is not None:
+        return None
+    if piece.layout == UNCHANGED:
+        return rank - 1
+    return piece.layout.axes[-1] if isinstance(piece.layout, Permute) else None
+
+
+def _triples(leaves: Mapping[str, PlannedLeaf]) -> Iterable[tuple[PlannedLeaf, list[str]]]:
+    """Query, key and value of one module, joined along their last axis."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for path in leaves:
+        module, _, name = path.rpartition("/")
+        above, word = module.rpartition("/")[0], _last(path)
+        if word in NAMES:
+            found.setdefault((above, name), {})[word] = path
+    for (above, name), its in found.items():
+        parts = [leaves[its[word]] for word in NAMES if word in its]
+        if len(parts) < 3 or any(leaf.join != ALONE for leaf in parts):
+            continue
+        shapes = [leaf.info.shape for leaf in parts]
+        join = Concat(len(shapes[0]) - 1)
+        try:
+            shape = join.shape(shapes)
+        except ValueError:
+            continue
+        info = TensorInfo(shape, parts[0].info.dtype)
+        pieces = tuple(piece for leaf in parts for piece in leaf.pieces)
+        yield (
+            PlannedLeaf(f"{above}/{_FUSED}/{name}", info, pieces, join),
+            [its[word] for word in NAMES],
+        )
