@@ -1,9 +1,10 @@
-"""Torch checkpoints into Flax pytrees, exactly, with every key accounted for.
+"""Torch checkpoints into Flax pytrees, exactly, with every key accounted for; and back.
 
-    from converters import convert, load_pytree
+    from converters import convert, load_pytree, to_torch
 
     convert("model.pt", model="net.py:Net", output="net.flax.safetensors")
     variables = load_pytree("net.flax.safetensors")  # {"params": {...}}
+    to_torch("net.flax.safetensors", output="net.pt")  # the same bits again
 
 Importing this package imports neither torch nor JAX nor NumPy; the functions do, as they need them.
 """
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from converters.conversion import Conversion, convert, convert_to_pytree, plan
     from converters.errors import ConversionError
     from converters.mapping import Outcome, Plan, Row
+    from converters.optimizer.convert import convert_optimizer, optimizer_to_torch
+    from converters.optimizer.load import load_optimizer, save_optimizer
+    from converters.reverse import to_state_dict, to_torch
 
 _PLACES = {
     "Conversion": "converters.conversion",
@@ -25,9 +29,15 @@ _PLACES = {
     "Pytree": "converters.checkpoint",
     "Row": "converters.mapping",
     "convert": "converters.conversion",
+    "convert_optimizer": "converters.optimizer.convert",
     "convert_to_pytree": "converters.conversion",
+    "load_optimizer": "converters.optimizer.load",
     "load_pytree": "converters.checkpoint",
+    "optimizer_to_torch": "converters.optimizer.convert",
     "plan": "converters.conversion",
+    "save_optimizer": "converters.optimizer.load",
+    "to_state_dict": "converters.reverse",
+    "to_torch": "converters.reverse",
 }
 
 __all__ = [
@@ -38,9 +48,15 @@ __all__ = [
     "Pytree",
     "Row",
     "convert",
+    "convert_optimizer",
     "convert_to_pytree",
+    "load_optimizer",
     "load_pytree",
+    "optimizer_to_torch",
     "plan",
+    "save_optimizer",
+    "to_state_dict",
+    "to_torch",
 ]
 
 
