@@ -6,7 +6,7 @@ Only the tree of modules is read, never a value: a model on the meta device will
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -21,6 +21,7 @@ from converters.layers.reparametrized import (
     is_reparametrized,
     reparametrized,
 )
+from converters.mapping.flatten import Flattened, concerns, flattened_inputs
 from converters.mapping.paths import Api, Place, is_container
 
 BUFFERS = "buffers"
@@ -85,7 +86,10 @@ class Slot:
 
 
 def read_slots(
-    model: Any, api: Api = "linen", known: Mapping[str, LayerEntry] | None = None
+    model: Any,
+    api: Api = "linen",
+    known: Mapping[str, LayerEntry] | None = None,
+    example: Sequence[tuple[int, ...]] | None = None,
 ) -> dict[str, Slot]:
     """Key → slot for every parameter and buffer of an `nn.Module`, in the order of `state_dict`.
 
@@ -95,11 +99,14 @@ def read_slots(
         model: the module, on any device.
         api: whose names the paths are made of: "linen" (collection first) or "nnx".
         known: entries that stand for those of their kinds; None: all are as they are.
+        example: the shapes of the model's inputs, for `flattened_inputs`; None: found by trying.
     """
     first: dict[int, str] = {}
     slots: dict[str, Slot] = {}
     kinds = entries() if known is None else {**entries(), **known}
-    for tensor, slot in _Visit(kinds).visit(model, "", Place(api), "", set()):
+    for tensor, slot in _Visit(kinds, flattened_inputs(model, example)).visit(
+        model, "", Place(api), "", set()
+    ):
         if slot.outcome is Outcome.DROPPED:  # never the owner of a tensor that must be kept
             slots[slot.key] = slot
             continue
@@ -120,13 +127,15 @@ class _Layer:
     unknown: str
     weights: Weights
     blocked: str  # why it is refused with all below it, or ""
+    flattened: str = ""  # what to know of its input, or ""
 
 
 @dataclass(frozen=True)
 class _Visit:
-    """One walk through a tree of modules, with the entries that hold there."""
+    """One walk through a tree of modules, with the entries and flattened inputs that hold there."""
 
     kinds: Mapping[str, LayerEntry]
+    flattened: Mapping[str, Flattened]
 
     def visit(
         self, module: Any, prefix: str, place: Place, blocked: str, taken: set[str]
@@ -138,7 +147,7 @@ class _Visit:
         that belong to a layer above.
         """
         tensors = list(_own_tensors(module))
-        layer = self._layer(module, tensors, blocked)
+        layer = self._layer(module, prefix.removesuffix("."), tensors, blocked)
         below = dict.fromkeys(weight.torch for weight in layer.weights if "." in weight.torch)
         found = [(name, _get(module, name), True) for name in below]
         found = [one for one in found if one[1] is not None]
@@ -153,7 +162,9 @@ class _Visit:
                 at = place.child(module, name, index)
                 yield from self.visit(child, f"{prefix}{name}.", at, layer.blocked, taken)
 
-    def _layer(self, module: Any, tensors: list[tuple[str, Any, bool]], blocked: str) -> _Layer:
+    def _layer(
+        self, module: Any, name: str, tensors: list[tuple[str, Any, bool]], blocked: str
+    ) -> _Layer:
         entry, unknown = find_entry(module, self.kinds)
         if blocked:
             return _Layer(entry, unknown, (), blocked)
@@ -164,12 +175,14 @@ class _Visit:
         below = unknown.startswith("torch.ao.") and any(True for _ in module.parameters())
         if unknown and (computed or below or any(persistent for _, _, persistent in tensors)):
             return _Layer(entry, unknown, (), f"the layer kind {unknown} is not known")
+        flat = self.flattened.get(name)
         try:
             weights = entry.weights_of(module) if entry else ()
+            weights = flat.apply(module, weights) if flat else weights
             weights = reparametrized(module, weights) if computed else weights
         except CannotComputeError as error:
             return _Layer(entry, unknown, (), str(error))
-        return _Layer(entry, unknown, weights, "")
+        return _Layer(entry, unknown, weights, "", flat.note if flat else "")
 
 
 def _slot(
@@ -265,7 +278,10 @@ def _layer_slot(
             target.layout.shape(target.part.shape(shape) if target.part else shape)
     except ValueError as error:
         return Slot(key, shape, kind, Outcome.REFUSED, note=str(error))
-    return Slot(key, shape, kind, Outcome.MAPPED, targets, _note(module, entry, targets))
+    notes = [_note(module, entry, targets)]
+    if concerns(module, name) or (name.startswith("parametrizations.weight.") and layer.flattened):
+        notes.insert(0, layer.flattened)
+    return Slot(key, shape, kind, Outcome.MAPPED, targets, "; ".join(filter(None, notes)))
 
 
 def _note(module: Any, entry: LayerEntry | None, targets: tuple[Target, ...]) -> str:

@@ -1,0 +1,281 @@
+"""Linear layers behind a flattened convolution: torch flattens (C, H, W), a channels-last model (H, W, C).
+
+The model is run without values (on the meta device, nothing is allocated), every axis of every tensor with a
+label: channels or space since the last convolution. Where a Linear, a norm on the way to it or a recurrent
+layer gets an axis in which channels come before space, its rows are in another order in Flax.
+
+The input is not known, so usual images are tried. Where the sides of the flattened image do not depend on
+the input (an adaptive pool before it, or one axis of space only), they are certain; else they are those of a
+square input, and the row says so.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from converters.layers.entry import Weights
+from converters.layers.layout import Layout, Merge, Permute, Split, chain
+from converters.mapping.axes import Axis, make_labels
+
+UNKNOWN = (
+    "its input is a flattened convolution: rows are not permuted, "
+    "transpose back to NCHW before flattening in Flax"
+)
+MAYBE = UNKNOWN.replace("its input is", "its input may be").replace("rows", "if so, rows")
+_BATCH = 2
+_USUAL = (224, 32, 28, 64, 96, 128, 256, 84)
+_LARGER = (112, 144, 150, 160, 192, 200, 227, 240, 299, 300, 320, 384, 416, 448, 512, 1024)
+
+
+@dataclass(frozen=True)
+class Flattened:
+    """What is known of the input of a layer.
+
+    Attributes:
+        sides: of the axes that were flattened, in torch's order: channels first.
+        order: these axes in Flax's order: channels last. Empty if the sides are not known.
+        note: what to know.
+    """
+
+    sides: tuple[int, ...]
+    order: tuple[int, ...]
+    note: str
+
+    def apply(self, module: Any, weights: Weights) -> Weights:
+        """The weights of the layer, with those reordered that meet this input."""
+        return tuple(
+            replace(weight, layout=chain([weight.layout, self._layout(weight.layout)]))
+            if self.order and concerns(module, weight.torch)
+            else weight
+            for weight in weights
+        )
+
+    def _layout(self, before: Layout) -> Layout:
+        """How axis 0 of a Flax array is reordered, its rank told by how it comes from torch's."""
+        moved = tuple(self.sides[axis] for axis in self.order)
+        behind = (len(self.sides),) if isinstance(before, Permute) else ()
+        return chain([Split(0, self.sides), Permute((*self.order, *behind)), Merge(0, moved)])
+
+
+def flattened_inputs(
+    model: Any, example: Sequence[tuple[int, ...]] | None = None
+) -> dict[str, Flattened]:
+    """Name of a layer → what is flattened in its input, for those where it matters.
+
+    Args:
+        model: the `nn.Module`, on any device; it is neither changed nor run on its values.
+        example: the shapes of its inputs, with a batch; None: usual images are tried.
+
+    Returns:
+        Linear, BatchNorm1d, LayerNorm and recurrent modules only. Where no input could be found with
+        which the model runs, or what is flattened got lost on the way: those that the tree of modules
+        alone shows, without an order.
+    """
+    from torch import nn
+
+    convolutions: list[Any] = [one for one in model.modules() if isinstance(one, _convolutions())]
+    behind = (nn.Linear, nn.RNNBase)
+    if not convolutions or not any(isinstance(one, behind) for one in model.modules()):
+        return {}
+    if any(nn.parameter.is_lazy(one) for one in (*model.parameters(), *model.buffers())):
+        return {}
+    if example is not None:
+        try:
+            found = _trace(_without_values(model), example)
+        except _NotAnImageError:
+            found = None
+        return _suspects(model) if found is None else found
+    suspects = _suspects(model)
+    first = convolutions[0]
+    blank = None
+    for sides in _inputs(len(first.kernel_size), thorough=bool(suspects)):
+        try:
+            blank = blank or _without_values(model)
+            found = _trace(blank, [(_BATCH, first.in_channels, *sides)])
+        except _NotAnImageError:
+            return suspects
+        if found is not None:
+            return _told(blank, found, first.in_channels, sides)
+    return suspects
+
+
+def concerns(module: Any, name: str) -> bool:
+    """Whether this tensor of a layer has the axis of the layer's input."""
+    from torch import nn
+
+    if isinstance(module, nn.Linear):
+        return name == "weight"
+    if isinstance(module, nn.RNNBase):
+        return name.startswith("weight_ih_l0")
+    return isinstance(module, (nn.BatchNorm1d, nn.LayerNorm)) and name != "num_batches_tracked"
+
+
+class _NotAnImageError(Exception):
+    """The model wants something else than one image: trying other sides is no use."""
+
+
+def _told(
+    model: Any, found: dict[str, Flattened], channels: int, sides: tuple[int, ...]
+) -> dict[str, Flattened]:
+    """The same, with what the sides rest on."""
+    other = None
+    if found and len(sides) > 1:
+        longer = tuple(side + 32 * (1 + axis) for axis, side in enumerate(sides))
+        try:
+            other = _trace(model, [(_BATCH, channels, *longer)])
+        except _NotAnImageError:
+            other = None
+    told = {}
+    for name, one in found.items():
+        certain = len(one.sides) <= 2 or (other is not None and other.get(name) == one)
+        note = one.note
+        if not certain and one.order:
+            shown = " x ".join(map(str, sides))
+            note += f" (assumed: inputs of {shown})"
+        told[name] = Flattened(one.sides, one.order, note)
+    return told
+
+
+def _inputs(rank: int, *, thorough: bool) -> Iterator[tuple[int, ...]]:
+    """Sides to try: all equal, the usual ones first; many only where it is worth it."""
+    if not thorough:
+        yield from ((side,) * rank for side in _USUAL)
+        return
+    every = (*_USUAL, *range(1, 129), *_LARGER)
+    if rank == 1:
+        every = (*_USUAL, *range(1, 1025))
+    if rank == 3:
+        every = (*_USUAL[1:5], *range(1, 65))
+    yield from ((side,) * rank for side in dict.fromkeys(every))
+
+
+def _convolutions() -> Any:
+    from torch import nn
+
+    return (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def _suspects(model: Any) -> dict[str, Flattened]:
+    """What the tree of modules shows: a Linear right behind a Flatten, or one that is as wide as several
+    places of the convolution that comes before it.
+    """
+    from torch import nn
+
+    found: dict[str, Flattened] = {}
+    channels = 0
+    flatten = False
+    for name, module in model.named_modules():
+        if isinstance(module, _convolutions()):
+            channels, flatten = module.out_channels, False
+        elif isinstance(module, nn.Flatten):
+            flatten = channels > 0
+        elif isinstance(module, nn.Linear) and channels:
+            if module.in_features > channels and module.in_features % channels == 0:
+                found[name] = Flattened((), (), UNKNOWN if flatten else MAYBE)
+            channels = 0
+    return found
+
+
+def _without_values(model: Any) -> Any:
+    """A copy of the model on the meta device, for inference; no tensor of it is copied."""
+    import torch
+
+    memo: dict[int, Any] = {}
+
+    def empty(tensor: Any) -> Any:
+        made = torch.empty_like(tensor, device="meta", requires_grad=False)
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        return torch.nn.Parameter(made, requires_grad=False) if is_parameter else made
+
+    for module in model.modules():
+        plain = [value for value in vars(module).values() if isinstance(value, torch.Tensor)]
+        own = (*module._parameters.values(), *module._buffers.values(), *plain)
+        memo |= {id(tensor): empty(tensor) for tensor in own if tensor is not None}
+    try:
+        return copy.deepcopy(model, memo).eval()
+    except Exception as error:  # a user's module may hold what cannot be copied
+        raise _NotAnImageError from error
+
+
+def _trace(model: Any, shapes: Sequence[tuple[int, ...]]) -> dict[str, Flattened] | None:
+    """Run the model (on the meta device); None where these shapes do not fit.
+
+    Raises:
+        _NotAnImageError: it cannot be run with such inputs whatever their sides.
+    """
+    import torch
+
+    seen: dict[str, set[Axis]] = {}
+    labels = make_labels()
+    hooks = [
+        module.register_forward_pre_hook(_Watch(name, seen, labels))
+        for name, module in model.named_modules()
+        if concerns(module, "weight") or isinstance(module, torch.nn.RNNBase)
+    ]
+    try:
+        with warnings.catch_warnings(), torch.no_grad(), torch.device("meta"), labels:
+            warnings.simplefilter("ignore")
+            model(*(torch.empty(shape) for shape in shapes))
+    except (RuntimeError, ValueError, AssertionError, IndexError, ZeroDivisionError):
+        return None  # of another size
+    except Exception as error:  # the user's own code may raise anything
+        raise _NotAnImageError from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    lost = {name: one for name, one in _suspects(model).items() if () in seen.get(name, ())}
+    return lost | dict(_flattened(seen))
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """A hook that notes of what the axis is made that a layer works on."""
+
+    name: str
+    seen: dict[str, set[Axis]]
+    labels: Any
+
+    def __call__(self, module: Any, inputs: tuple[Any, ...]) -> None:
+        import torch
+
+        if not inputs or not isinstance(inputs[0], torch.Tensor):
+            return
+        (x, *_) = inputs
+        axes = self.labels.of(x)
+        axis = 1 if isinstance(module, torch.nn.BatchNorm1d) else -1
+        if isinstance(module, torch.nn.LayerNorm) and len(module.normalized_shape) != 1:
+            return
+        self.seen.setdefault(self.name, set()).add(axes[axis] if axes else ())
+
+
+def _flattened(seen: dict[str, set[Axis]]) -> Iterator[tuple[str, Flattened]]:
+    for name, axes in seen.items():
+        orders = {axis: _order(axis) for axis in axes}
+        if not any(orders.values()):
+            continue
+        if len(axes) > 1:
+            note = "it is used on several inputs, flattened in different ways: rows not permuted"
+            yield name, Flattened((), (), note)
+            continue
+        (axis,) = axes
+        sides, order = tuple(side for _, side in axis), orders[axis]
+        moved = tuple(sides[place] for place in order)
+        note = f"rows permuted: torch flattens {sides}, Flax {moved}"
+        yield name, Flattened(sides, order, note)
+
+
+def _order(axis: Axis) -> tuple[int, ...]:
+    """Flax's order of the factors of an axis; () where it is torch's."""
+    places = [place for place, (label, side) in enumerate(axis) if label == "C"]
+    if len(places) != 1 or any(label == "N" for label, _ in axis):
+        return ()
+    (channels,) = places
+    after = [side for label, side in axis[channels + 1 :]]
+    if axis[channels][1] == 1 or math.prod(after) == 1:
+        return ()
+    return (*(place for place in range(len(axis)) if place != channels), channels)
