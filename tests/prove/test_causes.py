@@ -200,6 +200,15 @@ def test_a_setting_is_a_difference_by_itself(
     assert says in difference.message
 
 
+def test_a_setting_that_only_one_side_changes_later_is_found(final: Path) -> None:
+    same = with_details(STEP, settings=())
+    other = with_details(STEP, settings=({"parameters": 2, "momentum": 0.5},))
+    original = ranks(final, [STEP, same, other])
+    difference = found(original, ranks(final, [STEP, same, same]))
+    assert (difference.kind, difference.step) == ("optimizer", 3)
+    assert "momentum of parameter group 0 is 0.9, in the original 0.5" in difference.message
+
+
 @pytest.mark.parametrize(
     "dtypes",
     [

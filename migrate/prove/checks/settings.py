@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.prove.compare import relative
+from migrate.prove.compare import StepComparison, relative
 from migrate.prove.difference import Case, Difference, at_step, lines
 from migrate.prove.gates import GRADIENT_GATE
+from migrate.prove.records import RankRecord
 
 
 def check(case: Case) -> Difference | None:
     """The first rank and group with another setting. What only one side's optimizer has is none."""
     for step in case.ranks:
-        theirs, mine = step.original.details.settings, step.rewritten.details.settings
+        if not step.original.details.settings and not step.rewritten.details.settings:
+            continue
+        theirs, mine = (_known(side[step.rank], step) for side in (case.original, case.ours))
         for group, (one, other) in enumerate(zip(theirs, mine, strict=False)):
             for name in one.keys() & other.keys():
                 if not _equal(one[name], other[name]):
@@ -22,6 +25,15 @@ def check(case: Case) -> Difference | None:
                     )
                     return at_step("optimizer", step, what)
     return None
+
+
+def _known(record: RankRecord, step: StepComparison) -> tuple[dict[str, Any], ...]:
+    """The settings at a step: those that were last told, as only changes are."""
+    known: tuple[dict[str, Any], ...] = ()
+    for one in record.steps:
+        if one.optimizer == step.optimizer and one.step <= step.step:
+            known = one.details.settings or known
+    return known
 
 
 def _named(name: str) -> str:
