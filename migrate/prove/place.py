@@ -155,7 +155,8 @@ class Place:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     if entry.name in _WHOLE or (path / "pyvenv.cfg").is_file():
-                        self._link(path)
+                        # Not watched: others work there meanwhile.
+                        self._at(path).symlink_to(path)
                     elif path != self._root and path not in self._root.parents:
                         waiting.append(path)
                 elif entry.is_file(follow_symlinks=False):

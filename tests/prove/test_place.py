@@ -82,12 +82,14 @@ def test_what_is_too_large_is_linked_and_a_change_is_told(
     (project / "images").mkdir()
     for number in range(6):
         (project / "images" / str(number)).touch()
+    (project / ".git").mkdir()
     place = made(project, tmp_path)
     assert place.inside(Path("large.pt")).is_symlink()
     assert place.inside(Path("images")).is_symlink()
     assert not place.inside(Path("train.py")).is_symlink()
     assert place.owns(Path("large.pt"))
     assert not place.owns(Path("images/0"))
+    (project / ".git" / "index.lock").touch()
     place.inside(Path("large.pt")).write_bytes(b"1" * 12)
     assert place.changed() == [project / "large.pt"]
 
