@@ -20,6 +20,8 @@ from converters.mapping.paths import Api
 from converters.mapping.scan import scan_plan
 from converters.model import load_config_model, require_module
 from converters.model_search import find_model
+from converters.target.fit import fit_plan
+from converters.target.shapes import target_shapes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -43,7 +45,12 @@ class PlanOptions(TypedDict, total=False):
         key: the entry that holds the weights, in a training checkpoint of `torch.save`.
         to: whose names the paths are made of: "linen" or "nnx"; None: the mapping file's, else linen.
         dtype: what floating-point arrays are cast to ("bfloat16"); None keeps each one's own.
-        scan: the axis along which repeated blocks are stacked, as `nn.scan` wants them; None: not.
+        scan: the axis along which repeated blocks are stacked, as `nn.scan` wants them; None: not. With
+            a target: the axis of its stacks where their shapes leave it open.
+        target: a Flax model that exists, `pkg.mod:Model` or `file.py:Model`, whose names and
+            arrangement the pytree is to have; None: the names of the torch modules.
+        target_inputs: `pkg.mod:function` that gives its example inputs (`converters.target.shapes`).
+        drop: regular expressions of keys that the target has no use for.
     """
 
     model: ModelLike
@@ -53,6 +60,9 @@ class PlanOptions(TypedDict, total=False):
     to: Api | None
     dtype: str | None
     scan: int | None
+    target: str | None
+    target_inputs: str | None
+    drop: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -108,14 +118,25 @@ def planned(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
     source = Renamed(stored, named.names)
     plan = make_plan(source.source, source.infos, named.slots)
     notes = [*_what_was_read(stored, named.names), *named.notes]
-    axis = options.get("scan")
-    if axis is not None and not plan.refused:
-        scanned = scan_plan(plan, axis)
-        plan = scanned.plan
-        notes += [f"stacked: {family}" for family in scanned.families]
-        notes += [f"not stacked: {reason}" for reason in scanned.left]
+    if not plan.refused:
+        plan, more = _rearranged(plan, options)
+        notes += more
     changed = {name: key for key, name in named.names.items() if name != key}
     return Planned(plan, source, changed, named.api, dtype, tuple(notes), named.model)
+
+
+def _rearranged(plan: Plan, options: PlanOptions) -> tuple[Plan, Sequence[str]]:
+    """The plan with its blocks stacked, or fitted to a Flax model; and what to know of that."""
+    target, axis = options.get("target"), options.get("scan")
+    if target is not None:
+        shapes = target_shapes(target, options.get("target_inputs"))
+        fitted = fit_plan(plan, shapes, scan_axis=axis, drop=options.get("drop", ()))
+        return fitted.plan, fitted.notes
+    if axis is None:
+        return plan, ()
+    scanned = scan_plan(plan, axis)
+    stacked = [f"stacked: {family}" for family in scanned.families]
+    return scanned.plan, [*stacked, *(f"not stacked: {reason}" for reason in scanned.left)]
 
 
 @dataclass(frozen=True)

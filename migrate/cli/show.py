@@ -43,12 +43,16 @@ def errors() -> Iterator[None]:
 
 def _show_details(error: Exception) -> None:
     """Show on stderr what an error carries beside its line: refused keys, a script's last output."""
-    from converters.errors import RefusedKeysError
+    from converters.errors import MappingFileError, MisfitError, RefusedKeysError
 
     if isinstance(error, RefusedKeysError):
         from migrate.views.weights import plan_table
 
         show(plan_table(error.plan.refused), err=True)
+    elif isinstance(error, MisfitError) and len(error.misfits) > error.SHOWN:
+        click.echo("\n".join(error.misfits), err=True)
+    elif isinstance(error, MappingFileError) and len(error.problems) > error.SHOWN:
+        click.echo("\n".join(error.problems), err=True)
     elif output := getattr(error, "output", ""):
         click.echo(output, err=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -59,6 +60,11 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
     help="Stack repeated blocks along this axis (0), as nn.scan wants them.",
 )
 @click.option(
+    "--target", help="A Flax model to fit the pytree to: pkg.module:Model or file.py:Model."
+)
+@click.option("--target-inputs", help="pkg.module:function that gives its example inputs.")
+@click.option("--drop", multiple=True, metavar="REGEX", help="Keys that the target has no use for.")
+@click.option(
     "--optimizer",
     type=click.Path(path_type=Path),
     help="Convert the optimizer's state in this file too (it may be CHECKPOINT), to optax; with --to torch "
@@ -85,6 +91,8 @@ def weights(
     names and shapes. Each key of the checkpoint is mapped, tied, dropped with its reason, or refused;
     where one is refused nothing is written.
     """
+    # A conversion must neither take the chips of a TPU from who uses them nor wait for them.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     with errors():
         run = _to_torch if to == "torch" else _to_flax
         with working(quiet=json_output) as progress:
@@ -102,6 +110,9 @@ _OF_TORCH_CHECKPOINTS = (
     "save_mapping",
     "dtype",
     "scan",
+    "target",
+    "target_inputs",
+    "drop",
     "resume",
     "fail_on_nonfinite",
     "checksums",
@@ -128,6 +139,9 @@ def _to_flax(
         "to": options["to"],
         "dtype": options["dtype"],
         "scan": options["scan"],
+        "target": options["target"],
+        "target_inputs": options["target_inputs"],
+        "drop": options["drop"],
     }
     file = options["save_mapping"]
     if file is not None:
