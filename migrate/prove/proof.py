@@ -216,8 +216,8 @@ class Runs:
             checkpoint=None if checkpoint is None else place.inside(checkpoint),
         )
         notes = tuple(
-            f"the {'original' if side == 'original' else 'rewrite'} changed {changed}, which was too large "
-            "to copy: a run after it may have read that"
+            f"{changed} was changed while the {'original' if side == 'original' else 'rewrite'} ran; it is "
+            "too large to copy, so a run after it may have read that"
             for changed in place.changed()
         )
         return Recorded(ranks, seconds, place, folder, notes)
