@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -53,29 +54,43 @@ class Context:
         """Whether a layer is certainly of this kind, anywhere in the checkpoint."""
         return self.certain[""][kind] > 0 if "" in self.certain else False
 
-    def norm_after(self, path: str) -> int | None:
-        """The number of channels of the BatchNorm that the checkpoint lists next, under the same parent."""
-        paths = self._order
-        index = paths[path] + 1
-        following = self._paths[index] if index < len(self._paths) else ""
-        if not following or not _near(path, following):
+    def norm_of(self, path: str) -> int | None:
+        """The number of channels of the BatchNorm that a convolution goes into; None if no name says so.
+
+        Of its siblings, the next of a numbered row (`net.0`, `net.1`), the one of its number (`conv2`,
+        `bn2`), or the only one beside the only convolution. The order of keys says nothing, since
+        safetensors sorts them.
+        """
+        above, _, name = path.rpartition(".")
+        beside = self._children[above]
+        norms = [it for it in beside if "running_mean" in self._child(above, it).tensors]
+        if name.isdecimal():
+            norms = [it for it in norms if it == str(int(name) + 1)]
+        elif number := _numbers(name):
+            norms = [it for it in norms if _numbers(it) == number]
+        else:
+            kernels = [it for it in beside if len(self._child(above, it).shape("weight") or ()) > 2]
+            norms = norms if kernels == [name] else []
+        if len(norms) != 1:
             return None
-        mean = self.groups[following].tensors.get("running_mean")
-        return mean.shape[0] if mean is not None and len(mean.shape) == 1 else None
+        shape = self._child(above, norms[0]).tensors["running_mean"].shape
+        return shape[0] if len(shape) == 1 else None
+
+    def _child(self, above: str, name: str) -> Group:
+        return self.groups[f"{above}.{name}" if above else name]
 
     def __post_init__(self) -> None:
-        paths = tuple(self.groups)
-        object.__setattr__(self, "_paths", paths)
-        object.__setattr__(self, "_order", {path: index for index, path in enumerate(paths)})
+        for path in self.groups:
+            above, _, name = path.rpartition(".")
+            self._children[above].append(name)
 
-    _paths: tuple[str, ...] = field(init=False, default=(), repr=False)
-    _order: Mapping[str, int] = field(init=False, default_factory=dict, repr=False)
+    _children: dict[str, list[str]] = field(
+        init=False, default_factory=lambda: defaultdict(list), repr=False
+    )
 
 
-def _near(one: str, other: str) -> bool:
-    """Siblings, or one a level deeper than the other."""
-    above = one.rpartition(".")[0]
-    return other.rpartition(".")[0] == above or other.startswith(f"{above}.")
+def _numbers(name: str) -> list[str]:
+    return re.findall(r"\d+", name)
 
 
 def sharers(groups: Iterable[frozenset[str]]) -> dict[str, frozenset[str]]:

@@ -58,12 +58,12 @@ def _open(group: Group, context: Context, weight: tuple[int, ...], *, biased: bo
         )
         if not _upward(group.path):
             return likely(conv, grouped)
-    following = context.norm_after(group.path)
+    following = context.norm_of(group.path)
     if following is not None and first != second:
         if following == first:
-            return likely(conv, f"the BatchNorm after it has {first} channels")
+            return likely(conv, f"its BatchNorm has {first} channels")
         if following == second:
-            what = f"the BatchNorm after it has {second} channels, as if it were transposed"
+            what = f"its BatchNorm has {second} channels, as if it were transposed"
             return ambiguous(what, conv, transposed)
     if _upward(group.path):
         what = "shapes allow both, the name speaks of going up"

@@ -61,6 +61,15 @@ def test_the_same_places_as_with_the_module(api):
         assert (slot.outcome, slot.targets) == (truth[key].outcome, truth[key].targets), key
 
 
+def test_sorted_keys_give_the_same():
+    infos = infos_of(Named())
+    one, other = (
+        infer(it, parse_assumptions(["heads=2"])) for it in (infos, dict(sorted(infos.items())))
+    )
+    assert dict(one.slots) == dict(other.slots)
+    assert list(other.slots) == sorted(infos)
+
+
 def test_kinds_confidence_and_evidence():
     infos = infos_of(Named())
     assert guess_of(infos, "net.0.weight").kind == "Linear"
@@ -191,6 +200,21 @@ def test_a_batch_norm_after_it_tells_which_convolution():
     guess = guess_of(infos, "main.0.weight")  # DCGAN's generator
     assert guess.confidence is Confidence.AMBIGUOUS
     assert "as if it were transposed" in guess.evidence
+
+
+def test_the_order_of_the_keys_is_no_evidence():
+    """conv2 goes into norm2, although safetensors lists norm1 behind it."""
+    infos = shapes(
+        b__conv1__weight=(4, 8, 4, 4),
+        b__conv2__weight=(8, 16, 4, 4),
+        b__norm1__running_mean=(8,),
+        b__norm1__running_var=(8,),
+        b__norm2__running_mean=(16,),
+        b__norm2__running_var=(16,),
+    )
+    for key in ("b.conv1.weight", "b.conv2.weight"):
+        assert guess_of(infos, key).confidence is Confidence.AMBIGUOUS
+        assert guess_of(dict(reversed(infos.items())), key) == guess_of(infos, key)
 
 
 def test_a_head_that_shares_its_tensor():

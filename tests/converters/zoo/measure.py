@@ -85,9 +85,11 @@ def measure(model_type: str) -> Measured:
         unlike += [] if _from_file(plan, api, checkpoint) == plan else [api]
     truth = read_slots(model)
     shared = [frozenset(keys) for keys in checkpoint.shared]
-    alone = infer(checkpoint.infos, shared=shared)
+    # As a safetensors file has them, where no order of layers helps.
+    infos = dict(sorted(checkpoint.infos.items())) if not shared else checkpoint.infos
+    alone = infer(infos, shared=shared)
     said = _said(alone, truth, model)
-    assuming = infer(checkpoint.infos, parse_assumptions(said), shared=shared)
+    assuming = infer(infos, parse_assumptions(said), shared=shared)
     return Measured(
         model_type,
         len(state),
