@@ -62,15 +62,11 @@ FAULTS = {
         at="clip_grad_norm_",
     ),
     "scheduler stepped too often": Fault(
-        (
-            (
-                "                    scheduler.step()\n",
-                "                    scheduler.step()\n                scheduler.step()\n",
-            ),
-        ),
-        step=1,
+        (("scheduler.step()\n", "scheduler.step(); scheduler.step()\n"),),
+        step=2,
         kind="learning rate",
-        says=("the learning rate is 0.00", "scheduler.step() is called more often"),
+        says=("which the original has at step 3: scheduler.step() is called more often",),
+        at="scheduler.step()",
     ),
     "weight decay for every parameter": Fault(
         (("'weight_decay': 0.0}", "'weight_decay': weight_decay}"),),
@@ -123,12 +119,7 @@ FAULTS = {
         ),
     ),
     "parameter frozen": Fault(
-        (
-            (
-                "    optimizer = make_optimizer(",
-                "    model.position.requires_grad_(False)\n    optimizer = make_optimizer(",
-            ),
-        ),
+        (("    average = copy", "    model.position.requires_grad_(False)\n    average = copy"),),
         step=1,
         kind="gradient count",
         says=(
