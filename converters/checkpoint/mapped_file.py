@@ -135,4 +135,7 @@ def extent(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | Non
         for side in shape:
             count *= side
         return count
-    return itemsize + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
+    length = itemsize
+    for side, step in zip(shape, strides, strict=True):
+        length += (side - 1) * step
+    return length

@@ -6,7 +6,6 @@ https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import Any
 
@@ -29,6 +28,13 @@ _MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 10_000  # NumPy's own limit
 _TYPE = re.compile(r"(?P<order>[<>|=])(?P<kind>[biufc])(?P<size>[0-9]{1,2})")
 _TEXT_TYPE = re.compile(r"[<>|=][SUmM][0-9]*(\[.*\])?")
+# A literal of Python, of which NumPy writes this form only.
+_HEADER = re.compile(
+    r"\{ *'descr': *(?:'(?P<type>[^']*)'|(?P<fields>\[.*\])), *'fortran_order': *(?P<fortran>True|False), *"
+    r"'shape': *\((?P<shape>[0-9L, ]*)\),? *\}\s*",
+    re.DOTALL,
+)
+_SIDE = re.compile(r"[0-9]{1,20}L?")  # Python 2 wrote an L
 _NUMBERS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 _NAMES = frozenset(
     {"bool8", "float16", "float32", "float64", "complex64", "complex128"}
@@ -108,18 +114,18 @@ def _header(head: bytes, where: str) -> tuple[dict[str, Any], int]:
     end = begin + int.from_bytes(head[8:begin], "little")
     if end > len(head):
         raise CheckpointDamagedError(f"{where} announces a header of {end} bytes", COPY_AGAIN)
-    try:
-        fields = ast.literal_eval(head[begin:end].decode("utf-8" if version == 3 else "latin-1"))
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        fields = None
-    if (
-        not isinstance(fields, dict)
-        or set(fields) != {"descr", "fortran_order", "shape"}
-        or type(fields["shape"]) is not tuple
-        or not is_shape(fields["shape"])
-        or type(fields["fortran_order"]) is not bool
-    ):
+    matched = _HEADER.fullmatch(head[begin:end].decode("latin-1"))
+    sides = (
+        [side.strip() for side in matched["shape"].split(",") if side.strip()] if matched else []
+    )
+    shape = tuple(int(side.rstrip("L")) for side in sides if _SIDE.fullmatch(side))
+    if matched is None or len(shape) != len(sides) or not is_shape(shape):
         raise CheckpointDamagedError(f"{where} has a damaged header", COPY_AGAIN)
+    fields = {
+        "descr": matched["type"] if matched["type"] is not None else matched["fields"],
+        "fortran_order": matched["fortran"] == "True",
+        "shape": shape,
+    }
     return fields, end
 
 

@@ -22,6 +22,7 @@ _UINT = struct.Struct("<I").unpack_from
 _USHORT = struct.Struct("<H").unpack_from
 _ULONG = struct.Struct("<Q").unpack_from
 _FLOAT = struct.Struct(">d").unpack_from
+_BINPUT, _LONG_BINPUT, _BINGET, _STOP = b"qrh."
 _LONGEST_NAME = 1 << 10
 _LONGEST_TEXT = 1 << 28
 _LONGEST_INTEGER = 64  # bytes; nothing in a checkpoint needs 16
@@ -106,14 +107,21 @@ class Unpickler:
             PickleError: it cannot be.
             ForbiddenNameError: it names what is not plain data; nothing was executed.
         """
-        data, steps = self.data, _STEPS
+        data, stack, memo = self.data, self._stack, self._memo
         try:
             while True:
                 code = data[self.at]
                 self.at += 1
-                if code == 0x2E:  # STOP
-                    return self._stack.pop()
-                steps[code](self)
+                if code == _BINPUT:  # these three are half of all instructions
+                    memo[self._byte()] = stack[-1]
+                elif code == _LONG_BINPUT:
+                    memo[self._number(_UINT, 4)] = stack[-1]
+                elif code == _BINGET:
+                    stack.append(memo[self._byte()])
+                elif code == _STOP:
+                    return stack.pop()
+                else:
+                    _STEPS[code](self)
         except (PickleError, ForbiddenNameError):
             raise
         except (IndexError, struct.error):
@@ -207,14 +215,6 @@ class Unpickler:
     def _add_items(self) -> None:
         items = self._items()
         _exactly(set, self._stack[-1]).update(map(_key, items))
-
-    # The memo
-
-    def _memoize(self, index: int) -> None:
-        self._memo[index] = self._stack[-1]
-
-    def _recall(self, index: int) -> None:
-        self._stack.append(self._memo[index])
 
     # Names and what is made with them
 
@@ -328,11 +328,8 @@ _STEPS_BY_CODE: dict[bytes, Callable[[Unpickler], Any]] = {
     b"\x8f": lambda m: m._push(set()),
     b"\x90": Machine._add_items,
     b"\x91": lambda m: m._push(frozenset(map(_key, m._items()))),
-    b"q": lambda m: m._memoize(m._byte()),
-    b"r": lambda m: m._memoize(m._number(_UINT, 4)),
-    b"\x94": lambda m: m._memoize(len(m._memo)),
-    b"h": lambda m: m._recall(m._byte()),
-    b"j": lambda m: m._recall(m._number(_UINT, 4)),
+    b"\x94": lambda m: m._memo.update({len(m._memo): m._stack[-1]}),
+    b"j": lambda m: m._push(m._memo[m._number(_UINT, 4)]),
     b"c": Machine._global,
     b"\x93": Machine._stack_global,
     b"i": Machine._instance,
