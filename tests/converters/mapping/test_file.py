@@ -1,9 +1,11 @@
 """Mapping files: saved and loaded they give the same plan; what is wrong in one is told with its line."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from converters.layers.layout import Permute
 from converters.mapping import Outcome, make_plan, read_slots
 from converters.mapping.file import load_mapping, mapping_text, save_mapping
 from converters.mapping.module_tree import Slot, Target
+from converters.mapping.rules_text import parse_rules
 
 
 def infos_of(model):
@@ -315,3 +318,15 @@ def test_a_large_checkpoint_is_quick(tmp_path):
     mapping = load_mapping(tmp_path / "m.yaml")
     assert len(mapping.rules) == 1
     assert make_plan("x", infos, mapping.slots(infos)) == plan
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "weights" / "mapping.md"
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_the_examples_of_the_page(example):
+    text = example if example.startswith("version") else f"version: 1\nrules:\n{example}"
+    parsed = parse_rules(text)
+    assert parsed.problems == ()
+    assert parsed.rules
