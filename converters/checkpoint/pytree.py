@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -18,8 +18,23 @@ if TYPE_CHECKING:
     from converters.output.units import Unit
     from converters.output.write import Written
 
-Format = Literal["safetensors", "msgpack"]
+Format = Literal["safetensors", "msgpack", "orbax"]
 Pytree = dict[str, Any]  # nested dicts of arrays, e.g. {"params": {"dense": {"kernel": …}}}
+
+
+class Sliceable(Protocol):
+    """An array, or what gives parts of one on demand."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sides."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Its element type."""
+
+    def __getitem__(self, box: tuple[slice, ...], /) -> np.ndarray[Any, Any]:
+        """The part in this box."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +46,8 @@ class Leaf:
         info: its shape and dtype.
         read: gives it, whole.
         units: gives the stretches of it that can be read one after the other; None: `read` is used.
+        open: gives what has its parts on demand; None: `read` is used.
+        release: lets go of what reading it mapped into memory.
         cast: whether what is read may have another dtype, and is to be cast.
     """
 
@@ -38,6 +55,8 @@ class Leaf:
     info: TensorInfo
     read: Callable[[], np.ndarray[Any, Any]]
     units: Callable[[], tuple[Unit, ...]] | None = None
+    open: Callable[[], Sliceable] | None = None
+    release: Callable[[], None] | None = None
     cast: bool = False
 
 

@@ -8,16 +8,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from converters.mapping.leaves import PlannedLeaf
-from converters.output.layouts import FileLayout
+from converters.output.layouts import OutputLayout
 
 _INDEX_SUFFIX = ".index.json"
 
 
-def fingerprint_of(layout: FileLayout, recipe: str) -> str:
-    """A digest of the file's whole frame and of the recipe of its values."""
+def fingerprint_of(layout: OutputLayout, recipe: str) -> str:
+    """A digest of all that is not values, of their places, and of the recipe of the values."""
     digest = hashlib.sha256(recipe.encode())
-    for offset, text in layout.frame:
-        digest.update(offset.to_bytes(8, "little") + text)
+    for frame in layout.frames:
+        digest.update(json.dumps([frame.file, frame.offset, len(frame.data)]).encode() + frame.data)
+    places = [[place.leaf.path, list(map(str, place.stretches))] for place in layout.placed]
+    digest.update(json.dumps([places, dict(layout.sizes)]).encode())
     return digest.hexdigest()
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from converters.checkpoint.pytree import Leaf
 
@@ -16,11 +16,13 @@ class Stretch:
         start: the first of them, in the leaf.
         stop: the one after the last, in the leaf.
         offset: where the first is in the file.
+        file: which file of an output that is a folder; "" for an output that is a file.
     """
 
     start: int
     stop: int
     offset: int
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -35,28 +37,52 @@ class Placed:
         for stretch in self.stretches:
             first, last = max(start, stretch.start), min(stop, stretch.stop)
             if first < last:
-                yield Stretch(first, last, stretch.offset + first - stretch.start)
+                offset = stretch.offset + first - stretch.start
+                yield Stretch(first, last, offset, stretch.file)
 
 
 @dataclass(frozen=True)
-class FileLayout:
-    """An output file.
+class Frame:
+    """Bytes of an output that are not values.
 
     Attributes:
-        frame: what is not values: offset and bytes; the first is at the start of the file.
-        placed: the leaves, in the order of the file.
-        size: of the file, in bytes.
+        offset: where they begin.
+        data: the bytes.
+        file: as in `Stretch`.
     """
 
-    frame: tuple[tuple[int, bytes], ...]
+    offset: int
+    data: bytes
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class OutputLayout:
+    """An output.
+
+    Attributes:
+        frames: what is not values; the first one is what tells readers that something is there at all.
+        placed: the leaves, in the order in which they are written.
+        sizes: file → its size in bytes; of an output that is a file "" → its size.
+        wholes: a placed leaf that is only a part of one (a chunk) → that one.
+    """
+
+    frames: tuple[Frame, ...]
     placed: tuple[Placed, ...]
-    size: int
+    sizes: Mapping[str, int]
+    wholes: Mapping[str, Leaf] = field(default_factory=dict)
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the output is a folder of files."""
+        return "" not in self.sizes
 
 
 class FileLayoutBuilder:
     """A file layout that grows from its start to its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: str = "") -> None:
+        self._file = file
         self._frame: list[tuple[int, bytearray]] = []
         self._placed: list[Placed] = []
         self._size = 0
@@ -71,7 +97,7 @@ class FileLayoutBuilder:
 
     def place(self, start: int, stop: int) -> Stretch:
         """Keep room for a leaf's bytes next."""
-        stretch = Stretch(start, stop, self._size)
+        stretch = Stretch(start, stop, self._size, self._file)
         self._size += stop - start
         return stretch
 
@@ -79,7 +105,7 @@ class FileLayoutBuilder:
         """Say that these are all the places of a leaf."""
         self._placed.append(Placed(leaf, tuple(stretches)))
 
-    def built(self) -> FileLayout:
+    def built(self) -> OutputLayout:
         """The whole."""
-        frame = tuple((offset, bytes(text)) for offset, text in self._frame)
-        return FileLayout(frame, tuple(self._placed), self._size)
+        frames = tuple(Frame(offset, bytes(text), self._file) for offset, text in self._frame)
+        return OutputLayout(frames, tuple(self._placed), {self._file: self._size})

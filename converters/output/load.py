@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from converters.checkpoint.open import open_checkpoint
 from converters.checkpoint.pytree import Pytree, nest
 from converters.checkpoint.reader import COPY_AGAIN, read_start
 from converters.checkpoint.safetensors_file import SafetensorsFile
 from converters.errors import CheckpointDamagedError, MissingDependencyError
+from converters.output.orbax_layout import METADATA_NAME
+from converters.output.safetensors_layout import INDEX_NAME
 
 _LENGTH_BYTES = 8  # of a safetensors header's length, little endian, which comes first
 
@@ -23,10 +26,12 @@ def load_pytree(path: Path | str) -> Pytree:
 
     Raises:
         CheckpointNotFoundError: nothing is there.
-        CheckpointDamagedError: empty, truncated, or neither safetensors nor a msgpack pytree.
-        MissingDependencyError: it is msgpack and flax is not installed.
+        CheckpointDamagedError: empty, truncated, or neither safetensors nor msgpack, nor a folder of a pytree.
+        MissingDependencyError: it is msgpack and flax is not installed, or orbax and that is not.
     """
     path = Path(path)
+    if path.is_dir():
+        return _load_folder(path)
     start = read_start(path, _LENGTH_BYTES)
     # Safetensors begins with its header's length; a msgpack map, read so, is absurdly long.
     if _LENGTH_BYTES + int.from_bytes(start, "little") <= path.stat().st_size:
@@ -44,6 +49,36 @@ def load_pytree(path: Path | str) -> Pytree:
     if not isinstance(tree, dict):
         raise CheckpointDamagedError(f"{path} is not a pytree of named arrays", COPY_AGAIN)
     return tree
+
+
+def _load_folder(folder: Path) -> Pytree:
+    index = folder / INDEX_NAME
+    if index.is_file():
+        checkpoint = open_checkpoint(index)
+        tree = nest((key, checkpoint.read(key).copy()) for key in checkpoint.infos)
+        described = json.loads(index.read_text("utf-8")).get("metadata", {})
+        return with_positions(tree) if described.get("names") == "nnx" else tree
+    if not (folder / METADATA_NAME).is_file():
+        raise CheckpointDamagedError(
+            f"{folder} is not a pytree: neither {INDEX_NAME} nor {METADATA_NAME} is in it",
+            COPY_AGAIN,
+        )
+    try:
+        from orbax import checkpoint as orbax
+    except ImportError:
+        raise MissingDependencyError(
+            f"{folder}: orbax checkpoints need orbax, which is not installed",
+            'pip install "tpu-migrate[jax]"',
+        ) from None
+    try:
+        restored = orbax.PyTreeCheckpointer().restore(folder.resolve())
+    except Exception as error:
+        # tensorstore raises whatever a missing or cut-off chunk leads to.
+        raise CheckpointDamagedError(
+            f"{folder} is not a whole orbax checkpoint ({type(error).__name__})", COPY_AGAIN
+        ) from None
+    found: Pytree = restored
+    return found
 
 
 def metadata_of(path: Path) -> Mapping[str, str]:

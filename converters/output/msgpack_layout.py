@@ -13,14 +13,14 @@ from typing import Any
 
 from converters.checkpoint.dtypes import numpy_dtype
 from converters.checkpoint.pytree import Leaf, nest
-from converters.output.layouts import FileLayout, FileLayoutBuilder, Stretch
+from converters.output.layouts import FileLayoutBuilder, OutputLayout, Stretch
 
 # flax.serialization.MAX_CHUNK_SIZE
 CHUNK_BYTES = 2**30
 _NDARRAY = 1  # flax.serialization._MsgpackExtType.ndarray
 
 
-def msgpack_layout(leaves: Sequence[Leaf], *, chunk_bytes: int = CHUNK_BYTES) -> FileLayout:
+def msgpack_layout(leaves: Sequence[Leaf], *, chunk_bytes: int = CHUNK_BYTES) -> OutputLayout:
     """The file that holds these leaves; `chunk_bytes` is flax's, but for tests."""
     file = FileLayoutBuilder()
     _add(file, nest((leaf.path, leaf) for leaf in leaves), chunk_bytes)

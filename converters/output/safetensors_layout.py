@@ -9,11 +9,15 @@ from typing import Any
 from converters.checkpoint.dtypes import SAFETENSORS_CODES, numpy_dtype
 from converters.checkpoint.pytree import Leaf
 from converters.errors import UnsupportedDtypeError
-from converters.output.layouts import FileLayout, FileLayoutBuilder
+from converters.output.layouts import FileLayoutBuilder, Frame, OutputLayout
+
+INDEX_NAME = "model.safetensors.index.json"
 
 
-def safetensors_layout(leaves: Sequence[Leaf], metadata: Mapping[str, str]) -> FileLayout:
-    """The file that holds these leaves.
+def safetensors_layout(
+    leaves: Sequence[Leaf], metadata: Mapping[str, str], file: str = ""
+) -> OutputLayout:
+    """The file that holds these leaves; `file` is its name in an output that is a folder.
 
     Raises:
         UnsupportedDtypeError: safetensors cannot hold an element type.
@@ -40,8 +44,45 @@ def safetensors_layout(leaves: Sequence[Leaf], metadata: Mapping[str, str]) -> F
         offset = end
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    file = FileLayoutBuilder()
-    file.add(len(text).to_bytes(8, "little") + text)
+    builder = FileLayoutBuilder(file)
+    builder.add(len(text).to_bytes(8, "little") + text)
     for leaf in ordered:
-        file.placed(leaf, [file.place(0, leaf.info.nbytes)])
-    return file.built()
+        builder.placed(leaf, [builder.place(0, leaf.info.nbytes)])
+    return builder.built()
+
+
+def sharded_layout(
+    leaves: Sequence[Leaf], metadata: Mapping[str, str], shard_bytes: int
+) -> OutputLayout:
+    """A folder of safetensors files and their index, in Hugging Face's form.
+
+    Args:
+        leaves: the arrays.
+        metadata: of every file.
+        shard_bytes: how many bytes of values a file may hold; a larger array has one of its own.
+
+    Raises:
+        UnsupportedDtypeError: safetensors cannot hold an element type.
+    """
+    shards: list[list[Leaf]] = [[]]
+    held = 0
+    for leaf in leaves:
+        if shards[-1] and held + leaf.info.nbytes > shard_bytes:
+            shards.append([])
+            held = 0
+        shards[-1].append(leaf)
+        held += leaf.info.nbytes
+    built = {}
+    weight_map: dict[str, str] = {}
+    for number, shard in enumerate(shards, 1):
+        name = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        built[name] = safetensors_layout(shard, metadata, name)
+        weight_map |= {leaf.path: name for leaf in shard}
+    total = sum(leaf.info.nbytes for leaf in leaves)
+    index = {"metadata": {"total_size": total, **metadata}, "weight_map": weight_map}
+    text = json.dumps(index, indent=1).encode()
+    return OutputLayout(
+        (Frame(0, text, INDEX_NAME), *(frame for one in built.values() for frame in one.frames)),
+        tuple(place for one in built.values() for place in one.placed),
+        {INDEX_NAME: len(text)} | {name: one.sizes[name] for name, one in built.items()},
+    )

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
+from converters.checkpoint.pytree import Sliceable
 from converters.output.copying import copy_arranged
 from converters.output.examine import check_sum, count_not_finite
 from converters.output.layouts import Placed
-from converters.output.partial_file import PartialFile, Slab
-from converters.output.units import Box, Sliceable, Unit, boxes, units_of
+from converters.output.partial import Partial, Slab
+from converters.output.units import Box, Unit, boxes, units_of
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
@@ -63,7 +64,7 @@ class _Writing:
 
 
 def stream(
-    file: PartialFile,
+    file: Partial,
     placed: Sequence[Placed],
     done: Mapping[str, tuple[Slab, ...]],
     progress: Progress | None,
@@ -85,7 +86,7 @@ def stream(
         try:
             while True:
                 while len(pending) < 2 * workers and (task := tasks.next()):
-                    pending[pool.submit(_write, file.descriptor, task, buffers)] = task
+                    pending[pool.submit(_write, file, task, buffers)] = task
                 if not pending:
                     break
                 finished, _ = wait(pending, return_when=FIRST_COMPLETED)
@@ -111,7 +112,7 @@ def stream(
 
 
 def _collect(
-    file: PartialFile,
+    file: Partial,
     placed: Placed,
     slab: Slab,
     lacking: dict[str, _Writing],
@@ -190,7 +191,7 @@ def _require_announced(placed: Placed, unit: Unit, source: Sliceable) -> None:
         raise RuntimeError(f"{leaf.path}: announced {leaf.info}, got {source.shape} {source.dtype}")
 
 
-def _write(descriptor: int, task: _Task, buffers: threading.local) -> Slab:
+def _write(file: Partial, task: _Task, buffers: threading.local) -> Slab:
     info = task.placed.leaf.info
     array = np.asarray(task.opened.source[task.box])  # of no axes numpy gives a scalar
     if array.dtype.name != info.dtype:
@@ -205,7 +206,7 @@ def _write(descriptor: int, task: _Task, buffers: threading.local) -> Slab:
         not_finite += count_not_finite(piece, info.dtype)
         first = task.start + start
         for span in task.placed.spans(first, first + piece.size):
-            write_all(descriptor, piece[span.start - first : span.stop - first], span.offset)
+            file.write(span.file, span.offset, piece[span.start - first : span.stop - first])
     return Slab(task.start, task.start + data.size, total, not_finite)
 
 
@@ -219,24 +220,16 @@ def _arranged(array: Array, buffers: threading.local) -> Array:
     return target
 
 
-def write_all(descriptor: int, data: Array, offset: int) -> None:
-    """Write all bytes at an offset: one call may write fewer."""
-    done = 0
-    while done < data.size:
-        done += os.pwrite(descriptor, data[done:].data, offset + done)
-
-
-def verified(
-    descriptor: int, placed: Sequence[Placed], claimed: Mapping[str, tuple[Slab, ...]]
-) -> dict[str, tuple[Slab, ...]]:
-    """Those leaves of a journal whose bytes in the file have the sums that it says."""
+def verified(file: Partial, placed: Sequence[Placed]) -> dict[str, tuple[Slab, ...]]:
+    """Those leaves of its journal whose bytes in the partial output have the sums that it says."""
     held = np.empty(_PIECE, np.uint8)
+    claimed = file.claimed
     return {
         place.leaf.path: claimed[place.leaf.path]
         for place in placed
         if place.leaf.path in claimed
         and _covers(claimed[place.leaf.path], place.leaf.info.nbytes)
-        and all(_holds(descriptor, place, slab, held) for slab in claimed[place.leaf.path])
+        and all(_holds(file, place, slab, held) for slab in claimed[place.leaf.path])
     }
 
 
@@ -249,13 +242,13 @@ def _covers(slabs: Sequence[Slab], nbytes: int) -> bool:
     return end == nbytes
 
 
-def _holds(descriptor: int, placed: Placed, slab: Slab, held: Array) -> bool:
+def _holds(file: Partial, placed: Placed, slab: Slab, held: Array) -> bool:
     total = 0
     for start in range(slab.start, slab.stop, _PIECE):
         stop = min(start + _PIECE, slab.stop)
         for span in placed.spans(start, stop):
             part = held[span.start - start : span.stop - start]
-            if os.preadv(descriptor, [part.data], span.offset) != part.size:
+            if not file.read(span.file, span.offset, part):
                 return False
         total = check_sum(held[: stop - start], total)
     return total == slab.sum

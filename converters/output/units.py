@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from converters.checkpoint.pytree import Leaf
-from converters.checkpoint.reader import Checkpoint
+from converters.checkpoint.pytree import Leaf, Sliceable
+from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.layers.join import Alone, Concat, Join, Stack
 from converters.layers.layout import Chain, Layout, Merge, Split, chain
 from converters.mapping.leaves import Piece, PlannedLeaf
@@ -26,21 +26,6 @@ SLAB_BYTES = 16 << 20
 # each row of the tensor is not shorter than a few lines of the cache.
 _SLAB_ROWS = 256
 _SLAB_LIMIT = 64 << 20
-
-
-class Sliceable(Protocol):
-    """An array, or what gives parts of one on demand."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its sides."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Its element type."""
-
-    def __getitem__(self, box: Box, /) -> Array:
-        """The part in this box."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +62,8 @@ def leaves_of(
             leaf.info,
             partial(_read_whole, leaf, checkpoint, cast),
             units=partial(planned_units, leaf, checkpoint),
+            open=partial(Joined, leaf, checkpoint),
+            release=partial(_release, checkpoint, [piece.key for piece in leaf.pieces]),
             cast=cast,
         )
         for leaf in planned
@@ -88,6 +75,19 @@ def units_of(leaf: Leaf) -> tuple[Unit, ...]:
     if leaf.units is None:
         return (Unit(0, leaf.info.shape, leaf.read, _nothing),)
     return leaf.units()
+
+
+def part_of(leaf: Leaf, box: Box, name: str) -> Leaf:
+    """A part of a leaf as a leaf of its own, named so; each slice of the box has both ends."""
+    info = TensorInfo(tuple(cut.stop - cut.start for cut in box), leaf.info.dtype)
+
+    def read() -> Array:
+        return np.asarray((leaf.open or leaf.read)()[box])
+
+    def units() -> tuple[Unit, ...]:
+        return (Unit(0, info.shape, read, leaf.release or _nothing),)
+
+    return Leaf(name, info, read, units, cast=leaf.cast)
 
 
 def planned_units(leaf: PlannedLeaf, checkpoint: Checkpoint) -> tuple[Unit, ...]:
@@ -138,9 +138,8 @@ def _nothing() -> None:
 
 
 def _release(checkpoint: Checkpoint, keys: Sequence[str]) -> None:
-    release: Any = getattr(checkpoint, "release", None)  # not every checkpoint holds pages
-    for key in keys if release else ():
-        release(key)
+    for key in keys:
+        checkpoint.release(key)
 
 
 def _take(piece: Piece, checkpoint: Checkpoint) -> Array:

@@ -1,8 +1,9 @@
-"""A pytree into one file: whole or not there, in bounded memory, and resumable."""
+"""A pytree into a file or a folder: whole or not there, in bounded memory, and resumable."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,12 @@ from converters.checkpoint.pytree import Format, Leaf
 from converters.errors import NotFiniteError, OutputError
 from converters.output.digests import digest_leaves
 from converters.output.fingerprint import fingerprint_of
-from converters.output.layouts import FileLayout
+from converters.output.layouts import OutputLayout
 from converters.output.msgpack_layout import msgpack_layout
-from converters.output.partial_file import PartialFile, Slab
-from converters.output.safetensors_layout import safetensors_layout
-from converters.output.stream import Progress, stream, verified, write_all
+from converters.output.orbax_layout import METADATA_NAME, orbax_layout
+from converters.output.partial import Partial, Slab
+from converters.output.safetensors_layout import INDEX_NAME, safetensors_layout, sharded_layout
+from converters.output.stream import Progress, stream, verified
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class WrittenLeaf:
         dtype: its element type.
         nbytes: its size.
         not_finite: how many of its numbers are NaN or infinite.
-        sha256: of its bytes in row-major order; "" unless asked for.
+        sha256: of its bytes in row-major order; "" unless asked for, and of an array in several chunks.
     """
 
     path: str
@@ -76,25 +78,31 @@ def write_pytree(
     resume: bool = False,
     recipe: str = "",
     metadata: Mapping[str, str] | None = None,
+    shard_bytes: int | None = None,
+    cuts: Mapping[str, tuple[int, ...]] | None = None,
     fail_on_not_finite: bool = False,
     digests: bool = False,
     progress: Progress | None = None,
 ) -> Written:
-    """Write a pytree into a file that takes its name only when it is complete and on disk.
+    """Write a pytree into an output that takes its name only when it is complete and on disk.
 
     If the process is killed, or interrupted from the keyboard, a hidden partial file and its journal are left
     (`.NAME.partial`, `.NAME.partial.journal`), which is no pytree to any reader; any error removes them.
 
     Args:
-        output: the file.
+        output: the file or folder.
         leaves: its arrays; `units_of` says how each is read.
-        form: "safetensors" or "msgpack" (flax's).
+        form: "safetensors", "msgpack" (flax's) or "orbax" (a folder).
         overwrite: whether an existing output may be replaced.
         resume: go on with what an interrupted run of the same conversion left, if anything; else that is
             discarded.
         recipe: what determines the values, e.g. the plan and the checkpoint's files (`recipe_of`): a partial
             file of another recipe is not resumed.
         metadata: what a safetensors header says beside `format: flax`.
+        shard_bytes: for safetensors: the output is a folder of files with at most so many bytes of values
+            (an array is in one file always), and their index.
+        cuts: for orbax: leaf → into how many parts each of its axes is cut, so that a device that holds
+            such a part reads nothing else.
         fail_on_not_finite: refuse to complete an output with a NaN or an infinity.
         digests: compute SHA-256 of every leaf, from the bytes in the file (reads it once more).
         progress: called with the bytes done and their total.
@@ -108,20 +116,51 @@ def write_pytree(
     """
     if form not in get_args(Format):
         raise ValueError(f"{form!r} is not one of {get_args(Format)}")
-    require_writable(output, overwrite=overwrite)
-    if form == "safetensors":
-        layout = safetensors_layout(leaves, {"format": "flax", **(metadata or {})})
-    else:
+    if shard_bytes is not None and (form != "safetensors" or shard_bytes <= 0):
+        raise ValueError("a size of shards, above 0, is for safetensors")
+    described = {"format": "flax", **(metadata or {})}
+    if form == "msgpack":
         layout = msgpack_layout(leaves)
+    elif form == "orbax":
+        layout = orbax_layout(leaves, cuts or {})
+    elif shard_bytes is None:
+        layout = safetensors_layout(leaves, described)
+    else:
+        layout = sharded_layout(leaves, described, shard_bytes)
+    return write_layout(
+        output,
+        layout,
+        overwrite=overwrite,
+        resume=resume,
+        recipe=recipe,
+        fail_on_not_finite=fail_on_not_finite,
+        digests=digests,
+        progress=progress,
+    )
+
+
+def write_layout(
+    output: Path,
+    layout: OutputLayout,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    recipe: str = "",
+    fail_on_not_finite: bool = False,
+    digests: bool = False,
+    progress: Progress | None = None,
+) -> Written:
+    """Write an output of any layout; see `write_pytree`."""
+    require_output(output, layout, overwrite=overwrite)
     try:
         fingerprint = fingerprint_of(layout, recipe)
-        file = PartialFile(output, fingerprint, layout.size, resume=resume, anew=overwrite)
+        file = Partial(output, layout, fingerprint, resume=resume, anew=overwrite)
         try:
             written = _fill(file, layout, progress, digests=digests)
             if fail_on_not_finite and written.not_finite:
                 raise NotFiniteError(str(output), [leaf.path for leaf in written.not_finite])
             # Someone may have made the target meanwhile: ask again just before taking its name.
-            require_writable(output, overwrite=overwrite)
+            require_output(output, layout, overwrite=overwrite)
             file.take_name()
         except Exception:
             file.remove()
@@ -136,28 +175,53 @@ def write_pytree(
     return written
 
 
+def require_output(output: Path, layout: OutputLayout, *, overwrite: bool) -> None:
+    """Find out whether an output can take this name.
+
+    A folder is replaced only if it is an output of such a kind itself: one word too few must not cost a user
+    all that is in a folder.
+
+    Raises:
+        OutputError: its folder is missing, or it exists and may not be overwritten.
+    """
+    if not os.path.isdir(output):
+        require_writable(output, overwrite=overwrite)
+    elif not any((output / name).is_file() for name in (INDEX_NAME, METADATA_NAME)):
+        raise OutputError(f"{output} is a folder with something else", "choose another output")
+    elif not layout.is_folder:
+        raise OutputError(f"{output} is a folder", "name a file")
+    elif not overwrite:
+        raise OutputError(
+            f"{output} exists already", "name another output, or overwrite it (--force)"
+        )
+
+
 def _fill(
-    file: PartialFile, layout: FileLayout, progress: Progress | None, *, digests: bool
+    file: Partial, layout: OutputLayout, progress: Progress | None, *, digests: bool
 ) -> Written:
-    done = verified(file.descriptor, layout.placed, file.claimed)
-    for path, slabs in done.items():
-        file.record(path, slabs)
+    done = verified(file, layout.placed)
     slabs_of = stream(file, layout.placed, done, progress)
-    found = digest_leaves(file.descriptor, layout.placed) if digests else {}
+    found = digest_leaves(file, layout.placed) if digests else {}
     # The first bytes of all come last: without them it is no pytree.
-    for offset, text in reversed(layout.frame):
-        write_all(file.descriptor, np.frombuffer(text, np.uint8), offset)
-    os.fsync(file.descriptor)
+    for frame in reversed(layout.frames):
+        file.write(frame.file, frame.offset, np.frombuffer(frame.data, np.uint8))
+    file.sync()
+    counted: Counter[str] = Counter()
+    wholes: dict[str, Leaf] = {}
+    for place in layout.placed:
+        whole = layout.wholes.get(place.leaf.path, place.leaf)
+        wholes[whole.path] = whole
+        counted[whole.path] += sum(slab.not_finite for slab in slabs_of[place.leaf.path])
     leaves = tuple(
         WrittenLeaf(
-            place.leaf.path,
-            place.leaf.info.shape,
-            place.leaf.info.dtype,
-            place.leaf.info.nbytes,
-            sum(slab.not_finite for slab in slabs_of[place.leaf.path]),
-            found.get(place.leaf.path, ""),
+            path,
+            leaf.info.shape,
+            leaf.info.dtype,
+            leaf.info.nbytes,
+            counted[path],
+            found.get(path, ""),
         )
-        for place in layout.placed
+        for path, leaf in wholes.items()
     )
     return Written(
         file.output,

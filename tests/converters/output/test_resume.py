@@ -17,7 +17,7 @@ from converters.errors import CheckpointDamagedError, OutputError
 from converters.layers.layout import Permute
 from converters.mapping.leaves import Piece, PlannedLeaf
 from converters.output import load_pytree, recipe_of, write_pytree
-from converters.output.partial_file import partial_path
+from converters.output.partial import partial_path
 
 ROOT = Path(__file__).resolve().parents[3]
 SIDE = 1024  # 4 MB an array

@@ -1,0 +1,244 @@
+"""An output that is being written, and the journal of what is in it: what `--resume` goes on with.
+
+A file is written under the name `.NAME.partial`, with zeros where its first bytes belong until all else is
+there, so that no reader takes it for a pytree; an output that is a folder likewise, and its index comes last.
+ `.NAME.partial.journal` has a line for each leaf that is written, with sums; after a power cut it may
+claim what never came to the disk, so nothing of it is believed unless the sums of the bytes agree.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from converters.errors import OutputError
+from converters.output.layouts import OutputLayout
+
+_VERSION = 1
+Bytes = np.ndarray[Any, Any]  # uint8
+
+
+@dataclass(frozen=True)
+class Slab:
+    """A stretch of a leaf's bytes that is written.
+
+    Attributes:
+        start: its first byte in the leaf.
+        stop: the byte after its last.
+        sum: its check sum (`converters.output.examine.check_sum`).
+        not_finite: how many of its numbers are NaN or infinite.
+    """
+
+    start: int
+    stop: int
+    sum: int
+    not_finite: int
+
+
+class Partial:
+    """The output under its hidden name, locked against a second conversion to the same output.
+
+    Args:
+        output: the name that it is to take.
+        layout: what is to be in it.
+        fingerprint: of this conversion.
+        resume: whether to keep what an earlier run of it wrote.
+        anew: whether to begin anew where that was another conversion.
+
+    Attributes:
+        output: the name that it is to take.
+        path: the hidden name.
+        claimed: leaf → its slabs, of an earlier run of the same conversion; to be verified.
+        left_over: whether an earlier run's output was there.
+
+    Raises:
+        OutputError: another process is writing it, or what is to be resumed is another conversion's.
+    """
+
+    def __init__(
+        self, output: Path, layout: OutputLayout, fingerprint: str, *, resume: bool, anew: bool
+    ) -> None:
+        self.output = output
+        self.path = partial_path(output)
+        self._journal_path = self.path.with_name(f"{self.path.name}.journal")
+        self._folder = layout.is_folder
+        self._sizes = layout.sizes
+        self.left_over = self.path.exists()
+        self._lock = self._locked()
+        try:
+            head = json.dumps([_VERSION, fingerprint])
+            self.claimed = self._claims(head, anew=anew) if resume else {}
+            if not self.claimed:  # what an earlier run wrote must not show through
+                self._empty()
+            self._prepare()
+            self._journal = self._begin_journal(head)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def write(self, file: str, offset: int, data: Bytes) -> None:
+        """Write bytes at an offset of one of the files."""
+        done = 0
+        with self._opened(file, os.O_WRONLY) as descriptor:
+            while done < data.size:
+                done += os.pwrite(descriptor, data[done:].data, offset + done)
+
+    def read(self, file: str, offset: int, into: Bytes) -> bool:
+        """Read bytes from an offset; whether they were all there."""
+        done = 0
+        with self._opened(file, os.O_RDONLY) as descriptor:
+            while done < into.size:
+                count = os.preadv(descriptor, [into[done:].data], offset + done)
+                if count == 0:
+                    return False
+                done += count
+        return True
+
+    def record(self, path: str, slabs: Sequence[Slab]) -> None:
+        """Note that a leaf is written."""
+        os.write(self._journal, _line(path, slabs))
+
+    def sync(self) -> None:
+        """Bring everything to the disk."""
+        for file in self._sizes:
+            with self._opened(file, os.O_RDONLY) as descriptor:
+                os.fsync(descriptor)
+        for folder in self._folders() if self._folder else ():
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+
+    def take_name(self) -> None:
+        """Give it the output's name; an older output of this name goes."""
+        self._journal_path.unlink()
+        older = self.output.with_name(f".{self.output.name}.replaced")
+        if os.path.isdir(self.output) or (self._folder and os.path.exists(self.output)):
+            delete(older)  # a folder takes no other's place at once
+            self.output.rename(older)
+        self.path.replace(self.output)
+        delete(older)
+
+    def close(self) -> None:
+        """Let go of the files, which stay."""
+        os.close(self._journal)
+        os.close(self._lock)
+
+    def remove(self) -> None:
+        """Delete whatever is left under the hidden names."""
+        delete(self._journal_path)
+        delete(self.path)
+
+    @contextmanager
+    def _opened(self, file: str, flags: int) -> Iterator[int]:
+        if not self._folder:
+            yield self._lock
+            return
+        descriptor = os.open(self.path / file, flags | os.O_CLOEXEC)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _locked(self) -> int:
+        if self._folder != self.path.is_dir():
+            self.remove()  # of the other kind: nothing of it can be used
+        if self._folder:
+            self.path.mkdir(exist_ok=True)
+            lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        else:
+            lock = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever held the lock until now has renamed this very file to the output.
+            moved = not os.path.samestat(os.fstat(lock), os.stat(self.path))
+        except (BlockingIOError, FileNotFoundError):
+            moved = True
+        if moved:
+            os.close(lock)
+            raise OutputError(
+                f"another conversion is writing {self.output} at this moment",
+                "wait for it, or choose another output",
+            )
+        return lock
+
+    def _empty(self) -> None:
+        if not self._folder:
+            os.ftruncate(self._lock, 0)
+            return
+        for path in self.path.iterdir():
+            delete(path)
+
+    def _prepare(self) -> None:
+        """All files at their full sizes, without content where nothing is written yet."""
+        if not self._folder:
+            os.ftruncate(self._lock, self._sizes[""])
+            return
+        for folder in self._folders():
+            folder.mkdir(exist_ok=True)
+        for file, size in self._sizes.items():
+            with self._opened(file, os.O_WRONLY | os.O_CREAT) as descriptor:
+                os.ftruncate(descriptor, size)
+
+    def _folders(self) -> list[Path]:
+        """The folder and those in it, outer ones first."""
+        found = {self.path}
+        for file in self._sizes:
+            found.update(self.path / parent for parent in Path(file).parents)
+        return sorted(found)
+
+    def _begin_journal(self, head: str) -> int:
+        """A journal with the head and what an earlier run claimed; the old one stays until it is whole."""
+        lines = [_line(path, slabs) for path, slabs in self.claimed.items()]
+        fresh = self._journal_path.with_name(f"{self._journal_path.name}.new")
+        fresh.write_bytes(b"".join([f"{head}\n".encode(), *lines]))
+        fresh.replace(self._journal_path)
+        return os.open(self._journal_path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+    def _claims(self, head: str, *, anew: bool) -> Mapping[str, tuple[Slab, ...]]:
+        try:
+            first, *lines = self._journal_path.read_text("utf-8", "replace").splitlines()
+        except (OSError, ValueError):
+            return {}  # no journal: nothing was finished
+        if first != head:
+            if anew:
+                return {}
+            raise OutputError(
+                f"{self.path} is of another conversion (other options, or the checkpoint changed)",
+                "give what it was begun with, or start anew (--force)",
+            )
+        found = {}
+        for line in lines:
+            try:
+                path, rows = json.loads(line)
+                found[str(path)] = tuple(Slab(*map(int, row)) for row in rows)
+            except (ValueError, TypeError):
+                break  # cut off by the interruption
+        return found
+
+
+def _line(path: str, slabs: Sequence[Slab]) -> bytes:
+    row = [path, [[slab.start, slab.stop, slab.sum, slab.not_finite] for slab in slabs]]
+    return f"{json.dumps(row)}\n".encode()
+
+
+def delete(path: Path) -> None:
+    """Delete a file or a folder, if it is there and that can be done."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def partial_path(output: Path) -> Path:
+    """Where an output is while it is being written."""
+    return output.with_name(f".{output.name}.partial")
