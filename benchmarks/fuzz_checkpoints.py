@@ -386,6 +386,7 @@ def _work(channel: Connection, jobs: list[tuple[int, int]], seed: int, canary: P
             try:
                 what, failure = examine(Path(place), chosen.opened), ""
             except BaseException:
+                watching[0] = False
                 what, failure = "failure", traceback.format_exc(limit=-4)
             watching[0] = False
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

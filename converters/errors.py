@@ -22,9 +22,15 @@ class ConversionError(Exception):
 
     def __init__(self, what: str, remedy: str) -> None:
         # Messages of other libraries and file names may hold line breaks; ours is one line always.
-        self.what = " ".join(what.split())
-        self.remedy = " ".join(remedy.split())
+        self.what = _one_line(what)
+        self.remedy = _one_line(remedy)
         super().__init__(f"{self.what}; {self.remedy}")
+
+
+def _one_line(text: str) -> str:
+    """Without line breaks, and with escapes for what a terminal would obey or could not show."""
+    line = " ".join(text.split())
+    return line if line.isprintable() else ascii(line)[1:-1]
 
 
 class CheckpointNotFoundError(ConversionError):
