@@ -16,6 +16,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from converters.layers.entry import Weights
@@ -28,6 +29,7 @@ UNKNOWN = (
 )
 MAYBE = UNKNOWN.replace("its input is", "its input may be").replace("rows", "if so, rows")
 _BATCH = 2
+_WORK = 6000  # modules to run, at most: more than the usual sides are tried in small models only
 _USUAL = (224, 32, 28, 64, 96, 128, 256, 84)
 _LARGER = (112, 144, 150, 160, 192, 200, 227, 240, 299, 300, 320, 384, 416, 448, 512, 1024)
 
@@ -93,7 +95,8 @@ def flattened_inputs(
     suspects = _suspects(model)
     first = convolutions[0]
     blank = None
-    for sides in _inputs(len(first.kernel_size), thorough=bool(suspects)):
+    tries = max(len(_USUAL), _WORK // len(list(model.modules()))) if suspects else len(_USUAL)
+    for sides in islice(_inputs(len(first.kernel_size)), tries):
         try:
             blank = blank or _without_values(model)
             found = _trace(blank, [(_BATCH, first.in_channels, *sides)])
@@ -141,11 +144,8 @@ def _told(
     return told
 
 
-def _inputs(rank: int, *, thorough: bool) -> Iterator[tuple[int, ...]]:
-    """Sides to try: all equal, the usual ones first; many only where it is worth it."""
-    if not thorough:
-        yield from ((side,) * rank for side in _USUAL)
-        return
+def _inputs(rank: int) -> Iterator[tuple[int, ...]]:
+    """Sides to try: all equal, the usual ones first."""
     every = (*_USUAL, *range(1, 129), *_LARGER)
     if rank == 1:
         every = (*_USUAL, *range(1, 1025))

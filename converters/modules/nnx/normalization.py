@@ -61,10 +61,10 @@ class _Norm(nnx.Module):
         if self.track_running_stats:
             share = self.momentum
             if share is None:
-                self.count[...] = self.count[...] + 1
+                self.count.set_value(self.count[...] + 1)
                 share = 1 / self.count[...]
-            self.mean[...] = (1 - share) * self.mean[...] + share * now.running_mean
-            self.var[...] = (1 - share) * self.var[...] + share * now.running_var
+            self.mean.set_value((1 - share) * self.mean[...] + share * now.running_mean)
+            self.var.set_value((1 - share) * self.var[...] + share * now.running_var)
         return normalize(x, now.mean, now.var, self.eps, scale, bias)
 
 

@@ -129,9 +129,9 @@ class SpectralNorm(_Around):
         weight = getattr(self, f"{name}_orig")[...]
         u, v = getattr(self, f"{name}_u"), getattr(self, f"{name}_v")
         if not self.deterministic:
-            u[...], v[...] = jax.lax.stop_gradient(
-                reparametrization.power_iteration(
-                    weight, u[...], v[...], self.steps, self.eps, self.first
-                )
+            new = reparametrization.power_iteration(
+                weight, u[...], v[...], self.steps, self.eps, self.first
             )
+            u.set_value(jax.lax.stop_gradient(new[0]))
+            v.set_value(jax.lax.stop_gradient(new[1]))
         return reparametrization.spectral_norm(weight, u[...], v[...])
