@@ -129,7 +129,7 @@ def printed(original: Ranks, ours: Ranks, gates: Gates) -> Difference | None:
     noisy = gates.floor.printed if gates.floor is not None else frozenset[str]()
     last = max(step.step for record in original.values() for step in record.steps)
     for rank, record in original.items():
-        if found := meters.first_unlike(record.printed, ours[rank].printed, noisy):
+        if found := meters.first_unlike(record.printed, ours[rank].printed, noisy, gates.printed()):
             theirs, mine = found
             message = f"rank {rank} prints {mine.text!r}, in the original {theirs.text!r}"
             return Difference("printed", last, rank, message)

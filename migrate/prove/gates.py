@@ -23,11 +23,14 @@ import math
 from dataclasses import dataclass
 
 from migrate.prove.floor import NoiseFloor
+from migrate.prove.meters import PRINTED_GATE
 
 # Relative to the original's value; measured drift 1e-7 to 4e-7.
 LOSS_GATE = 1e-5
 GRADIENT_GATE = 1e-5
 BFLOAT16_LOSS_GATE = 2e-4
+# Wider than that of `migrate.prove.meters` as the losses' is.
+_PRINTED_IN_BFLOAT16 = PRINTED_GATE * BFLOAT16_LOSS_GATE / LOSS_GATE
 # Relative L2 distance of a parameter, times the square root of the step; measured 1e-8 to 6e-7.
 PARAMETER_GATE = 1e-5
 
@@ -67,6 +70,14 @@ class Gates:
     def final(self, name: str, last: int) -> float:
         """For the relative distance of a weight after the last step; infinite above the ceiling."""
         return _weight(self.floor.final.get(name, 0.0) if self.floor else 0.0, last)
+
+    def printed(self) -> float:
+        """For the relative difference of a printed number, beside the gate of its own."""
+        if self.floor is None:
+            return _PRINTED_IN_BFLOAT16 if self.bfloat16 else 0.0
+        noise = [*(step.values for step in self.floor.steps), *self.floor.final.values()]
+        noisiest = max((one for one in noise if one <= CEILING), default=0.0)
+        return max(MARGIN * noisiest, _PRINTED_IN_BFLOAT16 if self.bfloat16 else 0.0)
 
     def blind(self, optimizer: int, step: int) -> bool:
         """Whether the noise of a step is above the ceiling, so that nothing is judged from it on."""

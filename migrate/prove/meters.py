@@ -13,7 +13,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 # Of the value: a meter sums what is within the gates of losses, over other batches and in another order.
 PRINTED_GATE = 1e-3
@@ -52,6 +51,10 @@ _COUNTED = re.compile(
 _PLACE = "•"
 
 
+# Value, unit of the last digit, gate.
+_Number = tuple[float, float, float]
+
+
 @dataclass(frozen=True)
 class Line:
     """A printed line.
@@ -59,12 +62,12 @@ class Line:
     Attributes:
         key: its text without the numbers that are compared and those left out.
         text: as it was printed.
-        numbers: value, unit of the last digit, gate; in their order.
+        numbers: those that are compared, in their order.
     """
 
     key: str
     text: str
-    numbers: tuple[tuple[float, float, float], ...]
+    numbers: tuple[_Number, ...]
 
 
 def to_output(tell: Callable[[str], None]) -> None:
@@ -114,7 +117,10 @@ def _unit(number: str) -> float:
 
 
 def first_unlike(
-    original: Iterable[str], ours: Iterable[str], noisy: frozenset[str] = frozenset()
+    original: Iterable[str],
+    ours: Iterable[str],
+    noisy: frozenset[str] = frozenset(),
+    gate: float = 0.0,
 ) -> tuple[Line, Line] | None:
     """The first line of the original whose numbers the rewrite prints differently, with the rewrite's.
 
@@ -122,6 +128,7 @@ def first_unlike(
         original: what the original printed.
         ours: what the rewrite printed.
         noisy: keys of lines that are not compared.
+        gate: relative to a number, where that is more than its own gate.
     """
     theirs, mine = _by_key(original), _by_key(ours)
     for key, lines in theirs.items():
@@ -129,7 +136,7 @@ def first_unlike(
         if key in noisy or len(lines) != len(mine.get(key, ())):
             continue
         for line, other in zip(lines, mine[key], strict=True):
-            if not _same(line, other):
+            if not _same(line, other, gate):
                 return line, other
     return None
 
@@ -151,13 +158,14 @@ def _by_key(texts: Iterable[str]) -> dict[str, list[Line]]:
     return found
 
 
-def _same(original: Line, ours: Line) -> bool:
-    return all(map(_near, original.numbers, ours.numbers))
+def _same(original: Line, ours: Line, gate: float = 0.0) -> bool:
+    pairs = zip(original.numbers, ours.numbers, strict=True)
+    return all(_near(theirs, mine, gate) for theirs, mine in pairs)
 
 
-def _near(original: Any, ours: Any) -> bool:
+def _near(original: _Number, ours: _Number, least: float) -> bool:
     (theirs, unit, gate), (mine, other_unit, _) = original, ours
     if theirs == mine or (math.isnan(theirs) and math.isnan(mine)):
         return True
     # Two numbers on both sides of a half round to neighbours: a whole unit of the coarser one.
-    return abs(mine - theirs) <= 1.001 * max(unit, other_unit) + gate * abs(theirs)
+    return abs(mine - theirs) <= 1.001 * max(unit, other_unit) + max(gate, least) * abs(theirs)

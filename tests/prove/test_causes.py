@@ -280,3 +280,12 @@ def test_a_line_that_the_original_prints_differently_each_time_is_no_difference(
     again = printing(final, "score 0.70")
     assert judge_with_floor(original, ours, lambda: original).verdict is Verdict.DIFFERS
     assert judge_with_floor(original, ours, lambda: again).verdict is Verdict.EQUAL
+
+
+def test_a_printed_loss_is_held_to_the_noise_of_the_losses(final: Path) -> None:
+    original, ours = printing(final, "loss 0.5000"), printing(final, "loss 0.5030")
+    (record,) = original.values()
+    noisy = replace(STEP, losses=(0.5, 0.7014))
+    again = {0: replace(record, steps=(noisy,))}
+    assert judge_with_floor(original, ours, lambda: original).verdict is Verdict.DIFFERS
+    assert judge_with_floor(original, ours, lambda: again).verdict is Verdict.EQUAL
