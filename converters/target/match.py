@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
-from converters.target.modules import Family, apart
+from converters.target.modules import COLLECTIONS, Family, apart
 
 # Below this share of common words a name says nothing: measured on the pairs of the tests, where wrong
 # ones (a pooler for a prediction head) are at 0.08 and below and right ones at 0.2 and above.
 _SAYS_NOTHING = 0.15
-_EQUAL = 1e-9
+_EQUAL = 0.02  # nearer than this to each other are two names as good as equally near
+_KINDS = {"dense", "conv", "norm", "embed", "block"}
+_FEW = 8
+_EVERYWHERE = math.log(1.25)  # in four of five names
 
 
 @dataclass(frozen=True)
@@ -113,30 +117,45 @@ def match_whole(
 
 def _best(scores: Mapping[tuple[int, int], float], side: int) -> dict[int, list[int]]:
     """Of each family the nearest on the other side; several if they are equally near."""
-    best: dict[int, tuple[float, list[int]]] = {}
+    top: dict[int, float] = {}
     for pair, score in scores.items():
-        own, other = pair[side], pair[1 - side]
-        top, its = best.get(own, (-1.0, []))
-        if score > top + _EQUAL:
-            best[own] = (score, [other])
-        elif score > top - _EQUAL:
-            its.append(other)
-    return {own: its for own, (_, its) in best.items()}
+        top[pair[side]] = max(score, top.get(pair[side], score))
+    best: dict[int, list[int]] = {}
+    for pair, score in scores.items():
+        if score > top[pair[side]] - _EQUAL:
+            best.setdefault(pair[side], []).append(pair[1 - side])
+    return best
 
 
 def _weights(families: Sequence[Family]) -> dict[str, float]:
     """A word says the more the rarer it is."""
     count = Counter(word for family in families for word in _names(family))
-    return {word: math.log(1 + len(families) / its) for word, its in count.items()}
+    return {word: math.log((1 + len(families)) / its) for word, its in count.items()}
 
 
 def _score(source: Family, target: Family, weights: Mapping[str, float]) -> float:
     """The share of common words, and a little for their order."""
     one, other = _names(source), _names(target)
+    mine, theirs = (_telling(names, weights) for names in (one, other))
+    if mine and theirs and not mine & theirs:
+        return 0.0  # both are called something, and nothing of it is the same
     common = sum(weights[word] for word in one & other)
     share = common / (sum(weights[word] for word in one | other) or 1.0)
     order = SequenceMatcher(None, source.words, target.words, autojunk=False).ratio()
-    return share if not share else share + 0.1 * order
+    # LayerNorm and norm are the same word; where both sides have both, the letters tell.
+    same = _letters(source.name) == _letters(target.name)
+    return share if not share else share + 0.1 * order + (2 * _EQUAL if same else 0.0)
+
+
+def _letters(path: str) -> str:
+    collection, _, rest = path.partition("/")
+    return re.sub(r"[^a-z0-9]", "", (rest if collection in COLLECTIONS else path).lower())
+
+
+def _telling(names: frozenset[str], weights: Mapping[str, float]) -> frozenset[str]:
+    """The words that are not just the kind of a layer or in nearly every name."""
+    many = len(weights) > _FEW
+    return frozenset(word for word in names - _KINDS if not (many and weights[word] < _EVERYWHERE))
 
 
 def _names(family: Family) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from converters.checkpoint.reader import TensorInfo
 from converters.target.words import words_of
@@ -95,14 +96,14 @@ def families(arrays: Mapping[str, TensorInfo]) -> list[Family]:
         inner = rest if collection in COLLECTIONS else path
         module, role = role_of(inner, info.shape)
         modules.setdefault(module, {})[role] = path
-    grouped: dict[
-        tuple[tuple[str, ...], frozenset[str]], dict[tuple[int, ...], dict[str, str]]
-    ] = {}
+    grouped: dict[tuple[Any, ...], dict[tuple[int, ...], dict[str, str]]] = {}
     for module, roles in modules.items():
         words = words_of(module)
-        key = (words.words, frozenset(roles))
+        key: tuple[Any, ...] = (words.words, frozenset(roles))
+        while words.numbers in grouped.get(key, {}):
+            key = (*key, "again")  # two modules of the same words: a family each
         grouped.setdefault(key, {})[words.numbers] = roles
-    return [_family(words, members, arrays) for (words, _), members in grouped.items()]
+    return [_family(key[0], members, arrays) for key, members in grouped.items()]
 
 
 def _family(

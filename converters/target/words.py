@@ -50,6 +50,8 @@ _SYNONYMS = {
     }.items()
     for word in words.split()
 }
+# BERT's kin call the second half of the MLP so.
+_MLP_OUTPUT = re.compile(r"(layers?[_/]\d+)/output(?=/|$)")
 _PROJECTION = {"proj", "projection", "c_proj", "out_proj", "o_proj"}
 
 
@@ -79,7 +81,7 @@ def words_of(path: str) -> Words:
     """
     words: list[str] = []
     numbers: list[int] = []
-    for level in path.split("/"):
+    for level in _MLP_OUTPUT.sub(r"\1/mlp/output", path).split("/"):
         for word in _of_level(level):
             if word.isdigit():
                 words.append("#")
