@@ -1,6 +1,6 @@
-"""Make the pages of the rewrite rules and of the hazards from themselves: docstring and examples.
+"""Make the pages of the rewrite rules, the hazards and the layers from themselves: docstring and examples.
 
-python docs/rule_pages.py           write docs/rules/ and docs/hazards/
+python docs/rule_pages.py           write docs/rules/, docs/hazards/ and docs/weights/layers.md
 python docs/rule_pages.py --check   exit code 1 if a page differs from its rule
 """
 
@@ -11,6 +11,8 @@ import inspect
 import sys
 from dataclasses import replace
 from pathlib import Path
+
+import layer_pages
 
 from migrate.hazards.hazard import Group, Hazard
 from migrate.hazards.rules import all_hazards
@@ -23,6 +25,7 @@ from migrate.views.check import hazard_page
 
 DOCS = Path(__file__).parent
 GUIDE = DOCS / "shims" / "portable.md"
+LAYERS = DOCS / "weights" / "layers.md"
 
 
 def title(rule: Rule) -> str:
@@ -119,10 +122,11 @@ def guide() -> str:
 def main() -> int:
     """Write or check the pages; return the exit code."""
     stale = []
-    if GUIDE.read_text() != guide():
-        stale.append("docs/shims/portable.md")
-        if "--check" not in sys.argv[1:]:
-            GUIDE.write_text(guide())
+    for path, made in ((GUIDE, guide()), (LAYERS, layer_pages.page())):
+        if not path.exists() or path.read_text() != made:
+            stale.append(str(path.relative_to(DOCS.parent)))
+            if "--check" not in sys.argv[1:]:
+                path.write_text(made)
     for folder, pages in all_pages().items():
         written = {path.name: path.read_text() for path in (DOCS / folder).glob("*.md")}
         differ = sorted(

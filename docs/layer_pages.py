@@ -1,0 +1,86 @@
+"""The page of the layers that `migrate weights` knows, from their entries: docstrings, names, layouts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+
+from converters.layers import LayerEntry, entries, reparametrized
+from converters.layers.entry import Weight
+from converters.layers.join import ALONE
+from converters.layers.reparametrized_cases import COMPUTED, EXACT
+from converters.mapping import flatten, paths
+
+HEAD = """\
+# Layers
+
+What `migrate weights` does with each layer of torch.nn, made from the layers' entries by `make docs`. Every
+entry is proven by a forward comparison: torch, linen and nnx give the same output (1e-6 in float32 at the
+highest precision) from the same weights, and the weights come back bit for bit.
+
+A layer that Flax lacks, or has in another form, is in `converters.modules.linen` and in
+`converters.modules.nnx`, under torch's name and with torch's arguments; it takes exactly the weights that are
+written.
+
+Layers without parameters and buffers need no entry. A loss with class weights keeps them as a buffer. Lazy
+layers that were never run, quantised layers and those of `torch.ao` are refused by name.
+
+Layouts read from left to right, as in a mapping file: `transpose(1, 0)` are numpy's axes, `split(1, 3, 4)`
+makes axes of 3 and 4 of axis 1, `merge(0, 3, 4)` undoes that, `flip(0)` reverses, `slice(0, 4, 8)` is a part
+of the torch tensor. Sizes are those of the first case."""
+
+
+def page() -> str:
+    """Return the Markdown page."""
+    families: dict[str, list[LayerEntry]] = {}
+    for entry in sorted(entries().values(), key=lambda entry: entry.kind):
+        families.setdefault(entry.doc, []).append(entry)
+    parts = [HEAD]
+    for doc, family in families.items():
+        parts.append(f"## {', '.join(entry.kind for entry in family)}")
+        parts.append(inspect.cleandoc(doc))
+        parts += _table(next((one for one in family if one.kind.endswith("2d")), family[0]))
+        cases = dict.fromkeys(case.name for entry in family for case in entry.cases)
+        parts.append(f"Compared: {_listed(cases)}.")
+    parts += ["## Weights that a layer computes", _doc(reparametrized)]
+    names = dict.fromkeys(case.name for case in (*EXACT, *COMPUTED))
+    parts.append(f"Compared: {_listed(names)}.")
+    parts += ["## A flattened convolution", _doc(flatten), "## Paths", _doc(paths)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _doc(module: object) -> str:
+    return inspect.cleandoc(module.__doc__ or "")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return "; ".join(name.replace("|", "/") for name in names)
+
+
+def _table(entry: LayerEntry) -> list[str]:
+    """Return the names of an entry's first case that has all its weights."""
+    import torch
+
+    layer = entry.cases[0].torch(torch.nn)
+    held = layer.state_dict()
+    weights = [weight for weight in entry.weights_of(layer) if weight.torch in held]
+    rows = [_row(weight) for weight in weights]
+    rows += [
+        f"| `{name}` | dropped: {reason} | |" for name, reason in entry.dropped if name in held
+    ]
+    if not rows:
+        return []
+    head = [f"| {entry.kind} | Flax | layout |", "|---|---|---|"]
+    return ["\n".join([*head, *rows])]
+
+
+def _row(weight: Weight) -> str:
+    steps = [str(weight.part)] if weight.part else []
+    steps += [str(weight.layout)] if str(weight.layout) != "unchanged" or not steps else []
+    steps += [str(weight.join)] if weight.join != ALONE else []
+    name = f"`{weight.linen}`"
+    if weight.nnx != weight.linen:
+        name += f", nnx `{weight.nnx}`"
+    where = "" if weight.collection == "params" else f" in {weight.collection}"
+    chain = ", ".join(f"`{step}`" for part in steps for step in part.split(" | "))
+    return f"| `{weight.torch}` | {name}{where} | {chain} |"
