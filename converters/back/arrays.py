@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from converters.checkpoint.open import open_checkpoint
 from converters.checkpoint.pytree import Pytree, flatten, load_pytree
 from converters.checkpoint.reader import COPY_AGAIN, Checkpoint, TensorInfo, read_start
 from converters.checkpoint.safetensors_file import SafetensorsFile
@@ -16,6 +17,7 @@ from converters.errors import (
     CheckpointNotFoundError,
     MissingDependencyError,
 )
+from converters.output.safetensors_layout import INDEX_NAME
 
 Array = np.ndarray[Any, Any]
 PytreeLike: TypeAlias = "Path | str | Pytree"
@@ -49,7 +51,7 @@ class Arrays(Checkpoint):
 
 
 def open_arrays(source: PytreeLike) -> Checkpoint:
-    """Open a pytree; a safetensors file is not loaded, each array is read on demand.
+    """Open a pytree; of safetensors, one file or several, each array is read on demand.
 
     Raises:
         CheckpointNotFoundError: nothing is there.
@@ -59,6 +61,8 @@ def open_arrays(source: PytreeLike) -> Checkpoint:
     if isinstance(source, Mapping):
         return Arrays("the pytree", source)
     path = Path(source)
+    if (path / INDEX_NAME).is_file():
+        return open_checkpoint(path / INDEX_NAME)
     if path.is_dir():
         return Arrays(str(path), _read_orbax(path))
     start = read_start(path, 8)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from converters.checkpoint.cast import FLOATING, cast
 from converters.checkpoint.dtypes import numpy_dtype
 from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.errors import MisfitError
@@ -81,14 +82,14 @@ class Restoring:
         first = leaves[0]
         if len(leaves) == 1 and len(first.pieces) == 1 and first.pieces[0].part is None:
             array = first.pieces[0].layout.inverse.apply(self._arrays.read(first.path))
-            return np.asarray(array).astype(wanted, copy=False)
+            return cast_to(np.asarray(array), wanted)
         kept = self._kept.tensors.get(key)
         shape = self._infos[key].shape
-        tensor = np.empty(shape, wanted) if kept is None else np.array(kept).astype(wanted)
+        tensor = np.empty(shape, wanted) if kept is None else np.array(cast_to(kept, wanted))
         for leaf in leaves:
             for piece, value in zip(leaf.pieces, self._pieces(leaf), strict=True):
                 if piece.key == key and value is not None:
-                    piece.put(value.astype(wanted, copy=False), tensor)
+                    piece.put(cast_to(value, wanted), tensor)
         return tensor
 
     def _pieces(self, leaf: PlannedLeaf) -> list[Array | None]:
@@ -112,10 +113,10 @@ class Restoring:
         array = self._arrays.read(leaf.path)
         exact = leaf.read(lambda key: tensors[key])
         # A cast may have been made before the join or after it.
-        cast = leaf.join.apply(
-            [piece.take(tensors[piece.key]).astype(array.dtype) for piece in leaf.pieces]
+        before = leaf.join.apply(
+            [cast_to(piece.take(tensors[piece.key]), array.dtype) for piece in leaf.pieces]
         )
-        return _same(exact.astype(array.dtype), array) or _same(cast.astype(array.dtype), array)
+        return _same(cast_to(exact, array.dtype), array) or _same(before, array)
 
     def _dtype(self, key: str) -> str:
         """The dtype in which a key is given."""
@@ -180,6 +181,14 @@ class Restoring:
         return sum(
             TensorInfo(piece.shape(shape), "bool").size for piece in pieces if piece.key == key
         )
+
+
+def cast_to(array: Array, wanted: np.dtype[Any]) -> Array:
+    """The array in this dtype, rounded as a conversion rounds it; itself if it has it already."""
+    if array.dtype == wanted:
+        return array
+    done = cast(array, wanted.name) if wanted.name in FLOATING else array
+    return done if done.dtype == wanted else done.astype(wanted)
 
 
 def _divided(key: str, changed: list[PlannedLeaf]) -> str:
