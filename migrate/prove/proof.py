@@ -375,6 +375,7 @@ def _failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFail
 
 
 def _last_error(output: str) -> str | None:
-    """The last line of the output that names an exception."""
-    lines = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)\b.*", output, re.M)
+    """The last line of the output that names an exception; torch puts the rank before it."""
+    named = r"^(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)\b.*)"
+    lines = re.findall(named, output, re.M)
     return lines[-1].strip() if lines else None

@@ -133,3 +133,11 @@ def test_both_directions_are_on_the_page(tmp_path: Path) -> None:
     assert text.index("checkpoint in the rewrite</h2>") < text.index("they agree")
     assert text.index("they agree") < text.index("checkpoint in the original</h2>")
     assert "the &lt;file&gt; is not read" in text
+
+
+def test_the_reason_of_a_rank_that_failed() -> None:
+    said = (
+        "[rank1]: Traceback\n[rank1]: KeyError: 'scaler'\nshims: rank 1 of 2 failed (exit code 1)\n"
+    )
+    assert proofs._last_error(said) == "KeyError: 'scaler'"
+    assert proofs._last_error("nothing was said") is None
