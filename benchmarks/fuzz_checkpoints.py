@@ -229,11 +229,45 @@ def damaged(seed: Seed, others: list[Seed], chance: random.Random) -> dict[str, 
     """The files of a checkpoint, one of them damaged once or a few times."""
     files = dict(seed.files)
     name = chance.choice(sorted(files))
-    data = bytearray(files[name])
+    content = files[name]
+    if chance.random() < 0.5:
+        files[name] = bytes(_worked_on(content, others, chance))
+    elif content.startswith(b"PK"):
+        files[name] = _inside_archive(content, others, chance)
+    else:
+        files[name] = _inside_header(content, others, chance)
+    return files
+
+
+def _worked_on(content: bytes, others: list[Seed], chance: random.Random) -> bytearray:
+    data = bytearray(content)
     for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
         chance.choice(KINDS)(data, others, chance)
-    files[name] = bytes(data)
-    return files
+    return data
+
+
+def _inside_archive(content: bytes, others: list[Seed], chance: random.Random) -> bytes:
+    """One member of the archive is damaged, and the archive is right."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(file, "w") as new:
+        names = old.namelist()
+        pickles = [name for name in names if name.endswith("data.pkl")]
+        chosen = chance.choice([*names, *pickles * len(names)])
+        for name in names:
+            member = old.read(name)
+            if name == chosen:
+                member = bytes(_worked_on(member, others, chance))
+            new.writestr(name, member, old.getinfo(name).compress_type)
+    return file.getvalue()
+
+
+def _inside_header(content: bytes, others: list[Seed], chance: random.Random) -> bytes:
+    """The header of safetensors is damaged, and its length is right; other files anywhere."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    if end > len(content):
+        return bytes(_worked_on(content, others, chance))
+    header = bytes(_worked_on(content[8:end], others, chance))
+    return len(header).to_bytes(8, "little") + header + content[end:]
 
 
 def _flip(data: bytearray, _: Any, chance: random.Random) -> None:
