@@ -5,8 +5,7 @@ Values only: which torch_xla function calls which of these is in `shims._replica
 
 from __future__ import annotations
 
-import sys
-import zlib
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import reduce
@@ -14,14 +13,21 @@ from functools import reduce
 import torch
 import torch.distributed as dist
 
-from shims.errors import NotSimulatedError, PeerLostError, RefusedOnTpuError, ReplicasDisagreeError
+from shims import _calls, _refusals
+from shims._calls import Call, at
+from shims._reads import READ_REMEDY
+from shims._watch import Watch
+from shims.errors import RefusedOnTpuError, ReplicasDisagreeError
 
 # As long as torch's own default for gloo: a replica may compile for minutes before it arrives.
 # A replica that ended is noticed at once, by its closed connection.
 _TIMEOUT = timedelta(minutes=30)
 
+# After this a replica that waits asks the others where they are, again and again.
+_SLICE = timedelta(seconds=2)
+
 # A call is described to the other replicas in a message of this fixed size.
-_CALL_BYTES = 512
+_CALL_BYTES, _FIELDS = 1024, 6
 
 _GLOO_OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -54,19 +60,6 @@ _FOLDS: dict[str, _Fold] = {
 }
 
 
-def caller() -> str:
-    """The innermost `file:line` outside torch, torch_xla and the shims; "" inside a backward."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "").partition(".")[0]
-        if module not in {"torch", "torch_xla", "shims", "migrate", "concurrent", "threading"}:
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return ""
-
-
 class Collectives:
     """The collectives of one replica.
 
@@ -78,46 +71,49 @@ class Collectives:
         store: where the replicas meet.
         rank: this replica's ordinal.
         size: the number of replicas.
+        watch: finds out for whom this replica waits.
     """
 
-    def __init__(self, store: dist.Store, rank: int, size: int) -> None:
+    def __init__(self, store: dist.Store, rank: int, size: int, watch: Watch) -> None:
         options = dist.ProcessGroupGloo._Options()
         # The loopback interface: a host name that does not resolve must not matter here.
         options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
         options._timeout = _TIMEOUT
         self.rank = rank
         self.size = size
+        self._watch = watch
+        self._reads = watch.reads
         self._gloo = dist.ProcessGroupGloo(store, rank, size, options)
 
-    def agree(self, call: str, tensors: Sequence[torch.Tensor], groups: Sequence[object]) -> None:
+    def agree(
+        self, operation: str, tensors: Sequence[torch.Tensor], groups: Sequence[object]
+    ) -> Call:
         """Make sure that every replica is in this same call.
 
         Raises:
-            ReplicasDisagreeError: another replica is in another call, or has other shapes.
+            ReplicasDisagreeError: another replica is in another call, has other shapes, or has read
+                something before it that this one has not.
             PeerLostError: another replica has ended.
         """
-        shapes = ", ".join(
-            f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}" for tensor in tensors
+        call = _calls.current(_calls.describe(operation, tensors, groups), self._watch.step)
+        digest, said = self._reads.since()
+        self._reads.begin()
+        fields = (
+            call.wire,
+            "" if call.name == call.wire else call.name,
+            call.place,
+            str(call.step),
+            digest,
+            said,
         )
-        what = f"{call} of {shapes}" + (f" in groups {groups}" if groups else "")
-        if len(what.encode()) > _CALL_BYTES // 2:
-            # Many tensors: their number and a checksum of the whole text stand for the list.
-            what = f"{call} of {len(tensors)} tensors ({_checksum(what):08x})"
-        where = caller()
-        text = f"{what}\0{where}".encode()[:_CALL_BYTES].ljust(_CALL_BYTES, b"\1")
+        text = "\0".join(fields).encode()[:_CALL_BYTES].ljust(_CALL_BYTES, b"\1")
         message = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        calls = []
-        for gathered in self._gather(message, f"{what}{_at(where)}"):
-            received = bytes(gathered.tolist()).rstrip(b"\1").decode(errors="replace")
-            other, _, place = received.partition("\0")
-            calls.append((other, place))
-        for rank, (other, place) in enumerate(calls):
-            if other != calls[0][0]:
-                raise ReplicasDisagreeError(
-                    f"replica 0 is in {calls[0][0]}{_at(calls[0][1])}, "
-                    f"replica {rank} in {other}{_at(place)}",
-                    "every replica must run the same collectives; on a TPU this hangs",
-                )
+        gathered = [_received(item) for item in self._gather(message, call)]
+        calls = {rank: call for rank, (call, _, _) in enumerate(gathered)}
+        self._watch.seen(calls)
+        _expect_one_call(calls)
+        _expect_equal_reads(gathered)
+        return call
 
     def all_reduce(
         self, kind: str, values: Sequence[torch.Tensor], scale: float, groups: list[list[int]]
@@ -125,21 +121,23 @@ class Collectives:
         """Each value reduced over the group, times `scale`.
 
         Raises:
-            RefusedOnTpuError: an unknown reduction.
-            NotSimulatedError: groups that do not hold every replica.
+            RefusedOnTpuError: a reduction, or groups, that the TPU's compiler refuses.
         """
         _known(kind)
-        members = self._members(groups)
-        self.agree(f"all_reduce({kind})", values, groups)
-        return [_scaled(self._reduced(kind, value, members), scale) for value in values]
+        _refusals.expect_lowered("all-reduce", kind, values)
+        _refusals.expect_scalable(scale, values)
+        members = self._members(groups, "AllReduce")
+        call = self.agree(f"all_reduce({kind})", values, groups)
+        return [_scaled(self._reduced(kind, value, members, call), scale) for value in values]
 
     def all_gather(
         self, values: Sequence[torch.Tensor], dim: int, groups: list[list[int]]
     ) -> list[torch.Tensor]:
         """Each value of all replicas of the group, one behind the other along `dim`."""
-        members = self._members(groups)
-        self.agree(f"all_gather(dim={dim})", values, groups)
-        return [torch.cat([self._gather(value)[rank] for rank in members], dim) for value in values]
+        members = self._members(groups, "AllGather")
+        call = self.agree(f"all_gather(dim={dim})", values, groups)
+        gathered = [self._gather(value, call) for value in values]
+        return [torch.cat([each[rank] for rank in members], dim) for each in gathered]
 
     def reduce_scatter(
         self,
@@ -152,16 +150,14 @@ class Collectives:
     ) -> list[torch.Tensor]:
         """This replica's shard, along `dim`, of each value reduced over the group, times `scale`."""
         _known(kind)
-        members = self._members(groups)
-        _same_count("reduce_scatter", shards, members)
-        self.agree(f"reduce_scatter({kind}, dim={dim})", values, groups)
-        return [
-            _scaled(
-                _shard(self._reduced(kind, value, members), dim, members.index(self.rank), shards),
-                scale,
-            )
-            for value in values
-        ]
+        _refusals.expect_lowered("reduce-scatter", kind, values)
+        _refusals.expect_scalable(scale, values)
+        members = self._members(groups, "ReduceScatter")
+        _refusals.expect_shards("reduce_scatter", shards, members)
+        call = self.agree(f"reduce_scatter({kind}, dim={dim})", values, groups)
+        index = members.index(self.rank)
+        reduced = [self._reduced(kind, value, members, call) for value in values]
+        return [_scaled(_shard(value, dim, index, shards), scale) for value in reduced]
 
     def all_to_all(
         self,
@@ -172,11 +168,11 @@ class Collectives:
         groups: list[list[int]],
     ) -> torch.Tensor:
         """Shard i of each replica's value, for this replica i of the group, concatenated."""
-        members = self._members(groups)
-        _same_count("all_to_all", count, members)
-        self.agree(f"all_to_all(split={split_dim}, concat={concat_dim})", [value], groups)
+        members = self._members(groups, "AllToAll")
+        _refusals.expect_shards("all_to_all", count, members)
+        call = self.agree(f"all_to_all(split={split_dim}, concat={concat_dim})", [value], groups)
         index = members.index(self.rank)
-        gathered = self._gather(value)
+        gathered = self._gather(value, call)
         return torch.cat(
             [_shard(gathered[rank], split_dim, index, count) for rank in members], concat_dim
         )
@@ -186,68 +182,143 @@ class Collectives:
 
         Not preceded by `agree`, as torch_xla's send and recv name different pairs in each replica.
         """
-        targets = [target for _, target in pairs]
-        if len(set(targets)) != len(targets):
-            raise ValueError(f"collective_permute: a target occurs twice in {list(pairs)}")
+        _refusals.expect_pairs(pairs, self.size)
         flat = _bytes_of(value)
         received = torch.zeros_like(flat)
-        call = f"collective_permute{_at(caller())}"
-        works = []
+        wire = _calls.describe(f"collective_permute({list(pairs)})", [value], [])
+        call = _calls.current(wire, self._watch.step)
+        works: list[tuple[int, dist.Work]] = []
         for source, target in pairs:
             if source == self.rank == target:
                 received = flat.clone()
             elif source == self.rank:
-                works.append(self._gloo.send([flat], target, 0))
+                works.append((target, self._gloo.send([flat], target, 0)))
             elif target == self.rank:
-                works.append(self._gloo.recv([received], source, 0))
-        for work in works:
-            self._wait(work, call)
+                works.append((source, self._gloo.recv([received], source, 0)))
+        for peer, work in works:
+            # Such work closes the connection when a wait for it runs out.
+            self._wait(_Endless(work), call, [peer])
         return received.view(value.dtype).reshape(value.shape)
 
-    def _members(self, groups: list[list[int]]) -> list[int]:
+    def _members(self, groups: list[list[int]], operation: str) -> list[int]:
         if not groups:
             return list(range(self.size))
-        if sorted(rank for group in groups for rank in group) != list(range(self.size)):
-            raise NotSimulatedError(
-                f"replica groups {groups} leave out some of the {self.size} replicas{_at(caller())}",
-                "name every replica in exactly one group, as XLA asks for",
-            )
+        _refusals.expect_groups(groups, self.size, operation)
         return next(group for group in groups if self.rank in group)
 
-    def _reduced(self, kind: str, value: torch.Tensor, members: list[int]) -> torch.Tensor:
+    def _reduced(
+        self, kind: str, value: torch.Tensor, members: list[int], call: Call
+    ) -> torch.Tensor:
         if len(members) == self.size and kind in _GLOO_OPS and value.dtype in _GLOO_DTYPES:
             options = dist.AllreduceOptions()
             options.reduceOp = _GLOO_OPS[kind]
             result = value.contiguous().clone()
-            self._wait(self._gloo.allreduce([result], options), f"all_reduce{_at(caller())}")
+            self._wait(self._gloo.allreduce([result], options), call)
             return result
         if value.dtype == torch.bool:
             # XLA's add and multiply on predicates are "or" and "and".
             kind = {"sum": "or", "max": "or", "mul": "and", "min": "and"}.get(kind, kind)
-        gathered = self._gather(value)
+        gathered = self._gather(value, call)
         return reduce(_FOLDS[kind], [gathered[rank] for rank in members])
 
-    def _gather(self, value: torch.Tensor, call: str = "all_gather") -> list[torch.Tensor]:
+    def _gather(self, value: torch.Tensor, call: Call) -> list[torch.Tensor]:
         # As bytes, which gloo carries for every dtype.
         flat = _bytes_of(value)
         gathered = [torch.empty_like(flat) for _ in range(self.size)]
         self._wait(self._gloo.allgather([gathered], [flat]), call)
         return [item.view(value.dtype).reshape(value.shape) for item in gathered]
 
-    def _wait(self, work: dist.Work, call: str) -> None:
+    def _wait(
+        self, work: dist.Work | _Endless, call: Call, peers: Sequence[int] | None = None
+    ) -> None:
+        with self._watch.waiting(call, peers) as look:
+            while not self._is_done(work, call):
+                look()
+
+    def _is_done(self, work: dist.Work | _Endless, call: Call) -> bool:
+        """Wait for some seconds."""
+        try:
+            work.wait(_SLICE)
+        except RuntimeError as error:
+            # Completed: with this error, or just after the slice had run out.
+            if work.is_completed() and not work.is_success():
+                raise self._watch.lost(call) from error
+            return work.is_completed()
+        return True
+
+
+class _Endless:
+    """Work of which one wait may end without the work."""
+
+    def __init__(self, work: dist.Work) -> None:
+        self._error: RuntimeError | None = None
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def _run(self, work: dist.Work) -> None:
         try:
             work.wait()
         except RuntimeError as error:
-            raise PeerLostError(
-                f"replica {self.rank} waits in {call}, but another replica has ended",
+            self._error = error
+
+    def wait(self, limit: timedelta) -> None:
+        self._thread.join(limit.total_seconds())
+        if self._error is not None:
+            raise self._error
+        if self._thread.is_alive():
+            raise RuntimeError("not yet")
+
+    def is_completed(self) -> bool:
+        return not self._thread.is_alive()
+
+    def is_success(self) -> bool:
+        return self._error is None
+
+
+def _received(message: torch.Tensor) -> tuple[Call, str, str]:
+    """A replica's call, and what it has read since the one before: a digest, and words."""
+    text = message.numpy().tobytes().rstrip(b"\1").decode(errors="replace")
+    fields = text.split("\0")
+    # A text that was too long lacks the end.
+    wire, name, place, step, digest, said = fields + [""] * (_FIELDS - len(fields))
+    return Call(wire, name or wire, place, int(step or 0)), digest, said
+
+
+def _expect_one_call(calls: dict[int, Call]) -> None:
+    wires = [call.wire for call in calls.values()]
+    most = max(wires, key=wires.count)
+    for rank, call in calls.items():
+        if call.wire != most:
+            waiting = wires.index(most)
+            first, second = calls[waiting], call
+            if first.name == second.name:
+                first, second = first.by_wire(), second.by_wire()
+            raise ReplicasDisagreeError(
+                f"replica {waiting} waits in {first}, which replica {rank} never reaches: "
+                f"it is in {second}",
                 "every replica must run the same collectives; on a TPU this hangs",
-            ) from error
+            )
+
+
+def _expect_equal_reads(gathered: Sequence[tuple[Call, str, str]]) -> None:
+    _, first, _ = gathered[0]
+    for rank, (_, digest, _) in enumerate(gathered):
+        if digest != first:
+            done = {one: gathered[one][2] for one in (0, rank) if gathered[one][2]}
+            reader, said = next(iter(done.items()))
+            other = rank if reader == 0 else 0
+            differs = f", not as replica {other}, which {done[other]}" if other in done else ""
+            raise ReplicasDisagreeError(
+                f"replica {reader} {said}{differs or f', and replica {other} does not'} "
+                f"before the next collective, {gathered[other][0]}",
+                READ_REMEDY,
+            )
 
 
 def _known(kind: str) -> None:
     if kind not in _FOLDS:
         raise RefusedOnTpuError(
-            f"XLA has no reduction {kind!r} ({caller()})",
+            f"XLA has no reduction {kind!r}{at(_calls.caller())}",
             f"one of {', '.join(_FOLDS)}",
             "reduce-op",
         )
@@ -266,19 +337,3 @@ def _shard(value: torch.Tensor, dim: int, index: int, count: int) -> torch.Tenso
         raise ValueError(f"dimension {dim} of {list(value.shape)} is not divisible by {count}")
     width = value.shape[dim] // count
     return value.narrow(dim, index * width, width).contiguous()
-
-
-def _same_count(call: str, count: int, members: list[int]) -> None:
-    if count != len(members):
-        raise NotSimulatedError(
-            f"{call} into {count} shards in a group of {len(members)} replicas{_at(caller())}",
-            "use as many shards as the group has replicas",
-        )
-
-
-def _checksum(text: str) -> int:
-    return zlib.crc32(text.encode())
-
-
-def _at(where: str) -> str:
-    return f" at {where}" if where else " in a backward pass"

@@ -20,7 +20,8 @@ import torch_xla
 from torch_xla._internal import pjrt
 
 from shims import _replica, activate
-from shims.errors import PeerLostError, ReplicaFailedError
+from shims._reads import READ_REMEDY
+from shims.errors import PeerLostError, ReplicaFailedError, ReplicasDisagreeError
 
 # After a failure, the others get this long to say what they were in; then they are killed.
 _GRACE_SECONDS = 3.0
@@ -36,10 +37,21 @@ class _Outcome:
     error: tuple[str, str, str] | None = None
     exit_status: object = None
     peer_lost: bool = False
+    # Since the last collective, of results of collectives: a digest, and the last one in words.
+    reads: tuple[str, str] = ("", "")
 
     @property
     def failed(self) -> bool:
         return self.error is not None or self.exit_status is not None
+
+    @property
+    def ending(self) -> str:
+        """In words, for the replicas that wait for this one."""
+        if self.error is not None:
+            return f"it raised {self.error[0]}: {self.error[1]}"
+        if self.exit_status is not None:
+            return f"it exited with status {self.exit_status!r}"
+        return "its function returned"
 
 
 class _ReplicaTracebackError(Exception):
@@ -62,6 +74,7 @@ def run(size: int, fn: Callable[[], Any], start_method: str) -> dict[int, Any]:
 
     Raises:
         RuntimeError: the XLA runtime is already initialized in this process, as on a TPU.
+        ReplicasDisagreeError: only some replicas read the result of the last collective.
         ReplicaFailedError: a replica raised, or its process died.
     """
     if torch_xla._XLAC._xla_runtime_is_initialized():
@@ -102,10 +115,11 @@ def _replica_main(
     os.environ["MASTER_ADDR"] = "127.0.0.1"
     os.environ["MASTER_PORT"] = str(rendezvous_port)
     os.environ[activate.ONE_MACHINE] = "1"
+    watch = None
     try:
-        _replica.join(rank, size, port)
+        watch = _replica.join(rank, size, port)
         results = pjrt._run_thread_per_device(rank, size, fn, pjrt.initialize_multiprocess)
-        outcome = _Outcome(rank, result=results[rank])
+        outcome = _Outcome(rank, result=results[rank], reads=watch.reads.since())
     except SystemExit as leaving:
         # As in torch_xla's process pool: leaving with a status is not an end like any other.
         outcome = _Outcome(rank, exit_status=0 if leaving.code is None else leaving.code)
@@ -115,6 +129,8 @@ def _replica_main(
             error=(type(error).__name__, str(error), traceback.format_exc()),
             peer_lost=isinstance(error, PeerLostError),
         )
+    if watch is not None:
+        watch.leave(outcome.ending)
     with contextlib.suppress(BrokenPipeError):
         sender.send(outcome)
     sender.close()
@@ -175,9 +191,23 @@ def _results(outcomes: dict[int, _Outcome], size: int) -> dict[int, Any]:
         raise ReplicaFailedError(
             f"{replica} failed: {kind}{': ' if kind else ''}{text}", "all replicas were stopped"
         ) from (_ReplicaTracebackError(trace) if trace else None)
+    _expect_equal_reads(outcomes)
     if any(outcome.exit_status == 0 for outcome in outcomes.values()):
         raise SystemExit(0)
     return {rank: outcome.result for rank, outcome in outcomes.items()}
+
+
+def _expect_equal_reads(outcomes: dict[int, _Outcome]) -> None:
+    """Expect that behind the last collective all replicas have read its result, or none."""
+    ended = [outcome for outcome in outcomes.values() if not outcome.failed]
+    for reader in ended:
+        for other in ended:
+            if reader.reads[0] not in ("", other.reads[0]):
+                raise ReplicasDisagreeError(
+                    f"replica {reader.rank} {reader.reads[1]}, "
+                    f"and replica {other.rank} does not before it ends",
+                    READ_REMEDY,
+                )
 
 
 def _free_port() -> int:

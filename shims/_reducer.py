@@ -27,14 +27,17 @@ from shims._collectives import Collectives
 
 # Fetches tensors from the device, all pending graphs computed at once.
 Fetch = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+# Is told of the tensors on the device that a collective brought.
+Bring = Callable[[Sequence[torch.Tensor]], None]
 
 
-def install(collectives: Collectives, fetch: Fetch) -> None:
+def install(collectives: Collectives, fetch: Fetch, bring: Bring) -> None:
     """Let every DDP of this replica average through `collectives`.
 
     Args:
         collectives: of this replica.
         fetch: brings the gradients to the host.
+        bring: is told of what comes back.
     """
     reductions: weakref.WeakKeyDictionary[DistributedDataParallel, _Reduction] = (
         weakref.WeakKeyDictionary()
@@ -47,7 +50,7 @@ def install(collectives: Collectives, fetch: Fetch) -> None:
         if not _is_bypassed(model):
             return pre_forward(model, *inputs, **kwargs)
         if model not in reductions:
-            reductions[model] = _Reduction(model, collectives, fetch)
+            reductions[model] = _Reduction(model, collectives, fetch, bring)
         if _reduces(model):
             reductions[model].expect_none_left()
         with _reducer_at_rest(model):
@@ -106,10 +109,15 @@ class _Reduction:
     """
 
     def __init__(
-        self, model: DistributedDataParallel, collectives: Collectives, fetch: Fetch
+        self,
+        model: DistributedDataParallel,
+        collectives: Collectives,
+        fetch: Fetch,
+        bring: Bring,
     ) -> None:
         self._collectives = collectives
         self._fetch = fetch
+        self._bring = bring
         self._may_be_unused = model.find_unused_parameters
         names = {id(parameter): name for name, parameter in model.module.named_parameters()}
         self._parameters = [p for p in model._module_parameters if p.requires_grad]
@@ -193,7 +201,9 @@ class _Reduction:
         (total,) = self._collectives.all_reduce("sum", [flat], 1.0, [])
         pieces = total.split([value.numel() for value in values])
         for gradient, piece in zip(gradients, pieces, strict=True):
-            gradient.copy_(piece.view(gradient.shape).to(gradient.device))
+            result = piece.view(gradient.shape).to(gradient.device)
+            self._bring([result])
+            gradient.copy_(result)
 
 
 def _reached_from(output: Any) -> set[int]:

@@ -6,8 +6,6 @@ refuses there (`ReduceOp.AVG`) and what it does not do there (`dist.barrier` wai
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -15,14 +13,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch_xla
-from torch.distributed import distributed_c10d
+from torch_xla.core import xla_model
 
-from shims import _reducer
-from shims._collectives import Collectives, caller
-from shims.errors import NotSimulatedError, RefusedOnTpuError
+from shims import _calls, _reads, _reducer, _refusals, activate
+from shims._collectives import Collectives
+from shims._reads import Reads
+from shims._watch import Watch
+from shims.errors import RefusedOnTpuError
 
 
-def join(rank: int, size: int, port: int, *, serve: bool = False, attempt: int = 0) -> None:
+def join(rank: int, size: int, port: int, *, serve: bool = False, attempt: int = 0) -> Watch:
     """Become replica `rank` of `size`; blocks until all have joined.
 
     Args:
@@ -31,15 +31,44 @@ def join(rank: int, size: int, port: int, *, serve: bool = False, attempt: int =
         port: of the store that the replicas meet in; the launching process serves it.
         serve: this replica serves it.
         attempt: how often the replicas were started before, in the same store.
+
+    Returns:
+        What is to be told how this replica ends.
     """
     os.environ["PJRT_LOCAL_PROCESS_RANK"] = str(rank)
     os.environ["PJRT_LOCAL_PROCESS_COUNT"] = str(size)
     store = dist.TCPStore("127.0.0.1", port, is_master=serve, wait_for_workers=False)
-    collectives = Collectives(dist.PrefixStore(f"shims/{attempt}", store), rank, size)
+
+    def connect() -> dist.Store:
+        client = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+        return dist.PrefixStore(f"shims/watch/{attempt}", client)
+
+    watch = Watch(connect, rank, size)
+    place = dist.PrefixStore(f"shims/{attempt}", store)
+    collectives = Collectives(place, rank, size, watch)
     _patch_topology(rank, size)
-    _patch_collectives(_CLayer(collectives))
-    _reducer.install(collectives, _fetch)
-    _refuse_object_collectives()
+    _patch_collectives(_CLayer(collectives, watch.reads))
+    _count_steps(watch)
+    _reads.watch_reads(watch.reads)
+    _reducer.install(collectives, _fetch, watch.reads.bring)
+    _refusals.refuse_object_collectives()
+    activate.after_import(
+        "torch_xla.distributed.xla_backend", lambda: _refusals.refuse_in_subgroups(size)
+    )
+    return watch
+
+
+def _count_steps(watch: Watch) -> None:
+    # Not `_xla_step_marker`: torch_xla takes a Python function around that one for the cause of the sync.
+    run_closures = xla_model._run_step_closures
+
+    def synchronised() -> Any:
+        watch.reads.synchronised()
+        if _calls.ends_a_step():
+            watch.step += 1
+        return run_closures()
+
+    xla_model._run_step_closures = synchronised
 
 
 def _patch_topology(rank: int, size: int) -> None:
@@ -66,26 +95,31 @@ def _patch_topology(rank: int, size: int) -> None:
     c_layer._xla_get_replication_devices_count = lambda: len(replication)
 
 
+# Before the reads of the program are watched.
+_cpu = torch.Tensor.cpu
+
+
 class _CLayer:
     """The collectives of `torch_xla._XLAC` and `torch.ops._c10d_functional`, argument for argument.
 
     Tokens order collectives within a graph. Here each runs when it is called, so they pass through.
     """
 
-    def __init__(self, collectives: Collectives) -> None:
+    def __init__(self, collectives: Collectives, reads: Reads) -> None:
         self._on_host = collectives
+        self._bring = reads.bring
 
     def all_reduce(
         self, kind: str, value: torch.Tensor, scale: float, groups: Any, pin: bool
     ) -> torch.Tensor:
-        return _back(
+        return self._back(
             self._on_host.all_reduce(kind, _fetch([value]), scale, _lists(groups)), value.device
         )[0]
 
     def all_reduce_inplace(
         self, kind: str, values: Sequence[torch.Tensor], scale: float, groups: Any, pin: bool
     ) -> None:
-        _write(values, self._on_host.all_reduce(kind, _fetch(values), scale, _lists(groups)))
+        self._write(values, self._on_host.all_reduce(kind, _fetch(values), scale, _lists(groups)))
 
     def all_gather(
         self,
@@ -98,7 +132,7 @@ class _CLayer:
         use_global_ids: bool | None = None,
     ) -> torch.Tensor:
         gathered = self._on_host.all_gather(_fetch([value]), dim, _lists(groups))
-        return _back(gathered, value.device)[0]
+        return self._back(gathered, value.device)[0]
 
     def all_gather_out(
         self,
@@ -110,7 +144,7 @@ class _CLayer:
         groups: Any,
         pin: bool,
     ) -> Any:
-        _write([output], self._on_host.all_gather(_fetch([value]), dim, _lists(groups)))
+        self._write([output], self._on_host.all_gather(_fetch([value]), dim, _lists(groups)))
         return token
 
     def all_gather_coalesced(
@@ -123,7 +157,7 @@ class _CLayer:
         pin: bool,
     ) -> list[Any]:
         gathered = self._on_host.all_gather(_fetch(values), dim, _lists(groups))
-        return [*_back(gathered, values[0].device), token]
+        return [*self._back(gathered, values[0].device), token]
 
     def all_gather_coalesced_out(
         self,
@@ -135,7 +169,7 @@ class _CLayer:
         groups: Any,
         pin: bool,
     ) -> Any:
-        _write(outputs, self._on_host.all_gather(_fetch(values), dim, _lists(groups)))
+        self._write(outputs, self._on_host.all_gather(_fetch(values), dim, _lists(groups)))
         return token
 
     def reduce_scatter(
@@ -154,7 +188,7 @@ class _CLayer:
         scattered = self._on_host.reduce_scatter(
             kind, _fetch([value]), scale, dim, shards, _lists(groups)
         )
-        return _back(scattered, value.device)[0], token
+        return self._back(scattered, value.device)[0], token
 
     def reduce_scatter_out(
         self,
@@ -169,7 +203,7 @@ class _CLayer:
         pin: bool,
     ) -> Any:
         values = _fetch([value])
-        _write(
+        self._write(
             [output],
             self._on_host.reduce_scatter(kind, values, scale, dim, shards, _lists(groups)),
         )
@@ -189,7 +223,7 @@ class _CLayer:
         scattered = self._on_host.reduce_scatter(
             kind, _fetch(values), scale, dim, shards, _lists(groups)
         )
-        return [*_back(scattered, values[0].device), token]
+        return [*self._back(scattered, values[0].device), token]
 
     def reduce_scatter_coalesced_out(
         self,
@@ -206,7 +240,7 @@ class _CLayer:
         scattered = self._on_host.reduce_scatter(
             kind, _fetch(values), scale, dim, shards, _lists(groups)
         )
-        _write(outputs, scattered)
+        self._write(outputs, scattered)
         return token
 
     def all_to_all(
@@ -222,7 +256,7 @@ class _CLayer:
         exchanged = self._on_host.all_to_all(
             _fetch([value])[0], split_dim, concat_dim, count, _lists(groups)
         )
-        return exchanged.to(value.device), token
+        return self._back([exchanged], value.device)[0], token
 
     def collective_permute(
         self, value: torch.Tensor, token: Any, pairs: Sequence[Sequence[int]]
@@ -232,19 +266,19 @@ class _CLayer:
     def functional_all_reduce(
         self, value: torch.Tensor, kind: str, group_name: str
     ) -> torch.Tensor:
-        _whole_world(group_name, self._on_host.size)
+        _refusals.expect_world(group_name, self._on_host.size)
         return self.all_reduce(kind, value, 1.0, [], True)
 
     def functional_all_gather(
         self, value: torch.Tensor, group_size: int, group_name: str
     ) -> torch.Tensor:
-        _whole_world(group_name, self._on_host.size)
+        _refusals.expect_world(group_name, self._on_host.size)
         return self.all_gather(value, 0, group_size, [], True)
 
     def functional_reduce_scatter(
         self, value: torch.Tensor, kind: str, group_size: int, group_name: str
     ) -> torch.Tensor:
-        _whole_world(group_name, self._on_host.size)
+        _refusals.expect_world(group_name, self._on_host.size)
         return self.reduce_scatter(kind, value, None, 1.0, 0, group_size, [], True)[0]
 
     def functional_all_to_all(
@@ -254,13 +288,25 @@ class _CLayer:
         input_splits: Sequence[int] | None,
         group_name: str,
     ) -> torch.Tensor:
-        _whole_world(group_name, self._on_host.size)
+        _refusals.expect_world(group_name, self._on_host.size)
         if len({*(output_splits or ()), *(input_splits or ())}) > 1:
             raise RefusedOnTpuError(
-                f"all_to_all_single with unequal splits at {caller()}",
+                f"all_to_all_single with unequal splits{_calls.at(_calls.caller())}",
                 "XLA splits evenly: pad the parts to one size",
             )
         return self.all_to_all(value, None, 0, 0, self._on_host.size, [], True)[0]
+
+    def _back(self, values: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+        results = [value.to(device) for value in values]
+        self._bring(results)
+        return results
+
+    def _write(self, outputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for output, value in zip(outputs, values, strict=True):
+                result = value.to(output.device)
+                self._bring([result])
+                output.copy_(result)
 
 
 def _patch_collectives(layer: _CLayer) -> None:
@@ -280,8 +326,10 @@ def _patch_collectives(layer: _CLayer) -> None:
         "collective_permute",
     ):
         setattr(c_layer, f"_xla_{name}", getattr(layer, name))
-    for name in ("_xla_send", "_xla_recv", "_xla_spmd_all_reduce", "_xla_spmd_reduce_scatter"):
-        setattr(c_layer, name, _not_simulated(name.removeprefix("_xla_")))
+    for name in ("send", "recv"):
+        setattr(c_layer, f"_xla_{name}", _refusals.refuse_send_and_recv(name))
+    for name in ("spmd_all_reduce", "spmd_reduce_scatter"):
+        setattr(c_layer, f"_xla_{name}", _refusals.refuse_spmd(name))
 
     functional = torch.ops._c10d_functional
     functional.all_reduce = layer.functional_all_reduce
@@ -290,74 +338,10 @@ def _patch_collectives(layer: _CLayer) -> None:
     functional.all_to_all_single = layer.functional_all_to_all
 
 
-def _not_simulated(name: str) -> Any:
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise NotSimulatedError(
-            f"xm.{name} at {caller()} is not simulated", "use xm.collective_permute, or a TPU"
-        )
-
-    return refuse
-
-
-def _refuse_object_collectives() -> None:
-    """Objects travel as tensors of a length that differs by rank, which XLA cannot compile.
-
-    https://github.com/pytorch/xla/issues/5492
-    """
-    # What every object collective calls, so that names imported earlier are refused too.
-    for name in ("_object_to_tensor", "_get_object_coll_device"):
-        setattr(distributed_c10d, name, _refusing_xla(getattr(distributed_c10d, name)))
-    # With a device given, those that receive would first wait for those that send.
-    for name in ("broadcast_object_list", "send_object_list", "recv_object_list"):
-        refusing = _refusing_xla(getattr(distributed_c10d, name))
-        setattr(distributed_c10d, name, refusing)
-        setattr(dist, name, refusing)
-
-
-def _refusing_xla(function: Any) -> Any:
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        group = signature.bind(*args, **kwargs).arguments.get("group")
-        if dist.get_backend(group) == "xla":
-            raise RefusedOnTpuError(
-                f"an object collective on the xla group at {caller()}",
-                "use a group made by dist.new_group(backend='gloo')",
-                "object-collectives",
-            )
-        return function(*args, **kwargs)
-
-    return guarded
-
-
-def _whole_world(group_name: str, size: int) -> None:
-    # xm passes "" for all replicas. torch_xla's kernel ignores the name: other groups would
-    # silently be reduced over all replicas.
-    if not group_name:
-        return
-    group = distributed_c10d._resolve_process_group(group_name)
-    if group.size() != size:
-        raise NotSimulatedError(
-            f"a functional collective in a group of {group.size()} of {size} replicas at {caller()}",
-            "torch_xla reduces it over all replicas: pass groups= to the xm function",
-        )
-
-
 def _fetch(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     # All pending graphs at once: fetching one tensor would run its part of the forward again later.
     torch_xla._XLAC._xla_sync_live_tensors("", [], True)
-    return [value.detach().cpu() for value in values]
-
-
-def _back(values: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    return [value.to(device) for value in values]
-
-
-def _write(outputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    with torch.no_grad():
-        for output, value in zip(outputs, values, strict=True):
-            output.copy_(value.to(output.device))
+    return [_cpu(value.detach()) for value in values]
 
 
 def _lists(groups: Any) -> list[list[int]]:

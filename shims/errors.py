@@ -36,15 +36,26 @@ class NotSimulatedError(ShimError):
     """
 
 
-class RefusedOnTpuError(ShimError):
-    """The program does something that torch_xla refuses on a TPU, so the simulation refuses it too.
+class RefusedOnTpuError(ShimError, RuntimeError):
+    """The program does something that torch_xla or the TPU's compiler refuses, so the simulation does too.
 
+    A RuntimeError, as what the compiler refuses is one in torch_xla.
     Remedy: the message names the form that works on a TPU.
     """
 
 
+class WrongOnTpuError(ShimError):
+    """The program asks for something that torch_xla computes wrongly on a TPU, without an error.
+
+    Remedy: the message names the form that torch_xla computes rightly. Some of its functions pay no heed
+    to the process group that they are given.
+    """
+
+
 class ReplicasDisagreeError(ShimError):
-    """Two replicas entered different collectives, or the same one with other shapes or dtypes.
+    """Two replicas are in different collectives, or wait for each other, or only one reads a result.
+
+    The same collective with other shapes or dtypes is a different one.
 
     On a TPU every replica must run the same sequence of collectives: this would hang there.
     Remedy: look for a collective, a save or an optimizer step under a condition that differs

@@ -9,8 +9,14 @@ TPU has inside one graph.
 
 Under torchrun each of its processes is a replica, as on a TPU.
 
-Refused, never computed wrongly: object collectives on the xla group, `xm.send` / `xm.recv`,
-replica groups that leave a replica out, SPMD collectives.
+What a TPU refuses is refused (`shims._refusals`: groups that leave a replica out, reductions of 64 bits
+other than sums, `xm.send`, object collectives), and so is what torch_xla computes wrongly there without
+a word (`dist.reduce` in a sub-group). What would hang there ends within seconds with an error that names
+the replicas, their lines and their steps: other collectives, a replica that ended or waits elsewhere for
+good (`shims._watch`), a result that only some replicas read (`shims._reads`).
+
+Not simulated: the collectives of SPMD, and several machines. docs/shims/simulation.md says what differs
+from a TPU.
 """
 
 from __future__ import annotations

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from migrate.observe.graph_dump import Frame
 from migrate.observe.places import Cause
@@ -88,3 +93,40 @@ def test_each_replica_against_the_first(tmp_path: Path) -> None:
         *(step(rank, 1, sync("a" if rank < 2 else "b", 8 if rank < 2 else 9)) for rank in range(4)),
     )
     assert [found.ranks for found in observed(tmp_path).divergences] == [(0, 2), (0, 3)]
+
+
+SCRIPT = """
+import torch
+import torch.distributed as dist
+import torch_xla
+import torch_xla.distributed.xla_backend
+
+
+def worker(index):
+    dist.init_process_group("xla", init_method="xla://")
+    for step in range(2):
+        rows = 4 + step * dist.get_rank()
+        with torch_xla.step():  # step
+            mean = torch.ones(rows, 2, device="xla").mean()
+            dist.all_reduce(mean)
+
+
+if __name__ == "__main__":
+    torch_xla.launch(worker)
+"""
+
+
+@pytest.mark.xla
+@pytest.mark.long
+def test_a_real_run_with_other_graphs_ends_with_exit_code_1(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    migrate = Path(sys.executable).with_name("migrate")
+    command = [migrate, "run", script, "--json", "--replicas", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)["report"]["divergences"]
+    assert found, done.stdout
+    assert found[0]["ranks"] == [0, 1]
+    assert found[0]["step"] == 2
+    assert all("train.py" in line["file"] for line in found[0]["lines"] if line)

@@ -1,8 +1,10 @@
 """Every collective on N replicas against its value worked out in place; what a TPU refuses too.
 
-Run as `python collectives.py N` with the simulation switched on.
+Run as `python collectives.py N FOLDER` with the simulation switched on.
 """
 
+import functools
+import os
 import sys
 
 import torch
@@ -12,6 +14,9 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.xla_backend
 import torch_xla.runtime as xr
+from checks import refused, same
+from group_collectives import check_coalesced, check_sub_groups
+from training_collectives import check_saving, check_sync_batch_norm, check_training
 
 DTYPES = (
     torch.float32,
@@ -26,23 +31,6 @@ DTYPES = (
 )
 
 
-def same(name, got, want):
-    want = torch.as_tensor(want)
-    got = got.detach().cpu()
-    if got.dtype != want.dtype or not torch.equal(got, want):
-        raise AssertionError(f"{name}: {got.dtype} {got}, not {want.dtype} {want}")
-
-
-def refused(name, errors, call):
-    try:
-        call()
-    except errors as error:
-        if xr.global_ordinal() == 0:
-            sys.stdout.write(f"refused {name}: {type(error).__name__}: {error}\n")
-        return
-    raise AssertionError(f"{name} was accepted")
-
-
 def check_topology(rank, n):
     assert rank == xr.global_ordinal() == xr.local_ordinal() == xr.process_index()
     assert rank == dist.get_rank()
@@ -54,6 +42,7 @@ def check_topology(rank, n):
 def check_dtypes(rank, n):
     for dtype in DTYPES:
         values = torch.stack([torch.tensor([r + 1, 2 * r], dtype=dtype) for r in range(n)])
+        wide = dtype in (torch.int64, torch.float64)
         for op, want in (
             (dist.ReduceOp.SUM, values.sum(0, dtype=dtype)),
             (dist.ReduceOp.PRODUCT, values.prod(0, dtype=dtype)),
@@ -61,8 +50,21 @@ def check_dtypes(rank, n):
             (dist.ReduceOp.MIN, values.amin(0)),
         ):
             value = values[rank].to("xla")
+            if wide and op != dist.ReduceOp.SUM:
+                reduce = functools.partial(dist.all_reduce, value, op)
+                refused(f"{op} of {dtype}", RuntimeError, reduce)
+                continue
             dist.all_reduce(value, op=op)
             same(f"{op} of {dtype}", value, want)
+    for op, want in ((dist.ReduceOp.BAND, 4), (dist.ReduceOp.BOR, 7 if n > 1 else 4)):
+        value = torch.tensor([4 + (rank % 2) * 3], dtype=torch.int32, device="xla")
+        dist.all_reduce(value, op=op)
+        same(f"{op} of int32", value, torch.tensor([want], dtype=torch.int32))
+    value = torch.ones(1, device="xla")
+    refused("BAND of float", RuntimeError, lambda: dist.all_reduce(value, dist.ReduceOp.BAND))
+    refused("BXOR", NotImplementedError, lambda: dist.all_reduce(value, dist.ReduceOp.BXOR))
+    whole = torch.ones(1, dtype=torch.int32, device="xla")
+    refused("half of an integer", Exception, lambda: xm.all_reduce("sum", whole, scale=0.5))
     for op, want in (
         (dist.ReduceOp.MAX, [True, True, False]),
         (dist.ReduceOp.MIN, [False, True, False]),
@@ -96,6 +98,15 @@ def check_torch_distributed(rank, n):
     out = torch.empty(n, device="xla")
     dist.all_to_all_single(out, torch.arange(float(n), device="xla") + 10 * rank)
     same("all_to_all_single", out, torch.tensor([rank + 10.0 * r for r in range(n)]))
+    outs = [torch.empty(2, device="xla") for _ in range(n)]
+    dist.all_to_all(outs, [torch.full((2,), 10.0 * rank + r, device="xla") for r in range(n)])
+    same("all_to_all", torch.stack(outs)[:, 1], torch.tensor([rank + 10.0 * r for r in range(n)]))
+    stacked = torch.empty(n, 3, device="xla")
+    dist.all_gather_into_tensor(stacked, value)
+    same("all_gather_into_tensor, stacked", stacked, torch.stack(on_host))
+    works = [dist.all_reduce(out := value.clone(), async_op=True)]
+    works[0].wait()
+    same("all_reduce, async", out, sum(on_host))
     out = value.clone()
     dist.reduce(out, dst=0)
     same("reduce", out, sum(on_host) if rank == 0 else on_host[rank])
@@ -113,6 +124,14 @@ def check_torch_distributed(rank, n):
         out = torch.empty(3, device="xla")
         dist.recv(out, 0)
         same("send and recv", out, on_host[0])
+    # Around the ring, in pairs: each sends to the next one and receives from the one before.
+    received = torch.empty(3, device="xla")
+    for sender in range(n):
+        if rank == sender:
+            dist.isend(value, (sender + 1) % n).wait()
+        if rank == (sender + 1) % n:
+            dist.irecv(received, sender).wait()
+    same("isend and irecv", received, on_host[(rank - 1) % n])
     everyone = dist.group.WORLD
     same("functional all_reduce", funcol.all_reduce(value, "sum", everyone), sum(on_host))
     gathered = funcol.all_gather_tensor(value, 0, everyone)
@@ -172,17 +191,6 @@ def check_xm(rank, n):
     assert payloads == [bytes([r] * (r + 1)) for r in range(n)]
     assert xm.mesh_reduce("sum", float(rank), sum) == sum(range(n))
 
-    torch.manual_seed(rank)
-    model = torch.nn.Linear(2, 1, bias=False).to("xla")
-    xm.broadcast_master_param(model)
-    before = model.weight.detach().cpu()
-    torch.manual_seed(0)
-    same("xm.broadcast_master_param", model.weight, torch.nn.Linear(2, 1, bias=False).weight)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    model(torch.full((1, 2), float(rank + 1), device="xla")).sum().backward()
-    xm.optimizer_step(optimizer, barrier=True)
-    same("xm.optimizer_step", model.weight, before - (n + 1) / 2)
-
 
 def check_refusals(rank, n):
     value = torch.ones(n, device="xla")
@@ -212,31 +220,61 @@ def check_refusals(rank, n):
     splits = [2, 0] + [1] * (n - 2)
     out = torch.empty(n, device="xla")
     refused("splits", AssertionError, lambda: dist.all_to_all_single(out, value, splits, splits))
-    refused("xm.send", Exception, lambda: xm.send(value, 1))
-    refused(
-        "incomplete groups", Exception, lambda: xm.all_reduce(xm.REDUCE_SUM, value, groups=[[0]])
-    )
+    refused("xm.send", RuntimeError, lambda: xm.send(value, 1))
+    refused("xm.recv", RuntimeError, lambda: xm.recv(value, 1))
+    for name, groups in (
+        ("incomplete groups", [[0]]),
+        ("a replica twice", [[0, 1], [1, *range(2, n)]]),
+        ("a strange replica", [[0, n]]),
+    ):
+        reduce = functools.partial(xm.all_reduce, xm.REDUCE_SUM, value, groups=groups)
+        refused(name, RuntimeError, reduce)
+    wrong = functools.partial(xm.all_to_all, value, 0, 0, n + 1)
+    refused("another number of parts", RuntimeError, wrong)
+    for name, pairs in (("a source twice", [[0, 0], [0, 1]]), ("a target twice", [[0, 1], [1, 1]])):
+        permute = functools.partial(xm.collective_permute, value, pairs)
+        refused(name, RuntimeError, permute)
     # A barrier of the xla group waits for nobody: one rank alone may call it.
     if rank == 0:
         dist.barrier()
 
 
-def main(rank, n):
+def check_reads_of_one_replica(rank):
+    """What a sync has computed, and what needs no collective, one replica may read alone."""
+    value = torch.ones(3, device="xla")
+    dist.all_reduce(value)
+    local = torch.ones(2, device="xla") * 3
+    if rank == 0:
+        assert local.sum().item() == 6
+    torch_xla.sync()
+    if rank == 0:
+        assert f"{value} {value.sum().item()}"
+        xm.save({"value": value}, os.devnull)
+    dist.all_reduce(value)
+
+
+def main(rank, n, folder):
     dist.init_process_group("xla", init_method="xla://")
     check_topology(rank, n)
     check_dtypes(rank, n)
     check_torch_distributed(rank, n)
     check_groups(rank, n)
+    check_sub_groups(rank, n)
+    check_coalesced(rank, n)
     check_xm(rank, n)
+    check_training(rank, n)
+    check_saving(rank, n, folder)
+    check_sync_batch_norm(rank, n)
+    check_reads_of_one_replica(rank)
     check_refusals(rank, n)
     if rank == 0:
         sys.stdout.write(f"all collectives are right on {n} replicas\n")
 
 
 if __name__ == "__main__":
-    replicas = int(sys.argv[1])
+    replicas, folder = int(sys.argv[1]), sys.argv[2]
     try:
-        torch_xla.launch(main, args=(replicas,), nprocs=replicas)
+        torch_xla.launch(main, args=(replicas, folder), nprocs=replicas)
     except TypeError as error:
         sys.stdout.write(f"refused nprocs: {error}\n")
-    torch_xla.launch(main, args=(replicas,))
+    torch_xla.launch(main, args=(replicas, folder))
