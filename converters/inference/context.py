@@ -54,8 +54,22 @@ class Context:
         """Whether a layer is certainly of this kind, anywhere in the checkpoint."""
         return self.certain[""][kind] > 0 if "" in self.certain else False
 
+    @property
+    def widths(self) -> frozenset[int]:
+        """How many channels flow through the model: the lengths of its norms, what its Linears take."""
+        if not self._widths:
+            found = {0}  # never a width, so that it is looked for once
+            for group in self.groups.values():
+                weight, bias = group.shape("weight"), group.shape("bias")
+                if weight and len(weight) == 1:
+                    found.add(weight[0])
+                elif weight and len(weight) == 2 and bias == weight[:1] != weight[1:]:
+                    found.add(weight[1])
+            self._widths.update(found)
+        return frozenset(self._widths)
+
     def norm_of(self, path: str) -> int | None:
-        """The number of channels of the BatchNorm that a convolution goes into; None if no name says so.
+        """The number of channels of the norm that a convolution goes into; None if no name says so.
 
         Of its siblings, the next of a numbered row (`net.0`, `net.1`), the one of its number (`conv2`,
         `bn2`), or the only one beside the only convolution. The order of keys says nothing, since
@@ -63,7 +77,7 @@ class Context:
         """
         above, _, name = path.rpartition(".")
         beside = self._children[above]
-        norms = [it for it in beside if "running_mean" in self._child(above, it).tensors]
+        norms = [it for it in beside if self._channels(above, it) is not None]
         if name.isdecimal():
             norms = [it for it in norms if it == str(int(name) + 1)]
         elif number := _numbers(name):
@@ -71,10 +85,13 @@ class Context:
         else:
             kernels = [it for it in beside if len(self._child(above, it).shape("weight") or ()) > 2]
             norms = norms if kernels == [name] else []
-        if len(norms) != 1:
-            return None
-        shape = self._child(above, norms[0]).tensors["running_mean"].shape
-        return shape[0] if len(shape) == 1 else None
+        return self._channels(above, norms[0]) if len(norms) == 1 else None
+
+    def _channels(self, above: str, name: str) -> int | None:
+        """Of a norm, one with running statistics or with a scale of one axis."""
+        group = self._child(above, name)
+        shape = group.shape("running_mean") or group.shape("weight")
+        return shape[0] if shape and len(shape) == 1 else None
 
     def _child(self, above: str, name: str) -> Group:
         return self.groups[f"{above}.{name}" if above else name]
@@ -84,6 +101,7 @@ class Context:
             above, _, name = path.rpartition(".")
             self._children[above].append(name)
 
+    _widths: set[int] = field(init=False, default_factory=set, repr=False)
     _children: dict[str, list[str]] = field(
         init=False, default_factory=lambda: defaultdict(list), repr=False
     )

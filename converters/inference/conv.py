@@ -5,7 +5,7 @@ from __future__ import annotations
 from converters.inference.context import Context
 from converters.inference.groups import Group
 from converters.inference.guess import PARAMETER, Guess, ambiguous, certain, likely
-from converters.inference.words import INWARD_WORDS, UPWARD_WORDS, own_name, words
+from converters.inference.words import DECODER_WORDS, INWARD_WORDS, UPWARD_WORDS, own_name, words
 
 CONV = "Conv"
 TRANSPOSED = "ConvTranspose"
@@ -61,15 +61,18 @@ def _open(group: Group, context: Context, weight: tuple[int, ...], *, biased: bo
     following = context.norm_of(group.path)
     if following is not None and first != second:
         if following == first:
-            return likely(conv, f"its BatchNorm has {first} channels")
+            return likely(conv, f"its norm has {first} channels")
         if following == second:
-            what = f"its BatchNorm has {second} channels, as if it were transposed"
+            what = f"its norm has {second} channels, as if it were transposed"
             return ambiguous(what, conv, transposed)
     if _upward(group.path):
         what = "shapes allow both, the name speaks of going up"
         return ambiguous(what, conv, transposed)
     if alike[conv]:
         return likely(conv, f"other {own_name(group.path)} are {conv} by their shapes")
+    if _numbered_only(group.path) and DECODER_WORDS & set(words(group.path)):
+        what = "shapes allow both, and it is a layer of a decoder known by its number only"
+        return ambiguous(what, conv, transposed)
     inward = bool(INWARD_WORDS & set(words(group.path)))
     if all(side % 2 == 0 for side in kernel) and not inward and second != 1:
         if context.probably(group.path, conv):
@@ -83,3 +86,9 @@ def _upward(path: str) -> bool:
     """Whether one of the last two parts of a path speaks of an output larger than its input."""
     parts = [part for part in path.split(".") if not part.isdigit()][-2:]
     return any(UPWARD_WORDS & set(words(part)) for part in parts)
+
+
+def _numbered_only(path: str) -> bool:
+    """Whether no name, but a number, tells a layer from others: `decoder.3`, unlike `convs.3`."""
+    named = any(word.startswith("conv") for word in words(own_name(path)))
+    return path.rpartition(".")[2].isdecimal() and not named

@@ -12,6 +12,7 @@ from converters.inference.words import (
     own_name,
     says_embedding,
     says_linear,
+    says_lookup,
 )
 
 
@@ -72,7 +73,12 @@ def _by_name(group: Group, context: Context) -> Guess:
         for other in context.shared.get(group.key("weight"), ())
         if says_linear(own_name(other.rpartition(".")[0]))
     )
+    rows, columns = group.shape("weight") or (0, 0)
     if embedding and not linear:
+        looked_up = tied or says_lookup(name) or columns in context.widths
+        if rows in context.widths and not looked_up:
+            what = f"the name {name}; but its rows, {rows}, are as many as the model has channels"
+            return ambiguous(what, "Embedding", "Linear")
         also = f", tied to {tied[0]}" if tied else ""
         return likely("Embedding", f"the name {name}, no bias{also}")
     if tied:

@@ -55,6 +55,8 @@ UPWARD_WORDS = _set(
     "transpose transposed trans convt convtr tconv convtranspose unpool upblock upblocks resize "
     "decode generator synthesis scale"
 )
+# What gives an image or a wave.
+DECODER_WORDS = _set("decoder dec generator gen vocoder synthesizer netg")
 # Where an image, a spectrogram or a wave comes in.
 INWARD_WORDS = _set(
     "patch patches patchify stem embed embedding embeddings embedder encoder downsample down"
@@ -93,6 +95,11 @@ def ends_linear(name: str) -> bool:
 def ends_embedding(name: str) -> bool:
     """Whether what a name says last is an Embedding, and it names no matrix before."""
     return _last_word(name) in EMBEDDING_WORDS and not MATRIX_WORDS & set(words(name))
+
+
+def says_lookup(name: str) -> bool:
+    """Whether a name speaks of something discrete that is looked up."""
+    return name.lower() in EMBEDDING_NAMES or bool(LOOKUP_WORDS & set(words(name)))
 
 
 def _last_word(name: str) -> str:
