@@ -184,6 +184,24 @@ class TargetError(ConversionError):
     """
 
 
+class ShardingError(ConversionError):
+    """The mesh or the sharding rules are not valid, or do not fit the arrays.
+
+    All that is wrong is in `problems`, those of the rules' file with their lines; the message shows the first
+    few.
+
+    Remedy: a mesh is `data=4,model=2`; a rule is a regular expression and, for each axis of the arrays whose
+    paths it matches, the mesh axis to cut it along, several of them, or null. The sides must be divisible.
+    """
+
+    SHOWN = 5
+
+    def __init__(self, problems: Sequence[str], remedy: str) -> None:
+        more = f" and {len(problems) - self.SHOWN} more" if len(problems) > self.SHOWN else ""
+        super().__init__(f"{'; '.join(problems[: self.SHOWN])}{more}", remedy)
+        self.problems = tuple(problems)
+
+
 class RefusedKeysError(ConversionError):
     """Some keys have no place in the model, or the model needs keys that are not there.
 

@@ -93,3 +93,16 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         path = f"{prefix}{name}"
         flat |= flatten(value, f"{path}/") if isinstance(value, Mapping) else {path: value}
     return flat
+
+
+def with_positions(tree: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The tree with numbers for keys that are digits: positions of lists, in nnx's names."""
+    return {
+        _position(name): with_positions(node) if isinstance(node, Mapping) else node
+        for name, node in tree.items()
+    }
+
+
+def _position(name: Any) -> Any:
+    is_number = isinstance(name, str) and name.isdecimal() and name.isascii()
+    return int(name) if is_number else name

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from converters.checkpoint.open import open_checkpoint
-from converters.checkpoint.pytree import Pytree, nest
+from converters.checkpoint.pytree import Pytree, nest, with_positions
 from converters.checkpoint.reader import COPY_AGAIN, read_start
 from converters.checkpoint.safetensors_file import SafetensorsFile
 from converters.errors import CheckpointDamagedError, MissingDependencyError
@@ -22,11 +22,11 @@ def load_pytree(path: Path | str) -> Pytree:
     """Read a pytree that `write_pytree` wrote: `{"params": {…}, "batch_stats": {…}}`, numpy leaves.
 
     The format is told by the content. The arrays are copies, so the file may change afterwards. The positions
-    of lists are numbers where the file is said to have the names of nnx, as `nnx.State` has them.
+    of lists are numbers where its metadata says `api: nnx`, as `nnx.State` has them.
 
     Raises:
         CheckpointNotFoundError: nothing is there.
-        CheckpointDamagedError: empty, truncated, or neither safetensors nor msgpack, nor a folder of a pytree.
+        CheckpointDamagedError: empty, truncated, or neither safetensors nor msgpack, nor a folder of one.
         MissingDependencyError: it is msgpack and flax is not installed, or orbax and that is not.
     """
     path = Path(path)
@@ -37,7 +37,7 @@ def load_pytree(path: Path | str) -> Pytree:
     if _LENGTH_BYTES + int.from_bytes(start, "little") <= path.stat().st_size:
         file = SafetensorsFile(path)
         tree = nest((key, file.read(key).copy()) for key in file.infos)
-        return with_positions(tree) if metadata_of(path).get("names") == "nnx" else tree
+        return with_positions(tree) if metadata_of(path).get("api") == "nnx" else tree
     serialization = flax_serialization(path)
     try:
         tree = serialization.msgpack_restore(path.read_bytes())
@@ -57,7 +57,7 @@ def _load_folder(folder: Path) -> Pytree:
         checkpoint = open_checkpoint(index)
         tree = nest((key, checkpoint.read(key).copy()) for key in checkpoint.infos)
         described = json.loads(index.read_text("utf-8")).get("metadata", {})
-        return with_positions(tree) if described.get("names") == "nnx" else tree
+        return with_positions(tree) if described.get("api") == "nnx" else tree
     if not (folder / METADATA_NAME).is_file():
         raise CheckpointDamagedError(
             f"{folder} is not a pytree: neither {INDEX_NAME} nor {METADATA_NAME} is in it",
@@ -87,19 +87,6 @@ def metadata_of(path: Path) -> Mapping[str, str]:
         header = json.loads(file.read(int.from_bytes(file.read(_LENGTH_BYTES), "little")))
     found: Mapping[str, str] = header.get("__metadata__", {})
     return found
-
-
-def with_positions(tree: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The tree with numbers for keys that are digits: positions of lists, in nnx's names."""
-    return {
-        position(name): with_positions(node) if isinstance(node, Mapping) else node
-        for name, node in tree.items()
-    }
-
-
-def position(name: Any) -> Any:
-    """The number that a part of a path is in nnx, or the part itself."""
-    return int(name) if isinstance(name, str) and name.isdecimal() and name.isascii() else name
 
 
 def flax_serialization(path: Path) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.pytree import Leaf, nest
+from converters.checkpoint.pytree import Leaf, nest, with_positions
 from converters.output.layouts import FileLayoutBuilder, OutputLayout, Stretch
 
 # flax.serialization.MAX_CHUNK_SIZE
@@ -20,10 +20,19 @@ CHUNK_BYTES = 2**30
 _NDARRAY = 1  # flax.serialization._MsgpackExtType.ndarray
 
 
-def msgpack_layout(leaves: Sequence[Leaf], *, chunk_bytes: int = CHUNK_BYTES) -> OutputLayout:
-    """The file that holds these leaves; `chunk_bytes` is flax's, but for tests."""
+def msgpack_layout(
+    leaves: Sequence[Leaf], *, positions: bool = False, chunk_bytes: int = CHUNK_BYTES
+) -> OutputLayout:
+    """The file that holds these leaves.
+
+    Args:
+        leaves: the arrays.
+        positions: whether parts of paths that are digits are numbers, as in nnx.
+        chunk_bytes: flax's, but for tests.
+    """
     file = FileLayoutBuilder()
-    _add(file, nest((leaf.path, leaf) for leaf in leaves), chunk_bytes)
+    tree = nest((leaf.path, leaf) for leaf in leaves)
+    _add(file, with_positions(tree) if positions else tree, chunk_bytes)
     return file.built()
 
 
@@ -32,8 +41,8 @@ def _add(file: FileLayoutBuilder, node: Any, chunk_bytes: int) -> None:
         _add_leaf(file, node, chunk_bytes)
         return
     file.add(_map(len(node)))
-    for name in sorted(node):
-        file.add(_text(name))
+    for name in sorted(node, key=lambda name: (isinstance(name, str), name)):
+        file.add(_text(name) if isinstance(name, str) else _integer(name))
         _add(file, node[name], chunk_bytes)
 
 

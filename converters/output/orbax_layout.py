@@ -2,9 +2,9 @@
 
 It is what `orbax.checkpoint.PyTreeCheckpointHandler(use_ocdbt=False)` writes (0.12), but without compression:
 a chunk's file is its bytes in row-major order, so that it is written as any other stretch, with no array
-whole in memory and no need of orbax. StandardCheckpointer and PyTreeCheckpointer read it, as numpy arrays, or onto
-a mesh where the target says so; then each device reads only its own chunks if the array was cut as the mesh
-cuts it.
+whole in memory and no need of orbax. StandardCheckpointer and PyTreeCheckpointer read it, as numpy arrays,
+or onto a mesh where the target says so; then each device reads only its own chunks if the array was cut as
+the mesh cuts it.
 """
 
 from __future__ import annotations

@@ -98,7 +98,8 @@ def write_pytree(
             discarded.
         recipe: what determines the values, e.g. the plan and the checkpoint's files (`recipe_of`): a partial
             file of another recipe is not resumed.
-        metadata: what a safetensors header says beside `format: flax`.
+        metadata: what a safetensors header says beside `format: flax`; with `api: nnx` parts of paths that
+            are digits are positions of lists, which `load_pytree` gives as numbers.
         shard_bytes: for safetensors: the output is a folder of files with at most so many bytes of values
             (an array is in one file always), and their index.
         cuts: for orbax: leaf → into how many parts each of its axes is cut, so that a device that holds
@@ -120,7 +121,7 @@ def write_pytree(
         raise ValueError("a size of shards, above 0, is for safetensors")
     described = {"format": "flax", **(metadata or {})}
     if form == "msgpack":
-        layout = msgpack_layout(leaves)
+        layout = msgpack_layout(leaves, positions=described.get("api") == "nnx")
     elif form == "orbax":
         layout = orbax_layout(leaves, cuts or {})
     elif shard_bytes is None:

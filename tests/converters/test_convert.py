@@ -238,8 +238,8 @@ def test_wrong_arguments(folder, refused):
         convert_to_pytree(state, model=nn.Linear)
     with refused(NotAStateDictError, "for files"):
         convert_to_pytree(state, model=nn.Linear(2, 3), key="model")
-    with pytest.raises(ValueError, match="'orbax' is not one of"):
-        convert("net.pt", model="net.py:Net", format="orbax")
+    with pytest.raises(ValueError, match="'gguf' is not one of"):
+        convert("net.pt", model="net.py:Net", format="gguf")
 
 
 def test_in_memory_and_on_disk_are_the_same(folder):
