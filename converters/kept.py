@@ -6,7 +6,7 @@
 It holds, as metadata, every key of the checkpoint in its order, under the name that the file had, with its
 shape, dtype and ties, and the arrays of the pytree with the pieces that they are made from, in the text forms
 of `converters.layers.text`. As tensors it holds what is in no array (`num_batches_tracked`) and what an array
-does not determine (two biases that Flax keeps as their sum).
+does not determine (two biases that Flax keeps as their sum; what a weight was computed from, and it).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from converters.back.safetensors_output import Entry, write_safetensors
 from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.checkpoint.safetensors_file import SafetensorsFile
 from converters.errors import ConversionError, KeptFileError, OutputError
+from converters.layers.reparametrized import Computed
 from converters.layers.text import parse_join, parse_layout, parse_part
 from converters.mapping.leaves import Piece, PlannedLeaf, keys_of
 from converters.mapping.module_tree import Outcome
@@ -161,9 +163,20 @@ def write_kept(
         Entry(key, infos[key], lambda key=key: checkpoint.read(key))  # type: ignore[misc]
         for key in kept_keys(plan)
     ]
+    # Whether an array that torch computed is still the same can only be told by the array itself.
+    entries += [
+        Entry(computed_name(leaf.path), leaf.info, partial(leaf.read, checkpoint.read))
+        for leaf in plan.leaves
+        if isinstance(leaf.join, Computed)
+    ]
     metadata = {"format": _FORMAT, "version": str(VERSION), "record": json.dumps(record)}
     write_safetensors(path, entries, metadata, overwrite=overwrite)
     return path
+
+
+def computed_name(path: str) -> str:
+    """The name of a computed array in the file; no torch key has a slash in it."""
+    return f"computed/{path}"
 
 
 def read_kept(path: Path) -> Kept:

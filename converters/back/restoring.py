@@ -13,8 +13,9 @@ from converters.checkpoint.cast import FLOATING, cast
 from converters.checkpoint.dtypes import numpy_dtype
 from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.errors import MisfitError
-from converters.kept import Kept, KeptKey, undoable
-from converters.layers.join import SUM
+from converters.kept import Kept, KeptKey, computed_name, undoable
+from converters.layers.join import ALONE, SUM, ComputedBefore
+from converters.layers.reparametrized import Computed
 from converters.mapping.leaves import PlannedLeaf, keys_of
 
 Array = np.ndarray[Any, Any]
@@ -80,7 +81,8 @@ class Restoring:
             return self._kept.tensors[key]
         wanted = numpy_dtype(self._dtype(key), key)
         first = leaves[0]
-        if len(leaves) == 1 and len(first.pieces) == 1 and first.pieces[0].part is None:
+        alone = len(leaves) == 1 and len(first.pieces) == 1 and first.join == ALONE
+        if alone and first.pieces[0].part is None:
             array = first.pieces[0].layout.inverse.apply(self._arrays.read(first.path))
             return cast_to(np.asarray(array), wanted)
         kept = self._kept.tensors.get(key)
@@ -111,6 +113,9 @@ class Restoring:
         if any(piece.key not in tensors for piece in leaf.pieces):
             return False
         array = self._arrays.read(leaf.path)
+        if isinstance(leaf.join, Computed | ComputedBefore):
+            written = tensors.get(computed_name(leaf.path))
+            return written is not None and _same(cast_to(written, array.dtype), array)
         exact = leaf.read(lambda key: tensors[key])
         # A cast may have been made before the join or after it.
         before = leaf.join.apply(

@@ -144,3 +144,32 @@ class Sum(Join):
 
 
 SUM = Sum()
+
+
+@dataclass(frozen=True)
+class ComputedBefore(Join):
+    """What torch computed from the pieces, as a file tells of it: the result's shape, not how.
+
+    `converters.layers.reparametrized.Computed` is the same while the module is at hand.
+    """
+
+    sides: tuple[int, ...]
+
+    def apply(self, pieces: Sequence[Array]) -> Array:
+        """Impossible.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError("what torch computed cannot be computed again without the model")
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        """The result's shape."""
+        return self.sides
+
+    def split(self, array: Array, shapes: Sequence[Shape]) -> list[Array] | None:
+        """None: what it was computed from is not in the result."""
+        return None
+
+    def __str__(self) -> str:
+        return f"computed({', '.join(map(str, self.sides))})"

@@ -141,7 +141,7 @@ class Split(Layout):
         return Merge(self.axis, self.sides)
 
     def __str__(self) -> str:
-        return f"split({self.axis}, {', '.join(map(str, self.sides))})"
+        return f"split({', '.join(map(str, (self.axis, *self.sides)))})"
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Merge(Layout):
         return Split(self.axis, self.sides)
 
     def __str__(self) -> str:
-        return f"merge({self.axis}, {', '.join(map(str, self.sides))})"
+        return f"merge({', '.join(map(str, (self.axis, *self.sides)))})"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from converters.layers.entry import BATCH_STATS, Weight, Weights
-from converters.layers.join import ALONE, Join
+from converters.layers.join import ALONE, ComputedBefore, Join
 from converters.layers.layout import (
     UNCHANGED,
     Chain,
@@ -85,7 +85,7 @@ class Computed(Join):
         return None
 
     def __str__(self) -> str:
-        return "computed"
+        return str(ComputedBefore(self.shape(((),) * len(self.names))))
 
 
 def reparametrized(module: Any, weights: Weights) -> Weights:

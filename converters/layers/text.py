@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from converters.layers.join import ALONE, SUM, Concat, Join, Stack
+from converters.layers.join import ALONE, SUM, ComputedBefore, Concat, Join, Stack
 from converters.layers.layout import (
     UNCHANGED,
     Flip,
@@ -34,6 +34,7 @@ _JOINS: dict[str, Callable[[tuple[int, ...]], Join]] = {
     "sum": lambda numbers: SUM,
     "stack": lambda numbers: Stack(*numbers),
     "concat": lambda numbers: Concat(*numbers),
+    "computed": ComputedBefore,
 }
 
 

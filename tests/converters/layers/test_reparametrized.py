@@ -6,10 +6,13 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from converters import convert, load_pytree
+from converters.errors import MisfitError
 from converters.layers.forward import compare_forward
 from converters.layers.reparametrized_cases import COMPUTED, EXACT
 from converters.layers.text import parse_join
 from converters.mapping.module_tree import Outcome, read_slots
+from converters.reverse import to_state_dict
 
 
 @pytest.mark.parametrize("case", EXACT, ids=lambda case: case.name)
@@ -28,7 +31,7 @@ def test_torch_computes_the_weight(case):
     assert comparison.agrees(1e-6), comparison
     assert all(comparison.lost.values())
     slots = read_slots(case.torch(nn))
-    joined = [slot for slot in slots.values() if str(slot.targets[0].join) == "computed"]
+    joined = [slot for slot in slots.values() if str(slot.targets[0].join).startswith("computed(")]
     assert len(joined) >= 2
     assert all("computed by torch" in slot.note for slot in joined)
 
@@ -101,6 +104,43 @@ def test_a_users_own_module_keeps_its_names():
     }
 
 
-def test_what_is_computed_has_no_form_in_a_mapping_file():
-    with pytest.raises(ValueError, match="no join"):
-        parse_join("computed")
+def test_what_is_computed_has_a_form_that_says_its_shape():
+    layer = nn.Sequential(nn.utils.parametrizations.orthogonal(nn.Linear(2, 3)))
+    join = read_slots(layer)["0.parametrizations.weight.original"].targets[0].join
+    assert str(join) == "computed(2, 3)"
+    parsed = parse_join(str(join))
+    assert (parsed.shape([]), str(parsed)) == ((2, 3), str(join))
+    assert parsed.split(np.zeros((2, 3)), []) is None
+    with pytest.raises(ValueError, match="without the model"):
+        parsed.apply([])
+
+
+@pytest.fixture
+def computed(tmp_path):
+    """A converted model of which torch computed two weights."""
+    model = nn.Sequential(nn.utils.parametrizations.orthogonal(nn.Linear(2, 3)), nn.Linear(3, 4))
+    parametrize.register_parametrization(model[1], "weight", Doubled())
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    convert(tmp_path / "model.pt", model=model, output=tmp_path / "model.flax.safetensors")
+    return model, tmp_path
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_the_way_back_gives_what_it_was_computed_from(computed, dtype):
+    model, folder = computed
+    output = folder / "again.flax.safetensors"
+    convert(folder / "model.pt", model=model, output=output, dtype=dtype)
+    back = to_state_dict(output)
+    assert back.keys() == model.state_dict().keys()
+    for name, value in model.state_dict().items():
+        if dtype is None or "parametrizations" in name:
+            assert torch.equal(back[name], value), name
+
+
+def test_a_computed_weight_that_was_changed_does_not_go_back(computed):
+    _, folder = computed
+    tree = load_pytree(folder / "model.flax.safetensors")
+    tree["params"]["layers_1"]["kernel"] += 1
+    with pytest.raises(MisfitError) as caught:
+        to_state_dict(tree, kept=folder / "model.flax.torch.safetensors")
+    assert "params/layers_1/kernel was changed" in " ".join(caught.value.misfits)

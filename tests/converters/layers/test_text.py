@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from converters.layers.join import ALONE, SUM, Concat, Stack
+from converters.layers.join import ALONE, SUM, ComputedBefore, Concat, Stack
 from converters.layers.layout import UNCHANGED, Chain, Flip, Merge, Part, Permute, Split, chain
 from converters.layers.text import parse_join, parse_layout, parse_part
 
@@ -27,7 +27,10 @@ def test_a_layout_comes_back_from_its_text(layout):
     assert layout.inverse.inverse == layout
 
 
-@pytest.mark.parametrize("join", [ALONE, SUM, Stack(0), Stack(2), Concat(0), Concat(1)], ids=str)
+JOINS = [ALONE, SUM, Stack(0), Stack(2), Concat(0), Concat(1), ComputedBefore((2, 3))]
+
+
+@pytest.mark.parametrize("join", JOINS, ids=str)
 def test_a_join_comes_back_from_its_text(join):
     assert parse_join(str(join)) == join
 
