@@ -9,7 +9,7 @@ together with the rest of the training checkpoint; a new process does it after e
 - an exception that is not a ConversionError, or one whose message has several lines;
 - anything executed: the canary file exists, or Python reported (by an audit hook) a process, an unpickled
   name, compiled code or a file opened for writing;
-- a file that takes more than 10 s, or the process beyond 1 GB of memory;
+- a file that takes more than 10 s, or 512 MB of memory beyond those of the program itself;
 - a process that dies.
 
 Prints what became of the files of each format, and each failure; exit code 1 where there is any. --keep
@@ -392,7 +392,10 @@ def _read_all(value: Any, depth: int) -> None:
 def _work(channel: Connection, jobs: list[tuple[int, int]], seed: int, canary: Path) -> None:
     """Examine the files; say which one is next before, and what became of it after."""
     warnings.simplefilter("ignore")
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + ADDRESSES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    at_start = _peak()
     events: list[str] = []
     watching = [False]
 
@@ -423,17 +426,22 @@ def _work(channel: Connection, jobs: list[tuple[int, int]], seed: int, canary: P
                 watching[0] = False
                 what, failure = "failure", traceback.format_exc(limit=-4)
             watching[0] = False
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peak = _peak() - at_start
         if events:
             what, failure = "failure", f"Python reported {', '.join(sorted(set(events)))}"
         if canary.exists():
             what, failure = "failure", "the canary exists: something was executed"
         if peak > MEMORY:
-            what, failure = "failure", f"the process took {peak >> 20} MB"
+            what, failure = "failure", f"it took {peak >> 20} MB"
         channel.send(Outcome(chosen.form, what, failure))
         if peak > MEMORY:
             return
     channel.send(None)
+
+
+def _peak() -> int:
+    """The most memory that the process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _written(folder: Path, files: Mapping[str, bytes]) -> None:

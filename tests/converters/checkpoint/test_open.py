@@ -96,3 +96,26 @@ def test_an_element_type_without_numpy_form(tmp_path, refused):
     torch.save({"a": packed}, tmp_path / "x.pt")
     with refused(UnsupportedDtypeError, "a is a tensor of the element type float4_e2m1fn_x2"):
         open_checkpoint(tmp_path / "x.pt")
+
+
+def test_a_folder_with_one_file_of_another_name(tmp_path, refused):
+    torch.save({"a": torch.ones(2)}, tmp_path / "best.pth")
+    assert open_checkpoint(tmp_path).read("a").tolist() == [1, 1]
+    torch.save({"a": torch.ones(2)}, tmp_path / "last.pth")
+    with refused(CheckpointNotFoundError, "best.pth, last.pth", "name the checkpoint file itself"):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (b"GGUF" + b"\0" * 60, "a GGUF file"),
+        (b"\x89HDF\r\n\x1a\n" + b"\0" * 60, "an HDF5 file"),
+        (b"\x1f\x8b" + b"\0" * 60, "compressed by gzip"),
+        (b"\0" * 257 + b"ustar" + b"\0" * 300, "a tar archive"),
+    ],
+)
+def test_other_formats_are_named(tmp_path, content, part, refused):
+    (tmp_path / "x.bin").write_bytes(content)
+    with refused(CheckpointDamagedError, part, "save it again"):
+        open_checkpoint(tmp_path / "x.bin")

@@ -57,6 +57,49 @@ def test_a_file_outside_the_folder_is_refused(folder, name, refused):
         open_checkpoint(folder)
 
 
+def test_a_link_to_elsewhere_is_refused(folder, tmp_path_factory, refused):
+    outside = tmp_path_factory.mktemp("outside") / "x.safetensors"
+    (folder / SECOND).rename(outside)
+    (folder / SECOND).symlink_to(outside)
+    with refused(CheckpointDamagedError, "outside its folder", SECOND):
+        open_checkpoint(folder)
+
+
+def test_the_links_of_the_hugging_face_cache_are_followed(folder, tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache")
+    blobs, snapshot = cache / "blobs", cache / "snapshots" / "0123"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    for number, path in enumerate(sorted(folder.iterdir())):
+        path.rename(blobs / str(number))
+        (snapshot / path.name).symlink_to(f"../../blobs/{number}")
+    checkpoint = open_checkpoint(snapshot)
+    assert checkpoint.read("b").tolist() == [2.0] * 4
+    checkpoint.release("b")
+
+
+def test_a_key_that_is_listed_twice_is_refused(folder, refused):
+    index = folder / "model.safetensors.index.json"
+    index.write_text(f'{{"weight_map": {{"a": "{FIRST}", "b": "{SECOND}", "a": "{SECOND}"}}}}')
+    with refused(CheckpointDamagedError, "has 'a' twice"):
+        open_checkpoint(folder)
+
+
+def test_shards_of_torch_share_and_tell(tmp_path):
+    weight = torch.ones(2)
+    torch.save(
+        {"a": weight, "b": weight, "epoch": 3}, tmp_path / "pytorch_model-00001-of-00002.bin"
+    )
+    torch.save({"c": torch.zeros(2)}, tmp_path / "pytorch_model-00002-of-00002.bin")
+    index = tmp_path / "pytorch_model.bin.index.json"
+    names = {"a": 1, "b": 1, "c": 2}
+    listed = {key: f"pytorch_model-0000{part}-of-00002.bin" for key, part in names.items()}
+    index.write_text(json.dumps({"weight_map": listed}))
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.shared == (("a", "b"),)
+    assert checkpoint.others == {"epoch": "int 3"}
+
+
 @pytest.mark.parametrize(
     "weight_map",
     [{"a": FIRST}, {"a": FIRST, "b": SECOND, "c": SECOND}, {"a": SECOND, "b": FIRST}],
@@ -70,7 +113,9 @@ def test_an_index_that_disagrees_with_its_shards(folder, weight_map, refused):
         open_checkpoint(folder)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"weight_map": {}}', '{"weight_map": {"a": 1}}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"weight_map": {}}', '{"weight_map": {"a": 1}}', "[" * 100_000]
+)
 def test_what_is_no_index(folder, text, refused):
     (folder / "model.safetensors.index.json").write_text(text)
     with refused(CheckpointDamagedError, "no weight_map"):
