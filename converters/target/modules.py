@@ -89,7 +89,7 @@ def role_of(path: str, shape: tuple[int, ...]) -> tuple[str, str]:
 
 
 def families(arrays: Mapping[str, TensorInfo]) -> list[Family]:
-    """The modules of these arrays; those whose roles differ are families of their own."""
+    """The modules of these arrays; those of another kind or with other roles are a family of their own."""
     modules: dict[str, dict[str, str]] = {}
     for path, info in arrays.items():
         collection, _, rest = path.partition("/")
@@ -99,7 +99,7 @@ def families(arrays: Mapping[str, TensorInfo]) -> list[Family]:
     grouped: dict[tuple[Any, ...], dict[tuple[int, ...], dict[str, str]]] = {}
     for module, roles in modules.items():
         words = words_of(module)
-        key: tuple[Any, ...] = (words.words, frozenset(roles))
+        key: tuple[Any, ...] = (words.words, frozenset(roles), _kind(roles, arrays))
         while words.numbers in grouped.get(key, {}):
             key = (*key, "again")  # two modules of the same words: a family each
         grouped.setdefault(key, {})[words.numbers] = roles

@@ -60,6 +60,14 @@ def test_numbered_layers_by_order_and_kind():
     assert fit(model, target).moved["params/layers_2/kernel"] == "params/Dense_1/kernel"
 
 
+def test_layers_of_several_kinds_in_one_list():
+    model = nn.Sequential(nn.Conv2d(3, 4, (2, 3)), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 5))
+    shapes = target_shapes(LinenNet(), jax.ShapeDtypeStruct((1, 6, 7, 3), "float32"))
+    moved = fit_plan(plan(model.state_dict(), model=model), shapes).moved
+    assert moved["params/layers_0/kernel"] == "params/Conv_0/kernel"
+    assert moved["params/layers_3/kernel"] == "params/Dense_0/kernel"
+
+
 def test_equally_near_names_are_refused():
     model = named(head_left=nn.Linear(4, 4), head_right=nn.Linear(4, 4))
     lines = misfits(
