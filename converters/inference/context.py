@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from converters.inference.assume import Assumptions
 from converters.inference.groups import Group
@@ -54,19 +55,17 @@ class Context:
         """Whether a layer is certainly of this kind, anywhere in the checkpoint."""
         return self.certain[""][kind] > 0 if "" in self.certain else False
 
-    @property
+    @cached_property
     def widths(self) -> frozenset[int]:
         """How many channels flow through the model: the lengths of its norms, what its Linears take."""
-        if not self._widths:
-            found = {0}  # never a width, so that it is looked for once
-            for group in self.groups.values():
-                weight, bias = group.shape("weight"), group.shape("bias")
-                if weight and len(weight) == 1:
-                    found.add(weight[0])
-                elif weight and len(weight) == 2 and bias == weight[:1] != weight[1:]:
-                    found.add(weight[1])
-            self._widths.update(found)
-        return frozenset(self._widths)
+        found = set()
+        for group in self.groups.values():
+            weight, bias = group.shape("weight"), group.shape("bias")
+            if weight and len(weight) == 1:
+                found.add(weight[0])
+            elif weight and len(weight) == 2 and bias == weight[:1] != weight[1:]:
+                found.add(weight[1])
+        return frozenset(found)
 
     def norm_of(self, path: str) -> int | None:
         """The number of channels of the norm that a convolution goes into; None if no name says so.
@@ -101,7 +100,6 @@ class Context:
             above, _, name = path.rpartition(".")
             self._children[above].append(name)
 
-    _widths: set[int] = field(init=False, default_factory=set, repr=False)
     _children: dict[str, list[str]] = field(
         init=False, default_factory=lambda: defaultdict(list), repr=False
     )

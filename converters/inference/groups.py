@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from converters.checkpoint.reader import TensorInfo
 
@@ -50,7 +51,7 @@ class Group:
         """All of them."""
         return tuple(map(self.key, self.tensors))
 
-    @property
+    @cached_property
     def normed(self) -> str:
         """How the weight is kept: "weight_norm", "parametrizations.spectral_norm", …, or ""."""
         for form, names in _NORMED.items():
@@ -58,7 +59,7 @@ class Group:
                 return form
         return ""
 
-    @property
+    @cached_property
     def plain(self) -> dict[str, TensorInfo]:
         """The tensors as they are without weight_norm or spectral_norm: `weight` instead of its parts."""
         form = self.normed

@@ -13,7 +13,7 @@ import numpy as np
 
 from converters.checkpoint.reader import Checkpoint
 from converters.checkpoint.state_dict import StateDict
-from converters.inference import Inference, infer, parse_assumptions
+from converters.inference import Confidence, Inference, infer, parse_assumptions
 from converters.inference.words import own_name
 from converters.layers.join import SUM
 from converters.mapping import Outcome, Plan, Slot, make_plan, read_slots
@@ -168,10 +168,11 @@ def _said(inference: Inference, truth: Mapping[str, Slot], model: Any) -> tuple[
     """One assumption for each ambiguous name, longer ones where a name has several kinds."""
     kinds: dict[str, set[str]] = {}
     wanted = []
-    for it in inference.ambiguous:
+    for it in inference.guesses:
         kind = _kind(it.path, [truth[key] for key in it.keys], model)
-        wanted.append((it.path, kind))
         kinds.setdefault(own_name(it.path), set()).add(kind)
+        if it.guess.confidence is Confidence.AMBIGUOUS:
+            wanted.append((it.path, kind))
     found = {}
     for path, kind in wanted:
         name = own_name(path)
