@@ -221,6 +221,8 @@ def _trace(model: Any, shapes: Sequence[tuple[int, ...]]) -> dict[str, Flattened
         with warnings.catch_warnings(), torch.no_grad(), torch.device("meta"), labels:
             warnings.simplefilter("ignore")
             model(*(torch.empty(shape) for shape in shapes))
+    except NotImplementedError as error:  # a bare tree of modules, as an inference makes it
+        raise _NotAnImageError from error
     except (RuntimeError, ValueError, AssertionError, IndexError, ZeroDivisionError):
         return None  # of another size
     except Exception as error:  # the user's own code may raise anything

@@ -238,6 +238,13 @@ def test_without_an_input_nothing_is_permuted_but_told():
     )
 
 
+def test_a_bare_tree_is_looked_at_without_being_run():
+    tree = nn.Module()
+    tree.conv, tree.fc = nn.Conv2d(3, 4, 3), nn.Linear(64, 2)
+    (one,) = flattened_inputs(tree).values()
+    assert (one.order, "may be" in one.note) == ((), True)
+
+
 def test_a_given_input_decides():
     slots = read_slots(TwoInputs(), example=[(2, 3, 6, 9), (1, 2)])
     assert slots["fc.weight"].note == "rows permuted: torch flattens (4, 4, 7), Flax (4, 7, 4)"
