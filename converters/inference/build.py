@@ -87,7 +87,10 @@ def _linear(nn: Any, shapes: Shapes, options: Options) -> Any:
 
 
 def _embedding(nn: Any, shapes: Shapes, options: Options) -> Any:
-    return nn.Embedding(*shapes["weight"])
+    import torch
+
+    # Given its weight: to draw one on the meta device, torch imports its compiler, for seconds.
+    return nn.Embedding(*shapes["weight"], _weight=torch.empty(shapes["weight"]))
 
 
 def _embedding_bag(nn: Any, shapes: Shapes, options: Options) -> Any:
