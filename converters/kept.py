@@ -12,7 +12,7 @@ does not determine (two biases that Flax keeps as their sum; what a weight was c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from converters.mapping.plan import Plan
 VERSION = 1
 SUFFIX = ".torch.safetensors"
 _FORMAT = "converters.kept"
+_OUTPUT_SUFFIXES = (".safetensors", ".msgpack", ".orbax")
 _AGAIN = "convert the checkpoint again, or pass the model instead"
 Array = np.ndarray[Any, Any]
 
@@ -81,7 +82,7 @@ class Kept:
 def kept_path(output: Path) -> Path:
     """Where the file beside an output is: `net.flax.torch.safetensors` beside `net.flax.msgpack`."""
     name = output.name
-    for suffix in (".safetensors", ".msgpack", ".orbax"):
+    for suffix in _OUTPUT_SUFFIXES:
         name = name.removesuffix(suffix)
     return output.with_name(name + SUFFIX)
 
@@ -116,7 +117,8 @@ def write_kept(
 ) -> Path:
     """Write the file beside an output; call it before the output itself is written.
 
-    An older one is replaced without asking if its output is gone (an interrupted conversion).
+    An older one is replaced without asking if no output is beside it (an interrupted conversion). One of
+    the same content may serve several outputs (`net.flax.safetensors`, `net.flax.msgpack`).
 
     Args:
         output: the pytree's file or folder.
@@ -133,13 +135,6 @@ def write_kept(
     Raises:
         OutputError: the disk refuses, or another file has this name.
     """
-    path = kept_path(output)
-    if not overwrite and path.exists():
-        if output.exists() or not _is_kept(path):
-            raise OutputError(
-                f"{path} exists already", "name another output, or overwrite it (--force)"
-            )
-        overwrite = True
     infos = checkpoint.infos
     source_of = {row.targets: row.key for row in plan.mapped}
     keys = [
@@ -170,6 +165,15 @@ def write_kept(
         if isinstance(leaf.join, Computed)
     ]
     metadata = {"format": _FORMAT, "version": str(VERSION), "record": json.dumps(record)}
+    path = kept_path(output)
+    if path.exists() and not overwrite:
+        if _holds(path, metadata, entries):
+            return path
+        if not _is_kept(path) or any(_outputs(path)):
+            raise OutputError(
+                f"{path} exists already", "name another output, or overwrite it (--force)"
+            )
+        overwrite = True
     write_safetensors(path, entries, metadata, overwrite=overwrite)
     return path
 
@@ -300,6 +304,26 @@ def _check(kept: Kept) -> None:
 def retarget(kept: Kept, leaves: Iterable[PlannedLeaf]) -> Kept:
     """The same for arrays of other names or arrangement (a scanned layout)."""
     return replace(kept, leaves=tuple(leaves))
+
+
+def _outputs(path: Path) -> list[Path]:
+    """What lies beside such a file that it may belong to."""
+    stem = path.name.removesuffix(SUFFIX)
+    names = [stem, *(f"{stem}{suffix}" for suffix in _OUTPUT_SUFFIXES)]
+    return [path.with_name(name) for name in names if path.with_name(name).exists()]
+
+
+def _holds(path: Path, metadata: Mapping[str, str], entries: Sequence[Entry]) -> bool:
+    """Whether the file is what would be written."""
+    try:
+        if _metadata(path) != metadata:
+            return False
+        file = SafetensorsFile(path)
+    except ConversionError:
+        return False
+    return set(file.infos) == {entry.key for entry in entries} and all(
+        file.read(entry.key).tobytes() == entry.read().tobytes() for entry in entries
+    )
 
 
 def _is_kept(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from converters.mapping import Outcome, Plan, make_plan, read_slots
 from converters.mapping.module_tree import Slot
 from converters.mapping.paths import Api
 from converters.mapping.scan import scan_leaves
+from converters.target.fit import fit_plan
 
 _COUNTER = "num_batches_tracked"
 
@@ -22,7 +24,8 @@ def from_module(model: Any, arrays: Mapping[str, TensorInfo], where: str) -> Kep
     """What the way back needs, from the torch module that the arrays belong to.
 
     linen or nnx is told by the top level (`params`), and by which of both fits. The bare tree below
-    `params` is understood too, and repeated blocks that are stacked along axis 0 or 1.
+    `params` is understood too, and repeated blocks that are stacked along axis 0 or 1. Other names are
+    fitted as for `--target` (`converters.target`).
 
     Args:
         model: the module, on any device.
@@ -45,6 +48,10 @@ def from_module(model: Any, arrays: Mapping[str, TensorInfo], where: str) -> Kep
                 return stacked
     kept, refused = candidates[0]
     misfits = refused + misfits_of(kept, arrays)
+    try:
+        return _fitted(model, arrays)
+    except MisfitError as error:  # names that are nobody's: the shorter list says more
+        misfits = min(misfits, [*refused, *error.misfits], key=len)
     raise MisfitError(
         f"{where} is not the pytree of the model",
         misfits,
@@ -76,31 +83,49 @@ def _forms(arrays: Mapping[str, TensorInfo]) -> list[tuple[Api, bool]]:
 def _candidate(
     model: Any, arrays: Mapping[str, TensorInfo], api: Api, bare: bool
 ) -> tuple[Kept, list[str]]:
+    plan, slots = _plan(model, api)
+    if bare:
+        bared = (replace(leaf, path=leaf.path.removeprefix("params/")) for leaf in plan.leaves)
+        plan = replace(plan, leaves=tuple(bared))
+    return _kept(plan, slots, arrays, api), [f"{row.key}: {row.note}" for row in plan.refused]
+
+
+def _fitted(model: Any, arrays: Mapping[str, TensorInfo]) -> Kept:
+    """For the names of another Flax model.
+
+    Raises:
+        MisfitError: they do not fit.
+    """
+    plan, slots = _plan(model, "linen")
+    fitted = fit_plan(plan, arrays).plan
+    kept = _kept(fitted, slots, arrays, "linen")
+    return replace(
+        kept, notes=(*kept.notes, "its arrays were fitted to the module by name and shape")
+    )
+
+
+def _plan(model: Any, api: Api) -> tuple[Plan, Mapping[str, Slot]]:
     slots = read_slots(model, api)
-    state = model.state_dict()
-    # A dtype for each key: the arrays' own, found below; the plan only needs them to agree.
+    # A dtype for each key: the arrays' own, found later; the plan only needs them to agree.
     infos = {
         key: TensorInfo(slots[key].shape, "float32")
-        for key in state
+        for key in model.state_dict()
         if key in slots and slots[key].outcome is not Outcome.REFUSED
     }
-    plan = make_plan("the model", infos, slots)
-    leaves = plan.leaves
-    if bare:
-        leaves = tuple(
-            type(leaf)(leaf.path.removeprefix("params/"), leaf.info, leaf.pieces, leaf.join)
-            for leaf in leaves
-        )
+    return make_plan("the model", infos, slots), slots
+
+
+def _kept(
+    plan: Plan, slots: Mapping[str, Slot], arrays: Mapping[str, TensorInfo], api: Api
+) -> Kept:
     dtypes = {
         piece.key: arrays[leaf.path].dtype
-        for leaf in leaves
+        for leaf in plan.leaves
         if leaf.path in arrays
         for piece in leaf.pieces
     }
     keys, tensors, notes = _keys(plan, slots, dtypes)
-    kept = Kept("the model", api, keys, leaves, tensors, notes)
-    refused = [f"{row.key}: {row.note}" for row in plan.refused]
-    return kept, refused
+    return Kept("the model", api, keys, plan.leaves, tensors, notes)
 
 
 def _keys(

@@ -58,7 +58,7 @@ def torch_output(state):
 def test_linen_variables_in_memory_and_as_msgpack(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     images = INPUTS.transpose(0, 2, 3, 1)
-    variables = randomised(LinenNet().init(jax.random.key(0), images))
+    variables = randomised(jax.eval_shape(LinenNet().init, jax.random.key(0), images))
     with jax.default_matmul_precision("highest"):
         expected = np.asarray(LinenNet().apply(variables, images))
     state = to_state_dict(variables, model=TorchNet())
@@ -106,6 +106,23 @@ def test_bare_params_of_linen():
                             "bias": np.zeros(i + 3, np.float32)} for i in range(2)}  # fmt: skip
     state = to_state_dict(tree, model=model)
     model.load_state_dict(state)
+
+
+class OtherNames(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        x = linen.Conv(4, (2, 3), padding="VALID")(x)
+        x = linen.BatchNorm(use_running_average=True, epsilon=1e-5)(x)
+        return linen.Dense(5)(x.mean((1, 2)))
+
+
+def test_a_flax_model_with_other_names():
+    images = INPUTS.transpose(0, 2, 3, 1)
+    variables = randomised(jax.eval_shape(OtherNames().init, jax.random.key(0), images))
+    with jax.default_matmul_precision("highest"):
+        expected = np.asarray(OtherNames().apply(variables, images))
+    state = to_state_dict(variables, model=TorchNet())
+    np.testing.assert_allclose(torch_output(state), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_everything_that_does_not_fit_is_named_at_once():

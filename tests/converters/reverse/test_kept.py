@@ -289,8 +289,12 @@ def test_outputs_are_not_overwritten(tmp_path, refused):
     output = written(tmp_path, state, read_slots(model))
     checkpoint = StateDict("net.pt", state)
     plan = make_plan("net.pt", checkpoint.infos, read_slots(model))
-    with refused(OutputError, "exists already"):
-        write_kept(output, plan, checkpoint)
+    write_kept(output, plan, checkpoint)  # the same once more is no harm
+    other = StateDict("net.pt", state | {"norm.num_batches_tracked": torch.tensor(42)})
+    for sibling in (output, output.with_suffix(".msgpack")):
+        with refused(OutputError, "exists already"):
+            write_kept(sibling, plan, other)
+    write_kept(output, plan, other, overwrite=True)
     with refused(OutputError, "is the pytree itself"):
         to_torch(output, output=output, overwrite=True)
     with refused(OutputError, "is the pytree itself"):
