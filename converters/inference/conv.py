@@ -5,10 +5,19 @@ from __future__ import annotations
 from converters.inference.context import Context
 from converters.inference.groups import Group
 from converters.inference.guess import PARAMETER, Guess, ambiguous, certain, likely
-from converters.inference.words import DECODER_WORDS, INWARD_WORDS, UPWARD_WORDS, own_name, words
+from converters.inference.words import (
+    DECODER_WORDS,
+    INWARD_WORDS,
+    UPWARD_WORDS,
+    own_name,
+    says_linear,
+    words,
+)
 
 CONV = "Conv"
 TRANSPOSED = "ConvTranspose"
+# A longer one, in a layer that is not called a convolution, is looked upon with doubt.
+LONGEST_KERNEL = 16
 
 
 def guess_conv(group: Group, context: Context) -> Guess:
@@ -25,8 +34,11 @@ def guess_conv(group: Group, context: Context) -> Guess:
             transposed,
             PARAMETER,
         )
-    if "bilinear" in words(group.path):
-        return ambiguous("the name says Bilinear, the shape fits a Conv1d too", "Bilinear", conv)
+    if rank == 1 and _perhaps_no_kernel(group.path, weight[2]):
+        what = (
+            "three axes: a Bilinear, stacked matrices, or a Conv1d with an uncommon name or kernel"
+        )
+        return ambiguous(what, conv, "Bilinear", PARAMETER)
     if rank == 1 and {"expert", "experts"} & set(words(group.path)):
         return ambiguous("perhaps the stacked weights of experts", PARAMETER, conv)
     first, second = weight[:2]
@@ -40,6 +52,13 @@ def guess_conv(group: Group, context: Context) -> Guess:
         what = f"the bias has {first} channels, which {second} channels in groups cannot give"
         return certain(conv, what)
     return _open(group, context, weight, biased=bias is not None)
+
+
+def _perhaps_no_kernel(path: str, side: int) -> bool:
+    """Whether the last of three axes may be something else than a kernel's side."""
+    if side == 1 or any(word.startswith("conv") for word in words(path)):
+        return False
+    return "bilinear" in words(path) or says_linear(own_name(path)) or side > LONGEST_KERNEL
 
 
 def _open(group: Group, context: Context, weight: tuple[int, ...], *, biased: bool) -> Guess:

@@ -100,6 +100,8 @@ def test_kinds_confidence_and_evidence():
         shapes(rnn__weight_ih_l0=(10, 3), rnn__weight_hh_l0=(10, 4)),
         shapes(proj_embed__weight=(8, 6)),
         shapes(patch_embed__weight=(8, 6)),
+        shapes(mix__weight=(7, 4, 33), mix__bias=(7,)),  # Bilinear or Conv1d
+        shapes(in_proj__weight=(7, 4, 3)),
     ],
     ids=lambda infos: next(iter(infos)),
 )
