@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from migrate.prove import calls, dtypes, meters
+from migrate.prove import calls, dtypes, meters, sums
 from migrate.prove.details import Details
 from migrate.prove.lines import users_line
 from migrate.prove.records import end_path
@@ -97,7 +97,7 @@ class Gathering:
         self.at("step")
         if optimizer not in self._settings:
             with torch.no_grad():
-                self._starts[optimizer] = _total(held)
+                self._starts[optimizer] = sums.two_sums(held).sum(0)
 
     def after_step(
         self,
@@ -186,8 +186,8 @@ class Gathering:
     def _keep_first(self, models: Mapping[str, torch.nn.Module]) -> None:
         tensors = _tensors(models)
         with torch.no_grad():
-            sums = _stacked([_two_sums(tensor) for tensor in tensors.values()])
-        self._first_sums = list(tensors), sums
+            first = sums.two_sums(list(tensors.values()))
+        self._first_sums = list(tensors), first
 
     def finish(self, folder: Path, rank: int, models: Mapping[str, torch.nn.Module]) -> None:
         """Write what is known only at the end: what was printed, what no step has changed."""
@@ -196,7 +196,7 @@ class Gathering:
             names, first = self._first_sums
             tensors = _tensors(models)
             with torch.no_grad():
-                last = _stacked([_two_sums(tensor) for tensor in tensors.values()]).tolist()
+                last = sums.two_sums(list(tensors.values())).tolist()
             before = dict(zip(names, first.tolist(), strict=True))
             now = dict(zip(tensors, last, strict=True))
             unchanged = [name for name in now if now[name] == before.get(name)]
@@ -225,35 +225,15 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 def _sums(tensor: torch.Tensor) -> _Sums:
     with torch.no_grad():
-        wide = _wide(tensor).flatten()
+        wide = sums.wide(tensor).flatten()
         # Rising weights tell a batch from the same one in another order.
         ramp = torch.arange(1, len(wide) + 1, dtype=torch.float32, device=wide.device) / len(wide)
-        sums = torch.stack([(wide * ramp).sum(), wide.square().sum()])
-        return "x".join(map(str, tensor.shape)) or "scalar", sums
+        both = torch.stack([(wide * ramp).sum(), wide.square().sum()])
+        return "x".join(map(str, tensor.shape)) or "scalar", both
 
 
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    return tensor.detach().to(torch.float32)
-
-
-def _two_sums(tensor: torch.Tensor) -> torch.Tensor:
-    wide = _wide(tensor)
-    return torch.stack([wide.sum(), wide.square().sum()])
-
-
-def _total(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    return _stacked([_two_sums(tensor) for tensor in tensors]).sum(0)
-
-
-def _stacked(tensors: list[torch.Tensor]) -> torch.Tensor:
-    # On one device: a model may lie on several.
-    return torch.stack([tensor.to(tensors[-1].device) for tensor in tensors])
-
-
-def _read(sums: list[_Sums]) -> tuple[tuple[str, float, float], ...]:
-    return tuple((shape, *both.tolist()) for shape, both in sums)
+def _read(found: list[_Sums]) -> tuple[tuple[str, float, float], ...]:
+    return tuple((shape, *both.tolist()) for shape, both in found)
 
 
 def _tensors(models: Mapping[str, torch.nn.Module]) -> dict[str, torch.Tensor]:

@@ -29,7 +29,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from migrate.prove import listen, norms, records, seeds, variances
+from migrate.prove import listen, norms, records, seeds, sums, variances
 from migrate.prove.gather import Gathering
 from migrate.prove.names import parameter_names, roots
 from migrate.prove.settings import STEPS
@@ -208,8 +208,7 @@ class Recorder:
         losses, self._losses = self._losses, []
         clipped, self._clipped_from = self._clipped_from, []
         with torch.no_grad():
-            sums = [torch.stack([_float(p).sum(), _float(p).square().sum()]) for p in held]
-            checksum = _stacked(sums).sum(0)
+            checksum = sums.two_sums(held).sum(0)
             snapshot = {
                 name: parameter.detach().clone()
                 for name, parameter in zip(names, held, strict=True)
@@ -310,11 +309,10 @@ class _Gradients:
             }
             counts = tuple(map(parts, values.values()))
             squares = [
-                part.sum()
+                sums.squares(value, count)
                 for value, count in zip(values.values(), counts, strict=True)
-                for part in _float(value).square().reshape(count, -1)
             ]
-            return cls(_stacked(squares) if squares else None, tuple(values), counts)
+            return cls(sums.joined(squares) if squares else None, tuple(values), counts)
 
     def read(self) -> tuple[float | None, dict[int, list[float]]]:
         """The global norm, None without gradients, and the shares in it, by position and part."""
@@ -347,17 +345,6 @@ def _held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def _kept(value: Any) -> Any:
     # A tensor of the script's may change in place before it is read.
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
-
-
-def _float(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    return tensor.detach().to(torch.float32)
-
-
-def _stacked(tensors: list[torch.Tensor]) -> torch.Tensor:
-    # On one device: an optimizer may hold parameters of several.
-    return torch.stack([tensor.to(tensors[-1].device) for tensor in tensors])
 
 
 def _parameters(named_roots: dict[str, torch.nn.Module]) -> dict[str, torch.Tensor]:
