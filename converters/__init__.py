@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from converters.checkpoint import Pytree, load_pytree
-    from converters.conversion import Conversion, convert, convert_to_pytree, plan
+    from converters.conversion import Conversion, convert, convert_to_mesh, convert_to_pytree, plan
     from converters.errors import ConversionError
     from converters.mapping import Outcome, Plan, Row
     from converters.optimizer.convert import convert_optimizer, optimizer_to_torch
@@ -29,6 +29,7 @@ _PLACES = {
     "Pytree": "converters.checkpoint",
     "Row": "converters.mapping",
     "convert": "converters.conversion",
+    "convert_to_mesh": "converters.conversion",
     "convert_optimizer": "converters.optimizer.convert",
     "convert_to_pytree": "converters.conversion",
     "load_optimizer": "converters.optimizer.load",
@@ -49,6 +50,7 @@ __all__ = [
     "Row",
     "convert",
     "convert_optimizer",
+    "convert_to_mesh",
     "convert_to_pytree",
     "load_optimizer",
     "load_pytree",

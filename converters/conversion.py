@@ -13,14 +13,29 @@ import numpy as np
 from converters.atomic import require_writable
 from converters.checkpoint import Checkpoint, Format, Pytree, nest
 from converters.checkpoint.sharded import INDEX_SUFFIX
-from converters.errors import OutputError, RefusedKeysError
+from converters.errors import OutputError, RefusedKeysError, ShardingError
 from converters.kept import write_kept
 from converters.mapping import Outcome, Plan
 from converters.mapping.paths import Api
 from converters.optimizer.convert import OptimizerConversion, convert_optimizer
-from converters.output import Written, leaves_of, recipe_of, write_pytree
+from converters.output import (
+    Partition,
+    Written,
+    leaves_of,
+    load_rules,
+    parse_mesh,
+    partition,
+    place_on_mesh,
+    recipe_of,
+    write_pytree,
+)
 from converters.planning import CheckpointLike, Planned, PlanOptions, planned
 
+_FORMATS: dict[str, Format] = {
+    ".safetensors": "safetensors",
+    ".msgpack": "msgpack",
+    ".orbax": "orbax",
+}
 # Compared at once, where two tensors are to be equal.
 _COMPARED = 64 << 20
 
@@ -34,7 +49,7 @@ class Conversion:
         output: the file written.
         kept: the file beside it, for the way back to torch (`converters.reverse`).
         api: whose names the paths are made of.
-        format: "safetensors" or "msgpack".
+        format: "safetensors", "msgpack" or "orbax".
         written: what is in it.
         notes: what else the user should know, one line each.
         optimizer: the optimizer whose state was written too; None: none was asked for.
@@ -82,6 +97,9 @@ def convert(
     format: Format | None = None,  # noqa: A002 (the word users know)
     overwrite: bool = False,
     resume: bool = False,
+    shard_bytes: int | None = None,
+    mesh: str | None = None,
+    spec: Path | str | None = None,
     fail_on_nonfinite: bool = False,
     digests: bool = False,
     optimizer: Path | str | None = None,
@@ -98,9 +116,13 @@ def convert(
             Hugging Face folder or one of torch.distributed.checkpoint.
         output: the file to write; None: `NAME.flax.safetensors` (or `.msgpack`) in the current
             directory, NAME being the checkpoint's file or folder.
-        format: "safetensors" or "msgpack"; None: msgpack if the output is named so, else safetensors.
+        format: "safetensors", "msgpack" or "orbax" (a folder); None: as the name of the output says, else
+            safetensors.
         overwrite: whether an existing output may be replaced.
         resume: go on with what an interrupted run of the same conversion left.
+        shard_bytes: for safetensors: the output is a folder of files of at most so many bytes.
+        mesh: for orbax: the axes of the device mesh that will restore it, "data=4,model=2", and
+        spec: the rules by which arrays lie on it (`converters.output.sharding`): they are cut so.
         fail_on_nonfinite: write nothing if a number is NaN or infinite.
         digests: compute the SHA-256 of every array (reads the output once more).
         optimizer: the file with the state of the torch optimizer, which may be the checkpoint itself: it
@@ -117,13 +139,14 @@ def convert(
     """
     source = Path(checkpoint)
     if format is None:
-        named_msgpack = output is not None and Path(output).suffix == ".msgpack"
-        format = "msgpack" if named_msgpack else "safetensors"  # noqa: A001
+        suffix = "" if output is None else Path(output).suffix
+        format = _FORMATS.get(suffix, "safetensors")  # noqa: A001
     target = default_output(source, format) if output is None else Path(output)
     require_writable(target, overwrite=overwrite)
     if os.path.exists(target) and os.path.exists(source) and target.samefile(source):
         raise OutputError(f"{target} is the checkpoint itself", "choose another output")
     made = _require_complete(planned(source, options))
+    cuts = None if mesh is None else _partition(made, mesh, spec).cuts
     state = None
     if optimizer is not None:
         state = convert_optimizer(
@@ -151,6 +174,8 @@ def convert(
         resume=resume,
         recipe=recipe_of(made.leaves, source),
         metadata={"api": made.api},
+        shard_bytes=shard_bytes,
+        cuts=cuts,
         fail_on_not_finite=fail_on_nonfinite,
         digests=digests,
         progress=progress,
@@ -173,14 +198,55 @@ def convert_to_pytree(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]
     return nest((leaf.path, leaf.read()) for leaf in leaves)
 
 
+def convert_to_mesh(
+    checkpoint: CheckpointLike,
+    *,
+    mesh: str,
+    spec: Path | str,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Unpack[PlanOptions],
+) -> Pytree:
+    """The pytree as `jax.Array`s that lie sharded on a device mesh, and nothing written.
+
+    Each device's part is read and rearranged by itself, so that no array need fit into this host's memory.
+
+    Args:
+        checkpoint: as for `convert`.
+        mesh: its axes, "data=4,model=2", laid over the first devices.
+        spec: a YAML file of rules (`converters.output.sharding`).
+        progress: called with the bytes done and their total.
+        **options: `converters.planning.PlanOptions`.
+
+    Raises:
+        ShardingError: the mesh, the rules or an array do not fit together; all that is wrong is named.
+        ConversionError: as for `convert`.
+    """
+    made = _require_complete(planned(checkpoint, options))
+    where = _partition(made, mesh, spec)
+    leaves = leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None)
+    return place_on_mesh(leaves, where, progress=progress)
+
+
+def _partition(made: Planned, mesh: str, spec: Path | str | None) -> Partition:
+    if spec is None:
+        raise ShardingError(
+            [f"the mesh {mesh} comes without rules"], "give them (--spec rules.yaml)"
+        )
+    axes = parse_mesh(mesh)
+    infos = {leaf.path: leaf.info for leaf in made.leaves}
+    return partition(infos, axes, load_rules(Path(spec), axes))
+
+
 def optimizer_output(output: Path) -> Path:
     """`NAME.opt.safetensors` beside the output: the state of the optimizer."""
-    name = output.name.removesuffix(".safetensors").removesuffix(".msgpack")
+    name = output.name
+    for suffix in _FORMATS:
+        name = name.removesuffix(suffix)
     return output.with_name(f"{name}.opt.safetensors")
 
 
 def default_output(checkpoint: Path, format: Format) -> Path:  # noqa: A002 (as in convert)
-    """`NAME.flax.safetensors` or `NAME.flax.msgpack` in the current directory."""
+    """`NAME.flax.safetensors` (or `.msgpack`, `.orbax`) in the current directory."""
     resolved = checkpoint.resolve()  # "." has no name of its own
     # model.safetensors.index.json is called model, net.v2.pt is called net.v2.
     stem = Path(resolved.name.removesuffix(INDEX_SUFFIX)).stem

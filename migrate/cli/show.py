@@ -91,3 +91,30 @@ def working(quiet: bool) -> Iterator[Callable[[str], None]]:
         return
     with console.status("starting") as status:
         yield status.update
+
+
+@contextlib.contextmanager
+def moving_bytes(message: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that takes the bytes done and their total: a bar with the time left, on a terminal."""
+    if quiet:
+        yield lambda done, total: None
+        return
+    console = _console(err=True)
+    if not console.is_terminal:
+        click.echo(f"… {message}", err=True)
+        yield lambda done, total: None
+        return
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    text = TextColumn("{task.description}")
+    with Progress(text, *columns, console=console, transient=True) as bar:
+        task = bar.add_task(message, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from migrate.cli.options import as_json
-from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
+from migrate.cli.show import FINDINGS, FINE, errors, moving_bytes, show, show_json
 
 _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
 
@@ -71,6 +71,13 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
     "the way back.",
 )
 @click.option("--optimizer-key", help="Its entry in a training checkpoint.")
+@click.option("--mesh", help="For orbax: cut as this device mesh wants it, e.g. data=4,model=2.")
+@click.option(
+    "--spec",
+    type=click.Path(path_type=Path),
+    help="How arrays lie on the mesh: a YAML file of rules.",
+)
+@click.option("--max-shard-size", type=float, metavar="GB", help="Several files, none above this.")
 @click.option("--resume", is_flag=True, help="Go on with what an interrupted conversion left.")
 @click.option("--fail-on-nonfinite", is_flag=True, help="Write nothing if a value is NaN or Inf.")
 @click.option("--checksums", is_flag=True, help="Show the SHA-256 of every array.")
@@ -95,9 +102,10 @@ def weights(
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     with errors():
         run = _to_torch if to == "torch" else _to_flax
-        with working(quiet=json_output) as progress:
-            progress(f"{'reading' if dry_run else 'converting'} {checkpoint}")
-            code, summary, values = run(checkpoint, output, dry_run, {"to": to, **options})
+        doing = f"{'reading' if dry_run else 'converting'} {checkpoint}"
+        with moving_bytes(doing, quiet=json_output) as moved:
+            options |= {"to": to, "moved": moved}
+            code, summary, values = run(checkpoint, output, dry_run, options)
         show_json(values) if json_output else show(*summary)
         sys.exit(code)
 
@@ -113,6 +121,9 @@ _OF_TORCH_CHECKPOINTS = (
     "target",
     "target_inputs",
     "drop",
+    "mesh",
+    "spec",
+    "max_shard_size",
     "resume",
     "fail_on_nonfinite",
     "checksums",
@@ -156,16 +167,21 @@ def _to_flax(
             views.plan_summary(made.plan, made.notes),
             views.plan_as_json(made.plan, made.notes),
         )
+    size = options["max_shard_size"]
     done = convert(
         checkpoint,
         output=output,
         format=options["file_format"],
         overwrite=options["force"],
         resume=options["resume"],
+        shard_bytes=None if size is None else int(size * 1e9),
+        mesh=options["mesh"],
+        spec=options["spec"],
         fail_on_nonfinite=options["fail_on_nonfinite"],
         digests=options["checksums"],
         optimizer=options["optimizer"],
         optimizer_key=options["optimizer_key"],
+        progress=options["moved"],
         **decide,
     )
     if file is not None:
