@@ -116,8 +116,10 @@ def _run_nnx(
     import jax
     from flax import nnx
 
-    assert case.nnx is not None
-    layer = case.nnx(nnx, nnx.Rngs(0))
+    make = case.nnx
+    assert make is not None
+    # Without values: to draw those that are replaced anyway would cost more than the comparison.
+    layer = nnx.eval_shape(lambda: make(nnx, nnx.Rngs(0)))
     layer.eval()
     state = nnx.state(layer, nnx.Any(nnx.Param, nnx.BatchStat))
     misfits = _misfits(flatten(tree), flatten(_named(nnx.to_pure_dict(state))))
@@ -125,13 +127,23 @@ def _run_nnx(
         return misfits, None
     nnx.replace_by_pure_dict(state, nnx.restore_int_paths(tree))
     nnx.update(layer, state)
-    graph, state = nnx.split(layer)
+    graph, state, streams = nnx.split(layer, nnx.Any(nnx.Param, nnx.BatchStat), ...)
+    keys = jax.tree.map(_unused, streams)  # of dropout, which is off
 
     @jax.jit
     def run(state: Any, inputs: Array, arguments: Mapping[str, Any]) -> Any:
-        return case.flax_call(nnx.merge(graph, state), inputs, arguments)
+        return case.flax_call(nnx.merge(graph, state, keys), inputs, arguments)
 
     return [], [np.asarray(array) for array in _arrays(run(state, inputs, arguments))]
+
+
+def _unused(abstract: Any) -> Any:
+    """A value of this shape and dtype."""
+    import jax
+
+    if jax.dtypes.issubdtype(abstract.dtype, jax.dtypes.prng_key):
+        return jax.random.key(0)
+    return np.zeros(abstract.shape, abstract.dtype)
 
 
 def _named(tree: Pytree) -> Pytree:

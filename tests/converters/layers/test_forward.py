@@ -19,6 +19,7 @@ CASES = [
 PERMUTED = ["Linear", "Bilinear", "Conv2d", "ConvTranspose2d", "MultiheadAttention", "RNNCell"]
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize(("entry", "case"), CASES)
 def test_the_outputs_agree_and_the_weights_come_back(entry, case):
