@@ -6,7 +6,7 @@ from converters.output.mesh import place_on_mesh
 from converters.output.sharding import Partition, load_rules, parse_mesh, partition
 from converters.output.stream import Progress
 from converters.output.units import leaves_of
-from converters.output.write import Written, WrittenLeaf, write_pytree
+from converters.output.write import Written, WrittenLeaf, require_output, write_pytree
 
 __all__ = [
     "Partition",
@@ -20,5 +20,6 @@ __all__ = [
     "partition",
     "place_on_mesh",
     "recipe_of",
+    "require_output",
     "write_pytree",
 ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,19 @@ _BLOCK_BYTES = 256 * 1024
 _BLOCK_ROWS = 512
 _PADDING_BYTES = 64
 _SMALL_BYTES = 64 * 1024
+_PASSED_BYTES = 32 << 20
 
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
-def copy_arranged(target: Array, source: Array) -> None:
-    """Copy `source` into `target`, arrays of one shape and dtype, whatever their strides."""
+def copy_arranged(target: Array, source: Array, passed: Callable[[], None] | None = None) -> None:
+    """Copy `source` into `target`, arrays of one shape and dtype, whatever their strides.
+
+    Args:
+        target: to be filled.
+        source: the elements.
+        passed: called now and then, when a stretch of the source's memory is done with.
+    """
     unsigned = _UNSIGNED.get(source.dtype.itemsize)
     if unsigned is not None:  # ml_dtypes' own loops are slower than those of plain integers
         target, source = target.view(unsigned), source.view(unsigned)
@@ -40,7 +47,12 @@ def copy_arranged(target: Array, source: Array) -> None:
     sides = _block_sides(source, order)
     buffer = np.empty(sum(_buffer_size(source, order, sides)), source.dtype)
     back = tuple(order.index(axis) for axis in range(source.ndim))
-    for index in _blocks(source.shape, sides):
+    first, released = order[0], 0
+    for index in _blocks(source.shape, sides, order):
+        position = index[first].start * abs(source.strides[first])
+        if passed and position - released >= _PASSED_BYTES:
+            released = position
+            passed()
         block = source[index].transpose(order)
         held = _padded(buffer, block.shape)
         np.copyto(held, block)
@@ -84,10 +96,14 @@ def _padded(buffer: Array, shape: tuple[int, ...]) -> Array:
     return buffer[: rows * apart].reshape(rows, apart)[:, :row].reshape(shape)
 
 
-def _blocks(shape: tuple[int, ...], sides: dict[int, int]) -> Iterator[tuple[slice, ...]]:
-    return itertools.product(
-        *(
-            [slice(start, start + sides[axis]) for start in range(0, side, sides[axis])]
-            for axis, side in enumerate(shape)
-        )
-    )
+def _blocks(
+    shape: tuple[int, ...], sides: dict[int, int], order: tuple[int, ...]
+) -> Iterator[tuple[slice, ...]]:
+    """The blocks, in the order of the source's memory."""
+    cuts = [
+        [slice(start, start + sides[axis]) for start in range(0, shape[axis], sides[axis])]
+        for axis in order
+    ]
+    back = [order.index(axis) for axis in range(len(shape))]
+    for cut in itertools.product(*cuts):
+        yield tuple(cut[place] for place in back)

@@ -7,6 +7,7 @@ checkpoint is in memory at once is bounded by the largest stretch (`Unit`) of it
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import deque
@@ -30,13 +31,16 @@ Progress = Callable[[int, int], None]
 
 # What of the checkpoint may be open beside the largest unit: enough that small tensors overlap.
 _OPEN_BESIDE = 96 << 20
+# Of a larger unit not all is in memory at once: what was read is released on the way. Its slabs are larger,
+# because each of them reads from all over the tensor if it is transposed.
+_LARGE = 192 << 20
 # Examined and written at once, so that the second finds it in the cache.
 _PIECE = 1 << 20
 
 
 @dataclass
 class _OpenUnit:
-    """A unit that is open, and how many of its slabs are not written yet."""
+    """A unit that is open, how much of it may be in memory, and how many slabs are not written yet."""
 
     unit: Unit
     source: Sliceable
@@ -168,7 +172,9 @@ class _Tasks:
         opened = _OpenUnit(unit, source, size)
         slabs = [
             _Task(placed, opened, unit.start + start, box, contiguous)
-            for start, box in boxes(unit.shape, itemsize, contiguous=contiguous)
+            for start, box in boxes(
+                unit.shape, itemsize, contiguous=contiguous, large=size >= _LARGE
+            )
         ]
         opened.left = len(slabs)
         if not slabs:
@@ -178,10 +184,7 @@ class _Tasks:
     @staticmethod
     def _size(placed: Placed, unit: Unit) -> int:
         itemsize = numpy_dtype(placed.leaf.info.dtype, placed.leaf.path).itemsize
-        size = itemsize
-        for side in unit.shape:
-            size *= side
-        return size
+        return min(math.prod(unit.shape) * itemsize, _LARGE)
 
 
 def _require_announced(placed: Placed, unit: Unit, source: Sliceable) -> None:
@@ -196,8 +199,9 @@ def _write(file: Partial, task: _Task, buffers: threading.local) -> Slab:
     array = np.asarray(task.opened.source[task.box])  # of no axes numpy gives a scalar
     if array.dtype.name != info.dtype:
         array = array.astype(numpy_dtype(info.dtype, task.placed.leaf.path))
+    release = task.opened.unit.release if task.opened.nbytes >= _LARGE else None
     if not array.flags.c_contiguous:
-        array = _arranged(array, buffers)
+        array = _arranged(array, buffers, release)
     data = array.reshape(-1).view(np.uint8)
     total, not_finite = 0, 0
     for start in range(0, data.size, _PIECE):
@@ -207,16 +211,18 @@ def _write(file: Partial, task: _Task, buffers: threading.local) -> Slab:
         first = task.start + start
         for span in task.placed.spans(first, first + piece.size):
             file.write(span.file, span.offset, piece[span.start - first : span.stop - first])
+    if release is not None:
+        release()
     return Slab(task.start, task.start + data.size, total, not_finite)
 
 
-def _arranged(array: Array, buffers: threading.local) -> Array:
+def _arranged(array: Array, buffers: threading.local, release: Callable[[], None] | None) -> Array:
     """The array in row-major order, in this thread's buffer."""
     held = getattr(buffers, "held", None)
     if held is None or held.size < array.nbytes:
         held = buffers.held = np.empty(array.nbytes, np.uint8)
     target = held[: array.nbytes].view(array.dtype).reshape(array.shape)
-    copy_arranged(target, array)
+    copy_arranged(target, array, release)
     return target
 
 

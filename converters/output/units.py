@@ -109,8 +109,17 @@ def planned_units(leaf: PlannedLeaf, checkpoint: Checkpoint) -> tuple[Unit, ...]
     return tuple(units)
 
 
-def boxes(shape: tuple[int, ...], itemsize: int, *, contiguous: bool) -> Iterator[tuple[int, Box]]:
-    """The slabs of an array, each a stretch of its bytes: first byte and box, in their order."""
+def boxes(
+    shape: tuple[int, ...], itemsize: int, *, contiguous: bool, large: bool = False
+) -> Iterator[tuple[int, Box]]:
+    """The slabs of an array, each a stretch of its bytes: first byte and box, in their order.
+
+    Args:
+        shape: of the array.
+        itemsize: of its elements.
+        contiguous: whether a slab is a stretch of what is read, too.
+        large: whether slabs that are not should be as large as they may be.
+    """
     if 0 in shape:
         return
     row, axis = itemsize, len(shape)  # bytes of one place of the axis that is cut
@@ -123,7 +132,8 @@ def boxes(shape: tuple[int, ...], itemsize: int, *, contiguous: bool) -> Iterato
     axis -= 1
     rows = max(1, SLAB_BYTES // row)
     if not contiguous:
-        rows = max(rows, min(_SLAB_ROWS, _SLAB_LIMIT // row))
+        most = max(1, _SLAB_LIMIT // row)
+        rows = most if large else max(rows, min(_SLAB_ROWS, most))
     rest = tuple(slice(0, side) for side in shape[axis + 1 :])
     stretch = row * shape[axis]
     for number, outer in enumerate(itertools.product(*map(range, shape[:axis]))):

@@ -152,7 +152,7 @@ def write_layout(
     progress: Progress | None = None,
 ) -> Written:
     """Write an output of any layout; see `write_pytree`."""
-    require_output(output, layout, overwrite=overwrite)
+    require_output(output, folder=layout.is_folder, overwrite=overwrite)
     try:
         fingerprint = fingerprint_of(layout, recipe)
         file = Partial(output, layout, fingerprint, resume=resume, anew=overwrite)
@@ -161,7 +161,7 @@ def write_layout(
             if fail_on_not_finite and written.not_finite:
                 raise NotFiniteError(str(output), [leaf.path for leaf in written.not_finite])
             # Someone may have made the target meanwhile: ask again just before taking its name.
-            require_output(output, layout, overwrite=overwrite)
+            require_output(output, folder=layout.is_folder, overwrite=overwrite)
             file.take_name()
         except Exception:
             file.remove()
@@ -176,11 +176,16 @@ def write_layout(
     return written
 
 
-def require_output(output: Path, layout: OutputLayout, *, overwrite: bool) -> None:
-    """Find out whether an output can take this name.
+def require_output(output: Path, *, folder: bool, overwrite: bool) -> None:
+    """Find out before any work whether an output can take this name.
 
     A folder is replaced only if it is an output of such a kind itself: one word too few must not cost a user
     all that is in a folder.
+
+    Args:
+        output: the name.
+        folder: whether the output is a folder: orbax, and sharded safetensors.
+        overwrite: whether an older output may be replaced.
 
     Raises:
         OutputError: its folder is missing, or it exists and may not be overwritten.
@@ -189,7 +194,7 @@ def require_output(output: Path, layout: OutputLayout, *, overwrite: bool) -> No
         require_writable(output, overwrite=overwrite)
     elif not any((output / name).is_file() for name in (INDEX_NAME, METADATA_NAME)):
         raise OutputError(f"{output} is a folder with something else", "choose another output")
-    elif not layout.is_folder:
+    elif not folder:
         raise OutputError(f"{output} is a folder", "name a file")
     elif not overwrite:
         raise OutputError(
