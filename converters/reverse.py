@@ -10,7 +10,7 @@ from typing import Any, Literal
 from converters.atomic import require_writable
 from converters.back.arrays import PytreeLike, open_arrays
 from converters.back.restoring import RestoredRow, Restoring, total
-from converters.back.safetensors_output import Entry, write_safetensors
+from converters.back.safetensors_output import write_leaves
 from converters.back.sources import from_module, misfits_of
 from converters.back.torch_output import save, to_tensor
 from converters.checkpoint.reader import Checkpoint
@@ -73,7 +73,7 @@ def to_torch(
     Args:
         source: the pytree: safetensors, msgpack, or a folder of orbax.
         output: the file to write; None: `NAME.restored.safetensors` (or `.pt`) in the current
-            directory. Safetensors is written one tensor at a time, `.pt` needs memory for all.
+            directory. Safetensors is written in bounded memory, `.pt` needs it for all.
         format: None: as the name of the output says (`.pt`, `.pth`, `.bin`), else safetensors.
         model: the torch module, as `pkg.mod:factory`, `file.py:factory`, a Hugging Face folder or
             an `nn.Module`: for pytrees with no file beside them. It outranks that file.
@@ -105,11 +105,7 @@ def to_torch(
     if format == "pt":
         save(target, _tensors(record, restoring), overwrite=overwrite)
     else:
-        entries = [
-            Entry(row.key, row.info, lambda key=key: restoring.read(key))  # type: ignore[misc]
-            for key, row in zip(record.keys, restoring.rows, strict=True)
-        ]
-        write_safetensors(target, entries, {"format": "pt"}, overwrite=overwrite)
+        write_leaves(target, restoring.leaves(), {"format": "pt"}, overwrite=overwrite)
     return done
 
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from converters.back.inverted import inverted
 from converters.checkpoint.cast import FLOATING, cast
 from converters.checkpoint.dtypes import numpy_dtype
+from converters.checkpoint.pytree import Leaf
 from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.errors import MisfitError
 from converters.kept import Kept, KeptKey, computed_name, undoable
 from converters.layers.join import ALONE, SUM, ComputedBefore
 from converters.layers.reparametrized import Computed
 from converters.mapping.leaves import PlannedLeaf, keys_of
+from converters.output.units import leaves_of
 
 Array = np.ndarray[Any, Any]
 
@@ -74,6 +78,21 @@ class Restoring:
     def read(self, key: KeptKey) -> Array:
         """The tensor of one key, in the dtype that its row says."""
         return self._read(key.tied or key.key)
+
+    def leaves(self) -> list[Leaf]:
+        """Every key as a leaf to be written under its name in torch, piece by piece where it can be."""
+        return [self._leaf(key, row) for key, row in zip(self._kept.keys, self.rows, strict=True)]
+
+    def _leaf(self, key: KeptKey, row: RestoredRow) -> Leaf:
+        owner = key.tied or key.key
+        made_of = self._made_of.get(owner, [])
+        settled = made_of and not any(leaf.path in self._undetermined for leaf in made_of)
+        if settled and owner not in self._kept.tensors:
+            planned = inverted(owner, row.info, made_of, self._infos)
+            if planned is not None:
+                (leaf,) = leaves_of([planned], self._arrays, cast=True)
+                return replace(leaf, path=row.key)
+        return Leaf(row.key, row.info, partial(self.read, key))
 
     def _read(self, key: str) -> Array:
         leaves = self._made_of.get(key, [])

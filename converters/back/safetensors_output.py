@@ -1,4 +1,4 @@
-"""A safetensors file in an order of its own, one tensor in memory at a time."""
+"""A safetensors file whose header keeps the order in which its tensors are given."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import numpy as np
 
 from converters.atomic import atomic_write
 from converters.checkpoint.dtypes import SAFETENSORS_CODES, numpy_dtype
+from converters.checkpoint.pytree import Leaf
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import UnsupportedDtypeError
+from converters.output.layouts import FileLayoutBuilder
+from converters.output.write import write_layout
 
 
 @dataclass(frozen=True)
@@ -32,42 +35,67 @@ def write_safetensors(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write the tensors, atomically; the header names them in the order in which they are given.
+    """Write small tensors, atomically; the header names them in the order in which they are given.
 
     Raises:
         OutputError: the output exists and may not be overwritten, or the disk refuses.
         UnsupportedDtypeError: safetensors lacks an element type.
     """
-    for entry in entries:
-        if entry.info.dtype not in SAFETENSORS_CODES:
-            raise UnsupportedDtypeError(
-                f"{entry.key} has the element type {entry.info.dtype}, which safetensors lacks",
-                "write a .pt file instead",
-            )
-    # Wide types first, as the safetensors library does: every tensor is then aligned in the file.
-    ordered = sorted(entries, key=lambda entry: -numpy_dtype(entry.info.dtype, entry.key).itemsize)
-    starts: dict[str, int] = {}
-    end = 0
-    for entry in ordered:
-        starts[entry.key] = end
-        end += entry.info.nbytes
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    for entry in entries:
-        start = starts[entry.key]
-        header[entry.key] = {
-            "dtype": SAFETENSORS_CODES[entry.info.dtype],
-            "shape": list(entry.info.shape),
-            "data_offsets": [start, start + entry.info.nbytes],
-        }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    start, ordered = _start({entry.key: entry.info for entry in entries}, metadata)
+    by_key = {entry.key: entry for entry in entries}
     with atomic_write(path, overwrite=overwrite) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for entry in ordered:
+        file.write(start)
+        for key in ordered:
+            entry = by_key[key]
             array = entry.read()
             if array.shape != entry.info.shape or array.dtype.name != entry.info.dtype:
                 # The header is written already: a file that contradicts it must not be completed.
                 raise RuntimeError(
-                    f"{entry.key}: announced {entry.info}, got {array.shape} {array.dtype}"
+                    f"{key}: announced {entry.info}, got {array.shape} {array.dtype}"
                 )
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def write_leaves(
+    path: Path, leaves: Sequence[Leaf], metadata: Mapping[str, str], *, overwrite: bool = False
+) -> None:
+    """The same for large ones: in slabs, on all cores, in bounded memory.
+
+    Raises:
+        OutputError: the output exists and may not be overwritten, or the disk refuses.
+        UnsupportedDtypeError: safetensors lacks an element type.
+    """
+    start, ordered = _start({leaf.path: leaf.info for leaf in leaves}, metadata)
+    by_key = {leaf.path: leaf for leaf in leaves}
+    builder = FileLayoutBuilder()
+    builder.add(start)
+    for key in ordered:
+        builder.placed(by_key[key], [builder.place(0, by_key[key].info.nbytes)])
+    write_layout(path, builder.built(), overwrite=overwrite)
+
+
+def _start(infos: Mapping[str, TensorInfo], metadata: Mapping[str, str]) -> tuple[bytes, list[str]]:
+    """What comes before the tensors, and the order in which they follow."""
+    for key, info in infos.items():
+        if info.dtype not in SAFETENSORS_CODES:
+            raise UnsupportedDtypeError(
+                f"{key} has the element type {info.dtype}, which safetensors lacks",
+                "write a .pt file instead",
+            )
+    # Wide types first, as the safetensors library does: every tensor is then aligned in the file.
+    ordered = sorted(infos, key=lambda key: -numpy_dtype(infos[key].dtype, key).itemsize)
+    starts: dict[str, int] = {}
+    end = 0
+    for key in ordered:
+        starts[key] = end
+        end += infos[key].nbytes
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    for key, info in infos.items():
+        header[key] = {
+            "dtype": SAFETENSORS_CODES[info.dtype],
+            "shape": list(info.shape),
+            "data_offsets": [starts[key], starts[key] + info.nbytes],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, ordered

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file as save_numpy
 from torch import nn
 
-from converters.checkpoint import Leaf, StateDict, load_pytree, write_pytree
+from converters.checkpoint import Leaf, StateDict, load_pytree, open_checkpoint, write_pytree
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import KeptFileError, MisfitError, OutputError
 from converters.kept import kept_keys, kept_path, read_kept, write_kept
@@ -62,6 +62,21 @@ def written(folder, state, slots, *, form="safetensors", stored=None, cast=None)
     return output
 
 
+def restored(output, **options):
+    """In memory and as a file, which must be the same."""
+    found = to_state_dict(output, **options)
+    file = output.with_name("file.safetensors")
+    done = to_torch(output, output=file, overwrite=True, **options)
+    read = open_checkpoint(file)
+    assert list(read.infos) == list(found) == [row.key for row in done.rows]
+    for key, tensor in found.items():
+        assert read.infos[key].dtype == str(tensor.dtype).removeprefix("torch.")
+        assert read.infos[key].shape == tuple(tensor.shape)
+        bits = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+        np.testing.assert_array_equal(np.array(read.read(key)).reshape(-1).view(np.uint8), bits)
+    return found
+
+
 def assert_same(found, expected):
     assert list(found) == list(expected)
     for key, tensor in expected.items():
@@ -79,7 +94,7 @@ def test_bit_for_bit_with_ties_buffers_and_order(tmp_path, form, api):
     state = state_of(model)
     state["conv.weight"].view(-1)[:3] = torch.tensor([float("nan"), -0.0, float("inf")])
     output = written(tmp_path, state, read_slots(model, api), form=form)
-    found = to_state_dict(output)
+    found = restored(output)
     assert_same(found, state)
     assert found["norm.num_batches_tracked"] == 41
     assert found["head.weight"].data_ptr() == found["embedding.weight"].data_ptr()
@@ -110,8 +125,6 @@ def test_prefixes_and_files(tmp_path, suffix, monkeypatch):
     else:
         with safe_open("back.safetensors", framework="pt") as file:
             assert file.metadata() == {"format": "pt"}
-        from converters.checkpoint import open_checkpoint
-
         read = open_checkpoint(Path("back.safetensors"))
         found = {key: torch.from_numpy(read.read(key).copy()) for key in read.infos}
     assert_same(found, {stored[key]: tensor for key, tensor in state.items()})
@@ -130,7 +143,7 @@ def test_every_dtype(tmp_path, dtype):
     model = nn.Sequential(nn.Linear(side, 4, bias=False))
     state = {"0.weight": bits.reshape(4, side)}
     output = written(tmp_path, state, read_slots(model))
-    assert_same(to_state_dict(output), state)
+    assert_same(restored(output), state)
 
 
 def lstm_slots():
@@ -161,7 +174,7 @@ def lstm_state():
 def test_terms_of_a_sum_are_kept_and_parts_are_joined(tmp_path):
     state = lstm_state()
     output = written(tmp_path, state, lstm_slots())
-    assert_same(to_state_dict(output), state)
+    assert_same(restored(output), state)
     assert [row.origin for row in to_torch(output, dry_run=True).rows] == ["arrays", "kept", "kept"]
 
 
@@ -179,7 +192,7 @@ def test_trained_values_come_back_and_a_changed_sum_stays_exact(tmp_path):
     kernel = np.arange(6).reshape(2, 3)
     edit(output, "params/if/kernel", kernel)
     edit(output, "params/hi/bias", [1.25, 3.1, -7])
-    found = to_state_dict(output)
+    found = restored(output)
     np.testing.assert_array_equal(found["w"][3:], kernel.T)
     np.testing.assert_array_equal(found["w"][:3], state["w"][:3])
     total = (found["b_ih"] + found["b_hh"]).numpy()
@@ -197,14 +210,14 @@ def test_a_cast_is_said(tmp_path):
     model = Net()
     state = state_of(model)
     output = written(tmp_path, state, read_slots(model), cast=ml_dtypes.bfloat16)
-    found = to_state_dict(output)
+    found = restored(output)
     assert found["conv.weight"].dtype == torch.bfloat16
     torch.testing.assert_close(
         found["conv.weight"], state["conv.weight"].bfloat16(), rtol=0, atol=0
     )
     row = to_torch(output, dry_run=True).rows[1]
     assert row.note == "the values are those of bfloat16, not the original float32"
-    wide = to_state_dict(output, original_dtype=True)
+    wide = restored(output, original_dtype=True)
     assert {key: tensor.dtype for key, tensor in wide.items()} == {
         key: tensor.dtype for key, tensor in state.items()
     }
@@ -214,7 +227,7 @@ def test_a_cast_is_said(tmp_path):
 def test_the_terms_of_a_sum_that_was_cast(tmp_path):
     state = lstm_state()
     output = written(tmp_path, state, lstm_slots(), cast=ml_dtypes.bfloat16)
-    found = to_state_dict(output, original_dtype=True)
+    found = restored(output, original_dtype=True)
     np.testing.assert_array_equal(found["b_ih"], state["b_ih"])
     np.testing.assert_array_equal(found["b_hh"], state["b_hh"])
 
@@ -227,13 +240,17 @@ def test_stacked_and_concatenated(tmp_path):
     slots = {
         "a.weight": slot("a.weight", (2, 3), Target("params/k", transposed, None, Stack(1), 0)),
         "b.weight": slot("b.weight", (2, 3), Target("params/k", transposed, None, Stack(1), 1)),
+        "a.bias": slot("a.bias", (2,), Target("params/b", join=Stack(0), index=0)),
+        "b.bias": slot("b.bias", (2,), Target("params/b", join=Stack(0), index=1)),
+        "a.one": slot("a.one", (), Target("params/one", join=Stack(0), index=0)),
+        "b.one": slot("b.one", (), Target("params/one", join=Stack(0), index=1)),
         "q": slot("q", (2, 5), Target("params/qk", transposed, None, Concat(1), 0)),
         "k": slot("k", (4, 5), Target("params/qk", transposed, None, Concat(1), 1)),
     }
     state = {key: torch.randn(slot.shape) for key, slot in slots.items()}
     output = written(tmp_path, state, slots)
     assert load_pytree(output)["params"]["k"].shape == (3, 2, 2)
-    assert_same(to_state_dict(output), state)
+    assert_same(restored(output), state)
 
 
 def test_a_foreign_file_beside_is_refused(tmp_path, refused):

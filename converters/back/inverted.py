@@ -1,0 +1,82 @@
+"""A torch tensor as a leaf that is made from the arrays of a pytree, so that it is written piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from converters.checkpoint.reader import TensorInfo
+from converters.layers.join import ALONE, Concat, Join, Stack
+from converters.layers.layout import Layout, Merge, Part, chain
+from converters.mapping.leaves import Piece, PlannedLeaf
+
+
+def inverted(
+    key: str, info: TensorInfo, leaves: Iterable[PlannedLeaf], infos: Mapping[str, TensorInfo]
+) -> PlannedLeaf | None:
+    """The tensor as a leaf: its pieces are (parts of) arrays, by their paths.
+
+    Args:
+        key: the torch key; it is the leaf's path.
+        info: the tensor's shape, and the dtype in which it is wanted.
+        leaves: the arrays that have pieces of it.
+        infos: of every torch key that has a piece in one of them.
+
+    Returns:
+        The leaf; None where it cannot be said so: an array whose join cannot be undone, parts that do not
+        follow one another.
+    """
+    found: list[tuple[Part | None, Piece]] = []
+    for leaf in leaves:
+        for index, piece in enumerate(leaf.pieces):
+            if piece.key != key:
+                continue
+            inverse = _from_array(leaf, index, infos)
+            if inverse is None:
+                return None
+            found.append((piece.part, inverse))
+    join = _join([part for part, _ in found], info)
+    if join is None:
+        return None
+    found.sort(key=lambda one: one[0].start if one[0] else 0)
+    return PlannedLeaf(key, info, tuple(piece for _, piece in found), join)
+
+
+def _from_array(leaf: PlannedLeaf, index: int, infos: Mapping[str, TensorInfo]) -> Piece | None:
+    """One piece of an array, as a piece of the torch tensor."""
+    layout = leaf.pieces[index].layout.inverse
+    if leaf.join == ALONE:
+        return Piece(leaf.path, layout)
+    if isinstance(leaf.join, Concat):
+        axis = leaf.join.axis
+        sides = [piece.shape(infos[piece.key].shape)[axis] for piece in leaf.pieces]
+        start = sum(sides[:index])
+        return Piece(leaf.path, layout, Part(axis, start, start + sides[index]))
+    if isinstance(leaf.join, Stack):
+        axis = leaf.join.axis
+        without = _without_axis(leaf.info.shape, axis)
+        if without is not None:
+            return Piece(leaf.path, chain((without, layout)), Part(axis, index, index + 1))
+    return None
+
+
+def _without_axis(shape: tuple[int, ...], axis: int) -> Layout | None:
+    """Without the axis, which is one long; None if there is no other."""
+    if len(shape) < 2:
+        return None
+    if axis:
+        return Merge(axis - 1, (shape[axis - 1], 1))
+    return Merge(axis, (1, shape[axis + 1]))
+
+
+def _join(parts: list[Part | None], info: TensorInfo) -> Join | None:
+    """How the pieces make the tensor."""
+    if len(parts) == 1 and parts[0] is None:
+        return ALONE
+    ordered = sorted((part for part in parts if part is not None), key=lambda part: part.start)
+    if len(ordered) != len(parts) or len({part.axis for part in ordered}) != 1:
+        return None
+    axis = ordered[0].axis
+    ends = [0, *(part.stop for part in ordered)]
+    if [part.start for part in ordered] != ends[:-1] or ends[-1] != info.shape[axis]:
+        return None
+    return Concat(axis)
