@@ -7,7 +7,7 @@
     .*\\.inv_freq=dropped                         not converted
 
 The regular expression must match the whole path of a module ("encoder.layers.0.attn") or the whole of a
-key ("tok_embed.weight"). The first assumption that matches decides.
+key ("tok_embed.weight"), and is then about that key alone. The first that matches decides.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ def _groups(group: Group) -> int:
 
 
 def splits(group: Group, assumption: Assumption) -> tuple[Iterable[str], Iterable[str]]:
-    """The names that an assumption is about, and the rest: a layer is one, loose tensors are not."""
-    if assumption.kind not in AS_THEY_ARE or assumption.matches(group.path):
+    """The names that an assumption is about, and the rest: all, unless it matches keys and not the path."""
+    if assumption.matches(group.path):
         return tuple(group.tensors), ()
     own = tuple(name for name in group.tensors if assumption.matches(group.key(name)))
     return own, tuple(name for name in group.tensors if name not in own)

@@ -64,6 +64,9 @@ def _make(node: Node, path: str, container: Callable[[str], Container | None]) -
         for name, child in node.children.items()
     }
     module = node.layer
+    if module is not None and (node.parameters or node.buffers):
+        # A layer with more than its kind has is somebody's subclass of it.
+        module.__class__ = type(node.kind, (type(module),), {"__module__": "the checkpoint"})
     if module is None:
         kind = _container(node, container(path), top=not path)
         module = getattr(nn, kind)() if kind else nn.Module()

@@ -271,6 +271,8 @@ def _layer_slot(
         for dropped, reason in entry.dropped:
             if name == dropped:
                 return Slot(key, shape, kind, Outcome.DROPPED, note=reason)
+        if _is_own(module, layer.weights, name):
+            return _plain_slot(module, name, key, shape, place)
         reason = f"{kind} has no {name}: a parametrised or extended layer is not known"
         return Slot(key, shape, kind, Outcome.REFUSED, note=reason)
     try:
@@ -282,6 +284,16 @@ def _layer_slot(
     if concerns(module, name) or (name.startswith("parametrizations.weight.") and layer.flattened):
         notes.insert(0, layer.flattened)
     return Slot(key, shape, kind, Outcome.MAPPED, targets, "; ".join(filter(None, notes)))
+
+
+def _is_own(module: Any, weights: Weights, name: str) -> bool:
+    """Whether a tensor is what a user's subclass of a layer has beside the layer's own.
+
+    Not what torch keeps instead of a weight (`weight_orig` and `weight_mask` of pruning).
+    """
+    own = {weight.torch for weight in weights}
+    instead = any(name.startswith((f"{weight}_", "parametrizations.")) for weight in own)
+    return not type(module).__module__.startswith("torch.") and not instead
 
 
 def _note(module: Any, entry: LayerEntry | None, targets: tuple[Target, ...]) -> str:

@@ -166,6 +166,17 @@ def test_some_keys_dropped():
     assert slots["rope.weight"].outcome is Outcome.MAPPED
 
 
+def test_one_key_of_a_group():
+    """An Embedding with a parameter beside its weight, as a subclass has it."""
+    infos = shapes(tok__weight=(8, 6), tok__extra=(6,))
+    assert infer(infos).slots["tok.weight"].outcome is Outcome.REFUSED
+    slots = infer(infos, parse_assumptions([r"tok\.weight=Embedding"])).slots
+    assert {key: slot.targets[0].path for key, slot in slots.items()} == {
+        "tok.weight": "params/tok/embedding",
+        "tok.extra": "params/tok/extra",
+    }
+
+
 def test_unused_assumptions_are_told():
     infos = shapes(head__weight=(8, 6))
     assert infer(infos, parse_assumptions(["gone=Linear", "head=Linear"])).unused == (

@@ -111,15 +111,31 @@ def test_the_class_weights_of_a_loss_are_buffers():
     assert (row.outcome, row.path, row.kind) == (Outcome.MAPPED, "buffers/loss/weight", "buffer")
 
 
-def test_a_layer_with_more_than_its_kind_has_is_refused():
-    class Scaled(nn.Linear):
-        def __init__(self):
-            super().__init__(2, 3)
-            self.gain = nn.Parameter(torch.ones(3))
+class Scaled(nn.Linear):
+    def __init__(self):
+        super().__init__(2, 3)
+        self.gain = nn.Parameter(torch.ones(3))
 
-    row = row_of(nn.Sequential(Scaled()), "0.gain")
+
+def test_what_a_subclass_has_beside_its_kinds_is_kept():
+    rows = rows_of(nn.Sequential(Scaled()))
+    assert rows["0.weight"].kind == "Linear"
+    assert (rows["0.gain"].kind, rows["0.gain"].path) == ("Parameter", "params/layers_0/gain")
+    assert "a parameter of Scaled itself" in rows["0.gain"].note
+
+
+def test_a_layer_with_more_than_its_kind_has_is_refused():
+    extended = nn.Linear(2, 3)
+    extended.gain = nn.Parameter(torch.ones(3))
+    row = row_of(nn.Sequential(extended), "0.gain")
     assert row.outcome is Outcome.REFUSED
     assert "Linear has no gain" in row.note
+
+
+def test_what_may_stand_for_a_weight_is_refused():
+    model = nn.Sequential(Scaled())
+    model[0].register_buffer("weight_scale", torch.ones(3))
+    assert row_of(model, "0.weight_scale").outcome is Outcome.REFUSED
 
 
 def test_a_subclass_is_its_kind_and_says_so():

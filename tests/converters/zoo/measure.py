@@ -13,7 +13,7 @@ import numpy as np
 
 from converters.checkpoint.reader import Checkpoint
 from converters.checkpoint.state_dict import StateDict
-from converters.inference import Confidence, Inference, infer, parse_assumptions
+from converters.inference import Inference, infer, parse_assumptions
 from converters.inference.words import own_name
 from converters.layers.join import SUM
 from converters.mapping import Outcome, Plan, Slot, make_plan, read_slots
@@ -165,20 +165,28 @@ def _layouts(slot: Slot, slots: Mapping[str, Slot]) -> list[str]:
 
 
 def _said(inference: Inference, truth: Mapping[str, Slot], model: Any) -> tuple[str, ...]:
-    """One assumption for each ambiguous name, longer ones where a name has several kinds."""
-    kinds: dict[str, set[str]] = {}
-    wanted = []
-    for it in inference.guesses:
-        kind = _kind(it.path, [truth[key] for key in it.keys], model)
-        kinds.setdefault(own_name(it.path), set()).add(kind)
-        if it.guess.confidence is Confidence.AMBIGUOUS:
-            wanted.append((it.path, kind))
-    found = {}
-    for path, kind in wanted:
-        name = own_name(path)
-        whole = re.sub(r"\d+", r"\\d+", re.escape(path))
-        last = rf"(?:.*\.)?{re.escape(name)}(?:\.\d+)*"
-        found[f"{whole if len(kinds[name]) > 1 else last}={kind}"] = None
+    """As few assumptions as a user would need: of a name, else of a layer of all blocks, else of one."""
+    kinds = {
+        it.path: _kind(it.path, [truth[key] for key in it.keys], model) for it in inference.guesses
+    }
+    found: dict[str, None] = {}
+    for it in inference.ambiguous:
+        kind = kinds[it.path]
+        if {key.rpartition(".")[2] for key in it.keys} > {"weight"} and kind == "Embedding":
+            found[rf"{re.escape(it.path)}\.weight={kind}"] = None  # a subclass with more
+            continue
+        exact = re.escape(it.path)
+        patterns = (
+            rf"(?:.*\.)?{re.escape(own_name(it.path))}(?:\.\d+)*",
+            re.sub(r"\d+", r"\\d+", exact),
+            exact,
+        )
+        fitting = (
+            pattern
+            for pattern in patterns
+            if all(kinds[path] == kind for path in kinds if re.fullmatch(pattern, path))
+        )
+        found[f"{next(fitting)}={kind}"] = None
     return tuple(found)
 
 
