@@ -42,7 +42,7 @@ from typing import Any
 
 TOGETHER = 50  # files that one process examines
 SECONDS = 10
-MEMORY = 1 << 30
+MEMORY = 512 << 20
 ADDRESSES = (
     6 << 30
 )  # beyond that an allocation fails, so that a bomb does not take the machine down

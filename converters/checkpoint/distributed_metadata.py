@@ -27,7 +27,7 @@ from converters.checkpoint.unpickler import (
 _CHECKPOINT = "torch.distributed.checkpoint"
 _LARGEST = 1 << 30  # bytes
 _LONGEST_PATH = 64
-_MOST_PAIRS = 4096  # parts of one tensor that are compared with each other
+_MOST_PAIRED = 256  # parts of one tensor that are compared each with each
 _RECORDS = frozenset(
     {
         (f"{_CHECKPOINT}.metadata", "Metadata"),
@@ -131,7 +131,14 @@ def _items(metadata: dict[str, Any]) -> list[Item]:
     paths = metadata.get("planner_data") or {}
     if type(paths) is not dict:
         raise ValueError("its planner is not torch's default one")
-    return [_item(name, entry, places, paths) for name, entry in entries.items()]
+    items = []
+    parts = 0
+    for name, entry in entries.items():
+        items.append(_item(name, entry, places, paths))
+        parts += len(items[-1].chunks)
+        if parts > len(places):  # each part has a place of its own
+            raise ValueError("it has more parts than places")
+    return items
 
 
 def _places(storage: Any) -> dict[tuple[str, Any], Place]:
@@ -195,11 +202,33 @@ def _require_whole(name: str, info: TensorInfo, chunks: tuple[Chunk, ...]) -> No
         if not inside or size * numpy_dtype(info.dtype, name).itemsize > chunk.place.length:
             raise ValueError(f"{name[:80]!a} has an impossible part")
         filled += size
-    apart = len(chunks) > _MOST_PAIRS or not any(
+    if filled != info.size or not (_is_grid(chunks, info.shape) or _are_apart(chunks)):
+        raise ValueError(f"the parts of {name[:80]!a} leave gaps, or overlap")
+
+
+def _is_grid(chunks: tuple[Chunk, ...], shape: tuple[int, ...]) -> bool:
+    """Whether the parts are the cells of a grid, each once."""
+    cuts = [sorted({chunk.offsets[side] for chunk in chunks}) for side in range(len(shape))]
+    ends = [
+        dict(zip(places, [*places[1:], whole], strict=True))
+        for places, whole in zip(cuts, shape, strict=True)
+    ]
+    cells = {
+        chunk.offsets
+        for chunk in chunks
+        if all(
+            end[first] == first + side
+            for end, first, side in zip(ends, chunk.offsets, chunk.shape, strict=True)
+        )
+    }
+    return len(cells) == len(chunks) == math.prod(map(len, cuts))
+
+
+def _are_apart(chunks: tuple[Chunk, ...]) -> bool:
+    """Whether no two of a few parts have an element in common."""
+    return len(chunks) <= _MOST_PAIRED and not any(
         _overlap(one, other) for index, one in enumerate(chunks) for other in chunks[:index]
     )
-    if filled != info.size or not apart:
-        raise ValueError(f"the parts of {name[:80]!a} leave gaps, or overlap")
 
 
 def _overlap(one: Chunk, other: Chunk) -> bool:

@@ -65,7 +65,7 @@ class TensorsCheckpoint(Checkpoint):
         found: str = "",
         training: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
-        require_names(source, tensors)
+        require_names(source, (*tensors, *(others or ()), found))
         self.source = source
         self._tensors = tensors
         self.infos = {key: tensor.info for key, tensor in tensors.items()}

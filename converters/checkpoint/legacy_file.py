@@ -80,7 +80,11 @@ class _Storages:
 
     def settle(self, keys: Any, at: int) -> None:
         """Find every storage in the bytes from `at` on, in the order of `keys`."""
-        if type(keys) is not list or set(map(str, keys)) != set(self._spans):
+        if (
+            type(keys) is not list
+            or len(keys) != len(self._spans)
+            or set(map(str, keys)) != set(self._spans)
+        ):
             raise PickleError("its storages are not those of its tensors")
         for key in keys:
             span = self._spans[str(key)]

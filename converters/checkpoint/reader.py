@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
 
 COPY_AGAIN = "copy or download it again and compare its size with the original's"
 MOST_DIMENSIONS = 64  # of a numpy array
+_MOST_ELEMENTS = 1 << 58  # of at most 16 bytes each
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,18 @@ def require_names(source: object, keys: Iterable[str]) -> None:
 
 def is_shape(value: object) -> bool:
     """Whether this is a tuple or list of sides that an array can have."""
+    if not is_steps(value):
+        return False
+    size = 1
+    for side in value:
+        size *= side or 1  # NumPy counts so, to know that no product of sides overflows
+    return size < _MOST_ELEMENTS
+
+
+def is_steps(value: object) -> TypeGuard[tuple[int, ...] | list[int]]:
+    """Whether these are numbers, none negative, for as many sides as an array can have."""
     return (
         isinstance(value, tuple | list)
         and len(value) <= MOST_DIMENSIONS
-        and all(type(side) is int and 0 <= side < 1 << 62 for side in value)
+        and all(type(step) is int and 0 <= step < _MOST_ELEMENTS for step in value)
     )

@@ -140,12 +140,20 @@ def is_span(value: object) -> bool:
     )
 
 
+def first_twin(pairs: list[tuple[str, Any]]) -> str:
+    """The first name that is there a second time."""
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            return name
+        seen.add(name)
+    raise ValueError("no name is there twice")
+
+
 def _entry_or_dict(pairs: list[tuple[str, Any]]) -> Any:
     made = dict(pairs)
     if len(made) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in made if names.count(name) > 1)
-        raise ValueError(f"{twice[:80]!a} is there twice")
+        raise ValueError(f"{first_twin(pairs)[:80]!a} is there twice")
     if len(made) == 3 and isinstance(made.get("dtype"), str):
         shape, offsets = made.get("shape"), made.get("data_offsets")
         if isinstance(shape, list) and isinstance(offsets, list):

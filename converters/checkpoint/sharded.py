@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.reader import COPY_AGAIN, Checkpoint
+from converters.checkpoint.safetensors_file import first_twin
 from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
 
 INDEX_SUFFIX = ".index.json"
@@ -123,9 +124,5 @@ class _TwinError(ValueError):
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise _TwinError(ascii(name)[:160])
-            seen.add(name)
+        raise _TwinError(ascii(first_twin(pairs))[:160])
     return made

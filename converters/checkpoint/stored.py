@@ -11,7 +11,7 @@ import numpy as np
 from converters.checkpoint.dtypes import numpy_dtype
 from converters.checkpoint.lazy import LazyTensor
 from converters.checkpoint.mapped_file import MappedFile, extent
-from converters.checkpoint.reader import TensorInfo, is_shape
+from converters.checkpoint.reader import TensorInfo, is_shape, is_steps
 from converters.checkpoint.zip_archive import Member, ZipArchive
 
 # A tensor that repeats its storage (`expand`) may claim any size with a few bytes of file.
@@ -147,13 +147,16 @@ class StoredTensor(LazyTensor):
         conjugated: bool = False,
         negated: bool = False,
     ) -> None:
-        if not (is_shape(shape) and is_shape(strides) and len(shape) == len(strides)):
+        if not (is_shape(shape) and is_steps(strides) and len(shape) == len(strides)):
             raise ValueError("a tensor has an impossible shape or strides")
         if type(offset) is not int or offset < 0:
             raise ValueError("a tensor has an impossible offset")
         self._dtype = numpy_dtype(dtype, "a tensor")
         size = self._dtype.itemsize
-        self._strides = tuple(step * size for step in strides)
+        # The stride of a side of 1 says nothing, and may be any number.
+        self._strides = tuple(
+            step * size if side > 1 else size for side, step in zip(shape, strides, strict=True)
+        )
         length = extent(shape, size, self._strides)
         self._start = storage.offset + offset * size
         self._end = self._start + length
@@ -182,13 +185,8 @@ class StoredTensor(LazyTensor):
         """Its place in the file; None without elements, which are nowhere."""
         if not self.info.size:
             return None
-        sides = tuple(  # the stride of a side of 1 says nothing
-            (side, step)
-            for side, step in zip(self.info.shape, self._strides, strict=True)
-            if side > 1
-        )
         flags = (self._conjugated, self._negated)
-        return (id(self._storage.span), self._start, self.info, sides, flags)
+        return (id(self._storage.span), self._start, self.info, self._strides, flags)
 
 
 def _brief(shape: tuple[int, ...]) -> str:

@@ -22,6 +22,7 @@ from converters.errors import CheckpointDamagedError, CheckpointHoldsCodeError
 
 PICKLE_MAGIC = b"\x80"
 _LARGEST_PICKLE = 1 << 30  # bytes; ten million tensors have that much
+_LARGEST_INFLATED = 1 << 26
 
 
 def open_torch_file(path: Path, key: str | None) -> TensorsCheckpoint:
@@ -85,7 +86,8 @@ def read_zip(archive: ZipArchive) -> Any:
         raise CheckpointDamagedError(
             f"{path} was written on a big-endian machine", "save it again on another machine"
         )
-    data = archive.content(f"{top}/data.pkl", _LARGEST_PICKLE)
+    stored = archive.members[f"{top}/data.pkl"].stored
+    data = archive.content(f"{top}/data.pkl", _LARGEST_PICKLE if stored else _LARGEST_INFLATED)
     storages = _Storages(archive, top)
     return Unpickler(data, 0, find_name, storages.of).load()
 

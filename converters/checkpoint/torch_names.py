@@ -165,6 +165,12 @@ def _first(data: Any, *_: Any) -> Any:
     return data
 
 
+def _from_cpu(data: Any, dtype: Any, *_: Any) -> Any:
+    if not isinstance(data, StoredTensor) or dtype != Named("dtype", data.info.dtype):
+        return OtherTensor("a tensor that another device cast")
+    return data
+
+
 def _of_type(rebuild: Any, kind: Any, arguments: Any, *_: Any) -> Any:
     if not isinstance(rebuild, Constructor) or not isinstance(arguments, tuple):
         raise ValueError("a tensor is made of something else")
@@ -254,7 +260,7 @@ _UTILS: dict[str, Callable[..., Any]] = {
     "_rebuild_meta_tensor_no_storage": _other("a tensor without data (meta device)"),
     "_rebuild_wrapper_subclass": _other("a tensor of a class of its own"),
     "_rebuild_device_tensor_from_numpy": _other("a tensor of another device, kept as NumPy's"),
-    "_rebuild_device_tensor_from_cpu_tensor": _first,
+    "_rebuild_device_tensor_from_cpu_tensor": _from_cpu,
 }
 _MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
     ("collections", "OrderedDict"): _ordered,

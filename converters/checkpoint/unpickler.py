@@ -13,7 +13,7 @@ The instructions are those of protocols 2 to 5: https://github.com/python/cpytho
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from mmap import mmap
 from typing import Any
 
@@ -27,8 +27,10 @@ _LONGEST_NAME = 1 << 10
 _LONGEST_TEXT = 1 << 28
 _LONGEST_INTEGER = 64  # bytes; nothing in a checkpoint needs 16
 _PLAIN_KEYS = frozenset({str, int, float, bool, bytes, type(None)})
+_MOST_COPIES = 4
+_SMALL = 1 << 20  # bytes
 _LARGEST_KEY = 1 << 61  # beyond, unequal numbers have one hash, and a dict of them takes forever
-_DEEPEST_KEY = 4
+_LONGEST_KEY = 16
 
 
 class PickleError(ValueError):
@@ -99,6 +101,7 @@ class Unpickler:
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
         self._names: dict[bytes, Any] = {}
+        self._copied = 0
 
     def load(self) -> Any:
         """The value.
@@ -242,6 +245,12 @@ class Unpickler:
 
     def _reduce(self) -> None:
         arguments = _exactly(tuple, self._stack.pop())
+        for argument in arguments:
+            if isinstance(argument, Sized):
+                self._copied += len(argument)
+        if self._copied > _MOST_COPIES * (self.at + _SMALL):
+            # Two bytes of a pickle recall a text of any length, which may then be copied.
+            raise PickleError("it copies its values again and again")
         self._stack[-1] = _exactly(Constructor, self._stack[-1]).make(*arguments)
 
     def _build(self) -> None:
@@ -271,7 +280,7 @@ def _exactly(kind: type, value: Any) -> Any:
     return value
 
 
-def _key(value: Any, depth: int = 0) -> Any:
+def _key(value: Any, *, inner: bool = False) -> Any:
     """The value, if it may be a key: hashing it must neither recurse deeply nor collide at will."""
     kind = type(value)
     if kind is str:
@@ -280,9 +289,9 @@ def _key(value: Any, depth: int = 0) -> Any:
         if kind is int and not -_LARGEST_KEY < value < _LARGEST_KEY:
             raise PickleError("a key is a very large number")
         return value
-    if isinstance(value, tuple) and depth < _DEEPEST_KEY:
+    if isinstance(value, tuple) and len(value) <= _LONGEST_KEY and not inner:
         for item in value:
-            _key(item, depth + 1)
+            _key(item, inner=True)
         return value
     raise PickleError(f"a key is a {kind.__name__}")
 

@@ -28,6 +28,7 @@ _LONGEST_COMMENT = 1 << 16
 _STORED, _DEFLATED = 0, 8
 _ENCRYPTED = 1
 _MOST_INFLATION = 1040  # deflate makes at most 1,032 bytes of one
+_LARGE, _LARGE_INFLATION = 1 << 30, 100  # weights are no zeros; what is larger is a bomb
 _PIECE = 1 << 20
 
 
@@ -242,6 +243,11 @@ class ZipArchive:
             raise self._damaged(f"{name!a} has two sizes")
         if member.size > _MOST_INFLATION * max(member.compressed, 1):
             raise self._damaged(f"{name!a} cannot have {member.size} bytes")
+        if member.size > max(_LARGE, _LARGE_INFLATION * member.compressed):
+            raise CheckpointDamagedError(
+                f"{self.file.path}: {name!a} has {member.compressed} bytes and would have {member.size}",
+                "save it without compression",
+            )
         if member.header + _LOCAL.size + member.compressed > self._end:
             raise self._damaged(f"{name!a} reaches beyond the end")
         self.members[name] = member

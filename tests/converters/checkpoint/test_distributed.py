@@ -138,6 +138,27 @@ def test_a_tensor_of_parts(tmp_path, parts):
     np.testing.assert_array_equal(checkpoint.read("w"), WHOLE.numpy())
 
 
+def test_many_parts_quickly(tmp_path):
+    """A grid is told in linear time; parts of no grid are compared with each other, if they are few."""
+    import time
+
+    from converters.checkpoint.distributed_metadata import Chunk, Place, _require_whole
+    from converters.checkpoint.reader import TensorInfo
+
+    place = Place("x", 0, 1 << 20)
+    chunks = [Chunk((row, column), (1, 1), place) for row in range(200) for column in range(200)]
+    info = TensorInfo((200, 200), "float32")
+    start = time.process_time()
+    _require_whole("w", info, tuple(chunks))
+    assert time.process_time() - start < 5
+    irregular = (Chunk((0, 0), (100, 200), place), Chunk((100, 0), (100, 50), place))
+    irregular += (Chunk((100, 50), (100, 150), place),)
+    _require_whole("w", info, irregular)
+    for wrong in ([*chunks[:-1], chunks[0]], chunks[:-1], [*irregular[:2], irregular[1]]):
+        with pytest.raises(ValueError, match="leave gaps, or overlap"):
+            _require_whole("w", info, tuple(wrong))
+
+
 def _name(name):
     def change(metadata):
         for info in metadata.storage_data.values():

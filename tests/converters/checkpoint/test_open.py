@@ -1,7 +1,10 @@
 """What a path holds is told by its content; what holds nothing is refused by name."""
 
 import os
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -119,3 +122,32 @@ def test_other_formats_are_named(tmp_path, content, part, refused):
     (tmp_path / "x.bin").write_bytes(content)
     with refused(CheckpointDamagedError, part, "save it again"):
         open_checkpoint(tmp_path / "x.bin")
+
+
+def test_torch_is_not_needed(tmp_path):
+    torch.save({"a": torch.ones(2)}, tmp_path / "zip.pt")
+    torch.save({"a": torch.ones(2)}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    save_file({"a": torch.ones(2)}, tmp_path / "x.safetensors")
+    np.savez(tmp_path / "x.npz", a=np.ones(2))
+    script = f"""
+import pathlib, sys
+from converters.checkpoint import open_checkpoint
+for path in pathlib.Path({str(tmp_path)!r}).iterdir():
+    assert open_checkpoint(path).read("a").tolist() == [1, 1]
+print("torch" in sys.modules, "safetensors" in sys.modules)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout == "False False\n"
+
+
+@pytest.mark.parametrize("where", ["key", "entry", "other"])
+def test_names_that_a_terminal_would_obey_are_refused(tmp_path, where, refused):
+    bad = "a\x1b[2J"
+    value = {
+        "key": {bad: torch.ones(2)},
+        "entry": {bad: {"a": torch.ones(2)}},
+        "other": {"a": torch.ones(2), bad: 3},
+    }[where]
+    torch.save(value, tmp_path / "x.pt")
+    with refused(CheckpointDamagedError, "unprintable characters: 'a\\x1b[2J'"):
+        open_checkpoint(tmp_path / "x.pt")

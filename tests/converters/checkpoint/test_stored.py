@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from converters.checkpoint import open_checkpoint
+from converters.checkpoint.mapped_file import MappedFile
+from converters.checkpoint.stored import FileSpan, Storage, StoredTensor
 from converters.errors import CheckpointDamagedError, NotAStateDictError, UnsupportedDtypeError
 
 FORMS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
@@ -205,3 +207,33 @@ def resident():
     """Bytes of memory of this process, pages of mapped files included."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "part"),
+    [
+        ((3, 2), (2, 1), "reaches beyond its storage"),
+        ((2, 2), (1 << 57, 1), "reaches beyond its storage"),
+        ((-1,), (1,), "impossible shape"),
+        ((2.0,), (1,), "impossible shape"),
+        ((2,), (-1,), "impossible shape"),
+        ((2, 2), (1,), "impossible shape"),
+        ((0, 1 << 60), (1, 1), "impossible shape"),
+        ((1 << 40, 1 << 40), (0, 0), "impossible shape"),
+        ((1 << 30, 1), (0, 1), "claims the shape"),
+        ((1,) * 65, (1,) * 65, "impossible shape"),
+    ],
+)
+def test_impossible_tensors_are_refused(tmp_path, shape, strides, part):
+    (tmp_path / "x").write_bytes(bytes(16))
+    storage = Storage(FileSpan(MappedFile(tmp_path / "x"), 0, 16), 0, 16, "float32")
+    with pytest.raises(ValueError, match=part):
+        StoredTensor(storage, 0, shape, strides, "float32")
+
+
+def test_odd_strides_of_sides_that_are_one(tmp_path):
+    (tmp_path / "x").write_bytes(np.arange(4, dtype=np.float32).tobytes())
+    storage = Storage(FileSpan(MappedFile(tmp_path / "x"), 0, 16), 0, 16, "float32")
+    tensor = StoredTensor(storage, 0, (1, 4, 1), (1 << 57, 1, 1 << 57), "float32")
+    assert tensor.read().ravel().tolist() == [0, 1, 2, 3]
+    assert StoredTensor(storage, 4, (0, 5), (1 << 57, 1), "float32").read().shape == (0, 5)

@@ -139,6 +139,32 @@ def test_keys_that_collide_are_refused():
         load(pickle.dumps({number: 1}, 2))
 
 
+def test_a_key_of_shared_tuples_is_refused():
+    """Ten lines of tuples of each other are hashed in 16**10 steps."""
+    stage = b"(" + b"h\x00" * 16 + b"tq\x000"
+    data = b"\x80\x02K\x01q\x000" + stage * 10 + b"}h\x00K\x01s."
+    with pytest.raises(PickleError, match="a key is a tuple"):
+        load(data)
+
+
+@pytest.mark.parametrize(
+    "name", [b"_codecs\nencode", b"builtins\nbytearray", b"collections\nCounter", b"builtins\nset"]
+)
+def test_copies_of_copies_are_refused(name):
+    """Five bytes recall a text of a megabyte and a function that copies it: a million of them are 200 GB."""
+    value = {b"_codecs\nencode": "x" * (1 << 20), b"builtins\nbytearray": b"x" * (1 << 20)}.get(
+        name
+    )
+    if name == b"collections\nCounter":
+        value = dict.fromkeys(range(100_000), 1)
+    elif name == b"builtins\nset":
+        value = list(range(100_000))
+    made = pickle.dumps(value, 2)[:-1]  # without STOP
+    data = made + b"q\xff" + b"c" + name + b"\nq\xfe" + b"h\xfeh\xff\x85R" * 1000 + b"."
+    with pytest.raises(PickleError, match="copies its values again and again"):
+        load(data)
+
+
 def test_plain_values_are_as_python_reads_them():
     value = {
         "a": [1, -1, 255, 256, 65536, -(2**31), 2**40, 2.5, True, False, None],

@@ -97,6 +97,14 @@ def test_an_inflation_beyond_the_possible_is_refused(tmp_path, refused):
         opened(tmp_path / "x", content)
 
 
+def test_a_bomb_is_refused(tmp_path, refused):
+    content = archive([("a", bytes(1 << 26))], zipfile.ZIP_DEFLATED)  # 65 kB, repeated in its list
+    at = entry(content, "a") + 20
+    content[at : at + 8] = (2 << 20).to_bytes(4, "little") + (2 << 30).to_bytes(4, "little")
+    with refused(CheckpointDamagedError, "2097152 bytes and would have 2147483648"):
+        opened(tmp_path / "x", content)
+
+
 def test_more_content_than_announced_is_refused(tmp_path, refused):
     content = archive([("a", b"1" * 10_000)], zipfile.ZIP_DEFLATED)
     at = entry(content, "a") + 24
