@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from converters.checkpoint.open import FOLDER_NAMES
 from converters.mapping.leaves import PlannedLeaf
 from converters.output.layouts import OutputLayout
 
@@ -46,11 +47,12 @@ def recipe_of(leaves: Sequence[PlannedLeaf], checkpoint: Path | None) -> str:
 def _files(checkpoint: Path) -> list[Path]:
     """The files that the checkpoint's values may come from."""
     if checkpoint.is_dir():
-        # The output may come to lie in the same folder: what it is named is no weights' name.
+        for name in FOLDER_NAMES:
+            if (checkpoint / name).is_file():
+                return _files(checkpoint / name)
+        # Of torch.distributed.checkpoint. The output, too, may come to lie in the folder.
         return [
-            path
-            for path in checkpoint.rglob("*")
-            if path.is_file() and not path.name.startswith(".") and ".flax." not in path.name
+            path for path in checkpoint.iterdir() if path.name.endswith((".distcp", ".metadata"))
         ]
     if checkpoint.name.endswith(_INDEX_SUFFIX):
         try:

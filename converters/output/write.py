@@ -110,7 +110,8 @@ def write_pytree(
 
     Raises:
         OutputError: the output exists and may not be overwritten, the disk refuses, or what is to be resumed
-            is another conversion's (with `overwrite` it is begun anew).
+            is another conversion's (with `overwrite` it is begun anew); or shards or cuts of a format that
+            has none.
         NotFiniteError: a number is not finite, and that is to fail.
         UnsupportedDtypeError: the format cannot hold an array's element type.
         ValueError: no such format.
@@ -118,7 +119,11 @@ def write_pytree(
     if form not in get_args(Format):
         raise ValueError(f"{form!r} is not one of {get_args(Format)}")
     if shard_bytes is not None and (form != "safetensors" or shard_bytes <= 0):
-        raise ValueError("a size of shards, above 0, is for safetensors")
+        raise OutputError(
+            f"{output}: only safetensors come in shards, of a size above 0", "leave the size out"
+        )
+    if cuts is not None and form != "orbax":
+        raise OutputError(f"{output}: only orbax is cut for a mesh", "choose --format orbax")
     described = {"format": "flax", **(metadata or {})}
     if form == "msgpack":
         layout = msgpack_layout(leaves, positions=described.get("api") == "nnx")

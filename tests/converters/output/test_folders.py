@@ -81,6 +81,16 @@ def test_shards_are_hugging_faces(tmp_path):
         assert len(held) == 1 or sum(array.nbytes for array in held.values()) <= 5000
 
 
+def test_what_other_formats_do_not_have(tmp_path, refused):
+    for form in ("msgpack", "orbax"):
+        with refused(OutputError, "only safetensors come in shards"):
+            write_pytree(tmp_path / "x", leaves(), form, shard_bytes=50)
+    with refused(OutputError, "above 0"):
+        write_pytree(tmp_path / "x", leaves(), "safetensors", shard_bytes=0)
+    with refused(OutputError, "only orbax is cut"):
+        write_pytree(tmp_path / "x", leaves(), "safetensors", cuts={})
+
+
 def test_orbax_restores_it(tmp_path, monkeypatch):
     monkeypatch.setattr(orbax_layout, "_CHUNK_BYTES", 1000)  # so that arrays have several chunks
     write_pytree(tmp_path / "x", leaves(), "orbax")
