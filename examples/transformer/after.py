@@ -136,6 +136,8 @@ def main(args):
         lambda step: min(1.0, (step + 1) / warmup)
         * 0.5 * (1 + math.cos(math.pi * min(1.0, step / updates))),
     )
+    # bfloat16 needs no loss scale: kept for checkpoints that the CUDA script loads too.
+    scaler = torch.amp.GradScaler('cpu')
 
     first_epoch = 0
     if args.resume:
@@ -144,6 +146,7 @@ def main(args):
         average.load_state_dict(checkpoint['average'])
         optimizer.load_state_dict(checkpoint['optimizer'])
         scheduler.load_state_dict(checkpoint['scheduler'])
+        scaler.load_state_dict(checkpoint['scaler'])
         first_epoch = checkpoint['epoch'] + 1
 
     for epoch in range(first_epoch, args.epochs):
@@ -175,6 +178,7 @@ def main(args):
                     'average': average.state_dict(),
                     'optimizer': optimizer.state_dict(),
                     'scheduler': scheduler.state_dict(),
+                    'scaler': scaler.state_dict(),
                     'epoch': epoch,
                 },
                 args.save,

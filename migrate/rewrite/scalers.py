@@ -11,7 +11,7 @@ import libcst as cst
 from migrate.rewrite.branch import left_above
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Replacement
-from migrate.rewrite.tree import code, nodes_of
+from migrate.rewrite.tree import code, keyword, nodes_of, string_value
 
 # What a comment that goes with a scaler speaks of.
 ABOUT = re.compile(r"scaler|unscal|scal(e|es|ing)\b|\bamp\b|mixed.precision|fp16", re.IGNORECASE)
@@ -20,27 +20,30 @@ ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 
 @dataclass(frozen=True)
 class Change:
-    """What becomes of one node when the scaler goes; `gone` does not survive."""
+    """What becomes of one node when the scaler goes; `gone`, if anything, does not survive."""
 
     node: cst.CSTNode
     replace: Callable[..., Replacement]
-    gone: cst.CSTNode
+    gone: cst.CSTNode | None
     message: str
 
 
 @dataclass
 class Removal:
-    """The removal of one scaler with every use of it.
+    """The removal of one scaler with every use of it, but what saves and loads its state.
 
     Args:
         context: the script.
         made: the call that makes the scaler.
+        at_rest: tells what makes of it one that only keeps its state; None where that cannot be told.
     """
 
     context: Context
     made: cst.Call
+    at_rest: Callable[[], list[Change] | None]
     changes: list[Change] = field(default_factory=list)
     _lines: set[int] = field(default_factory=set)
+    _keeps: bool = False
 
     def plan(self) -> list[Change] | None:
         """Return all changes, or None where some use is not plain: then the scaler has to stay."""
@@ -50,9 +53,12 @@ class Removal:
         target = assign.targets[0].target
         if not isinstance(target, cst.Name) or self._in_class_body(target):
             return None
-        if self.context.bound_to(target)[1] is not self.made or not self._drop_line(assign):
+        if self.context.bound_to(target)[1] is not self.made:
             return None
-        scales = False
+        methods = set()
+        self._keeps = self._saves(target.value)
+        if not self._keeps and not self._drop_line(assign):
+            return None
         for use in self.context.references(target.value):
             if use is target or not self._is_variable(use):
                 continue
@@ -64,8 +70,24 @@ class Removal:
             method = self._plain(use)
             if method is None:
                 return None
-            scales |= method == "scale"
-        return self.changes if scales and not self._empties_a_block() else None
+            methods.add(method)
+        if self._keeps:
+            rests = self.at_rest()
+            if rests is None:
+                return None
+            self.changes += rests
+            if not self.changes:
+                return []
+        return self.changes if "scale" in methods and not self._empties_a_block() else None
+
+    def _saves(self, name: str) -> bool:
+        """Whether the state of the scaler goes into checkpoints, which the CUDA script may load."""
+        return any(
+            isinstance(above := self.context.parent(use), cst.Attribute)
+            and (above.value is use and above.attr.value == "state_dict")
+            and self.context.bound_to(use)[1] is self.made
+            for use in self.context.references(name)
+        )
 
     def _is_variable(self, name: cst.Name) -> bool:
         above = self.context.parent(name)
@@ -94,35 +116,13 @@ class Removal:
         elif method == "step" and count == 1:
             message = f"{code(call)} → {code(call.args[0].value)}.step()"
             self.changes.append(Change(call, _step, call.func, message))
+        elif self._keeps and (method, count) in (("state_dict", 0), ("load_state_dict", 1)):
+            return method
         elif (method, count) in (("unscale_", 1), ("update", 0), ("load_state_dict", 1)):
             return method if isinstance(above, cst.Expr) and self._drop_line(above) else None
-        elif method == "state_dict" and not count:
-            return method if self._drop_state(call, above) else None
         else:
             return None
         return method
-
-    def _drop_state(self, call: cst.Call, above: cst.CSTNode | None) -> bool:
-        """Plan the removal of the scaler's state from a checkpoint."""
-        if isinstance(above, cst.Assign) and isinstance(above.targets[0].target, cst.Subscript):
-            return len(above.targets) == 1 and self._drop_line(above)
-        holder = self.context.parent(above)
-        if not isinstance(above, cst.DictElement) or not isinstance(holder, cst.Dict):
-            return False
-        index = list(holder.elements).index(above)
-        if any(change.node is holder for change in self.changes) or len(holder.elements) == 1:
-            return False
-
-        def replace(updated: cst.Dict) -> cst.Dict:
-            kept = list(updated.elements)
-            comma = kept.pop(index).comma
-            if index == len(kept):
-                kept[-1] = kept[-1].with_changes(comma=comma)
-            return updated.with_changes(elements=kept)
-
-        message = f"the checkpoint has no state of a scaler: {code(call)}"
-        self.changes.append(Change(holder, replace, above, message))
-        return True
 
     def _drop_line(self, statement: cst.CSTNode) -> bool:
         """Plan the removal of the line of `statement`, if it is alone there."""
@@ -144,6 +144,22 @@ class Removal:
             for block in blocks
             if isinstance(block, cst.IndentedBlock)
         )
+
+
+def only_keeps_state(made: cst.Call, context: Context) -> bool:
+    """Whether a scaler is made on the CPU, in a variable of which only the state is saved and loaded."""
+    device = made.args[0] if made.args and made.args[0].keyword is None else keyword(made, "device")
+    assign = context.parent(made)
+    if device is None or string_value(device.value) != "cpu" or not isinstance(assign, cst.Assign):
+        return False
+    target = assign.targets[0].target
+    if not isinstance(target, cst.Name):
+        return False
+    uses = (context.parent(use) for use in context.references(target.value) if use is not target)
+    return all(
+        isinstance(use, cst.Attribute) and use.attr.value in ("state_dict", "load_state_dict")
+        for use in uses
+    )
 
 
 def _argument(updated: cst.Call) -> cst.BaseExpression:

@@ -6,8 +6,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
 from migrate.rewrite.engine import Rewrite, rewrite_source
+from migrate.rewrite.rules.grad_scaler import COMMENT
 from migrate.rewrite.source import parse
 
 LOOP = """
@@ -48,19 +50,9 @@ class TestGoes:
         assert "loss.backward()" in after
         assert "optimizer.step()" in after
 
-    @pytest.mark.parametrize(
-        ("use", "left"),
-        [
-            ("save({'a': model, 's': scaler.state_dict()})", "save({'a': model})"),
-            ("save({'s': scaler.state_dict(), 'a': model})", "save({'a': model})"),
-            ("state = {}; state['s'] = 1", "state = {}; state['s'] = 1"),
-            ("scaler.load_state_dict(load('s'))", ""),
-        ],
-    )
-    def test_with_its_state(self, use: str, left: str) -> None:
-        after = text(in_function("scaler = torch.cuda.amp.GradScaler()", use))
-        assert "scaler" not in after
-        assert left in after
+    def test_its_state_that_is_only_loaded(self) -> None:
+        use = "scaler.load_state_dict(load('s'))"
+        assert "scaler" not in text(in_function("scaler = torch.cuda.amp.GradScaler()", use))
 
     def test_only_the_variable_that_holds_it(self) -> None:
         script = in_function("scaler = torch.cuda.amp.GradScaler()") + (
@@ -111,6 +103,66 @@ class TestGoes:
         done = run(script)
         assert done.data.decode() == "# backward\nloss.backward()\n"
         assert any("# plain" in note.message for note in done.edits)
+
+
+class TestStaysForItsState:
+    @pytest.mark.parametrize(
+        ("made", "after"),
+        [
+            ("torch.cuda.amp.GradScaler()", "torch.amp.GradScaler('cpu')"),
+            ("torch.amp.GradScaler()", "torch.amp.GradScaler('cpu')"),
+            ("torch.amp.GradScaler('cuda', 2.0)", "torch.amp.GradScaler('cpu', 2.0)"),
+            ("torch.amp.GradScaler(device='cuda')", "torch.amp.GradScaler(device='cpu')"),
+            (
+                "torch.cuda.amp.GradScaler(2.0**10, enabled=args.amp)",
+                "torch.amp.GradScaler('cpu', 2.0**10, enabled=args.amp)",
+            ),
+        ],
+    )
+    @pytest.mark.parametrize(
+        "use",
+        [
+            "save({'a': model, 's': scaler.state_dict()})",
+            "state = {}; state['s'] = scaler.state_dict()",
+            "save(scaler.state_dict())",
+            "if args.resume:\n        scaler.load_state_dict(load('s'))\n    save(scaler.state_dict())",
+        ],
+    )
+    def test_on_the_cpu(self, made: str, after: str, use: str) -> None:
+        done = text(in_function(f"scaler = {made}", use))
+        assert f"{COMMENT}\n    scaler = {after}\n" in done.replace('"', "'")
+        assert use in done
+        assert "scaler.scale" not in done
+        assert "scaler.step" not in done
+        assert text(done) == done
+
+    def test_torch_is_imported_for_it(self) -> None:
+        script = in_function("scaler = GradScaler()", "save(scaler.state_dict())").replace(
+            "import torch", "from torch.cuda.amp import GradScaler"
+        )
+        done = text(script)
+        assert done.startswith("import torch\n")
+        assert 'scaler = torch.amp.GradScaler("cpu")' in done
+
+    def test_its_state_is_what_a_scaler_of_cuda_loads(self) -> None:
+        ours = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        theirs = torch.amp.GradScaler("cpu")
+        theirs.load_state_dict(ours.state_dict())
+        assert theirs.get_scale() == 1024.0
+        ours.load_state_dict({**theirs.state_dict(), "scale": 8.0, "_growth_tracker": 7})
+        assert ours.state_dict() == theirs.state_dict() | {"scale": 8.0, "_growth_tracker": 7}
+
+    @pytest.mark.parametrize(
+        ("made", "use"),
+        [
+            ("torch.cuda.amp.GradScaler()", "print(scaler.get_scale(), scaler.state_dict())"),
+            ("torch.cuda.amp.GradScaler(**args)", "save(scaler.state_dict())"),
+        ],
+    )
+    def test_not_where_it_is_used_for_more(self, made: str, use: str) -> None:
+        done = run(in_function(f"scaler = {made}", use))
+        assert "'cpu'" not in done.data.decode()
+        assert "enabled=False" in done.data.decode() + "".join(f.message for f in done.findings)
 
 
 class TestIsDisabled:

@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.hazards.common import NamedHazard
 from migrate.hazards.facts import Facts
 from migrate.hazards.hazard import Hit, Severity, example
+from migrate.rewrite.scalers import only_keeps_state
 from migrate.rewrite.tree import code, keyword
 
 
@@ -20,7 +21,8 @@ class GradScaler(NamedHazard):
     in 2.9: an error.
 
     **What to do.** Remove the scaler with its `scale`, `unscale_`, `step` and `update`. One that is made with
-    `enabled=False` does nothing anyway, and is left alone.
+    `enabled=False` does nothing anyway, and is left alone. So is `torch.amp.GradScaler("cpu")` of which only
+    the state is used: it keeps checkpoints such that the CUDA script loads them.
 
     Source: torch_xla 2.9, measured.
     """
@@ -69,6 +71,16 @@ class GradScaler(NamedHazard):
 
             scaler = GradScaler()
             off = torch.amp.GradScaler("xla", enabled=False)
+            kept = torch.amp.GradScaler("cpu")
+            checkpoint["scaler"] = kept.state_dict()
+            """
+        ),
+        example(
+            """
+            import torch
+
+            scaler = torch.amp.GradScaler("cpu")  # XLA804
+            scaler.scale(loss).backward()
             """
         ),
     )
@@ -91,6 +103,8 @@ class GradScaler(NamedHazard):
         if isinstance(above, cst.Call) and above.func is node:
             enabled = keyword(above, "enabled")
             if enabled is not None and code(enabled.value) == "False":
+                return
+            if only_keeps_state(above, facts.context):
                 return
         gone = (facts.names.of(node) or "").startswith("torch_xla.")
         for hit in super().find(node, facts):

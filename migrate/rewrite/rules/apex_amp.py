@@ -217,7 +217,12 @@ class ApexAmp(Rule):
 
         changes.append(Change(node, replace, call.func, "the loss is not scaled in bfloat16"))
         for change in changes:
-            yield self.edit(change.node, change.replace, change.message, consumes=[change.gone])
+            yield self.edit(
+                change.node,
+                change.replace,
+                change.message,
+                consumes=[change.gone] if change.gone else [],
+            )
         for branch in branches_made_equal(changes, context):
             message = "both branches say the same without a scaled loss: one of them is left"
             yield self.edit(branch, only_branch, message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import libcst as cst
 
@@ -19,6 +20,8 @@ CUDA_SCALERS = SHARDED | {
 TORCH_SCALERS = frozenset({"torch.amp.GradScaler", "torch.amp.grad_scaler.GradScaler"})
 GONE_SCALERS = frozenset({"torch_xla.amp.GradScaler", "torch_xla.amp.grad_scaler.GradScaler"})
 SCALERS = CUDA_SCALERS | TORCH_SCALERS | GONE_SCALERS
+# Above a scaler of which only the state is left.
+COMMENT = "# bfloat16 needs no loss scale: kept for checkpoints that the CUDA script loads too."
 OPTIONS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
 INTERNALS = frozenset(
     {
@@ -38,8 +41,10 @@ class GradScaler(Rule):
 
     **What it does.** bfloat16 has the range of float32: nothing has to be scaled. A scaler in a
     variable of which every use is plain goes with all of them: `scaler.scale(loss).backward()` becomes
-    `loss.backward()`, `scaler.step(optimizer)` becomes `optimizer.step()`; `unscale_`, `update` and its
-    state in checkpoints go, and with a line that goes the comment above it, if that is about scaling.
+    `loss.backward()`, `scaler.step(optimizer)` becomes `optimizer.step()`; `unscale_` and `update` go,
+    and with a line that goes the comment above it, if that is about scaling.
+    Where its state is saved, the scaler stays for that: on the CPU, where it scales nothing and keeps
+    what it has loaded, so that the CUDA script and this one load each other's checkpoints.
     Two branches of an `if` that then say the same become one.
     Everywhere else (an attribute, an argument of a function, an optional scaler that is tested for None,
     `get_scale()`) the scaler stays and is made with `enabled=False`: `scale` then returns its argument,
@@ -71,7 +76,6 @@ class GradScaler(Rule):
                 torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
                 scaler.step(optimizer)
                 scaler.update()
-                return {'model': model.state_dict(), 'scaler': scaler.state_dict()}
             """,
             """
             import torch
@@ -83,7 +87,34 @@ class GradScaler(Rule):
                 (loss / 2).backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
                 optimizer.step()
-                return {'model': model.state_dict()}
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+
+            def overfit(model, batch, optimizer, checkpoint):
+                scaler = torch.cuda.amp.GradScaler(init_scale=1024)
+                if checkpoint:
+                    scaler.load_state_dict(checkpoint['scaler'])
+                scaler.scale(model(batch)).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                return {'model': model.state_dict(), 'scaler': scaler.state_dict()}
+            """,
+            """
+            import torch
+
+
+            def overfit(model, batch, optimizer, checkpoint):
+                # bfloat16 needs no loss scale: kept for checkpoints that the CUDA script loads too.
+                scaler = torch.amp.GradScaler('cpu', init_scale=1024)
+                if checkpoint:
+                    scaler.load_state_dict(checkpoint['scaler'])
+                model(batch).backward()
+                optimizer.step()
+                return {'model': model.state_dict(), 'scaler': scaler.state_dict()}
             """,
         ),
         rewritten(
@@ -153,6 +184,15 @@ class GradScaler(Rule):
             off = GradScaler(enabled=False)
             """
         ),
+        left_alone(
+            """
+            import torch
+
+            scaler = torch.amp.GradScaler('cpu')
+            scaler.load_state_dict(checkpoint['scaler'])
+            checkpoint['scaler'] = scaler.state_dict()
+            """
+        ),
         reported(
             """
             def overflowed(scaler, optimizer):
@@ -175,7 +215,7 @@ class GradScaler(Rule):
         changes: list[Change] = []
         for call in context.all_of(cst.Call):
             if context.qualified_name(call.func) in SCALERS:
-                planned = Removal(context, call).plan()
+                planned = Removal(context, call, partial(_at_rest, call, context)).plan()
                 if planned is None:
                     yield from self._disable(call, context)
                 else:
@@ -224,7 +264,12 @@ class GradScaler(Rule):
         if not changes:
             return
         for change in changes:
-            yield self.edit(change.node, change.replace, change.message, consumes=[change.gone])
+            yield self.edit(
+                change.node,
+                change.replace,
+                change.message,
+                consumes=[change.gone] if change.gone else [],
+            )
         for branch in branches_made_equal(changes, context):
             message = "both branches say the same without a scaler: one of them is left"
             yield self.edit(branch, only_branch, message)
@@ -267,6 +312,44 @@ class GradScaler(Rule):
             f"{code(call)}: disabled, so that its calls pass through; bfloat16 needs no scaling"
         )
         yield self.edit(call, replace, message, consumes=gone)
+
+
+def _at_rest(call: cst.Call, context: Context) -> list[Change] | None:
+    """Return what makes of a scaler one on the CPU, of which only the state is used; None: unknown."""
+    name = context.qualified_name(call.func)
+    of_cuda = name in CUDA_SCALERS - SHARDED
+    bound = bind(call, OPTIONS if of_cuda else ("device", *OPTIONS))
+    if bound is None or not (of_cuda or name in TORCH_SCALERS):
+        return None
+    device = bound.get("device")
+    if device is not None and string_value(device.value) == "cpu":
+        return []
+    line = context.parent(context.parent(call))
+    if not isinstance(line, cst.SimpleStatementLine):
+        return None
+    cpu = context.string("cpu", like=device.value if device else None)
+    function = call.func
+    if of_cuda:
+        torch = context.imports.require("torch")
+        function = cst.ensure_type(cst.parse_expression(f"{torch}.amp.GradScaler"), cst.Attribute)
+
+    def made(updated: cst.Call) -> cst.Call:
+        if device is None:
+            return with_args(updated, [cst.Arg(cpu), *updated.args]).with_changes(func=function)
+        args = list(updated.args)
+        index = call.args.index(device)
+        args[index] = args[index].with_changes(value=cpu)
+        return updated.with_changes(args=args)
+
+    def told(updated: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
+        above = [*updated.leading_lines, cst.EmptyLine(comment=cst.Comment(COMMENT))]
+        return updated.with_changes(leading_lines=above)
+
+    gone = device.value if device else call.func if of_cuda else None
+    message = (
+        f"{code(call)} stays on the CPU, for its state in checkpoints; bfloat16 needs no scaling"
+    )
+    return [Change(call, made, gone, message), Change(line, told, None, "a comment says why")]
 
 
 def _device(call: cst.Call, name: str | None) -> cst.Arg | None:
