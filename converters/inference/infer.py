@@ -207,16 +207,23 @@ def _slots(
 def _tied(
     slots: Mapping[str, Slot], shared: Mapping[str, frozenset[str]]
 ) -> Iterable[tuple[str, Slot]]:
-    """What is ambiguous, but the same tensor as one that is not."""
+    """What is ambiguous, but one tensor with an Embedding, and what is one tensor with the ambiguous.
+
+    A shared tensor has one layout, that of its first owner: it is open as long as one of them is.
+    """
     for key, others in shared.items():
-        owners = [slots[other] for other in slots if other in others]
-        known = next((it for it in owners if it.outcome is Outcome.MAPPED and not it.tied), None)
-        if slots[key].outcome is Outcome.REFUSED and known is not None:
-            evidence = f"certain: the file holds it as one tensor with {known.key}"
-            yield (
-                key,
-                Slot(key, known.shape, known.kind, Outcome.MAPPED, (), "", known.key, evidence),
-            )
+        slot = slots[key]
+        known = [slots[it] for it in sorted(others) if slots[it].outcome is Outcome.MAPPED]
+        lookup = next((it for it in known if it.kind == "Embedding" and not it.tied), None)
+        if slot.outcome is Outcome.REFUSED and lookup is not None:
+            evidence = f"certain: the file holds it as one tensor with {lookup.key}"
+            tied = Slot(key, slot.shape, lookup.kind, Outcome.MAPPED, (), "", lookup.key, evidence)
+            yield key, tied
+        elif slot.outcome is Outcome.MAPPED and slot.kind != "Embedding" and lookup is None:
+            rivals = [it for it in sorted(others) if slots[it].outcome is Outcome.REFUSED]
+            if rivals:
+                note = f"ambiguous: one tensor with {rivals[0]}, which is ambiguous"
+                yield key, replace(slot, outcome=Outcome.REFUSED, targets=(), tied="", note=note)
 
 
 def _slot(key: str, info: TensorInfo, it: GroupGuess, slot: Slot | None) -> Slot:

@@ -240,6 +240,16 @@ def test_a_head_that_shares_its_tensor():
     assert plan.counts == {"mapped": 1, "tied": 1, "dropped": 0, "refused": 0}
 
 
+def test_a_tensor_shared_with_the_ambiguous_is_ambiguous():
+    infos = shapes(tok__weight=(8, 6), tok__extra=(6,), lm_head__weight=(8, 6))
+    shared = [frozenset({"tok.weight", "lm_head.weight"})]
+    slots = infer(infos, shared=shared).slots
+    assert slots["lm_head.weight"].outcome is Outcome.REFUSED
+    assert "one tensor with tok.weight" in slots["lm_head.weight"].note
+    slots = infer(infos, parse_assumptions([r"tok\.weight=Embedding"]), shared=shared).slots
+    assert slots["lm_head.weight"].tied == "tok.weight"
+
+
 @pytest.mark.parametrize(
     "model",
     [
