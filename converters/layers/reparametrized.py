@@ -114,6 +114,15 @@ def is_reparametrized(module: Any) -> bool:
     return bool(_computed(module))
 
 
+def layer_around(module: Any, name: str) -> str:
+    """Which layer of `converters.modules` computes with this tensor, in a few words; "" if none."""
+    around = {"weight_norm": "WeightNorm", "spectral_norm": "SpectralNorm"}
+    for source in _computed(module).values():
+        if name in source.tensors and source.form:
+            return f"converters.modules: {around[source.form]} around the layer"
+    return ""
+
+
 @dataclass(frozen=True)
 class _Source:
     """How one weight of a layer is computed."""
@@ -134,8 +143,9 @@ class _Source:
                 return [_named(weight, g, "_g", layout), _named(weight, v, "_v", weight.layout)]
             original, u, v = names
             full = tuple(self.tensors[original].shape)
-            rows = tuple(side if axis == self.dim else 1 for axis, side in enumerate(full))
-            columns = tuple(1 if axis == self.dim else side for axis, side in enumerate(full))
+            dim = self.dim % len(full)
+            rows = tuple(side if axis == dim else 1 for axis, side in enumerate(full))
+            columns = tuple(1 if axis == dim else side for axis, side in enumerate(full))
             spread = {
                 name: chain([Split(0, sides), weight.layout])
                 for name, sides in ((u, rows), (v, columns))

@@ -15,7 +15,9 @@ import copy
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from io import StringIO
 from itertools import islice
 from typing import Any
 
@@ -218,9 +220,11 @@ def _trace(model: Any, shapes: Sequence[tuple[int, ...]]) -> dict[str, Flattened
         if concerns(module, "weight") or isinstance(module, torch.nn.RNNBase)
     ]
     try:
-        with warnings.catch_warnings(), torch.no_grad(), torch.device("meta"), labels:
+        # What the user's forward prints and warns of belongs to runs, not to a plan.
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), torch.no_grad():
             warnings.simplefilter("ignore")
-            model(*(torch.empty(shape) for shape in shapes))
+            with torch.device("meta"), labels:
+                model(*(torch.empty(shape) for shape in shapes))
     except NotImplementedError as error:  # a bare tree of modules, as an inference makes it
         raise _NotAnImageError from error
     except (RuntimeError, ValueError, AssertionError, IndexError, ZeroDivisionError):

@@ -19,6 +19,7 @@ from converters.layers.reparametrized import (
     CannotComputeError,
     Computed,
     is_reparametrized,
+    layer_around,
     reparametrized,
 )
 from converters.mapping.flatten import Flattened, concerns, flattened_inputs
@@ -281,6 +282,8 @@ def _layer_slot(
     except ValueError as error:
         return Slot(key, shape, kind, Outcome.REFUSED, note=str(error))
     notes = [_note(module, entry, targets)]
+    if not any(isinstance(target.join, Computed) for target in targets):
+        notes.insert(0, layer_around(module, name))
     if concerns(module, name) or (name.startswith("parametrizations.weight.") and layer.flattened):
         notes.insert(0, layer.flattened)
     return Slot(key, shape, kind, Outcome.MAPPED, targets, "; ".join(filter(None, notes)))

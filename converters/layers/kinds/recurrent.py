@@ -10,6 +10,7 @@ and nnx's GRUCell lacks the hidden product's bias, without which torch's GRU can
 feed Flax's LSTMCell, cut the kernels into gates and add the biases: its `hi/bias` is torch's b_ii + b_hi.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from converters.layers.entry import ForwardCase, LayerEntry, Weight, Weights, ours
@@ -34,8 +35,8 @@ def _stack_weights(layer: Any) -> Weights:
     )
 
 
-def _note(layer: Any) -> str:
-    return f"converters.modules: {type(layer).__name__}"
+def _note(kind: str) -> Callable[[Any], str]:
+    return lambda layer: f"converters.modules: {kind}"
 
 
 def _state(name: str, *shapes: tuple[int, ...]) -> Any:
@@ -107,13 +108,13 @@ def _stacked(kind: str, *cases: ForwardCase) -> LayerEntry:
         _case(kind, "without a batch", (7, 5)),
         _packed(kind),
     )
-    return LayerEntry(kind, __doc__ or "", _stack_weights, common + cases, note=_note)
+    return LayerEntry(kind, __doc__ or "", _stack_weights, common + cases, note=_note(kind))
 
 
 def _cell(kind: str, *cases: ForwardCase) -> LayerEntry:
     weights = tuple(Weight(theirs, name, name, layout) for theirs, name, layout in _NAMES[:4])
     common = (_cell_case(kind, "one step"), _cell_case(kind, "without bias", bias=False))
-    return LayerEntry(kind, __doc__ or "", weights, common + cases, note=_note)
+    return LayerEntry(kind, __doc__ or "", weights, common + cases, note=_note(kind))
 
 
 _PROJECTED: dict[str, Any] = {"num_layers": 2, "bidirectional": True, "proj_size": 2}

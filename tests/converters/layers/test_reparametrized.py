@@ -23,6 +23,15 @@ def test_both_tensors_are_kept(case):
     assert comparison.lost == {"linen": (), "nnx": ()}
 
 
+def test_the_rows_say_which_layer_computes_with_both():
+    layer = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.LSTM(2, 3), "weight_hh_l0"))
+    notes = {key: slot.note for key, slot in read_slots(layer).items()}
+    assert notes["0.parametrizations.weight_hh_l0.original0"] == (
+        "converters.modules: WeightNorm around the layer; converters.modules: LSTM"
+    )
+    assert notes["0.weight_ih_l0"] == "converters.modules: LSTM"
+
+
 @pytest.mark.parametrize("case", COMPUTED, ids=lambda case: case.name)
 def test_torch_computes_the_weight(case):
     """The way back is not in the result: what torch had has to travel beside it."""

@@ -238,6 +238,15 @@ def test_without_an_input_nothing_is_permuted_but_told():
     )
 
 
+def test_what_the_model_prints_is_not_heard(capsys):
+    def between(x):
+        print("shape:", x.shape)  # noqa: T201
+        return x.flatten(1)
+
+    assert flattened_inputs(Free(between, 64))["fc"].sides == (4, 4, 4)
+    assert capsys.readouterr().out == ""
+
+
 def test_a_bare_tree_is_looked_at_without_being_run():
     tree = nn.Module()
     tree.conv, tree.fc = nn.Conv2d(3, 4, 3), nn.Linear(64, 2)
