@@ -132,7 +132,7 @@ def _header(head: bytes, where: str) -> tuple[dict[str, Any], int]:
 def _other_type(descr: Any, shape: tuple[int, ...], where: str) -> str:
     if isinstance(descr, str) and _TEXT_TYPE.fullmatch(descr):
         return f"array of texts or dates {'×'.join(map(str, shape)) or 'scalar'}"
-    if isinstance(descr, str) and descr.endswith("O"):
+    if isinstance(descr, str) and descr.rstrip("48").endswith("O"):  # Python 2 wrote |O8
         raise CheckpointHoldsCodeError(
             f"{where} is an array of Python objects, which is a pickle: nothing was executed",
             "save arrays of numbers only, one for each tensor",
@@ -142,9 +142,10 @@ def _other_type(descr: Any, shape: tuple[int, ...], where: str) -> str:
 
 def _unsupported(where: str, descr: Any) -> UnsupportedDtypeError:
     shown = ascii(descr)[:80] if isinstance(descr, str) else "of several fields"
+    nameless = "V" in shown
     return UnsupportedDtypeError(
-        f"{where} has the element type {shown}, which cannot be converted "
-        "(NumPy saves bfloat16 and float8 as raw bytes and forgets which they are)",
+        f"{where} has the element type {shown}, which cannot be converted"
+        + " (NumPy saves bfloat16 and float8 so, and forgets which they are)" * nameless,
         "save it as safetensors, or cast it first",
     )
 

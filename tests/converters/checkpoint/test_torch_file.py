@@ -1,9 +1,13 @@
 """Files of torch.save: read without running code, refused by name where they are not weights."""
 
+import argparse
 import collections
 import os
 import pickle
+import pickletools
+import random
 import warnings
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -154,3 +158,79 @@ def test_a_key_in_a_plain_state_dict_is_refused(tmp_path, refused):
     path = save(state_dict(), tmp_path / "x.pt")
     with refused(NotAStateDictError, '"model"', "leave the key out"):
         open_checkpoint(path, key="model")
+
+
+def test_names_that_python_2_wrote(tmp_path):
+    """Its texts were strings of bytes, which pickles hold by another instruction."""
+    torch.save({"layer.weight": torch.arange(3.0)}, tmp_path / "x.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "x.pt") as old,
+        zipfile.ZipFile(tmp_path / "y.pt", "w") as new,
+    ):
+        for name in old.namelist():
+            content = old.read(name)
+            new.writestr(name, _of_python_2(content) if name.endswith("data.pkl") else content)
+    checkpoint = open_checkpoint(tmp_path / "y.pt")
+    assert checkpoint.read("layer.weight").tolist() == [0, 1, 2]
+
+
+def _of_python_2(pickled):
+    steps = list(pickletools.genops(pickled))
+    ends = [position for _, _, position in steps[1:]] + [len(pickled)]
+    parts = []
+    for (step, argument, start), end in zip(steps, ends, strict=True):
+        text = argument.encode() if step.name == "BINUNICODE" else b""
+        parts.append(b"U" + bytes([len(text)]) + text if text else pickled[start:end])
+    assert b"U\x0clayer.weight" in parts
+    return b"".join(parts)
+
+
+def test_a_namespace_of_arguments_is_refused_with_how_to_go_on(tmp_path, refused):
+    saved = {"model": state_dict(), "args": argparse.Namespace(lr=0.1)}
+    path = save(saved, tmp_path / "fairseq.pt")
+    with refused(CheckpointHoldsCodeError, "argparse.Namespace", "if you trust it", "save_model"):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize("form", ["zip", "legacy"])
+def test_as_torch_reads_it(tmp_path, form):
+    """Random nested containers: what torch.load gives with weights_only, this gives too."""
+    chance = random.Random(form)
+    for number in range(40):
+        value = {"model": {"w": torch.randn(2, 3)}, "rest": random_value(chance, 4)}
+        path = save(value, tmp_path / f"{number}.pt", zipped=form == "zip")
+        theirs = torch.load(path, weights_only=True)
+        ours = open_checkpoint(path, key="model").training["rest"]
+        assert same(ours, theirs["rest"])
+
+
+def random_value(chance, depth):
+    kinds = [
+        lambda: chance.choice(
+            [None, True, False, 0, -1, 300, 2**33, -(2**40), 0.5, "text", "ü" * 300]
+        ),
+        lambda: torch.Size([1, 2]),
+        lambda: torch.randn(chance.randrange(4), 2).to(chance.choice([torch.float64, torch.int16])),
+        lambda: bytes(chance.randrange(1, 5)),
+        lambda: bytearray(b"x"),
+        lambda: {1, 2, "a"},
+        lambda: complex(1, 2),
+        lambda: collections.Counter("aab"),
+    ]
+    deeper = [
+        lambda: [random_value(chance, depth - 1) for _ in range(chance.randrange(4))],
+        lambda: tuple(random_value(chance, depth - 1) for _ in range(chance.randrange(5))),
+        lambda: {index: random_value(chance, depth - 1) for index in range(chance.randrange(4))},
+        lambda: collections.OrderedDict(a=random_value(chance, depth - 1), b=1),
+    ]
+    return chance.choice(kinds if depth == 0 else kinds + 3 * deeper)()
+
+
+def same(ours, theirs):
+    if isinstance(theirs, torch.Tensor):
+        return np.array_equal(ours.read(), theirs.numpy()) and ours.info.shape == theirs.shape
+    if isinstance(theirs, dict):
+        return list(ours) == list(theirs) and all(same(ours[key], theirs[key]) for key in theirs)
+    if isinstance(theirs, list | tuple):
+        return len(ours) == len(theirs) and all(map(same, ours, theirs))
+    return type(ours) is type(theirs) and ours == theirs
