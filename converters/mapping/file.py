@@ -34,6 +34,8 @@ from converters.mapping.rules import Rule
 from converters.mapping.rules_text import VERSION, parse_rules
 
 _REMEDY = "edit it, or write it anew with --save-mapping"
+# A mapping file cannot say how torch computes a weight (spectral_norm in its old form, pruning).
+_COMPUTED = "computed by torch from several tensors: convert with --model"
 _HEADER = """\
 # What becomes of each key of a torch checkpoint: migrate weights CHECKPOINT --mapping THIS_FILE
 #
@@ -159,6 +161,8 @@ def load_mapping(path: Path | str) -> MappingFile:
 def save_mapping(plan: Plan, path: Path | str, api: Api = "linen", overwrite: bool = False) -> None:
     """Write a plan as a mapping file; loaded, it gives the same plan for the same checkpoint.
 
+    Except for weights that torch computes from several tensors: these are refused in it.
+
     Args:
         plan: what becomes of each key. Refused keys are written too, to be edited.
         path: the file.
@@ -176,14 +180,19 @@ def save_mapping(plan: Plan, path: Path | str, api: Api = "linen", overwrite: bo
 def mapping_text(plan: Plan, api: Api = "linen") -> str:
     """The text of a plan's mapping file."""
     owners = {row.targets: row.key for row in plan.mapped}
-    rows = {row.key: row for row in plan.rows}
-    folded = fold([_entry(row, owners) for row in plan.rows])
+    written = [row.refuse(_COMPUTED) if _is_computed(row) else row for row in plan.rows]
+    rows = {row.key: row for row in written}
+    folded = fold([_entry(row, owners) for row in written])
     top = {"version": VERSION, "api": api, "checkpoint": Path(plan.checkpoint).name}
     parts = [_HEADER, _dump(top), "rules:\n"]
     parts += [_dump([_fields(it, rows[it.first.key])]) for it in folded]
     if not folded:
         parts[-1] = "rules: []\n"
     return "".join(parts)
+
+
+def _is_computed(row: Row) -> bool:
+    return any(str(target.join).startswith("computed") for target in row.targets)
 
 
 def _entry(row: Row, owners: Mapping[tuple[Target, ...], str]) -> Entry:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import yaml
 
-from converters.layers.join import ALONE
+from converters.layers.join import ALONE, ComputedBefore, Join
 from converters.layers.layout import UNCHANGED
 from converters.layers.text import parse_join, parse_layout, parse_part
 from converters.mapping.module_tree import Outcome
@@ -147,7 +147,7 @@ class _Reader:
             path,
             self.parsed(fields, "transform", parse_layout) or UNCHANGED,
             self.parsed(fields, "part", parse_part),
-            self.parsed(fields, "join", parse_join) or ALONE,
+            self.parsed(fields, "join", _join) or ALONE,
             index,
         )
 
@@ -201,6 +201,13 @@ class _Reader:
         text = f"line {line}: {what}"
         if text not in self.problems:
             self.problems.append(text)
+
+
+def _join(text: str) -> Join:
+    join = parse_join(text)
+    if isinstance(join, ComputedBefore):
+        raise ValueError("what torch computes needs the module: --model")
+    return join
 
 
 def _compiled(text: str) -> re.Pattern[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from torch import nn
+from torch.nn.utils import prune
 
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import MappingFileError, OutputError
@@ -85,6 +86,17 @@ def test_what_is_refused_lacking_or_foreign_is_kept(tmp_path):
     assert make_plan("x", infos, load_mapping(tmp_path / "mapping.yaml").slots(infos)) == plan
 
 
+def test_what_torch_computes_is_refused_in_the_file(tmp_path):
+    model = nn.Sequential(prune.l1_unstructured(nn.Linear(3, 4), "weight", 1))
+    infos = infos_of(model)
+    plan = make_plan("x", infos, read_slots(model))
+    assert plan.refused == ()
+    save_mapping(plan, tmp_path / "m.yaml")
+    again = make_plan("x", infos, load_mapping(tmp_path / "m.yaml").slots(infos))
+    assert {row.key for row in again.refused} == {"0.weight_orig", "0.weight_mask"}
+    assert "--model" in again.refused[0].note
+
+
 def test_repeated_blocks_are_one_rule():
     model = tied()
     plan = make_plan("x", infos_of(model), read_slots(model))
@@ -127,6 +139,7 @@ def problems_of(tmp_path, text, infos=None, version="version: 1"):
         ("- {key: a, path: p, transform: 'transpose(1, 1)'}", "line 3: transform:"),
         ("- {key: a, path: p, part: 'slice(1)'}", "line 3: part:"),
         ("- {key: a, path: p, join: glue}", "line 3: join:"),
+        ("- {key: a, path: p, join: 'computed(3, 4)'}", "line 3: join: what torch computes"),
         ("- {key: a, path: p, index: one}", "line 3: the index 'one'"),
         ("- {key: a, path: 'p/\\1'}", "line 3: path: \\1 refers to a group"),
         ("- {key: a, path: 'p/\\g<n>'}", "line 3: path: \\g<n> refers to a group"),
