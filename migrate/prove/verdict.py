@@ -174,6 +174,8 @@ def _figures(floor: NoiseFloor) -> str:
     return f"{values:.1e} in losses and gradient norms, {weights:.1e} in weights"
 
 
+# Of a note.
+_MOST_NAMES = 3
 # Runs of the original, by those that measured its noise.
 _TIMES = {1: "twice", 2: "three times", 3: "four times"}
 
@@ -187,10 +189,16 @@ def _noise_notes(weights: Sequence[WeightComparison], floor: NoiseFloor | None) 
     ]
     if far := [one.name for one in weights if one.gate is None and not one.noise]:
         found.append(
-            f"{', '.join(far)}: the original differs from itself by more than {CEILING:g}, so the values "
+            f"{_named(far)}: the original differs from itself by more than {CEILING:g}, so the values "
             "were not compared"
         )
     return found
+
+
+def _named(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _drowned(step: StepComparison, gates: Gates) -> str:
@@ -214,7 +222,7 @@ def notes(
     found = _noise_notes(weights, floor)
     if walking := [weight.name for weight in weights if weight.noise]:
         found.append(
-            f"{', '.join(walking)}: gradients are zero but for rounding (a bias before a "
+            f"{_named(walking)}: gradients are zero but for rounding (a bias before a "
             "normalisation?), so the values walk at random on any device and were not compared"
         )
     if any(weight.name.endswith("running_var") for weight in weights):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from migrate.prove import records
+from migrate.prove.compare import WeightComparison
 from migrate.prove.errors import RecordingError
 from migrate.prove.records import Header, RankRecord, StepRecord
 from migrate.prove.verdict import Verdict, judge, notes
@@ -210,3 +211,9 @@ def test_recordings_are_read_back(tmp_path: Path) -> None:
     (tmp_path / "rank0.pid8.jsonl").write_text(text[:-9])
     with pytest.raises(RecordingError, match=r"rank0.pid8.jsonl is cut short"):
         records.read(tmp_path)
+
+
+def test_a_note_names_three_of_many_weights() -> None:
+    walking = [WeightComparison(f"w{index}", 0, 0.5, True, None) for index in range(5)]
+    assert notes({}, {}, 1, walking)[0].startswith("w0, w1, w2 and 2 more: gradients are zero")
+    assert notes({}, {}, 1, walking[:3])[0].startswith("w0, w1, w2: gradients are zero")
