@@ -64,9 +64,9 @@ def nets(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("location", ["nets_of_test", "nets_of_test.py"])
 def test_a_module_or_a_file(nets, location):
-    path = list(sys.path)
+    path = sys.path.count(str(nets))
     model = load_model(f"{location}:Net")
-    assert sys.path == path
+    assert sys.path.count(str(nets)) == path  # torch itself may add to it, at its first draw on meta
     assert model.embed.weight.shape == (7, 5)
     assert model.embed.weight.is_meta  # nothing is allocated
     assert model.head.weight is model.embed.weight  # ties survive
