@@ -255,13 +255,8 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, RankRecord
     return runs[0], noise_floor(runs[0], runs[1])
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param(fault, marks=() if fault == "other momentum" else pytest.mark.long)
-        for fault in FAULTS
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_such_a_net_is_found_all_the_same(
     fault: str, deep: tuple[dict[int, RankRecord], NoiseFloor], tmp_path: Path
 ) -> None:

@@ -39,7 +39,7 @@ def prove_texts(
     return prove(original, rewritten, replicas=replicas, settings=settings)
 
 
-@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_the_toy_example_is_equal(replicas: int) -> None:
     said: list[str] = []
     proof = prove(
@@ -69,6 +69,7 @@ def test_the_toy_example_is_equal(replicas: int) -> None:
     assert said[0].startswith("running the original")
 
 
+@pytest.mark.long
 def test_training_that_says_nothing_is_vacuous(tmp_path: Path) -> None:
     nothing = ("loss = loss_fn(outputs, labels)", "loss = (outputs * 0).sum()")
     proof = prove_texts(tmp_path, edited(BEFORE, *SHORT, nothing), edited(AFTER, *SHORT, nothing))
@@ -153,6 +154,7 @@ def test_accumulation_clipping_buffers_and_two_optimizers_without_a_launch(tmp_p
     )
 
 
+@pytest.mark.long
 def test_a_difference_under_dropout_is_explained(tmp_path: Path) -> None:
     edits = ("DROPOUT", "0.5"), ("MOMENTUM", "0.0")
     settings = Settings(deterministic=False, timeout=250)
@@ -215,7 +217,7 @@ STATE = "torch.set_autocast_dtype('xla', torch.bfloat16); torch.set_autocast_ena
 @pytest.mark.parametrize(
     ("by_state", "amp", "verdict"),
     [
-        (False, "keep", Verdict.DIFFERS),
+        pytest.param(False, "keep", Verdict.DIFFERS, marks=pytest.mark.long),
         (False, "off", Verdict.EQUAL),
         (False, "bf16", Verdict.EQUAL),
         pytest.param(True, "off", Verdict.EQUAL, marks=pytest.mark.long),

@@ -142,6 +142,7 @@ def test_a_script_that_never_writes_it(tmp_path: Path) -> None:
         resumed(written(tmp_path, before=(LOAD, "pass")))
 
 
+@pytest.mark.long
 def test_an_original_that_cannot_read_its_own_file(tmp_path: Path) -> None:
     scripts = written(tmp_path, before=("kept['optim']", SAVE))
     with pytest.raises(OriginalFailedError, match=r"its own file: KeyError: 'optim'"):
@@ -154,6 +155,7 @@ def test_a_file_outside_of_the_project(tmp_path: Path) -> None:
         prove_resuming(*scripts, [], Path("/nowhere/snapshot.pt"), replicas=1, settings=SETTINGS)
 
 
+@pytest.mark.long
 def test_a_script_that_resumes_does_not_meet_the_other_sides_file(tmp_path: Path) -> None:
     proof = prove(*written(tmp_path), replicas=1, settings=SETTINGS)
     assert proof.verdict is Verdict.EQUAL, proof.message

@@ -64,7 +64,7 @@ def recorded(folder: Path, text: str, steps: int) -> dict[int, RankRecord]:
     return found
 
 
-@pytest.mark.parametrize("caught", ["", BARE])
+@pytest.mark.parametrize("caught", ["", pytest.param(BARE, marks=pytest.mark.long)])
 def test_ranks_with_loader_workers_and_barriers(
     caught: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +98,7 @@ if __name__ == '__main__':
 """
 
 
-@pytest.mark.parametrize("spare", [False, True])
+@pytest.mark.parametrize("spare", [pytest.param(False, marks=pytest.mark.long), True])
 def test_two_optimizers_in_spawned_ranks(
     spare: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
