@@ -75,7 +75,10 @@ class _Files:
                 + ", ".join(ascii(name)[1:-1][:80] for name in outside[:_SHOWN]),
                 "put the files themselves beside it, or copy it again",
             )
-        self._files = {name: MappedFile(folder / name) for name in names}
+        self._files = {}
+        for name in names:
+            self._files[name] = MappedFile(folder / name)
+            self._files[name].rest()
         for place in places:
             if place.offset + place.length > self._files[place.file].size:
                 raise CheckpointDamagedError(f"{folder / place.file} is truncated", COPY_AGAIN)

@@ -111,7 +111,9 @@ def read_metadata(path: Path) -> list[Item]:
     if file.size > _LARGEST:
         raise damaged_pickle(str(path), f"it has {file.size} bytes")
     try:
-        loaded = Unpickler(file.copy(0, file.size), 0, _find).load()
+        data = file.copy(0, file.size)
+        file.rest()
+        loaded = Unpickler(data, 0, _find).load()
         return _items(_state(loaded, "Metadata"))
     except ForbiddenNameError as error:
         raise holds_code(str(path), str(error)) from None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +36,21 @@ class MappedFile:
     def __init__(self, path: Path) -> None:
         read_start(path, 1)
         self.path = path
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise CheckpointDamagedError(
-                f"{path} cannot be read ({error.strerror})", "check its permissions"
-            ) from None
-        self.size = os.fstat(self._descriptor).st_size
         self._map: mmap.mmap | None = None
-        weakref.finalize(self, os.close, self._descriptor)
+        self._kept: int | None = self._open(None)
+        status = os.fstat(self._kept)
+        self.size = status.st_size
+        self._identity = _identity(status)
+        self._finalizer = weakref.finalize(self, os.close, self._kept)
+
+    def rest(self) -> None:
+        """Hold no open file until the next read; a checkpoint may have thousands of files.
+
+        To be called by the thread that opened it, before others read.
+        """
+        self._kept = None
+        self._map = None
+        self._finalizer()
 
     def copy(self, start: int, end: int) -> bytes:
         """The bytes from `start` to `end`, which belong to the caller.
@@ -87,10 +95,12 @@ class MappedFile:
 
     def release(self, start: int, end: int) -> None:
         """Give the pages between `start` and `end` back; views of them stay good and read anew."""
-        if self._map is None or end <= start:
+        held = self._map
+        if held is None or end <= start:
             return
         first = start // _PAGE * _PAGE
-        self._map.madvise(mmap.MADV_DONTNEED, first, min(end, self.size) - first)
+        held.madvise(mmap.MADV_DONTNEED, first, min(end, self.size) - first)
+        self._map = None  # it is closed with the last view
 
     def mapped(self) -> mmap.mmap:
         """The whole file as bytes that are read when used; never touch them beyond `size`.
@@ -98,32 +108,67 @@ class MappedFile:
         Raises:
             CheckpointDamagedError: it was cut off since it was opened.
         """
-        if self._map is None:
-            try:
-                self._map = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                raise CheckpointDamagedError(
-                    f"{self.path} cannot be mapped ({error})", COPY_AGAIN
-                ) from None
-        return self._map
+        held = self._map
+        if held is None:
+            with self._opened() as descriptor:
+                try:
+                    held = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
+                except (OSError, ValueError) as error:
+                    raise CheckpointDamagedError(
+                        f"{self.path} cannot be mapped ({error})", COPY_AGAIN
+                    ) from None
+            self._map = held
+        return held
 
     def _copied(self, start: int, end: int) -> np.ndarray[Any, Any]:
         if not 0 <= start <= end <= self.size:
             raise self._ended()
         held = np.empty(end - start, np.uint8)
         done = 0
-        while done < len(held):
-            part = held[done : done + _MOST_AT_ONCE]
-            count = os.preadv(self._descriptor, [part.data], start + done)
-            if count == 0:
-                raise self._ended()
-            done += count
+        with self._opened() as descriptor:
+            while done < len(held):
+                part = held[done : done + _MOST_AT_ONCE]
+                count = os.preadv(descriptor, [part.data], start + done)
+                if count == 0:
+                    raise self._ended()
+                done += count
         return held
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        """A descriptor of the file: the kept one, or one that no other thread has."""
+        if self._kept is not None:
+            yield self._kept
+            return
+        descriptor = self._open(self._identity)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _open(self, identity: tuple[int, ...] | None) -> int:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise CheckpointDamagedError(
+                f"{self.path} cannot be read ({error.strerror})",
+                "check its permissions, and how many files may be open (`ulimit -n`)",
+            ) from None
+        if identity is not None and _identity(os.fstat(descriptor)) != identity:
+            os.close(descriptor)
+            raise CheckpointDamagedError(
+                f"{self.path} was replaced while it was read", "start again"
+            )
+        return descriptor
 
     def _ended(self) -> CheckpointDamagedError:
         return CheckpointDamagedError(
             f"{self.path} is truncated or damaged (it ends where more is announced)", COPY_AGAIN
         )
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size
 
 
 def extent(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None = None) -> int:

@@ -61,6 +61,7 @@ def open_npz(archive: ZipArchive) -> TensorsCheckpoint:
             others[key] = array
         else:
             tensors[key] = array
+    archive.file.rest()
     if not tensors:
         raise NotAStateDictError(f"{source} holds no arrays of numbers", "save the weights in it")
     return TensorsCheckpoint(source, tensors, others=others)

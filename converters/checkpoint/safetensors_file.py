@@ -61,6 +61,7 @@ class SafetensorsFile(Checkpoint):
             if last > first:
                 ends.append((first, last))
         self._require_filled(ends, self._file.size - start)
+        self._file.rest()
 
     def read(self, key: str) -> np.ndarray[Any, Any]:
         """The tensor of this key, a read-only view of the file."""

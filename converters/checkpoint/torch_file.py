@@ -39,6 +39,7 @@ def open_torch_file(path: Path, key: str | None) -> TensorsCheckpoint:
     """
     file = MappedFile(path)
     loaded = _load(file, path)
+    file.rest()
     found = find_state_dict(str(path), loaded, key)
     return TensorsCheckpoint(
         str(path),
