@@ -162,6 +162,8 @@ class Partial:
             moved = not os.path.samestat(os.fstat(lock), os.stat(self.path))
         except (BlockingIOError, FileNotFoundError):
             moved = True
+        except OSError:
+            moved = False  # some network file systems have no locks
         if moved:
             os.close(lock)
             raise OutputError(
@@ -237,6 +239,24 @@ def delete(path: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+def require_space(output: Path, sizes: Mapping[str, int]) -> None:
+    """Find out before any work whether the disk has room for an output.
+
+    Raises:
+        OutputError: it has not.
+    """
+    partial = partial_path(output)
+    there = [partial, *(partial / file for file in sizes if file)]
+    held = sum(path.stat().st_blocks * 512 for path in there if path.is_file())
+    needed = sum(sizes.values()) - held  # what an interrupted run wrote is kept, or deleted first
+    free = shutil.disk_usage(output.parent).free
+    if needed > free:
+        raise OutputError(
+            f"{output} needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free",
+            "free some space, or choose another output",
+        )
 
 
 def partial_path(output: Path) -> Path:

@@ -19,7 +19,7 @@ from converters.output.fingerprint import fingerprint_of
 from converters.output.layouts import OutputLayout
 from converters.output.msgpack_layout import msgpack_layout
 from converters.output.orbax_layout import METADATA_NAME, orbax_layout
-from converters.output.partial import Partial, Slab
+from converters.output.partial import Partial, Slab, require_space
 from converters.output.safetensors_layout import INDEX_NAME, safetensors_layout, sharded_layout
 from converters.output.stream import Progress, stream, verified
 
@@ -159,6 +159,7 @@ def write_layout(
     """Write an output of any layout; see `write_pytree`."""
     require_output(output, folder=layout.is_folder, overwrite=overwrite)
     try:
+        require_space(output, layout.sizes)
         fingerprint = fingerprint_of(layout, recipe)
         file = Partial(output, layout, fingerprint, resume=resume, anew=overwrite)
         try:
