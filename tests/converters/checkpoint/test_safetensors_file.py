@@ -112,8 +112,8 @@ def test_elements_at_odd_places_are_copied(tmp_path):
 
 
 def test_many_keys_quickly(tmp_path):
-    header = {f"layers.{index}.w": entry("U8", (1,), (index, index + 1)) for index in range(50_000)}
-    path = written(tmp_path / "x.safetensors", header, b"\0" * 50_000)
+    header = {f"layers.{index}.w": entry("U8", (1,), (index, index + 1)) for index in range(20_000)}
+    path = written(tmp_path / "x.safetensors", header, b"\0" * 20_000)
     start = time.process_time()
-    assert len(open_checkpoint(path).infos) == 50_000
-    assert time.process_time() - start < 5  # 0.3 s; a step that compares all with all takes minutes
+    assert len(open_checkpoint(path).infos) == 20_000
+    assert time.process_time() - start < 5  # 0.2 s; a step that compares all with all takes minutes
