@@ -28,6 +28,7 @@ from converters.layers.layout import (
     Chain,
     Flip,
     Layout,
+    Merge,
     Part,
     Permute,
     Split,
@@ -135,26 +136,9 @@ class _Source:
 
     def weights(self, weight: Weight) -> list[Weight]:
         names = tuple(self.tensors)
-        if self.form and weight.join == ALONE and weight.part is None and _keeps(weight.layout):
-            if self.form == "weight_norm":
-                g, v = names
-                scalar = self.tensors[g].ndim == 0
-                layout = UNCHANGED if scalar else weight.layout
-                return [_named(weight, g, "_g", layout), _named(weight, v, "_v", weight.layout)]
-            original, u, v = names
-            full = tuple(self.tensors[original].shape)
-            dim = self.dim % len(full)
-            rows = tuple(side if axis == dim else 1 for axis, side in enumerate(full))
-            columns = tuple(1 if axis == dim else side for axis, side in enumerate(full))
-            spread = {
-                name: chain([Split(0, sides), weight.layout])
-                for name, sides in ((u, rows), (v, columns))
-            }
-            return [
-                _named(weight, original, "_orig", weight.layout),
-                replace(_named(weight, u, "_u", spread[u]), collection=BATCH_STATS),
-                replace(_named(weight, v, "_v", spread[v]), collection=BATCH_STATS),
-            ]
+        base, tail = _apart(weight.layout)
+        if self.form and weight.join == ALONE and weight.part is None and _keeps(base):
+            return self._kept_apart(weight, base, tail)
         if weight.join != ALONE:
             raise CannotComputeError(f"{self.what} of {weight.torch}, which Flax joins with others")
         sides = self._shape(weight.torch)
@@ -162,6 +146,35 @@ class _Source:
         return [
             Weight(name, weight.linen, weight.nnx, UNCHANGED, weight.collection, join=join)
             for name in names
+        ]
+
+    def _kept_apart(self, weight: Weight, base: Layout, tail: Layout) -> list[Weight]:
+        """All the tensors, with sides of 1 where a norm runs."""
+
+        def arranged(sides: tuple[int, ...]) -> Layout:
+            try:
+                tail.shape(base.shape(sides))
+            except ValueError:  # it has one place only along the axis that is reordered
+                return base
+            return chain([base, tail])
+
+        names = tuple(self.tensors)
+        sides = [tuple(tensor.shape) for tensor in self.tensors.values()]
+        if self.form == "weight_norm":
+            (g, v), (factor, full) = names, sides
+            layout = UNCHANGED if not factor else arranged(factor)
+            return [_named(weight, g, "_g", layout), _named(weight, v, "_v", arranged(full))]
+        (original, u, v), full = names, sides[0]
+        dim = self.dim % len(full)
+        rows = tuple(side if axis == dim else 1 for axis, side in enumerate(full))
+        columns = tuple(1 if axis == dim else side for axis, side in enumerate(full))
+        spread = {
+            name: chain([Split(0, one), arranged(one)]) for name, one in ((u, rows), (v, columns))
+        }
+        return [
+            _named(weight, original, "_orig", arranged(full)),
+            replace(_named(weight, u, "_u", spread[u]), collection=BATCH_STATS),
+            replace(_named(weight, v, "_v", spread[v]), collection=BATCH_STATS),
         ]
 
     def _shape(self, name: str) -> tuple[int, ...]:
@@ -191,6 +204,15 @@ def _named(weight: Weight, torch_name: str, suffix: str, layout: Layout) -> Weig
         nnx=f"{weight.nnx}{suffix}",
         layout=layout,
     )
+
+
+def _apart(layout: Layout) -> tuple[Layout, Layout]:
+    """A layout without, and only, the reordering of one axis at its end (a flattened input)."""
+    if isinstance(layout, Chain) and len(layout.layouts) >= 3:
+        split, _, merge = layout.layouts[-3:]
+        if isinstance(split, Split) and isinstance(merge, Merge) and split.axis == merge.axis:
+            return chain(layout.layouts[:-3]), chain(layout.layouts[-3:])
+    return layout, UNCHANGED
 
 
 def _keeps(layout: Layout) -> bool:

@@ -26,6 +26,13 @@ _KEEPING = (
     "cat",
     "slice",
     "contiguous",
+    # Element by element too, though torch does not mark them so.
+    "leaky_relu",
+    "hardswish",
+    "prelu",
+    "rrelu",
+    "log_sigmoid",
+    "softmax",
 )
 _RESHAPING = ("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze")
 
@@ -68,6 +75,8 @@ def make_labels() -> Any:
             if source is None:
                 return ()
             axes = self.of(source)
+            if name in ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle"):
+                return _image(shape)
             if name in _RESHAPING:
                 return _regrouped(axes, shape)
             if name in ("permute", "transpose", "t"):

@@ -113,8 +113,9 @@ def concerns(module: Any, name: str) -> bool:
     """Whether this tensor of a layer has the axis of the layer's input."""
     from torch import nn
 
-    if isinstance(module, nn.Linear):
-        return name == "weight"
+    name = name.removeprefix("parametrizations.")
+    if isinstance(module, nn.Linear):  # weight_v and the like stand for it
+        return name.startswith("weight")
     if isinstance(module, nn.RNNBase):
         return name.startswith("weight_ih_l0")
     return isinstance(module, (nn.BatchNorm1d, nn.LayerNorm)) and name != "num_batches_tracked"

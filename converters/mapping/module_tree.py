@@ -284,7 +284,7 @@ def _layer_slot(
     notes = [_note(module, entry, targets)]
     if not any(isinstance(target.join, Computed) for target in targets):
         notes.insert(0, layer_around(module, name))
-    if concerns(module, name) or (name.startswith("parametrizations.weight.") and layer.flattened):
+    if concerns(module, name):
         notes.insert(0, layer.flattened)
     return Slot(key, shape, kind, Outcome.MAPPED, targets, "; ".join(filter(None, notes)))
 
