@@ -115,7 +115,12 @@ def fit_plan(
             "make the models alike, drop keys that the target has no use for, or edit the mapping",
         )
     made = {path: _leaf(path, ways[path][0], chosen[path], leaves) for path in target}
-    return _fitted(plan, made, {path: ways[path][0] for path in target}, dropped, target)
+    done = _fitted(plan, made, {path: ways[path][0] for path in target}, dropped, target)
+    left = tuple(
+        f"{other} is {one}: called otherwise, and all else has its place"
+        for one, other in matched.by_elimination
+    )
+    return replace(done, notes=done.notes + left)
 
 
 def _tied(plan: Plan, dropped: Mapping[str, str]) -> Iterator[tuple[PlannedLeaf, str]]:

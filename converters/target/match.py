@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 
-from converters.target.modules import COLLECTIONS, Family, apart
+from converters.target.modules import Family, apart
+from converters.target.nearness import EQUAL, Nearness, nearness, weights_of
 
 # Below this share of common words a name says nothing: measured on the pairs of the tests, where wrong
 # ones (a pooler for a prediction head) are at 0.08 and below and right ones at 0.2 and above.
 _SAYS_NOTHING = 0.15
-_EQUAL = 0.02  # nearer than this to each other are two names as good as equally near
-_KINDS = {"dense", "conv", "norm", "embed", "block"}
-_FEW = 8
-_EVERYWHERE = math.log(1.25)  # in four of five names
 
 
 @dataclass(frozen=True)
@@ -29,12 +22,14 @@ class Matched:
         extra: families of the plan that none of the target is.
         missing: families of the target that none of the plan is.
         problems: families of the target that several may be, one line each.
+        by_elimination: pairs that are called otherwise in part, the only ones of their kind left.
     """
 
     pairs: tuple[tuple[Family, Family], ...]
     extra: tuple[Family, ...]
     missing: tuple[Family, ...]
     problems: tuple[str, ...]
+    by_elimination: tuple[tuple[Family, Family], ...] = ()
 
 
 def match(
@@ -56,7 +51,11 @@ def match(
     best = min(finer, key=lambda one: len(one.extra) + len(one.missing))
     if best.extra or best.missing:  # it explains no more than before
         return whole
-    return replace(best, pairs=whole.pairs + best.pairs)
+    return replace(
+        best,
+        pairs=whole.pairs + best.pairs,
+        by_elimination=whole.by_elimination + best.by_elimination,
+    )
 
 
 def match_whole(
@@ -71,39 +70,43 @@ def match_whole(
         targets: of the Flax model.
         fits: whether shapes, roles and numbers allow a pair.
     """
-    weights = _weights([*sources, *targets])
-    scores = {
-        (one, other): score
+    weights = weights_of([*sources, *targets])
+    near = {
+        (one, other): found
         for one, source in enumerate(sources)
         for other, target in enumerate(targets)
-        if fits(source, target) and (score := _score(source, target, weights)) >= _SAYS_NOTHING
+        if fits(source, target) and (found := nearness(source, target, weights))
     }
+    rivals = _Rivals(sources, targets, fits, weights)
     pairs: dict[int, int] = {}
+    left: list[tuple[int, int]] = []
     while True:
-        best_of_source = _best(scores, 0)
-        best_of_target = _best(scores, 1)
-        found = {
+        best_of_source, best_of_target = _best(near, 0), _best(near, 1)
+        found_now = {
             one: its[0]
             for one, its in best_of_source.items()
-            if len(its) == 1 and best_of_target.get(its[0]) == [one]
+            if len(its) == 1
+            and best_of_target.get(its[0]) == [one]
+            and near[one, its[0]].score >= max(_SAYS_NOTHING, rivals.best(one, its[0], pairs))
         }
-        if not found:
+        if not found_now:
             break
-        pairs |= found
-        taken = set(found.values())
-        scores = {
-            (one, other): score
-            for (one, other), score in scores.items()
-            if one not in found and other not in taken
+        pairs |= found_now
+        left += [pair for pair in found_now.items() if near[pair].differs]
+        taken = set(found_now.values())
+        near = {
+            (one, other): its
+            for (one, other), its in near.items()
+            if one not in found_now and other not in taken
         }
     problems = [
         f"{targets[other]} may be " + " or ".join(str(sources[one]) for one in its)
-        for other, its in _best(scores, 1).items()
+        for other, its in best_of_target.items()
         if len(its) > 1
     ]
     problems += [
         f"{sources[one]} may be " + " or ".join(str(targets[other]) for other in its)
-        for one, its in _best(scores, 0).items()
+        for one, its in best_of_source.items()
         if len(its) > 1
     ]
     taken = set(pairs.values())
@@ -112,51 +115,68 @@ def match_whole(
         tuple(source for one, source in enumerate(sources) if one not in pairs),
         tuple(target for other, target in enumerate(targets) if other not in taken),
         tuple(problems),
+        tuple((sources[one], targets[other]) for one, other in left),
     )
 
 
-def _best(scores: Mapping[tuple[int, int], float], side: int) -> dict[int, list[int]]:
-    """Of each family the nearest on the other side; several if they are equally near."""
-    top: dict[int, float] = {}
-    for pair, score in scores.items():
-        top[pair[side]] = max(score, top.get(pair[side], score))
+class _Rivals:
+    """Parts of families (fc1 of fc1 and fc2) that may be nearer to one than any whole family is."""
+
+    def __init__(
+        self,
+        sources: Sequence[Family],
+        targets: Sequence[Family],
+        fits: Callable[[Family, Family], bool],
+        weights: Mapping[str, float],
+    ) -> None:
+        self._of_target = {
+            (one, other): found.score
+            for one, source in enumerate(sources)
+            for part in _parts(source)
+            for other, target in enumerate(targets)
+            if fits(part, target) and (found := nearness(part, target, weights))
+        }
+        self._of_source = {
+            (one, other): found.score
+            for other, target in enumerate(targets)
+            for part in _parts(target)
+            for one, source in enumerate(sources)
+            if fits(source, part) and (found := nearness(source, part, weights))
+        }
+
+    def best(self, one: int, other: int, pairs: Mapping[int, int]) -> float:
+        """The nearness of the nearest part of another family, neither of which is paired yet."""
+        taken = set(pairs.values())
+        return max(
+            [
+                *(score for (mine, its), score in self._of_target.items()
+                  if its == other and mine != one and mine not in pairs),
+                *(score for (mine, its), score in self._of_source.items()
+                  if mine == one and its != other and its not in taken),
+            ],
+            default=0.0,
+        )  # fmt: skip
+
+
+def _parts(family: Family) -> list[Family]:
+    found = apart(family)
+    return found if len(found) > 1 else []
+
+
+def _best(near: Mapping[tuple[int, int], Nearness], side: int) -> dict[int, list[int]]:
+    """Of each family the nearest on the other side; several if they are equally near.
+
+    One that has all words in common that the nearest has, and more, is as near; where the nearest is called
+    otherwise in part, so is one that has just these.
+    """
+    top: dict[int, Nearness] = {}
+    for pair, its in near.items():
+        if pair[side] not in top or its.score > top[pair[side]].score:
+            top[pair[side]] = its
     best: dict[int, list[int]] = {}
-    for pair, score in scores.items():
-        if score > top[pair[side]] - _EQUAL:
+    for pair, its in near.items():
+        first = top[pair[side]]
+        as_near = its.score > first.score - EQUAL
+        if as_near or its.common > first.common or (first.differs and its.common == first.common):
             best.setdefault(pair[side], []).append(pair[1 - side])
     return best
-
-
-def _weights(families: Sequence[Family]) -> dict[str, float]:
-    """A word says the more the rarer it is."""
-    count = Counter(word for family in families for word in _names(family))
-    return {word: math.log((1 + len(families)) / its) for word, its in count.items()}
-
-
-def _score(source: Family, target: Family, weights: Mapping[str, float]) -> float:
-    """The share of common words, and a little for their order."""
-    one, other = _names(source), _names(target)
-    mine, theirs = (_telling(names, weights) for names in (one, other))
-    if mine and theirs and not mine & theirs:
-        return 0.0  # both are called something, and nothing of it is the same
-    common = sum(weights[word] for word in one & other)
-    share = common / (sum(weights[word] for word in one | other) or 1.0)
-    order = SequenceMatcher(None, source.words, target.words, autojunk=False).ratio()
-    # LayerNorm and norm are the same word; where both sides have both, the letters tell.
-    same = _letters(source.name) == _letters(target.name)
-    return share if not share else share + 0.1 * order + (2 * _EQUAL if same else 0.0)
-
-
-def _letters(path: str) -> str:
-    collection, _, rest = path.partition("/")
-    return re.sub(r"[^a-z0-9]", "", (rest if collection in COLLECTIONS else path).lower())
-
-
-def _telling(names: frozenset[str], weights: Mapping[str, float]) -> frozenset[str]:
-    """The words that are not just the kind of a layer or in nearly every name."""
-    many = len(weights) > _FEW
-    return frozenset(word for word in names - _KINDS if not (many and weights[word] < _EVERYWHERE))
-
-
-def _names(family: Family) -> frozenset[str]:
-    return (frozenset(family.words) - {"#"}) | ({family.kind} if family.kind else frozenset())

@@ -257,3 +257,25 @@ def test_another_dtype_is_said():
     assert done.notes == (
         "params/d/kernel is float32 as in the checkpoint; the target has bfloat16",
     )
+
+
+def attention(*names):
+    def block():
+        return named(attn=named(**{name: nn.Linear(4, 4, bias=False) for name in names}))
+
+    return named(layers=nn.ModuleList([block() for _ in range(2)]))
+
+
+def attention_shapes(*names):
+    return {f"params/layers_{i}/attn/{name}/kernel": (4, 4) for i in range(2) for name in names}
+
+
+def test_unknown_names_are_paired_by_elimination_only_and_named():
+    model = attention("q_proj", "k_proj", "o_proj")
+    done = fit(model, attention_shapes("query", "key", "zork"))
+    assert done.moved["params/layers_0/attn/o_proj/kernel"] == "params/layers_0/attn/zork/kernel"
+    (note,) = done.notes
+    assert "attn/zork/kernel and 1 more like it is params/layers_0/attn/o_proj" in note
+    # With two of them nothing says which is which, however rare their words are elsewhere.
+    lines = misfits(model, attention_shapes("query", "zork", "stuff"))
+    assert any("zork" in line and "k_proj" in line and "o_proj" in line for line in lines)
