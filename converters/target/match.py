@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from converters.target.modules import Family, apart
 from converters.target.nearness import EQUAL, Nearness, nearness, weights_of
 
-# Below this share of common words a name says nothing: measured on the pairs of the tests, where wrong
-# ones (a pooler for a prediction head) are at 0.08 and below and right ones at 0.2 and above.
+# Below this nearness a name says nothing, and a pair is left to the user.
 _SAYS_NOTHING = 0.15
 
 
