@@ -11,12 +11,13 @@ from migrate.prove.proof import record_run
 from migrate.prove.records import RankRecord
 from migrate.prove.settings import Settings
 from migrate.prove.verdict import Verdict, judge_with_floor
-from tests.prove.test_faults import DOCS, Fault, check, edited
+from tests.prove.test_faults import DOCS, FORK, Fault, check, edited
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "transformer"
-ARGS = ("--epochs", "2", "--examples", "96", "--depth", "1")
-# float16 overflows where bfloat16 does not: what is planted here shows in float32.
+# One epoch of three steps.
+ARGS = ("--epochs", "1", "--examples", "96", "--depth", "1")
 Twice = tuple[dict[int, RankRecord], dict[int, RankRecord]]
+# float16 overflows where bfloat16 does not: what is planted here shows in float32.
 SETTINGS = Settings(amp="off", timeout=250)
 
 CLIP = "nn.utils.clip_grad_norm_(model.parameters(), args.clip)"
@@ -103,7 +104,8 @@ FAULTS = {
     ),
     "moving average not updated": Fault(
         (("                    update_average(average, model, args.decay)\n", ""),),
-        step=6,
+        step=3,
+        ends=True,
         kind="parameters",
         says=(
             "no optimizer holds it, and in the rewrite nothing changes it after the first step (a moving "
@@ -141,7 +143,8 @@ FAULTS = {
     ),
     "running statistics not updated": Fault(
         (("    average = copy", "    model.norm.momentum = 0.0\n    average = copy"),),
-        step=6,
+        step=3,
+        ends=True,
         kind="buffers",
         says=(
             "running_",
@@ -150,7 +153,8 @@ FAULTS = {
     ),
     "meter not reduced over the ranks": Fault(
         (("    dist.all_reduce(right)\n", ""),),
-        step=6,
+        step=3,
+        ends=True,
         kind="printed",
         says=("rank 0 prints 'epoch 0: loss ", "accuracy"),
     ),
@@ -170,11 +174,13 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Twice:
     return runs[0], runs[1]
 
 
-def recorded(folder: Path, *edits: tuple[str, str]) -> tuple[Path, dict[int, RankRecord]]:
+def recorded(
+    folder: Path, settings: Settings, *edits: tuple[str, str]
+) -> tuple[Path, dict[int, RankRecord]]:
     script = folder / "train_xla.py"
-    script.write_text(edited((EXAMPLE / "after.py").read_text(), *edits))
+    script.write_text(edited((EXAMPLE / "after.py").read_text(), FORK, *edits))
     return script, record_run(
-        script, ARGS, side="xla", replicas=2, folder=folder, settings=SETTINGS
+        script, ARGS, side="xla", replicas=2, folder=folder, settings=settings
     )[0]
 
 
@@ -182,14 +188,14 @@ def recorded(folder: Path, *edits: tuple[str, str]) -> tuple[Path, dict[int, Ran
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_at_its_step_and_named(name: str, original: Twice, tmp_path: Path) -> None:
     fault = FAULTS[name]
-    script, ours = recorded(tmp_path, *fault.edits)
+    script, ours = recorded(tmp_path, fault.settings(amp="off"), *fault.edits)
     check(fault, script, original[0], ours, original[1])
 
 
 @pytest.mark.long
 def test_no_fault_is_found_in_the_clean_twin(original: Twice, tmp_path: Path) -> None:
     first, again = original
-    judgement = judge_with_floor(first, recorded(tmp_path)[1], lambda: again)
+    judgement = judge_with_floor(first, recorded(tmp_path, SETTINGS)[1], lambda: again)
     assert judgement.verdict is Verdict.EQUAL, judgement.message
     assert judgement.difference is None
 
