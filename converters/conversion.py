@@ -104,6 +104,7 @@ def convert(
     digests: bool = False,
     optimizer: Path | str | None = None,
     optimizer_key: str | None = None,
+    optimizer_kind: str | None = None,
     progress: Callable[[int, int], None] | None = None,
     **options: Unpack[PlanOptions],
 ) -> Conversion:
@@ -129,6 +130,7 @@ def convert(
             is written as an optax state into `NAME.opt.safetensors` beside the output
             (`converters.optimizer`).
         optimizer_key: its entry there; None: the only one.
+        optimizer_kind: "adam" or "adamw", where the state does not tell (torch before 2.7).
         progress: called with the bytes done and their total.
         **options: `converters.planning.PlanOptions`.
 
@@ -155,6 +157,7 @@ def convert(
             output=optimizer_output(target),
             model=made.model,
             key=optimizer_key,
+            optimizer=optimizer_kind,
             overwrite=overwrite or resume,
         )
     # First what the way back needs: an output without it would look complete.

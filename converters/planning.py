@@ -38,6 +38,8 @@ class PlanOptions(TypedDict, total=False):
             `path/file.py:factory`, `path/file.py` or an `nn.Module` on any device. Without it: the
             `config.json` of the folder; without that the layers are inferred, and what is ambiguous is
             refused.
+        example: the shapes of the model's inputs, where the rows of a Linear behind a flattened
+            convolution depend on them; None: found by trying.
         assume: what to take ambiguous layers for, where they are inferred
             (`converters.inference.assume`): "tok.*=Embedding", "heads=8".
         mapping: a mapping file (`converters.mapping.file`) that says what becomes of every key, instead
@@ -54,6 +56,7 @@ class PlanOptions(TypedDict, total=False):
     """
 
     model: ModelLike
+    example: Sequence[tuple[int, ...]] | None
     assume: Sequence[str]
     mapping: Path | str | None
     key: str | None
@@ -179,7 +182,7 @@ def _named(checkpoint: CheckpointLike, stored: Checkpoint, options: PlanOptions)
         raise AssumptionError(
             "the model says what each layer is, nothing is to be assumed", "leave --assume out"
         )
-    slots = read_slots(model, api)
+    slots = read_slots(model, api, example=options.get("example"))
     return _Named(clean(stored.infos, slots.keys()).names, slots, api, notes, model)
 
 

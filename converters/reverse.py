@@ -11,7 +11,7 @@ from converters.atomic import require_writable
 from converters.back.arrays import PytreeLike, open_arrays
 from converters.back.restoring import RestoredRow, Restoring, total
 from converters.back.safetensors_output import write_leaves
-from converters.back.sources import from_module, misfits_of
+from converters.back.sources import Example, from_module, misfits_of
 from converters.back.torch_output import save, to_tensor
 from converters.checkpoint.reader import Checkpoint
 from converters.errors import KeptFileError, MisfitError, OutputError
@@ -61,6 +61,7 @@ def to_torch(
     output: Path | str | None = None,
     format: TorchFormat | None = None,  # noqa: A002 (the word users know)
     model: Any = None,
+    example: Example = None,
     kept: Path | str | None = None,
     original_dtype: bool = False,
     overwrite: bool = False,
@@ -77,6 +78,7 @@ def to_torch(
         format: None: as the name of the output says (`.pt`, `.pth`, `.bin`), else safetensors.
         model: the torch module, as `pkg.mod:factory`, `file.py:factory`, a Hugging Face folder or
             an `nn.Module`: for pytrees with no file beside them. It outranks that file.
+        example: the shapes of the model's inputs, if the conversion was given them.
         kept: the file that was written beside the pytree; None: `NAME.torch.safetensors` there.
         original_dtype: where the conversion cast the arrays, cast the values to the dtype that
             torch had; else the arrays' dtype is kept. The digits that the cast took are gone either way.
@@ -98,7 +100,7 @@ def to_torch(
         require_writable(target, overwrite=overwrite)
         if target.resolve() in (path.resolve(), kept_path(path).resolve()):
             raise OutputError(f"{target} is the pytree itself", "choose another output")
-    record, restoring = _open(path, model, kept, original_dtype)
+    record, restoring = _open(path, model, example, kept, original_dtype)
     done = Reversal(str(path), restoring.rows, record.notes, target, format)
     if dry_run:
         return Reversal(str(path), restoring.rows, record.notes, None, format)
@@ -113,6 +115,7 @@ def to_state_dict(
     source: PytreeLike,
     *,
     model: Any = None,
+    example: Example = None,
     kept: Path | str | None = None,
     original_dtype: bool = False,
 ) -> dict[str, Any]:
@@ -120,12 +123,12 @@ def to_state_dict(
 
     Args:
         source: a pytree on disk or in memory (`{"params": …}`, or nnx's pure dict).
-        model, kept, original_dtype: as for `to_torch`; a pytree in memory needs one of the first two.
+        model, example, kept, original_dtype: as for `to_torch`; a pytree in memory needs the model or `kept`.
 
     Raises:
         KeptFileError, MisfitError, ConversionError: as `to_torch`.
     """
-    return _tensors(*_open(source, model, kept, original_dtype))
+    return _tensors(*_open(source, model, example, kept, original_dtype))
 
 
 def default_output(source: Path, format: TorchFormat) -> Path:  # noqa: A002 (as in to_torch)
@@ -153,16 +156,26 @@ def _tensors(kept: Kept, restoring: Restoring) -> dict[str, Any]:
 
 
 def _open(
-    source: PytreeLike, model: Any, kept: Path | str | None, original_dtype: bool
+    source: PytreeLike,
+    model: Any,
+    example: Example,
+    kept: Path | str | None,
+    original_dtype: bool,
 ) -> tuple[Kept, Restoring]:
     arrays = open_arrays(source)
-    record = _record(source, arrays, model, kept)
+    record = _record(source, arrays, model, example, kept)
     return record, Restoring(record, arrays, original_dtype=original_dtype)
 
 
-def _record(source: PytreeLike, arrays: Checkpoint, model: Any, kept: Path | str | None) -> Kept:
+def _record(
+    source: PytreeLike,
+    arrays: Checkpoint,
+    model: Any,
+    example: Example,
+    kept: Path | str | None,
+) -> Kept:
     if model is not None:
-        return from_module(_model(model), arrays.infos, arrays.source)
+        return from_module(_model(model), arrays.infos, arrays.source, example)
     if kept is None and isinstance(source, Mapping):
         raise KeptFileError(
             "a pytree in memory does not say which torch keys it has",

@@ -268,6 +268,7 @@ class TestWeights:
             (("--to", "torch", "--scan"), "--scan is for torch checkpoints"),
             (("--to", "torch", "--format", "msgpack"), "--to torch writes safetensors or pt"),
             (("--format", "pt"), "--format pt is for --to torch"),
+            (("--example", "3,a"), "--example takes numbers: --example 1,3,64,48"),
         ],
     )
     def test_options_of_the_other_direction(
@@ -276,7 +277,7 @@ class TestWeights:
         (tmp_path / "net.pt").write_bytes(b"")
         done = run("weights", tmp_path / "net.pt", *arguments)
         assert done.exit_code == 2
-        assert said in done.stderr
+        assert f"Error: {said}" in done.stderr
 
 
 class TestRun:

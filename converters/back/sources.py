@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,10 +17,17 @@ from converters.mapping.paths import Api
 from converters.mapping.scan import scan_leaves
 from converters.target.fit import fit_plan
 
+Example: TypeAlias = "Sequence[tuple[int, ...]] | None"
+
 _COUNTER = "num_batches_tracked"
 
 
-def from_module(model: Any, arrays: Mapping[str, TensorInfo], where: str) -> Kept:
+def from_module(
+    model: Any,
+    arrays: Mapping[str, TensorInfo],
+    where: str,
+    example: Example = None,
+) -> Kept:
     """What the way back needs, from the torch module that the arrays belong to.
 
     linen or nnx is told by the top level (`params`), and by which of both fits. The bare tree below
@@ -31,12 +38,13 @@ def from_module(model: Any, arrays: Mapping[str, TensorInfo], where: str) -> Kep
         model: the module, on any device.
         arrays: path → shape and dtype of the pytree.
         where: the pytree's name, for messages.
+        example: the shapes of the model's inputs, as for the conversion.
 
     Raises:
         MisfitError: arrays are missing, are not wanted or have another shape, or the module has
             layers that are not known; all of them are in the message's `misfits`.
     """
-    candidates = [_candidate(model, arrays, api, bare) for api, bare in _forms(arrays)]
+    candidates = [_candidate(model, arrays, api, bare, example) for api, bare in _forms(arrays)]
     for kept, refused in candidates:
         if not refused and not misfits_of(kept, arrays):
             return kept
@@ -49,7 +57,7 @@ def from_module(model: Any, arrays: Mapping[str, TensorInfo], where: str) -> Kep
     kept, refused = candidates[0]
     misfits = refused + misfits_of(kept, arrays)
     try:
-        return _fitted(model, arrays)
+        return _fitted(model, arrays, example)
     except MisfitError as error:  # names that are nobody's: the shorter list says more
         misfits = min(misfits, [*refused, *error.misfits], key=len)
     raise MisfitError(
@@ -81,22 +89,22 @@ def _forms(arrays: Mapping[str, TensorInfo]) -> list[tuple[Api, bool]]:
 
 
 def _candidate(
-    model: Any, arrays: Mapping[str, TensorInfo], api: Api, bare: bool
+    model: Any, arrays: Mapping[str, TensorInfo], api: Api, bare: bool, example: Example
 ) -> tuple[Kept, list[str]]:
-    plan, slots = _plan(model, api)
+    plan, slots = _plan(model, api, example)
     if bare:
         bared = (replace(leaf, path=leaf.path.removeprefix("params/")) for leaf in plan.leaves)
         plan = replace(plan, leaves=tuple(bared))
     return _kept(plan, slots, arrays, api), [f"{row.key}: {row.note}" for row in plan.refused]
 
 
-def _fitted(model: Any, arrays: Mapping[str, TensorInfo]) -> Kept:
+def _fitted(model: Any, arrays: Mapping[str, TensorInfo], example: Example) -> Kept:
     """For the names of another Flax model.
 
     Raises:
         MisfitError: they do not fit.
     """
-    plan, slots = _plan(model, "linen")
+    plan, slots = _plan(model, "linen", example)
     fitted = fit_plan(plan, arrays).plan
     kept = _kept(fitted, slots, arrays, "linen")
     return replace(
@@ -104,8 +112,8 @@ def _fitted(model: Any, arrays: Mapping[str, TensorInfo]) -> Kept:
     )
 
 
-def _plan(model: Any, api: Api) -> tuple[Plan, Mapping[str, Slot]]:
-    slots = read_slots(model, api)
+def _plan(model: Any, api: Api, example: Example) -> tuple[Plan, Mapping[str, Slot]]:
+    slots = read_slots(model, api, example=example)
     # A dtype for each key: the arrays' own, found later; the plan only needs them to agree.
     infos = {
         key: TensorInfo(slots[key].shape, "float32")

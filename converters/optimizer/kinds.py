@@ -92,7 +92,7 @@ def _decoupled(group: Group, chosen: str | None) -> bool:
         raise OptimizerError(
             "Adam or AdamW: a state of torch before 2.7 does not say which, and with weight decay "
             "they differ",
-            "say which: --optimizer adam or --optimizer adamw",
+            "say which: --optimizer-kind adam or adamw",
         )
     return False
 

@@ -27,6 +27,8 @@ def errors() -> Iterator[None]:
 
     try:
         yield
+    except click.ClickException:
+        raise  # click says what is wrong with the command line
     except (MigrateError, ConversionError, ShimError) as error:
         if click.get_current_context().find_root().obj:
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,12 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
     "--model",
     help="The module whose weights these are: pkg.module:factory or file.py:factory. Not needed for a "
     "Hugging Face folder.",
+)
+@click.option(
+    "--example",
+    multiple=True,
+    metavar="SIDES",
+    help="The shape of an input of the model, 1,3,64,48, where a flattened convolution depends on it.",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file.")
 @click.option(
@@ -71,6 +77,9 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
     "the way back.",
 )
 @click.option("--optimizer-key", help="Its entry in a training checkpoint.")
+@click.option(
+    "--optimizer-kind", type=click.Choice(["adam", "adamw"]), help="Where its state does not tell."
+)
 @click.option("--mesh", help="For orbax: cut as this device mesh wants it, e.g. data=4,model=2.")
 @click.option(
     "--spec",
@@ -113,6 +122,7 @@ def weights(
 _OF_TORCH_CHECKPOINTS = (
     "key",
     "optimizer_key",
+    "optimizer_kind",
     "assume",
     "mapping",
     "save_mapping",
@@ -144,6 +154,7 @@ def _to_flax(
         raise click.UsageError("--format pt is for --to torch")
     decide: PlanOptions = {
         "model": options["model"],
+        "example": _shapes(options["example"]),
         "assume": options["assume"],
         "mapping": options["mapping"],
         "key": options["key"],
@@ -181,6 +192,7 @@ def _to_flax(
         digests=options["checksums"],
         optimizer=options["optimizer"],
         optimizer_key=options["optimizer_key"],
+        optimizer_kind=options["optimizer_kind"],
         progress=options["moved"],
         **decide,
     )
@@ -208,6 +220,7 @@ def _to_torch(
         output=output,
         format=options["file_format"],
         model=options["model"],
+        example=_shapes(options["example"]),
         overwrite=options["force"],
         dry_run=dry_run,
     )
@@ -217,3 +230,11 @@ def _to_torch(
         optimizer_to_torch(state, written, overwrite=options["force"])
         done = replace(done, notes=(*done.notes, f"{written}: the state of the optimizer"))
     return FINE, views.reversal_summary(done), views.reversal_as_json(done)
+
+
+def _shapes(texts: Sequence[str]) -> list[tuple[int, ...]] | None:
+    try:
+        shapes = [tuple(int(side) for side in text.split(",")) for text in texts]
+    except ValueError:
+        raise click.UsageError("--example takes numbers: --example 1,3,64,48") from None
+    return shapes or None
