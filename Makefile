@@ -25,8 +25,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: install
 	$(BIN)/python examples/demo.py
 
+# Two at a time, a file's tests one after the other: many start two processes of their own.
 test: lint
-	$(BIN)/python -m pytest -m 'not long'
+	$(BIN)/python -m pytest -m 'not long' -n 2 --dist loadfile
 
 # Minutes to hours: run before a release, figures go to docs/results.md.
 test-long: install
