@@ -78,6 +78,7 @@ bench: install
 	$(BIN)/python benchmarks/shims_overhead.py
 	$(BIN)/python benchmarks/simulation_overhead.py
 	$(BIN)/python benchmarks/rewrite_speed.py
+	$(BIN)/python benchmarks/weights_speed.py
 
 constraints: install
 	head -n 2 constraints.txt > constraints.new

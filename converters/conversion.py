@@ -10,11 +10,10 @@ from typing import Unpack
 
 import numpy as np
 
-from converters.atomic import require_writable
 from converters.checkpoint import Checkpoint, Format, Pytree, nest
 from converters.checkpoint.sharded import INDEX_SUFFIX
 from converters.errors import OutputError, RefusedKeysError, ShardingError
-from converters.kept import write_kept
+from converters.kept import keeping
 from converters.mapping import Outcome, Plan
 from converters.mapping.paths import Api
 from converters.optimizer.convert import OptimizerConversion, convert_optimizer
@@ -27,6 +26,7 @@ from converters.output import (
     partition,
     place_on_mesh,
     recipe_of,
+    require_output,
     write_pytree,
 )
 from converters.planning import CheckpointLike, Planned, PlanOptions, planned
@@ -144,7 +144,8 @@ def convert(
         suffix = "" if output is None else Path(output).suffix
         format = _FORMATS.get(suffix, "safetensors")  # noqa: A001
     target = default_output(source, format) if output is None else Path(output)
-    require_writable(target, overwrite=overwrite)
+    as_folder = format == "orbax" or shard_bytes is not None
+    require_output(target, folder=as_folder, overwrite=overwrite)
     if os.path.exists(target) and os.path.exists(source) and target.samefile(source):
         raise OutputError(f"{target} is the checkpoint itself", "choose another output")
     made = _require_complete(planned(source, options))
@@ -160,29 +161,28 @@ def convert(
             optimizer=optimizer_kind,
             overwrite=overwrite or resume,
         )
-    # First what the way back needs: an output without it would look complete.
-    kept = write_kept(
+    with keeping(
         target,
         made.plan,
         made.checkpoint,
         api=made.api,
         stored=made.stored,
         overwrite=overwrite or resume,
-    )
-    written = write_pytree(
-        target,
-        leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None),
-        format,
-        overwrite=overwrite,
-        resume=resume,
-        recipe=recipe_of(made.leaves, source),
-        metadata={"api": made.api},
-        shard_bytes=shard_bytes,
-        cuts=cuts,
-        fail_on_not_finite=fail_on_nonfinite,
-        digests=digests,
-        progress=progress,
-    )
+    ) as kept:
+        written = write_pytree(
+            target,
+            leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None),
+            format,
+            overwrite=overwrite,
+            resume=resume,
+            recipe=recipe_of(made.leaves, source),
+            metadata={"api": made.api},
+            shard_bytes=shard_bytes,
+            cuts=cuts,
+            fail_on_not_finite=fail_on_nonfinite,
+            digests=digests,
+            progress=progress,
+        )
     return Conversion(made.plan, target, kept, made.api, format, written, made.notes, state)
 
 

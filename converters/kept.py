@@ -12,7 +12,8 @@ does not determine (two biases that Flax keeps as their sum; what a weight was c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from converters.atomic import sync_folder
 from converters.back.safetensors_output import Entry, write_safetensors
 from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.checkpoint.safetensors_file import SafetensorsFile
@@ -115,10 +117,27 @@ def write_kept(
     stored: Mapping[str, str] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write the file beside an output; call it before the output itself is written.
+    """Write the file beside an output that is there: `keeping` with nothing in between."""
+    with keeping(output, plan, checkpoint, api=api, stored=stored, overwrite=overwrite) as path:
+        return path
 
-    An older one is replaced without asking if no output is beside it (an interrupted conversion). One of
-    the same content may serve several outputs (`net.flax.safetensors`, `net.flax.msgpack`).
+
+@contextmanager
+def keeping(
+    output: Path,
+    plan: Plan,
+    checkpoint: Checkpoint,
+    *,
+    api: Api = "linen",
+    stored: Mapping[str, str] | None = None,
+    overwrite: bool = False,
+) -> Iterator[Path]:
+    """Write the file beside an output; the output itself is written within.
+
+    It has its name only when the output has its own: an output that is not completed leaves the file of the
+    one before. An older one is replaced without asking if no output is beside it (an interrupted
+    conversion). One of the same content may serve several outputs (`net.flax.safetensors`,
+    `net.flax.msgpack`).
 
     Args:
         output: the pytree's file or folder.
@@ -129,8 +148,8 @@ def write_kept(
         stored: the plan's key → the key in the file, where they differ (prefixes).
         overwrite: whether one that is there already may be replaced.
 
-    Returns:
-        The path written.
+    Yields:
+        The path that it is to have.
 
     Raises:
         OutputError: the disk refuses, or another file has this name.
@@ -168,14 +187,20 @@ def write_kept(
     path = kept_path(output)
     if path.exists() and not overwrite:
         if _holds(path, metadata, entries):
-            return path
+            yield path
+            return
         if not _is_kept(path) or any(_outputs(path)):
             raise OutputError(
                 f"{path} exists already", "name another output, or overwrite it (--force)"
             )
-        overwrite = True
-    write_safetensors(path, entries, metadata, overwrite=overwrite)
-    return path
+    pending = path.with_name(f".{path.name}.pending")
+    write_safetensors(pending, entries, metadata, overwrite=True)
+    try:
+        yield path
+        pending.replace(path)
+        sync_folder(path.parent)
+    finally:
+        pending.unlink(missing_ok=True)
 
 
 def computed_name(path: str) -> str:

@@ -41,6 +41,8 @@ def plan_table(rows: Sequence[Row]) -> RenderableType:
     return table
 
 
+# Arrays that are named, of those with numbers that are not finite.
+SHOWN = 8
 # Where the number of a repeated layer stands: `layer.3.bias`, `layer_3/bias`.
 KEY_INDEX = re.compile(r"(?<![^.])\d+(?=\.)")
 PATH_INDEX = re.compile(r"(?<=[/_])\d+(?=/)")
@@ -108,6 +110,23 @@ def conversion_summary(done: Conversion) -> Iterator[RenderableType]:
     yield from plan_summary(done.plan, done.notes)
     megabytes = done.size / 1e6
     yield f"{escape(str(done.output))}: {done.parameters:,} parameters, {megabytes:.1f} MB, {done.format}"
+    if any(leaf.sha256 for leaf in done.written.leaves):
+        table = plain_table("array", "sha256")
+        for leaf in done.written.leaves:
+            table.add_row(escape(leaf.path), leaf.sha256)
+        yield table
+    if done.written.resumed:
+        yield f"{done.written.resumed / 1e6:.1f} MB of it were there from an interrupted conversion"
+    if done.written.left_over:
+        yield "what an interrupted conversion had left was discarded (--resume goes on with it)"
+    if done.written.not_finite:
+        counted = ", ".join(
+            f"{leaf.path} ({leaf.not_finite})" for leaf in done.written.not_finite[:SHOWN]
+        )
+        more = len(done.written.not_finite) - SHOWN
+        yield f"NaN or infinite: {escape(counted)}" + (
+            f" and {more} more arrays" if more > 0 else ""
+        )
     yield f"{escape(str(done.kept))}: for the way back, `migrate weights OUTPUT --to torch`"
     if done.optimizer is not None:
         yield from _optimizer_summary(done.optimizer)
@@ -149,6 +168,7 @@ def conversion_as_json(done: Conversion) -> dict[str, Any]:
         "format": done.format,
         "parameters": done.parameters,
         "bytes": done.size,
+        "resumed": done.written.resumed,
         "arrays": [dataclasses.asdict(leaf) for leaf in done.written.leaves],
         "optimizer": None if done.optimizer is None else _optimizer_as_json(done.optimizer),
         **plan_as_json(done.plan, done.notes),

@@ -229,7 +229,22 @@ def test_values_that_are_not_finite(folder, refused):
     assert [leaf.path for leaf in done.written.not_finite] == ["params/dense/bias"]
     with refused(NotFiniteError, "params/dense/bias"):
         convert("net.pt", model="net.py:Net", output="two.safetensors", fail_on_nonfinite=True)
-    assert not Path("two.safetensors").exists()
+    assert not list(folder.glob("two.*"))
+    torch.save(save_net() | {"dense.bias": torch.ones(256)}, "net.pt")
+    convert("net.pt", model="net.py:Net", output="two.safetensors")
+    before = {path: path.read_bytes() for path in folder.glob("*two.*")}
+    assert len(before) == 2
+    state["more.num_batches_tracked"] = torch.tensor(3)
+    torch.save(state, "net.pt")
+    with refused(NotFiniteError, "params/dense/bias"):
+        convert(
+            "net.pt",
+            assume=["more=dropped"],
+            output="two.safetensors",
+            overwrite=True,
+            fail_on_nonfinite=True,
+        )
+    assert {path: path.read_bytes() for path in folder.glob("*two.*")} == before
 
 
 def test_wrong_arguments(folder, refused):
