@@ -66,7 +66,8 @@ def nets(tmp_path, monkeypatch):
 def test_a_module_or_a_file(nets, location):
     path = sys.path.count(str(nets))
     model = load_model(f"{location}:Net")
-    assert sys.path.count(str(nets)) == path  # torch itself may add to it, at its first draw on meta
+    # torch itself may add to the path, at its first draw on meta.
+    assert sys.path.count(str(nets)) == path
     assert model.embed.weight.shape == (7, 5)
     assert model.embed.weight.is_meta  # nothing is allocated
     assert model.head.weight is model.embed.weight  # ties survive
