@@ -15,6 +15,15 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 LAUNCHES = sorted(folder.name for folder in EXAMPLES.glob("launch_*"))
 # Starts its processes with `Process` itself, which `python -m shims` does not see by itself.
 START = {"launch_process": "alone"}
+# One starts two processes whatever it is given, one joins a group only if it is not alone.
+REPLICAS = {"launch_process": (2,), "launch_local_rank": (2, 4)}
+CASES = [
+    (name, replicas)
+    for name in ("ddp_toy", "transformer", *LAUNCHES)
+    for replicas in REPLICAS.get(name, (1, 2, 4))
+]
+# One block is compiled in half the time of two.
+ARGS = {"transformer": ("--depth", "1")}
 
 
 def test_after_is_what_the_tool_writes() -> None:
@@ -24,12 +33,21 @@ def test_after_is_what_the_tool_writes() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("replicas", [1, 2, 4])
-@pytest.mark.parametrize("name", ["ddp_toy", "transformer", *LAUNCHES])
-def test_an_example_trains_the_same(name: str, replicas: int) -> None:
-    folder = EXAMPLES / name
-    settings = Settings(amp="off", start=START.get(name), timeout=250)
-    proof = prove(folder / "before.py", folder / "after.py", replicas=replicas, settings=settings)
+@pytest.mark.parametrize(("name", "replicas"), CASES)
+def test_an_example_trains_the_same(
+    name: str, replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What the runs mirror: not all of the repository.
+    monkeypatch.chdir(EXAMPLES / name)
+    # Most of a run's time is compilation.
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    proof = prove(
+        EXAMPLES / name / "before.py",
+        EXAMPLES / name / "after.py",
+        ARGS.get(name, ()),
+        replicas=replicas,
+        settings=Settings(amp="off", start=START.get(name), timeout=250),
+    )
     assert proof.verdict is Verdict.EQUAL, proof.message
     assert {step.rank for step in proof.steps} == set(range(replicas))
     assert proof.difference is None
