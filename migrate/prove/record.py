@@ -208,7 +208,8 @@ class Recorder:
         losses, self._losses = self._losses, []
         clipped, self._clipped_from = self._clipped_from, []
         with torch.no_grad():
-            checksum = sums.two_sums(held).sum(0)
+            # Of squares only: each sum more of the fresh values is computed from the update once more.
+            checksum = sums.joined(sums.squares(tensor) for tensor in held).sum()
             snapshot = {
                 name: parameter.detach().clone()
                 for name, parameter in zip(names, held, strict=True)
@@ -229,7 +230,7 @@ class Recorder:
                     gradient_norm=norm,
                     clipped_from=tuple(float(value) for value in clipped),
                     learning_rates=tuple(float(rate) for rate in rates),
-                    checksum=tuple(checksum.tolist()),
+                    checksum=(checksum.item(),),
                     details=details(),
                 )
             )

@@ -53,8 +53,8 @@ class StepRecord:
         with_gradient: how many of them have a gradient.
         in_modules: how many of them are parameters of a module.
         learning_rates: of each parameter group.
-        checksum: sum and sum of squares, in float32, of the optimizer's parameters after the step.
-            Ranks with the same parameters run the same program and get the same two numbers.
+        checksum: sum of squares, in float32, of the optimizer's parameters after the step. Ranks with
+            the same parameters run the same program and get the same number.
         dropout: the largest probability of an active dropout so far; 0.0 for none.
         switched_off: the largest probability of a dropout that the proof switched off so far.
         details: what explains a difference.
