@@ -70,6 +70,13 @@ def _count_steps(watch: Watch) -> None:
 
     xla_model._run_step_closures = synchronised
 
+    def sync_live_tensors(*args: Any, **kwargs: Any) -> Any:
+        # The program's own, or that of the shims: the collectives run on every replica that comes here.
+        watch.reads.synchronised()
+        return _sync_live_tensors(*args, **kwargs)
+
+    torch_xla._XLAC._xla_sync_live_tensors = sync_live_tensors
+
 
 def _patch_topology(rank: int, size: int) -> None:
     c_layer = torch_xla._XLAC
@@ -95,8 +102,9 @@ def _patch_topology(rank: int, size: int) -> None:
     c_layer._xla_get_replication_devices_count = lambda: len(replication)
 
 
-# Before the reads of the program are watched.
+# Before the reads and syncs of the program are watched.
 _cpu = torch.Tensor.cpu
+_sync_live_tensors = torch_xla._XLAC._xla_sync_live_tensors
 
 
 class _CLayer:
@@ -340,7 +348,7 @@ def _patch_collectives(layer: _CLayer) -> None:
 
 def _fetch(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     # All pending graphs at once: fetching one tensor would run its part of the forward again later.
-    torch_xla._XLAC._xla_sync_live_tensors("", [], True)
+    _sync_live_tensors("", [], True)
     return [_cpu(value.detach()) for value in values]
 
 

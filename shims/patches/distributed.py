@@ -14,7 +14,8 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
-from shims.patches import averages, calls, parameters, rendezvous
+from shims import _wide
+from shims.patches import averages, calls, executed, parameters, rendezvous
 from shims.patches.cuda import refusal
 from shims.patches.devices import Devices
 from shims.patches.registry import Patch, patch
@@ -61,7 +62,8 @@ def patches(devices: Devices) -> Iterator[Patch]:
     for name in _OBJECT_COLLECTIVES:
         if hasattr(dist, name):
             answers.append((name, _of_objects(name, groups, on_xla), "over gloo"))
-    for name, function, text in (*answers, *averages.answers(on_xla)):
+    moving = executed.answers() if on_xla else ()
+    for name, function, text in (*answers, *averages.answers(on_xla), *moving):
         yield patch(dist, name, function, text)
         yield patch(distributed_c10d, name, function, text)
     yield from _data_parallel(devices)
@@ -152,7 +154,7 @@ def _barrier(on_xla: bool) -> Callable[..., Any]:
             )
         # torch_xla's own barrier waits for nobody.
         xla_model.rendezvous("shims.barrier")
-        return averages.Done() if async_op else None
+        return _wide.Done() if async_op else None
 
     return wait
 

@@ -60,7 +60,7 @@ def test_which_optimizer_is_asked_where_the_state_does_not_say():
     model = net()
     state = stepped(model, adamw(model))
     del state["param_groups"][0]["decoupled_weight_decay"]  # as before torch 2.7
-    with pytest.raises(OptimizerError, match="--optimizer adamw"):
+    with pytest.raises(OptimizerError, match="--optimizer-kind adam or adamw"):
         converted(model, state)
     assert converted(model, state, optimizer="adamw").recipe.text.startswith("optax.adamw")
     assert "add_decayed_weights" in converted(model, state, optimizer="adam").recipe.text
