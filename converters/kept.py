@@ -108,20 +108,6 @@ def kept_keys(plan: Plan) -> tuple[str, ...]:
     )
 
 
-def write_kept(
-    output: Path,
-    plan: Plan,
-    checkpoint: Checkpoint,
-    *,
-    api: Api = "linen",
-    stored: Mapping[str, str] | None = None,
-    overwrite: bool = False,
-) -> Path:
-    """Write the file beside an output that is there: `keeping` with nothing in between."""
-    with keeping(output, plan, checkpoint, api=api, stored=stored, overwrite=overwrite) as path:
-        return path
-
-
 @contextmanager
 def keeping(
     output: Path,

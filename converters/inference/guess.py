@@ -51,11 +51,6 @@ class Guess:
     options: Mapping[str, int] = field(default_factory=dict)
     alternatives: tuple[str, ...] = ()
 
-    def with_options(self, **options: int) -> Guess:
-        """The same guess with options beside those it has."""
-        merged = dict(self.options) | options
-        return Guess(self.kind, self.confidence, self.evidence, merged, self.alternatives)
-
 
 def certain(kind: str, evidence: str, **options: int) -> Guess:
     """A guess that names and shapes leave no other reading of."""

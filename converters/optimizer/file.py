@@ -7,7 +7,7 @@ how the arrays are made of torch tensors.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,8 +178,3 @@ def plain(
         }
         for position, entries in state.items()
     }
-
-
-def order_of(groups: Sequence[Mapping[str, Any]]) -> list[int]:
-    """All positions, group by group."""
-    return [position for group in groups for position in group["params"]]
