@@ -231,7 +231,8 @@ def find_entry(
         if cls in (nn.ParameterList, nn.ParameterDict) or cls.__module__ == "torch.nn.modules.loss":
             return None, ""
         entry = kinds.get(cls.__name__)
-        if entry is not None and getattr(nn, entry.kind) is cls:
+        # Not `getattr(nn, kind) is cls`: importing torch_xla puts its own GRU in the place of torch's.
+        if entry is not None and cls.__module__.startswith("torch.nn.modules."):
             return entry, ""
         if cls.__module__.startswith("torch.") and not _is_variant(cls):
             at_home = cls.__module__.startswith("torch.nn.modules.")

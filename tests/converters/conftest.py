@@ -1,6 +1,7 @@
 """What the tests of converters share: JAX on the CPU, and what a refusal must look like."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib import metadata
@@ -30,6 +31,17 @@ def refused() -> Refused:
             assert part in message
 
     return expect
+
+
+@pytest.fixture(autouse=True)
+def torch_own_gru(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's GRU, also after another test of this process has imported torch_xla.
+
+    That import puts a GRU in its place which runs on XLA devices only.
+    """
+    nn = sys.modules.get("torch.nn")
+    if nn is not None:
+        monkeypatch.setattr(nn, "GRU", getattr(nn.GRU, "_orig", nn.GRU))
 
 
 @pytest.fixture(scope="session")

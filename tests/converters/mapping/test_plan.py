@@ -258,3 +258,19 @@ def test_a_single_layer_is_a_model():
         "kernel": (2, 3),
         "bias": (3,),
     }
+
+
+@pytest.mark.xla
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_gru_is_a_gru_after_torch_xla_was_imported(bidirectional, monkeypatch):
+    """That import puts a class of its own in its place, which makes torch's for two directions."""
+    from torch_xla.experimental.gru import GRU
+
+    own_rows = rows_of(nn.GRU(5, 3, bidirectional=bidirectional))
+    monkeypatch.setattr(GRU, "_orig", nn.GRU)
+    monkeypatch.setattr(nn, "GRU", GRU)
+    rows = rows_of(nn.GRU(5, 3, bidirectional=bidirectional))
+    assert {key: row.path for key, row in rows.items()} == {
+        key: row.path for key, row in own_rows.items()
+    }
+    assert all(row.outcome is Outcome.MAPPED for row in rows.values())
