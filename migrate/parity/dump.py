@@ -1,0 +1,278 @@
+"""A dump: what one side computed on one set of inputs, layer by layer, on disk.
+
+    FOLDER/dump.json                 written last; without it the dump is not complete
+    FOLDER/tensors/000017.safetensors   the tensors of one call, or of one input's outputs
+
+Tensors are kept as float32, float64, integers or bools: bfloat16 and float16 become float32, which is
+exact, and `TensorRef.dtype` tells what they were. A tensor that several calls share (the output of one,
+the input of the next) is written once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from converters.atomic import atomic_write
+from migrate.parity.errors import DumpError
+
+FORMAT = 1
+_FILE = "dump.json"
+
+
+@dataclass(frozen=True)
+class TensorRef:
+    """One tensor of a dump.
+
+    Attributes:
+        path: its place among the arguments or outputs: a position or a name, then keys, joined by dots
+            ("0", "hidden_states", "1.cache"); "" for an output that is a single tensor.
+        file, key: where it lies.
+        shape: its shape.
+        dtype: its dtype at the side, by numpy's name ("bfloat16").
+    """
+
+    path: str
+    file: str
+    key: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module of the model.
+
+    Attributes:
+        name: its path ("encoder.layer.0.output.dense"; Flax paths with dots too); "" is the model itself.
+        kind: its class ("LayerNorm").
+        weights: names of the parameters and buffers that it holds itself, in the side's own naming:
+            keys of the state dict, or `/`-joined paths of the pytree with the collection first.
+        settings: what of its configuration decides what it computes, plain values by the framework's
+            own names ({"eps": 1e-05, "approximate": "none"}).
+        defined: `file.py:line` of its forward pass.
+        called: `file.py:line` from which it was called first; "" for the model itself.
+        parent: the layer in whose forward pass it is called; None for the model itself.
+    """
+
+    name: str
+    kind: str
+    weights: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    defined: str = ""
+    called: str = ""
+    parent: str | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a layer.
+
+    Attributes:
+        layer: the layer's name.
+        number: 0 for the first call of this layer on this input, 1 for the second.
+        input: which of the inputs.
+        order: position among the calls of this input in which they *ended*.
+        arguments, outputs: their tensors.
+    """
+
+    layer: str
+    number: int
+    input: int
+    order: int
+    arguments: tuple[TensorRef, ...]
+    outputs: tuple[TensorRef, ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What ran: for the head of the report.
+
+    Attributes:
+        framework: "torch", "xla", "linen", "nnx", "jax".
+        target: as the user named it.
+        device: "cpu", "cuda:0 (NVIDIA H200)", "TPU v5 lite".
+        dtype: of the parameters.
+        precision: of matmuls: "default", "high", "highest", or "" where the device knows only one.
+        emulated: whether that precision was emulated on the CPU.
+        versions: package → version.
+        notes: what else to know, a line each.
+    """
+
+    framework: str
+    target: str
+    device: str
+    dtype: str
+    precision: str = ""
+    emulated: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Named:
+    """A tensor on its way into a dump.
+
+    Attributes:
+        path: as of `TensorRef`.
+        array: its values, as numpy (bfloat16 of ml_dtypes is taken).
+        identity: equal for two that are the same tensor with the same values, None if that is not known.
+            What it is made of must stay alive until the dump is closed, lest an id comes again.
+    """
+
+    path: str
+    array: np.ndarray[Any, Any]
+    identity: Hashable | None = None
+
+
+class DumpWriter:
+    """Writes a dump as the side runs: what was handed over is on disk, not in memory."""
+
+    def __init__(self, folder: Path, facts: Facts, inputs: int) -> None:
+        self.folder = folder
+        self._facts, self._inputs = facts, inputs
+        self._layers: dict[str, Layer] = {}
+        self._calls: list[Call] = []
+        self._outputs: dict[int, tuple[TensorRef, ...]] = {}
+        self._known: dict[Hashable, TensorRef] = {}
+        self._files = 0
+        (folder / "tensors").mkdir(parents=True, exist_ok=True)
+
+    def layer(self, layer: Layer) -> None:
+        """Declare a layer; a second time is ignored."""
+        self._layers.setdefault(layer.name, layer)
+
+    def call(
+        self,
+        layer: str,
+        number: int,
+        input: int,  # noqa: A002 (the field's word)
+        order: int,
+        arguments: Sequence[Named],
+        outputs: Sequence[Named],
+    ) -> None:
+        """Write one call of a layer."""
+        refs = self._write([*arguments, *outputs])
+        cut = len(arguments)
+        self._calls.append(Call(layer, number, input, order, tuple(refs[:cut]), tuple(refs[cut:])))
+
+    def outputs(self, input: int, tensors: Sequence[Named]) -> None:  # noqa: A002
+        """Write the model's outputs for an input, from a run *without* hooks."""
+        self._outputs[input] = tuple(self._write(tensors))
+
+    def close(self) -> None:
+        """Complete the dump."""
+        value = {
+            "format": FORMAT,
+            "facts": dataclasses.asdict(self._facts),
+            "inputs": self._inputs,
+            "layers": [dataclasses.asdict(layer) for layer in self._layers.values()],
+            "calls": [dataclasses.asdict(call) for call in self._calls],
+            "outputs": {
+                str(number): [dataclasses.asdict(ref) for ref in refs]
+                for number, refs in self._outputs.items()
+            },
+        }
+        with atomic_write(self.folder / _FILE, overwrite=True) as file:
+            file.write(json.dumps(value).encode())
+
+    def _write(self, tensors: Sequence[Named]) -> list[TensorRef]:
+        from safetensors.numpy import save_file
+
+        name = f"{self._files:06d}"
+        new: dict[str, np.ndarray[Any, Any]] = {}
+        refs = []
+        for tensor in tensors:
+            known = self._known.get(tensor.identity) if tensor.identity is not None else None
+            if known is not None:
+                refs.append(dataclasses.replace(known, path=tensor.path))
+                continue
+            key = str(len(new))
+            new[key] = _storable(tensor.array)
+            ref = TensorRef(tensor.path, name, key, tensor.array.shape, tensor.array.dtype.name)
+            refs.append(ref)
+            if tensor.identity is not None:
+                self._known[tensor.identity] = ref
+        if new:
+            save_file(new, self.folder / "tensors" / f"{name}.safetensors")
+            self._files += 1
+        return refs
+
+
+def _storable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array in a dtype that safetensors has for numpy, exactly."""
+    if array.dtype.name in ("bfloat16", "float16") or array.dtype.name.startswith("float8"):
+        array = array.astype(np.float32)
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+class Dump:
+    """A complete dump. Tensors are read when they are asked for.
+
+    Raises:
+        DumpError: it is not complete, or not one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            value = json.loads((folder / _FILE).read_text())
+        except FileNotFoundError:
+            raise DumpError(
+                f"{folder}: is no complete dump, it has no {_FILE}", "record it again with --keep"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise DumpError(f"{folder / _FILE}: {error}", "record it again with --keep") from None
+        if not isinstance(value, dict) or value.get("format") != FORMAT:
+            raise DumpError(f"{folder / _FILE}: not of format {FORMAT}", "record it again")
+        try:
+            self._take(value)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DumpError(f"{folder / _FILE}: damaged ({error!r})", "record it again") from None
+
+    def _take(self, value: Mapping[str, Any]) -> None:
+        facts = value["facts"]
+        self.facts = Facts(**facts | {"notes": tuple(facts["notes"])})
+        self.inputs = int(value["inputs"])
+        self.layers = {
+            one["name"]: Layer(**one | {"weights": tuple(one["weights"])})
+            for one in value["layers"]
+        }
+        self.calls = tuple(
+            Call(**one | {part: _refs(one[part]) for part in ("arguments", "outputs")})
+            for one in value["calls"]
+        )
+        self.outputs = {int(number): _refs(refs) for number, refs in value["outputs"].items()}
+
+    def of(self, layer: str) -> Iterator[Call]:
+        """The calls of a layer, input by input."""
+        return (call for call in self.calls if call.layer == layer)
+
+    def tensor(self, ref: TensorRef) -> np.ndarray[Any, Any]:
+        """The values of a tensor.
+
+        Raises:
+            DumpError: its file is missing or damaged.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        path = self.folder / "tensors" / f"{ref.file}.safetensors"
+        try:
+            with safe_open(path, framework="numpy") as file:
+                array: np.ndarray[Any, Any] = file.get_tensor(ref.key)
+        except (OSError, SafetensorError) as error:
+            raise DumpError(f"{path}: {error}", "record it again with --keep") from None
+        return array
+
+
+def _refs(values: Sequence[Mapping[str, Any]]) -> tuple[TensorRef, ...]:
+    return tuple(
+        TensorRef(one["path"], one["file"], one["key"], tuple(one["shape"]), one["dtype"])
+        for one in values
+    )

@@ -1,0 +1,54 @@
+"""What a comparison can fail with, before there is a verdict."""
+
+from __future__ import annotations
+
+from migrate.errors import MigrateError
+
+
+class ParityError(MigrateError):
+    """The comparison could not be made.
+
+    Cause: a side cannot be built, its model takes other inputs, its outputs have another structure.
+
+    Remedy: as the line says.
+    """
+
+
+class TargetError(ParityError):
+    """A side's name leads to nothing that can be compared.
+
+    Cause: no such file, module or attribute, a factory that raises, an object that is no model.
+
+    Remedy: `file.py:factory`, `pkg.module:factory`, a Hugging Face folder or a recorded dump.
+    """
+
+
+class InputsError(ParityError):
+    """The inputs cannot be made, or the model does not take them.
+
+    Cause: the signature does not tell shapes, or a side takes other arguments.
+
+    Remedy: say them: `--inputs 'x=float32[2,3,32,32]'`, a file, or a function.
+    """
+
+
+class DumpError(ParityError):
+    """A recorded dump cannot be read.
+
+    Cause: it was not finished, or something else wrote it.
+
+    Remedy: record it again with `--keep`.
+    """
+
+
+class SideDiedError(ParityError):
+    """A side's process ended, or gave no answer in time.
+
+    Cause: it crashed (a signal, out of memory) or hangs; what it printed last is shown.
+
+    Remedy: run that side alone, or give it more time with `--timeout`.
+    """
+
+    def __init__(self, what: str, remedy: str, output: str = "") -> None:
+        super().__init__(what, remedy)
+        self.output = output

@@ -1,0 +1,1 @@
+"""The two sides of a comparison, each in a process of its own."""

@@ -1,0 +1,52 @@
+"""With which settings a side runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Precision = Literal["default", "high", "highest"]
+PRECISIONS: tuple[Precision, ...] = ("default", "high", "highest")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One way of running a model.
+
+    Attributes:
+        dtype: of parameters and floating inputs: "float32", "bfloat16", or "float64" (the truth; always
+            on the CPU).
+        precision: of matmuls and convolutions of float32: one bf16 pass, three, or six / true float32
+            (facts of the TPU: `jax_default_matmul_precision`). Where the device is a CPU, the first two are
+            emulated (`migrate.parity.emulate`).
+        excess_precision: `xla_allow_excess_precision`.
+        device: "" is the side's own: the CPU for torch, XLA's device for torch_xla, JAX's default
+            device; else "cpu" or "cuda".
+        compiled: torch.compile, or jax.jit. JAX sides are jitted unless they capture layers.
+        batch: rows that go through the model at a time; None: all of an input.
+        transposed: arguments that torch has channels first and this side channels last.
+        seed: of what is drawn (initial weights, dropout is always off).
+    """
+
+    dtype: str = "float32"
+    precision: Precision = "highest"
+    excess_precision: bool = True
+    device: str = ""
+    compiled: bool = False
+    batch: int | None = None
+    transposed: tuple[str, ...] = ()
+    seed: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for a request."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_dict(value: Mapping[str, Any]) -> Settings:
+        """Of what `to_dict` gave."""
+        return Settings(**dict(value) | {"transposed": tuple(value["transposed"])})
+
+
+TRUTH = Settings(dtype="float64", device="cpu")
