@@ -166,8 +166,14 @@ class DumpWriter:
         """Write the model's outputs for an input, from a run *without* hooks."""
         self._outputs[input] = tuple(self._write(tensors))
 
+    def note(self, text: str) -> None:
+        """Add a line to the notes of its facts, once."""
+        if text not in self._facts.notes:
+            notes = (*self._facts.notes, text)
+            self._facts = dataclasses.replace(self._facts, notes=notes)
+
     def close(self) -> None:
-        """Complete the dump."""
+        """Complete the dump: whoever made the writer calls it, when the runner has captured."""
         value = {
             "format": FORMAT,
             "facts": dataclasses.asdict(self._facts),

@@ -91,6 +91,9 @@ class Runner(Protocol):
             InputsError: it does not tell; the line says how to.
         """
 
+    def prepare(self, settings: Settings, inputs: InputSet) -> None:
+        """Initialise weights that need an input to be (linen's); nothing where they are already."""
+
     def save_weights(self, file: Path) -> None:
         """Write the model's weights: a state dict, or a pytree with `/`-joined paths (safetensors)."""
 
@@ -113,8 +116,8 @@ class Runner(Protocol):
         """Run the model on each input and write what it computes; give the seconds of the plain passes.
 
         The outputs in the dump are always those of a pass without hooks. Where those of the pass with
-        hooks differ (observation can change how a compiler fuses), the facts get a note with the relative
-        L2 difference.
+        hooks differ (observation can change how a compiler fuses), the dump gets a note (`writer.note`) with
+        the relative L2 difference. The writer is closed by the caller.
         """
 
     def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:
