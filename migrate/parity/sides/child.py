@@ -31,8 +31,8 @@ Request = Mapping[str, Any]
 class Child:
     """The model of this process, and the requests that it answers (the methods without `_`)."""
 
-    def __init__(self) -> None:
-        self._loaded: Runner | None = None
+    def __init__(self, runner: Runner | None = None) -> None:
+        self._loaded = runner
 
     def load(self, request: Request) -> Any:
         """Load a target; the kind that it is, and the weights that came with it."""

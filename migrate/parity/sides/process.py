@@ -1,0 +1,260 @@
+"""The parent's end of a side: it looks like a `Runner`, and its process does the work.
+
+Two runtimes cannot hold one TPU: where both sides want it, the process of one ends before the other's is
+asked, and starts again when it is needed (`Turns`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import migrate
+from migrate.parity.errors import ParityError, SideDiedError
+from migrate.parity.sides.side import Side
+from migrate.parity.sides.target import Target
+from shims.tpu import tpu_present
+
+# What the other environment of --python-a sees of this one: these packages alone, not their neighbours.
+_PACKAGES = ("migrate", "converters", "shims")
+_TAIL_LINES = 40
+_LEAVING_SECONDS = 5.0
+
+
+class Turns:
+    """Which side may run: all where there is no TPU, one at a time where they share one."""
+
+    def __init__(self) -> None:
+        self._sides: list[SideProcess] = []
+        self._shared = tpu_present()
+
+    def join(self, side: SideProcess) -> None:
+        """Take part."""
+        self._sides.append(side)
+
+    def take(self, side: SideProcess) -> None:
+        """End the processes of the others if they hold what this one needs."""
+        if self._shared:
+            for other in self._sides:
+                if other is not side:
+                    other.rest()
+
+
+class SideProcess(Side):
+    """One side of a comparison, in a process of its own.
+
+    Args:
+        label: "A" or "B", for messages.
+        target: what the user named.
+        work: a folder for its log and for what is passed on files.
+        python: the interpreter; its environment may have other versions.
+        timeout: seconds for one request.
+        environment: variables that the process gets beside this one's.
+
+    Raises (every method):
+        ParityError: what the side says is wrong; the label is put in front.
+        SideDiedError: it ended or gave no answer.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        target: Target,
+        work: Path,
+        turns: Turns,
+        *,
+        python: str = sys.executable,
+        timeout: float = 600.0,
+        seed: int = 0,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(work)
+        self.label, self.target = label, target
+        self._work, self._python, self._timeout, self._seed = work, python, timeout, seed
+        self._turns = turns
+        self._environment = environment or {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._replies: IO[bytes] | None = None
+        self._weights: Path | None = None
+        self._log = work / f"{label}.log"
+        turns.join(self)
+
+    def start(self) -> None:
+        """Start the process and load the model; weights that it had before it rested come back."""
+        self._turns.take(self)
+        reading, writing = os.pipe()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._python, "-m", "migrate.parity.sides.child", str(writing)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=[writing],
+                env=self._variables(),
+                start_new_session=True,
+            )
+        os.close(writing)
+        self._replies = os.fdopen(reading, "rb", buffering=0)
+        loaded = self._exchange(
+            {"do": "load", "target": dataclasses.asdict(self.target), "seed": self._seed}
+        )
+        self.kind = loaded["kind"]
+        if self._weights is None and loaded["weights"] is not None:
+            self._weights = Path(loaded["weights"])
+        if self._weights is not None:
+            self._exchange({"do": "load_weights", "file": str(self._weights)})
+
+    def rest(self) -> None:
+        """End the process; the next request starts it again."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        if process.stdin is not None:
+            process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_LEAVING_SECONDS)
+        if process.poll() is None:
+            _kill(process)
+        if self._replies is not None:
+            self._replies.close()
+
+    def __enter__(self) -> SideProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.rest()
+
+    def load_weights(self, file: Path) -> None:
+        """See `Runner`; they come back when the process starts again."""
+        super().load_weights(file)
+        self._weights = file
+
+    def ask(self, request: dict[str, Any]) -> Any:
+        """Send a request, starting the process if it rests, and wait for the answer."""
+        if self._process is None:
+            self.start()
+        self._turns.take(self)
+        return self._exchange(request)
+
+    def _variables(self) -> dict[str, str]:
+        variables = dict(os.environ)
+        if not tpu_present():
+            # Without one, both runtimes would first look for it.
+            variables |= {
+                "JAX_PLATFORMS": variables.get("JAX_PLATFORMS", "cpu"),
+                "PJRT_DEVICE": "CPU",
+            }
+        variables |= self._environment
+        if os.path.realpath(self._python) != os.path.realpath(sys.executable) or (
+            Path(self._python).parent != Path(sys.executable).parent
+        ):
+            variables["PYTHONPATH"] = str(self._packages())
+            variables.pop("PYTHONHOME", None)
+        return variables
+
+    def _packages(self) -> Path:
+        """A folder with this project's packages alone, for the interpreter of another environment."""
+        folder = Path(tempfile.mkdtemp(dir=self._work, prefix="packages-"))
+        root = Path(migrate.__file__).parents[1]
+        for name in _PACKAGES:
+            (folder / name).symlink_to(root / name)
+        return folder
+
+    def _exchange(self, request: dict[str, Any]) -> Any:
+        process, replies = self._process, self._replies
+        assert process is not None
+        assert process.stdin is not None
+        assert replies is not None
+        doing = request["do"].replace("_", " ")
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise self._died(doing) from None
+        line = self._line(replies, doing)
+        answer = json.loads(line)
+        if "error" in answer:
+            error = answer["error"]
+            raise ParityError(f"side {self.label}, {error['what']}", error["remedy"])
+        if "crash" in answer:
+            raise SideDiedError(
+                f"side {self.label} ({self.target.shown}): {doing} failed ({answer['crash']})",
+                "what it printed last is below",
+                "\n".join([*self._tail(), answer["traceback"]]),
+            )
+        return answer["ok"]
+
+    def _line(self, replies: IO[bytes], doing: str) -> bytes:
+        """One line of the child's; an end of file is its death."""
+        read, until = b"", time.monotonic() + self._timeout
+        while not read.endswith(b"\n"):
+            ready, _, _ = select.select([replies], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                self._end()
+                raise SideDiedError(
+                    f"side {self.label} ({self.target.shown}): no answer within "
+                    f"{self._timeout:g} s ({doing}); its process was ended",
+                    "give it more time with --timeout, or run that side alone",
+                    "\n".join(self._tail()),
+                )
+            chunk = os.read(replies.fileno(), 1 << 16)
+            if not chunk:
+                raise self._died(doing)
+            read += chunk
+        return read
+
+    def _died(self, doing: str) -> SideDiedError:
+        process = self._process
+        assert process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_LEAVING_SECONDS)
+        code = process.poll()
+        self._end()
+        return SideDiedError(
+            f"side {self.label} ({self.target.shown}): its process ended while it did: {doing} "
+            f"({_how(code)})",
+            "what it printed last is below",
+            "\n".join(self._tail()),
+        )
+
+    def _end(self) -> None:
+        if self._process is not None:
+            _kill(self._process)
+            self._process = None
+        if self._replies is not None:
+            self._replies.close()
+
+    def _tail(self) -> Sequence[str]:
+        try:
+            text = self._log.read_text(errors="replace")
+        except OSError:
+            return ()
+        return text.splitlines()[-_TAIL_LINES:]
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and those that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _how(code: int | None) -> str:
+    if code is None:
+        return "it closed its pipe"
+    if code >= 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name
+    return f"{name}, out of memory?" if name == "SIGKILL" else name

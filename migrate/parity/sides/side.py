@@ -1,0 +1,158 @@
+"""A side as the comparison sees it: what a `Runner` does, asked for with plain values.
+
+The model is in a process of its own (`process.SideProcess`), or, in tests, in this one (`InProcess`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, Literal
+
+from migrate.parity.alignment import Alignment
+from migrate.parity.dump import Facts
+from migrate.parity.inputs import InputSet, read_inputs
+from migrate.parity.sides.runner import Forced, Generated, Runner, Training
+from migrate.parity.sides.settings import Settings
+
+
+class Side(ABC):
+    """One of the two that are compared.
+
+    Args:
+        work: a folder for what is passed on files.
+
+    Attributes:
+        kind: what its model is.
+    """
+
+    kind: Literal["torch", "xla", "linen", "nnx", "jax"]
+
+    def __init__(self, work: Path) -> None:
+        self._folder = work
+        self._passed = 0
+
+    @abstractmethod
+    def ask(self, request: dict[str, Any]) -> Any:
+        """Send a request (`child.Child` has a method for each) and give the answer."""
+
+    def facts(self, settings: Settings) -> Facts:
+        """See `Runner`."""
+        value = self.ask({"do": "facts", "settings": settings.to_dict()})
+        return Facts(**value | {"notes": tuple(value["notes"])})
+
+    def arguments(self) -> tuple[tuple[str, bool], ...]:
+        """See `Runner`."""
+        return tuple((name, required) for name, required in self.ask({"do": "arguments"}))
+
+    def suggest_inputs(self, count: int, seed: int, folder: Path) -> InputSet:
+        """See `Runner`."""
+        self.ask({"do": "suggest_inputs", "count": count, "seed": seed, "folder": str(folder)})
+        return read_inputs(folder)
+
+    def prepare(self, settings: Settings, inputs: InputSet) -> None:
+        """See `Runner`."""
+        self.ask({"do": "prepare", "settings": settings.to_dict(), "inputs": str(inputs.folder)})
+
+    def save_weights(self, file: Path) -> None:
+        """See `Runner`."""
+        self.ask({"do": "save_weights", "file": str(file)})
+
+    def load_weights(self, file: Path) -> None:
+        """See `Runner`."""
+        self.ask({"do": "load_weights", "file": str(file)})
+
+    def capture_into(
+        self,
+        settings: Settings,
+        inputs: InputSet,
+        folder: Path,
+        *,
+        layers: bool = True,
+        forced: Forced | None = None,
+    ) -> float:
+        """See `sides.capture.capture_into`."""
+        passed = None
+        if forced is not None:
+            passed = {"truth": str(forced.truth), "alignment": str(self._written(forced.alignment))}
+        seconds: float = self.ask(
+            {
+                "do": "capture",
+                "settings": settings.to_dict(),
+                "inputs": str(inputs.folder),
+                "folder": str(folder),
+                "layers": layers,
+                "forced": passed,
+            }
+        )
+        return seconds
+
+    def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:
+        """See `Runner`."""
+        self.ask(
+            {
+                "do": "gradients",
+                "settings": settings.to_dict(),
+                "inputs": str(inputs.folder),
+                "cotangents": str(cotangents),
+                "into": str(into),
+            }
+        )
+
+    def train(self, settings: Settings, inputs: InputSet, training: Training) -> list[float]:
+        """See `Runner`."""
+        losses: list[float] = self.ask(
+            {
+                "do": "train",
+                "settings": settings.to_dict(),
+                "inputs": str(inputs.folder),
+                "training": dataclasses.asdict(training) | {"targets": str(training.targets)},
+            }
+        )
+        return losses
+
+    def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:
+        """See `Runner`."""
+        value = self.ask(
+            {
+                "do": "generate",
+                "settings": settings.to_dict(),
+                "inputs": str(inputs.folder),
+                "tokens": tokens,
+                "output": output,
+            }
+        )
+        return Generated(_tuples(value["tokens"]), _tuples(value["margins"]))
+
+    def _written(self, alignment: Alignment) -> Path:
+        self._passed += 1
+        file = self._folder / f"{id(self)}-{self._passed}.alignment.json"
+        file.write_text(alignment.to_json())
+        return file
+
+
+class InProcess(Side):
+    """A side whose model is in this process.
+
+    Args:
+        runner: the model.
+        work: as of `Side`.
+    """
+
+    def __init__(self, runner: Runner, work: Path) -> None:
+        from migrate.parity.sides.child import Child
+
+        super().__init__(work)
+        self.kind = runner.kind
+        self._child = Child(runner)
+
+    def ask(self, request: dict[str, Any]) -> Any:
+        """See `Side`; what passes is what would pass between processes."""
+        given = json.loads(json.dumps(request))
+        return json.loads(json.dumps(getattr(self._child, given["do"])(given)))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
