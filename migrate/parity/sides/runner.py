@@ -23,7 +23,12 @@ class Forced:
     Before a layer that has a pair runs, its arguments are replaced by the truth's (in the side's dtype and
     layout); after it, its output is written, and what its caller goes on with is the truth's output. A
     layer with others inside so shows what *its own* operations add. A layer whose arguments have no
-    partner is run with what it is given (`arguments` of its Call are then written as they were).
+    partner is run with what it is given.
+
+    The `arguments` of every Call are written as the caller gave them, *before* they were replaced: what the
+    caller computes between the layers that it calls (an activation that is no module, a mask, a residual)
+    is seen nowhere else. Values that the side's dtype does not hold (float64's most negative number in a
+    mask) become its largest, not infinities.
 
     Attributes:
         truth: the dump of the truth, of the same inputs.
