@@ -129,7 +129,9 @@ def make_inputs(specs: Sequence[str | Spec], count: int, seed: int, folder: Path
     shaped = [spec for spec in parsed if isinstance(spec, Shaped)]
     drawn = [inputs_drawn.draw(shaped, number, seed) for number in range(total)]
     described += inputs_drawn.describe(shaped, total)
-    made = [_joined(one, two) for one, two in zip(given or [{}] * total, drawn, strict=True)]
+    made: list[Mapping[str, Array]] = [
+        _joined(one, two) for one, two in zip(given or [{}] * total, drawn, strict=True)
+    ]
     if given and total < count:
         described.append(f"{total} inputs: bounds on the error ratio want 8 or more")
     return write_inputs(folder, made, tuple(described))
