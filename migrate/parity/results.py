@@ -22,9 +22,12 @@ class Errors:
         cosine: of the angle between x and t; for show, it decides nothing.
         ulps: the largest distance in units in the last place of the side's dtype; only of elementwise
             operations, else None.
-        not_finite: number of NaN and infinities that the truth has not.
+        not_finite: number of NaN and infinities that the truth has not, or of the truth's infinities that
+            the side has not.
         elements: number of elements.
         per_input: relative_l2 of each input, for the bootstrap.
+        undefined: number of elements where the truth itself is NaN; nothing can be said of them, and they
+            are in none of the other figures.
     """
 
     relative_l2: float
@@ -34,6 +37,7 @@ class Errors:
     not_finite: int
     elements: int
     per_input: tuple[float, ...]
+    undefined: int = 0
 
 
 @dataclass(frozen=True)
