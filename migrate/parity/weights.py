@@ -6,11 +6,15 @@ fitted to the names and arrangement that the Flax model has; what cannot be plac
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from converters.back.safetensors_output import write_leaves
+from converters.checkpoint.pytree import Leaf
+from converters.errors import ConversionError
 from converters.mapping.leaves import PlannedLeaf
 from migrate.parity.errors import ParityError
 from migrate.parity.sides.side import Side
@@ -36,55 +40,94 @@ class WeightMap:
 
 def same_names(weights: Path) -> WeightMap:
     """Every name is its own."""
-    return WeightMap({name: (name,) for name in _names(weights)})
+    return WeightMap({name: (name,) for name in _shapes(weights)})
 
 
-def share(
-    first: Side, second: Side, work: Path, *, mapping: Path | None, drop: Sequence[str]
+def bring(
+    truth: Side, other: Side, work: Path, mapping: Path | None, drop: Sequence[str]
 ) -> WeightMap:
-    """Give `second` the weights of `first`.
+    """Give the other side the truth's weights.
 
     Args:
-        first, second: of these at most one is Flax's, or both are.
+        truth: torch's side, if one is; its names are those of the map.
+        other: the side that gets them.
         work: a folder for what is passed.
         mapping: a mapping file of `migrate weights` that says what becomes of each key.
         drop: regular expressions of torch's keys that Flax's model has no use for.
 
-    Returns:
-        The Flax side's names in torch's, whichever side it is; all names in themselves where both sides
-        are of one kind.
-
     Raises:
         ParityError, ConversionError: they do not fit; it says which.
     """
-    own = work / "weights.safetensors"
-    first.save_weights(own)
-    if (first.kind in _TORCH) == (second.kind in _TORCH):
-        second.load_weights(own)
+    own = work / "from-truth.safetensors"
+    truth.save_weights(own)
+    if truth.kind not in _TORCH or other.kind in _TORCH:
+        other.load_weights(own)
         return same_names(own)
-    if first.kind in _TORCH:
-        return into_flax(first, second, own, work, mapping=mapping, drop=drop)
-    request = {
-        "do": "convert",
-        "to": "torch",
-        "state": str(own),
-        "output": str(work / "back.safetensors"),
-    }
-    second.ask(request)
-    second.load_weights(Path(request["output"]))
-    return into_flax(second, first, Path(request["output"]), work, mapping=mapping, drop=drop)
+    names, pytree = _converted(truth, other, own, work, mapping, drop)
+    other.load_weights(pytree)
+    return names
 
 
-def into_flax(
-    torch: Side,
-    flax: Side,
-    state: Path,
-    work: Path,
-    *,
-    mapping: Path | None,
-    drop: Sequence[str],
+def bring_back(
+    truth: Side, other: Side, work: Path, mapping: Path | None, drop: Sequence[str]
 ) -> WeightMap:
-    """Bring the state dict in `state` to the Flax side, as its names and shapes want it."""
+    """Give the truth's side the other's weights; else as `bring`."""
+    theirs, back = work / "from-other.safetensors", work / "back.safetensors"
+    other.save_weights(theirs)
+    if truth.kind not in _TORCH or other.kind in _TORCH:
+        truth.load_weights(theirs)
+        return same_names(theirs)
+    truth.ask({"do": "convert", "to": "torch", "state": str(theirs), "output": str(back)})
+    truth.load_weights(back)
+    return _converted(truth, other, back, work, mapping, drop)[0]
+
+
+def only_names(
+    truth: Side, other: Side, work: Path, mapping: Path | None, drop: Sequence[str]
+) -> WeightMap:
+    """Which weights are which, where each side has its own; empty, with a note, where that is not known."""
+    own = work / "from-truth.safetensors"
+    truth.save_weights(own)
+    if truth.kind not in _TORCH or other.kind in _TORCH:
+        return same_names(own)
+    try:
+        return _converted(truth, other, own, work, mapping, drop)[0]
+    except (ParityError, ConversionError) as error:
+        return WeightMap({}, notes=(f"which weights are which is not known: {error}",))
+
+
+def load_file(side: Side, file: Path, work: Path) -> None:
+    """Give a side the weights in a torch checkpoint, or in a pytree on disk, of any format.
+
+    Raises:
+        ParityError, ConversionError: the file cannot be read or does not fit.
+    """
+    output = work / f"{file.stem}-{side.kind}.safetensors"
+    if side.kind in _TORCH:
+        from converters.checkpoint import open_checkpoint
+        from converters.checkpoint.prefixes import clean
+
+        own = work / "own.safetensors"
+        side.save_weights(own)
+        checkpoint = open_checkpoint(file)
+        names = clean(checkpoint.infos, _shapes(own).keys()).names
+    else:
+        from converters.back.arrays import open_arrays
+
+        checkpoint = open_arrays(file)
+        names = {key: key for key in checkpoint.infos}
+    leaves = [
+        Leaf(names[key], info, functools.partial(checkpoint.read, key))
+        for key, info in checkpoint.infos.items()
+    ]
+    write_leaves(output, leaves, {}, overwrite=True)
+    side.load_weights(output)
+
+
+def _converted(
+    torch: Side, flax: Side, state: Path, work: Path, mapping: Path | None, drop: Sequence[str]
+) -> tuple[WeightMap, Path]:
+    """The state dict as a pytree with the names and shapes of the Flax side, in a file; and the names."""
     shapes, output, rules = (
         work / name for name in ("shapes.safetensors", "pytree.safetensors", "mapping.yaml")
     )
@@ -101,10 +144,9 @@ def into_flax(
             "drop": list(drop),
         }
     )
-    flax.load_weights(output)
     leaves = _leaves(state, rules)
     names = {leaf.path: tuple(dict.fromkeys(piece.key for piece in leaf.pieces)) for leaf in leaves}
-    return WeightMap(names, leaves, tuple(notes))
+    return WeightMap(names, leaves, tuple(notes)), output
 
 
 def convert_for(runner: Any, request: Mapping[str, Any]) -> list[str]:
@@ -137,11 +179,7 @@ def convert_for(runner: Any, request: Mapping[str, Any]) -> list[str]:
 
 def _fits(leaves: Sequence[PlannedLeaf], shapes: Path) -> bool:
     """Whether the plan gives just the arrays that the model has."""
-    from safetensors import safe_open
-
-    with safe_open(shapes, framework="numpy") as file:
-        wanted = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    return wanted == {leaf.path: tuple(leaf.info.shape) for leaf in leaves}
+    return _shapes(shapes) == {leaf.path: tuple(leaf.info.shape) for leaf in leaves}
 
 
 def _leaves(state: Path, rules: Path) -> tuple[PlannedLeaf, ...]:
@@ -150,11 +188,11 @@ def _leaves(state: Path, rules: Path) -> tuple[PlannedLeaf, ...]:
     return planned(state, {"mapping": rules}).plan.leaves
 
 
-def _names(weights: Path) -> list[str]:
+def _shapes(weights: Path) -> dict[str, tuple[int, ...]]:
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(weights, framework="numpy") as file:
-            return list(file.keys())
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise ParityError(f"{weights}: {error}", "check the file") from None

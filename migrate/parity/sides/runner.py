@@ -15,6 +15,8 @@ from migrate.parity.dump import DumpWriter, Facts
 from migrate.parity.inputs import InputSet
 from migrate.parity.sides.settings import Settings
 
+Kind = Literal["torch", "xla", "linen", "nnx", "jax"]
+
 
 @dataclass(frozen=True)
 class Forced:
@@ -81,7 +83,9 @@ class Generated:
 class Runner(Protocol):
     """A model that was loaded in this process."""
 
-    kind: Literal["torch", "xla", "linen", "nnx", "jax"]
+    @property
+    def kind(self) -> Kind:
+        """What it is."""
 
     def facts(self, settings: Settings) -> Facts:
         """What would run with these settings."""

@@ -9,12 +9,12 @@ import dataclasses
 import json
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from migrate.parity.alignment import Alignment
 from migrate.parity.dump import Facts
 from migrate.parity.inputs import InputSet, read_inputs
-from migrate.parity.sides.runner import Forced, Generated, Runner, Training
+from migrate.parity.sides.runner import Forced, Generated, Kind, Runner, Training
 from migrate.parity.sides.settings import Settings
 
 
@@ -28,7 +28,7 @@ class Side(ABC):
         kind: what its model is.
     """
 
-    kind: Literal["torch", "xla", "linen", "nnx", "jax"]
+    kind: Kind
 
     def __init__(self, work: Path) -> None:
         self._folder = work

@@ -1,0 +1,122 @@
+"""Before anything is compared: the same inputs and the same weights for both sides."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from migrate.parity.channels import channels_first_inputs
+from migrate.parity.dump import Dump
+from migrate.parity.errors import InputsError, ParityError
+from migrate.parity.inputs import InputSet, write_inputs
+from migrate.parity.inputs_spec import make_inputs
+from migrate.parity.options import Options, SideOptions
+from migrate.parity.sides.settings import Settings
+from migrate.parity.sides.side import Side
+from migrate.parity.weights import WeightMap, bring, bring_back, load_file, only_names, same_names
+
+TORCH = ("torch", "xla")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What both sides now have.
+
+    Attributes:
+        inputs: what they are fed.
+        a, b: how they run; layouts of inputs are decided.
+        truth_of_a: whether A's model is the truth's (in float64), else B's is.
+        weights_a, weights_b: the names of each side's weights in the truth's.
+    """
+
+    inputs: InputSet
+    a: Settings
+    b: Settings
+    truth_of_a: bool
+    weights_a: WeightMap
+    weights_b: WeightMap
+
+
+def prepare(
+    a: Side, b: Side, options: Options, work: Path, progress: Callable[[str], None]
+) -> Prepared:
+    """Make inputs, bring weights over.
+
+    The truth is made of the torch side's model, as the conversion of weights starts from its module tree; of
+    A's where both sides are torch's or none is.
+
+    Raises:
+        InputsError: no input is given and none can be made.
+        ParityError, ConversionError: the weights do not fit.
+    """
+    truth_of_a = a.kind in TORCH or b.kind not in TORCH
+    truth, other = (a, b) if truth_of_a else (b, a)
+    progress("making inputs")
+    inputs = _inputs(truth, other, options, work / "inputs")
+    layouts = _channels_last(truth, other, inputs, work)
+    first, second = (options.a, options.b) if truth_of_a else (options.b, options.a)
+    settings = {
+        truth: _laid_out(first, ()),
+        other: _laid_out(second, layouts),
+    }
+    progress("bringing the weights to both sides")
+    for side, how in settings.items():
+        side.prepare(how, inputs)
+    mine = _weights(truth, other, first.weights, second.weights, options, work)
+    truths = same_names(work / "truth.safetensors")
+    pair = (truths, mine) if truth_of_a else (mine, truths)
+    return Prepared(inputs, settings[a], settings[b], truth_of_a, *pair)
+
+
+def _inputs(truth: Side, other: Side, options: Options, folder: Path) -> InputSet:
+    if options.inputs:
+        return make_inputs(options.inputs, options.count, options.seed, folder)
+    try:
+        return truth.suggest_inputs(options.count, options.seed, folder)
+    except ParityError as error:
+        with contextlib.suppress(ParityError):
+            return other.suggest_inputs(options.count, options.seed, folder)
+        raise InputsError(error.what, error.remedy) from None
+
+
+def _channels_last(truth: Side, other: Side, inputs: InputSet, work: Path) -> tuple[str, ...]:
+    """The inputs that the other side takes channels last, as torch's layers take them."""
+    if truth.kind not in TORCH or other.kind in TORCH:
+        return ()
+    if not any(array.ndim >= 3 and array.dtype.kind == "f" for array in inputs[0].values()):
+        return ()
+    one = write_inputs(work / "probe-inputs", [inputs[0]])
+    truth.capture_into(Settings(device="cpu"), one, work / "probe")
+    return channels_first_inputs(Dump(work / "probe"), one)
+
+
+def _laid_out(options: SideOptions, layouts: tuple[str, ...]) -> Settings:
+    chosen = layouts if options.channels_last is None else options.channels_last
+    return dataclasses.replace(options.settings, transposed=chosen)
+
+
+def _weights(
+    truth: Side,
+    other: Side,
+    of_truth: Path | None,
+    of_other: Path | None,
+    options: Options,
+    work: Path,
+) -> WeightMap:
+    """Give both sides their weights; the other side's names in the truth's."""
+    own = work / "truth.safetensors"
+    if of_truth is not None:
+        load_file(truth, of_truth, work)
+    if of_other is not None:
+        load_file(other, of_other, work)
+    if of_other is None:
+        names = bring(truth, other, work, options.mapping, options.drop)
+    elif of_truth is None:
+        names = bring_back(truth, other, work, options.mapping, options.drop)
+    else:
+        names = only_names(truth, other, work, options.mapping, options.drop)
+    truth.save_weights(own)
+    return names
