@@ -1,0 +1,84 @@
+"""Each torch layer fed with the truth's inputs, its caller with the truth's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from migrate.parity.alignment import Pair, TensorPair
+from migrate.parity.capture.torch_tree import to_tensor
+from migrate.parity.dump import Call, Dump, TensorRef
+from migrate.parity.sides.runner import Forced
+
+
+class Forcing:
+    """What takes the place of arguments and outputs; tensors of the truth are read one at a time.
+
+    Attributes:
+        notes: layers where the truth's tensors did not fit; they ran, and their callers went on, with what
+            they had.
+    """
+
+    def __init__(self, forced: Forced) -> None:
+        self._truth = Dump(forced.truth)
+        self._alignment = forced.alignment
+        self._calls = {(call.layer, call.number, call.input): call for call in self._truth.calls}
+        self.notes: list[str] = []
+
+    def feed(
+        self, layer: str, number: int, at: int, arguments: Sequence[tuple[str, Any]]
+    ) -> dict[str, Any]:
+        """Path → the truth's tensor, for the arguments that have a partner; none if one does not fit."""
+        found = self._found(layer, number, at)
+        if found is None:
+            return {}
+        pair, call = found
+        return self._tensors(layer, pair.arguments, call.arguments, dict(arguments))
+
+    def answer(
+        self, layer: str, number: int, at: int, outputs: Sequence[tuple[str, Any]]
+    ) -> dict[str, Any]:
+        """The same for outputs."""
+        found = self._found(layer, number, at)
+        if found is None:
+            return {}
+        pair, call = found
+        return self._tensors(layer, pair.outputs, call.outputs, dict(outputs))
+
+    def _found(self, layer: str, number: int, at: int) -> tuple[Pair, Call] | None:
+        found = self._alignment.pair(layer, number)
+        if found is None:
+            return None
+        pair, truth_number = found
+        call = self._calls.get((pair.truth, truth_number, at))
+        return None if call is None else (pair, call)
+
+    def _tensors(
+        self,
+        layer: str,
+        pairs: tuple[TensorPair, ...],
+        refs: tuple[TensorRef, ...],
+        mine: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        by_path = {ref.path: ref for ref in refs}
+        new: dict[str, Any] = {}
+        # What is one tensor to the caller stays one: attention looks whether its query is its key.
+        same: dict[Any, Any] = {}
+        for pair in pairs:
+            ref, like = by_path.get(pair.truth), mine.get(pair.mine)
+            if ref is None or like is None:
+                continue
+            one = (id(like), ref.file, ref.key, pair.axes, pair.shape)
+            try:
+                if one not in same:
+                    same[one] = to_tensor(pair.as_mine(self._truth.tensor(ref)), like)
+                new[pair.mine] = same[one]
+            except ValueError as error:
+                self._misfit(layer, pair, str(error))
+                return {}
+        return new
+
+    def _misfit(self, layer: str, pair: TensorPair, why: str) -> None:
+        note = f"{layer or 'the model'}: the truth's {pair.truth or 'output'} does not fit ({why})"
+        if note not in self.notes:
+            self.notes.append(note)

@@ -1,0 +1,121 @@
+"""The tensors in what a torch module is given and gives: their paths, their values, others in their place."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+Array = np.ndarray[Any, Any]
+
+# Dtypes that numpy does not have: read as integers of the same width, shown as ml_dtypes's.
+_FOREIGN = {
+    name: (getattr(torch, name), bits)
+    for name, bits in (
+        ("bfloat16", torch.int16),
+        ("float8_e4m3fn", torch.uint8),
+        ("float8_e5m2", torch.uint8),
+        ("float8_e4m3fnuz", torch.uint8),
+        ("float8_e5m2fnuz", torch.uint8),
+    )
+}
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Each tensor in a structure of tuples, lists, mappings and dataclasses, with its path.
+
+    Keys are joined by dots; a tensor that is the whole has the path "". What is in other objects (caches)
+    is passed over, as are nested tensors and those without values (`meta`).
+    """
+    if isinstance(value, torch.Tensor):
+        if not value.is_nested and not value.is_meta:
+            yield path, value
+        return
+    for key, inner in _children(value):
+        yield from leaves(inner, f"{path}.{key}" if path else str(key))
+
+
+def call_leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The tensors among the arguments of a call: a path begins with a position or a name."""
+    return [*leaves(args), *leaves(kwargs)]
+
+
+def replaced(value: Any, new: Mapping[str, Any], path: str = "") -> Any:
+    """The structure with other tensors at some paths; itself where nothing changes."""
+    if isinstance(value, torch.Tensor):
+        return new.get(path, value)
+    changed = {}
+    for key, inner in _children(value):
+        other = replaced(inner, new, f"{path}.{key}" if path else str(key))
+        if other is not inner:
+            changed[key] = other
+    return _with(value, changed) if changed else value
+
+
+def _children(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, Mapping):  # transformers' ModelOutput is one too
+        return list(value.items())
+    if isinstance(value, tuple | list):
+        return list(enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return [(one.name, getattr(value, one.name, None)) for one in fields]
+    return []
+
+
+def _with(value: Any, changed: Mapping[Any, Any]) -> Any:
+    if isinstance(value, tuple | list):
+        items = [changed.get(number, item) for number, item in enumerate(value)]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    other = copy.copy(value)
+    for key, item in changed.items():
+        if isinstance(value, Mapping):
+            other[key] = item
+        else:
+            object.__setattr__(other, key, item)
+    return other
+
+
+def to_numpy(tensor: Any) -> Array:
+    """The values, sharing memory where that is possible; complex ones with a last axis (real, imaginary)."""
+    tensor = tensor.detach()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    tensor = tensor.cpu().resolve_conj().resolve_neg()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    for name, (dtype, bits) in _FOREIGN.items():
+        if tensor.dtype == dtype:
+            whole: Array = tensor.contiguous().view(bits).numpy()
+            return whole.view(getattr(ml_dtypes, name))
+    array: Array = tensor.numpy()
+    return array
+
+
+def to_tensor(array: Array, like: Any) -> Any:
+    """The values as a tensor of the dtype and on the device of another; of its own memory.
+
+    Raises:
+        ValueError: the shapes differ, or one has integers and the other real numbers.
+    """
+    if array.dtype.name in _FOREIGN:
+        array = array.astype(np.float32)
+    tensor = torch.tensor(array)
+    if like.is_complex():
+        tensor = torch.view_as_complex(tensor.contiguous())
+    if tuple(tensor.shape) != tuple(like.shape):
+        raise ValueError(f"shape {list(tensor.shape)} instead of {list(like.shape)}")
+    if _number(tensor) != _number(like):
+        raise ValueError(f"{tensor.dtype} instead of {like.dtype}")
+    return tensor.to(like.dtype).to(like.device)
+
+
+def _number(tensor: Any) -> str:
+    return "real" if tensor.is_floating_point() or tensor.is_complex() else "whole"

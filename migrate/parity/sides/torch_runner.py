@@ -1,0 +1,266 @@
+"""The process of a side for torch: a module on the CPU or CUDA, or under torch_xla."""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from migrate.parity.capture.torch import Hooks, Written
+from migrate.parity.capture.torch_forced import Forcing
+from migrate.parity.capture.torch_tree import to_numpy
+from migrate.parity.capture.xla import Later, fetched
+from migrate.parity.dump import DumpWriter, Facts
+from migrate.parity.errors import ParityError
+from migrate.parity.inputs import InputSet
+from migrate.parity.sides import torch_call, torch_variant, torch_weights
+from migrate.parity.sides.runner import Forced, Generated, Training
+from migrate.parity.sides.settings import Settings
+from migrate.parity.sides.torch_call import Array, Outputs
+from migrate.parity.sides.torch_variant import DTYPES, Kind
+
+
+class TorchRunner:
+    """A torch module (`Runner`). It always runs in eval(), but for `train`.
+
+    Args:
+        module: the model; it stays as it is, every run has a copy in the dtype and on the device wanted.
+        kind: "torch", or "xla" for the same under torch_xla.
+        shown: what the user wrote, for messages.
+    """
+
+    def __init__(self, module: nn.Module, kind: Kind, shown: str) -> None:
+        self.kind: Kind = kind
+        self.module = getattr(module, "_orig_mod", module)  # torch.compile's wrapper has no layers
+        self.module.eval()
+        self.shown = shown
+        self._variant: tuple[Any, nn.Module] | None = None
+
+    def facts(self, settings: Settings) -> Facts:
+        """See `Runner`."""
+        where = torch_variant.device(self.kind, settings)
+        emulated = torch_variant.is_emulated(where, settings)
+        # A plain CPU has one precision; the emulated ones are the TPU's.
+        says = settings.dtype == "float32" and (where.type == "cuda" or emulated)
+        packages = ["torch"]
+        packages += ["torch_xla"] if self.kind == "xla" else []
+        packages += ["transformers"] if hasattr(self.module, "config") else []
+        return Facts(
+            self.kind,
+            self.shown,
+            _device_name(where),
+            settings.dtype,
+            settings.precision if says or torch_variant.on_tpu(where) else "",
+            emulated,
+            {name: found for name in packages if (found := _version(name))},
+        )
+
+    def arguments(self) -> tuple[tuple[str, bool], ...]:
+        """See `Runner`."""
+        return torch_call.parameters(self.module)
+
+    def suggest_inputs(self, count: int, seed: int, folder: Path) -> InputSet:
+        """See `Runner`."""
+        from migrate.parity.sides.torch_inputs import suggest
+
+        return suggest(self.module, self.shown, count, seed, folder)
+
+    def prepare(self, settings: Settings, inputs: InputSet) -> None:
+        """See `Runner`: torch's weights are there from the beginning."""
+
+    def save_weights(self, file: Path) -> None:
+        """See `Runner`."""
+        torch_weights.save(self.module, file)
+
+    def load_weights(self, file: Path) -> None:
+        """See `Runner`."""
+        torch_weights.load(self.module, file, self.shown)
+        self._variant = None
+
+    def capture(
+        self,
+        settings: Settings,
+        inputs: InputSet,
+        writer: DumpWriter,
+        *,
+        layers: bool = True,
+        forced: Forced | None = None,
+    ) -> float:
+        """See `Runner`. With `forced` there is no plain pass: the dump has no outputs, 0.0 is given.
+
+        Where `settings.batch` cuts an input, the calls of its parts are counted on.
+        """
+        model, where = self.variant(settings)
+        written = Written(writer)
+        forcing = None if forced is None else Forcing(forced)
+        expected = DTYPES[settings.dtype] if settings.dtype == "float64" else None
+        hooks = Hooks(model, Later() if where.type == "xla" else written, forcing, expected)
+        run = torch_variant.compiled(model, where) if settings.compiled else model
+        seconds, paths, differs = 0.0, None, 0.0
+        with torch.no_grad():
+            for number in range(inputs.count):
+                plain: Outputs = []
+                if forced is None:
+                    start = time.perf_counter()
+                    plain = self._pass(run, model, inputs[number], where, settings)
+                    seconds += time.perf_counter() - start
+                    self._same_structure(number, plain, paths or plain)
+                    paths = paths or plain
+                    written.outputs(number, plain)
+                if not layers and forced is None:
+                    continue
+                hooked = self._hooked(hooks, written, model, number, inputs, where, settings)
+                if forced is None:
+                    differs = max(differs, _difference(plain, hooked))
+        if layers or forced is not None:
+            hooks.declare(writer)
+        for note in _notes(model, hooks, forcing, differs, settings):
+            writer.note(note)
+        return seconds
+
+    def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:
+        """See `Runner`."""
+        from migrate.parity.sides.torch_training import gradients
+
+        gradients(self, settings, inputs, cotangents, into)
+
+    def train(self, settings: Settings, inputs: InputSet, training: Training) -> list[float]:
+        """See `Runner`."""
+        from migrate.parity.sides.torch_training import train
+
+        return train(self, settings, inputs, training)
+
+    def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:
+        """See `Runner`."""
+        from migrate.parity.sides.torch_generation import generate
+
+        return generate(self, settings, inputs, tokens, output)
+
+    def variant(self, settings: Settings) -> tuple[nn.Module, torch.device]:
+        """The model as the settings want it, in eval(), and where it is. The last one is kept."""
+        where = torch_variant.device(self.kind, settings)
+        key = settings.dtype, where
+        if self._variant is None or self._variant[0] != key:
+            self._variant = None  # before the next is made: two at a time are enough
+            self._variant = key, torch_variant.variant(self.module, where, settings)
+        return self._variant[1], where
+
+    def outputs(
+        self, model: nn.Module, arrays: dict[str, Array], where: torch.device, settings: Settings
+    ) -> Outputs:
+        """The outputs for one input, on the CPU; nothing is hooked."""
+        return self._pass(model, model, arrays, where, settings)
+
+    def _pass(
+        self,
+        run: Any,
+        model: nn.Module,
+        arrays: dict[str, Array],
+        where: torch.device,
+        settings: Settings,
+    ) -> Outputs:
+        parts = []
+        for chunk in torch_call.chunks(arrays, settings.batch):
+            with torch_variant.running(where, settings):
+                given = torch_call.tensors(chunk, where, settings)
+                outputs = torch_call.call(run, model, given, self.shown)
+            values = fetched([tensor for _, tensor in outputs])
+            cpu = [value.cpu() for value in values]
+            parts.append([(path, t) for (path, _), t in zip(outputs, cpu, strict=True)])
+        return torch_call.joined(parts, self.shown)
+
+    def _hooked(
+        self,
+        hooks: Hooks,
+        written: Written,
+        model: nn.Module,
+        number: int,
+        inputs: InputSet,
+        where: torch.device,
+        settings: Settings,
+    ) -> Outputs:
+        hooks.begin(number)
+        written.begin(number)
+        parts = []
+        for chunk in torch_call.chunks(inputs[number], settings.batch):
+            with torch_variant.running(where, settings), hooks.attached():
+                given = torch_call.tensors(chunk, where, settings)
+                outputs = torch_call.call(model, model, given, self.shown)
+            if isinstance(hooks.store, Later):
+                outputs = hooks.store.read(written, outputs)
+            parts.append([(path, tensor.cpu()) for path, tensor in outputs])
+        return torch_call.joined(parts, self.shown)
+
+    def _same_structure(self, number: int, outputs: Outputs, first: Outputs) -> None:
+        now, before = [path for path, _ in outputs], [path for path, _ in first]
+        if now != before:
+            raise ParityError(
+                f"{self.shown}: input {number} gives other outputs ({', '.join(now)}) than input 0 "
+                f"({', '.join(before)})",
+                "give inputs for which the model gives the same structure",
+            )
+
+
+def _difference(plain: Outputs, hooked: Outputs) -> float:
+    """The largest relative L2 distance of an output with hooks from the one without."""
+    worst, with_hooks = 0.0, dict(hooked)
+    for path, tensor in plain:
+        if path not in with_hooks or not tensor.is_floating_point():
+            continue
+        a, b = (to_numpy(t).astype(np.float64) for t in (tensor, with_hooks[path]))
+        same = np.isfinite(a) & np.isfinite(b)
+        norm = float(np.linalg.norm(a[same]))
+        if norm:
+            worst = max(worst, float(np.linalg.norm((a - b)[same])) / norm)
+    return worst
+
+
+def _notes(
+    model: nn.Module,
+    hooks: Hooks,
+    forcing: Forcing | None,
+    differs: float,
+    settings: Settings,
+) -> list[str]:
+    notes = list(forcing.notes) if forcing is not None else []
+    if hooks.odd:
+        name, dtype = next(iter(hooks.odd.items()))
+        more = f" (and {len(hooks.odd) - 1} more)" if len(hooks.odd) > 1 else ""
+        notes.append(
+            f"the truth is not float64 throughout: {name or 'the model'}{more} gives {dtype}"
+        )
+    if differs:
+        why = " (layers run eagerly, the outputs are of torch.compile)" if settings.compiled else ""
+        notes.append(
+            f"watching the layers changes the outputs by a relative L2 of {differs:.1e}{why}"
+        )
+    attention = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
+    if any(isinstance(module, attention) for module in model.modules()):
+        notes.append("layers were watched with torch's fast path of attention off: it skips them")
+    return notes
+
+
+def _device_name(where: torch.device) -> str:
+    if where.type == "cuda":
+        return f"{where} ({torch.cuda.get_device_name(where)})"
+    if where.type != "xla":
+        return str(where)
+    import torch_xla.runtime as xr
+
+    if not torch_variant.on_tpu(where):
+        return f"XLA:{xr.device_type()}"
+    from torch_xla import tpu
+
+    return f"TPU v{tpu.version()}"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,237 @@
+"""Gradients of a torch model, and steps of an optimizer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from migrate.parity.capture.torch_tree import to_numpy, to_tensor
+from migrate.parity.capture.xla import fetched
+from migrate.parity.errors import ParityError
+from migrate.parity.inputs import InputSet
+from migrate.parity.sides import torch_call, torch_variant
+from migrate.parity.sides.runner import Training
+from migrate.parity.sides.settings import Settings
+
+if TYPE_CHECKING:
+    from migrate.parity.sides.torch_runner import TorchRunner
+
+_DROPOUTS = {
+    getattr(nn.functional, name)
+    for name in (
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "alpha_dropout",
+        "feature_alpha_dropout",
+    )
+} | {torch.dropout}
+
+
+def gradients(
+    runner: TorchRunner, settings: Settings, inputs: InputSet, cotangents: Path, into: Path
+) -> None:
+    """See `Runner.gradients`. A parameter that no output depends on has no gradient and no entry."""
+    model, where = runner.variant(settings)
+    into.mkdir(parents=True, exist_ok=True)
+    for number in range(inputs.count):
+        model.zero_grad(set_to_none=True)
+        model.requires_grad_(True)
+        with torch_variant.running(where, settings), _backward_of_rnns(where):
+            given = torch_call.tensors(inputs[number], where, settings)
+            floating = {n: t.requires_grad_() for n, t in given.items() if t.is_floating_point()}
+            outputs = dict(torch_call.call(model, model, given, runner.shown))
+            _backward(outputs, _read(cotangents, number), runner.shown)
+        found = {
+            f"weights/{name}": parameter.grad
+            for name, parameter in model.named_parameters(remove_duplicate=False)
+            if parameter.grad is not None
+        }
+        found |= {f"inputs/{n}": t.grad for n, t in floating.items() if t.grad is not None}
+        _write(found, into / f"{number:03d}.safetensors")
+    model.zero_grad(set_to_none=True)
+
+
+def _backward(
+    outputs: Mapping[str, Any], cotangents: Mapping[str, np.ndarray[Any, Any]], shown: str
+) -> None:
+    heads, seeds = [], []
+    for key, array in cotangents.items():
+        path = "" if key == "output" and "output" not in outputs else key
+        if path not in outputs:
+            raise ParityError(
+                f"{shown}: has no output {key}", f"its outputs are: {', '.join(outputs)}"
+            )
+        if outputs[path].requires_grad:
+            heads.append(outputs[path])
+            try:
+                seeds.append(to_tensor(array, outputs[path].detach()))
+            except ValueError as error:
+                raise ParityError(
+                    f"{shown}: the cotangent of output {key} does not fit ({error})",
+                    "give one of the output's shape",
+                ) from None
+    if not heads:
+        raise ParityError(
+            f"{shown}: none of its outputs depends on a parameter or a floating input",
+            "leave the gradients out",
+        )
+    try:
+        torch.autograd.backward(heads, seeds)
+    except RuntimeError as error:
+        raise torch_call.forward_failed(error, shown) from error
+
+
+def train(
+    runner: TorchRunner, settings: Settings, inputs: InputSet, training: Training
+) -> list[float]:
+    """See `Runner.train`.
+
+    The model is in train(), as it would be trained: BatchNorm normalises with the batch; but whatever draws
+    at random (dropout, stochastic depth) is off. A copy is trained, the model keeps its weights.
+
+    The hyperparameters are those that optax's optimizers have too: SGD without dampening, momentum 0.9
+    without Nesterov, Adam with β 0.9 and 0.999 and ε 1e-8 outside the root, AdamW with the decay 0.01
+    times the learning rate.
+
+    Raises:
+        ParityError: no such optimizer, loss or output.
+    """
+    where = torch_variant.device(runner.kind, settings)
+    model = torch_variant.variant(runner.module, where, settings)
+    model.requires_grad_(True)
+    model.train()
+    _without_chance(model)
+    # On XLA a step is one graph; its loss is read with the others, at the end.
+    losses = []
+    optimizer = _optimizer(training, list(model.parameters()), runner.shown)
+    loss_of = _loss(training)
+    run = torch_variant.compiled(model, where) if settings.compiled else model
+    for number in training.order[: training.steps]:
+        with torch_variant.running(where, settings), _NoDropout():
+            given = torch_call.tensors(inputs[number], where, settings)
+            outputs = dict(torch_call.call(run, model, given, runner.shown))
+            if training.output not in outputs:
+                raise ParityError(
+                    f"{runner.shown}: has no output {training.output or '(a single tensor)'}",
+                    f"its outputs are: {', '.join(outputs)}",
+                )
+            target = torch_call.tensors(_read(training.targets, number), where, settings)["target"]
+            optimizer.zero_grad(set_to_none=True)
+            loss = loss_of(outputs[training.output], target)
+            loss.backward()
+            optimizer.step()
+        losses.append(loss.detach())
+        if where.type == "xla":
+            import torch_xla
+
+            torch_xla.sync()
+    return [float(loss) for loss in fetched(losses)]
+
+
+def _optimizer(training: Training, parameters: Sequence[Any], shown: str) -> torch.optim.Optimizer:
+    rate = training.learning_rate
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=rate)
+    if training.optimizer == "momentum":
+        return torch.optim.SGD(parameters, lr=rate, momentum=0.9)
+    if training.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=rate, betas=(0.9, 0.999), eps=1e-8)
+    if training.optimizer == "adamw":
+        return torch.optim.AdamW(
+            parameters, lr=rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01
+        )
+    raise ParityError(
+        f"{shown}: no optimizer {training.optimizer}", "name sgd, momentum, adam or adamw"
+    )
+
+
+def _loss(training: Training) -> Callable[[Any, Any], Any]:
+    if training.loss == "mse":
+        return lambda output, target: torch.mean((output - target) ** 2)
+    if training.loss == "cross_entropy":
+        return _cross_entropy
+    return _own_loss(training.loss)
+
+
+def _cross_entropy(output: Any, target: Any) -> Any:
+    logs = torch.log_softmax(output, -1)
+    return -torch.mean(torch.gather(logs, -1, target.long().unsqueeze(-1)))
+
+
+def _own_loss(spec: str) -> Callable[[Any, Any], Any]:
+    from converters.errors import ConversionError
+    from converters.model import imported
+
+    location, _, name = spec.rpartition(":")
+    try:
+        with imported(spec, location) as module:
+            function: Callable[[Any, Any], Any] = getattr(module, name)
+    except AttributeError:
+        raise ParityError(f"{location}: has no {name}", "check the name of the loss") from None
+    except ConversionError as error:
+        raise ParityError(error.what, error.remedy) from error
+    return function
+
+
+class _NoDropout(TorchFunctionMode):
+    """Dropout by its function, in whatever module, gives back what it is given."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _DROPOUTS:
+            return args[0] if args else (kwargs or {})["input"]
+        return func(*args, **(kwargs or {}))
+
+
+def _without_chance(model: nn.Module) -> None:
+    """Switch off what a mode of functions does not reach: chances that modules keep as attributes.
+
+    torch's RNNs and attention (`dropout`), transformers' attention (`attention_dropout`, `dropout_prob`),
+    layers left out (`layerdrop`), stochastic depth (`drop_prob`).
+    """
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
+
+
+@contextlib.contextmanager
+def _backward_of_rnns(where: torch.device) -> Iterator[None]:
+    """cuDNN's RNNs have a backward pass in train() only."""
+    with torch.backends.cudnn.flags(enabled=False) if where.type == "cuda" else _nothing():
+        yield
+
+
+def _nothing() -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+def _read(folder: Path, number: int) -> dict[str, np.ndarray[Any, Any]]:
+    from safetensors.numpy import load_file
+
+    arrays: dict[str, np.ndarray[Any, Any]] = load_file(folder / f"{number:03d}.safetensors")
+    return arrays
+
+
+def _write(tensors: Mapping[str, Any], file: Path) -> None:
+    from safetensors.numpy import save_file
+
+    arrays = {}
+    for name, tensor in zip(tensors, fetched(list(tensors.values())), strict=True):
+        array = to_numpy(tensor)
+        if array.dtype.name in ("bfloat16", "float16"):
+            array = array.astype(np.float32)
+        arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
+    save_file(arrays, file)
