@@ -18,15 +18,20 @@ class TensorPair:
         axes: `numpy.transpose(truth, axes)` lies as the side's does; None: they lie alike.
         shape: what the truth is reshaped to after that (heads apart or together, a batch of one); None:
             not.
+        split: what the truth is reshaped to before all that (heads apart and then moved; an image that was
+            flattened channels first); None: not.
     """
 
     mine: str
     truth: str
     axes: tuple[int, ...] | None = None
     shape: tuple[int, ...] | None = None
+    split: tuple[int, ...] | None = None
 
     def as_mine(self, array: Any) -> Any:
         """The truth's array (numpy) as the side's lies."""
+        if self.split is not None:
+            array = array.reshape(self.split)
         if self.axes is not None:
             array = array.transpose(self.axes)
         return array if self.shape is None else array.reshape(self.shape)
@@ -121,8 +126,10 @@ def _tensors(values: list[Mapping[str, Any]]) -> tuple[TensorPair, ...]:
         TensorPair(
             one["mine"],
             one["truth"],
-            None if one["axes"] is None else tuple(one["axes"]),
-            None if one["shape"] is None else tuple(one["shape"]),
+            **{
+                part: None if one[part] is None else tuple(one[part])
+                for part in ("axes", "shape", "split")
+            },
         )
         for one in values
     )
