@@ -106,6 +106,13 @@ class SideProcess(Side):
             )
         os.close(writing)
         self._replies = os.fdopen(reading, "rb", buffering=0)
+        try:
+            self._load()
+        except BaseException:
+            self._end()
+            raise
+
+    def _load(self) -> None:
         loaded = self._exchange(
             {"do": "load", "target": dataclasses.asdict(self.target), "seed": self._seed}
         )
@@ -117,17 +124,11 @@ class SideProcess(Side):
 
     def rest(self) -> None:
         """End the process; the next request starts it again."""
-        if self._process is None:
-            return
-        process, self._process = self._process, None
-        if process.stdin is not None:
-            process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_LEAVING_SECONDS)
-        if process.poll() is None:
-            _kill(process)
-        if self._replies is not None:
-            self._replies.close()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LEAVING_SECONDS)
+        self._end()
 
     def __enter__(self) -> SideProcess:
         self.start()
@@ -230,9 +231,12 @@ class SideProcess(Side):
         )
 
     def _end(self) -> None:
-        if self._process is not None:
-            _kill(self._process)
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            _kill(process)
+            if process.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()
         if self._replies is not None:
             self._replies.close()
 
