@@ -1,0 +1,164 @@
+"""Layers of an nnx model as it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from migrate.parity.capture.frames import caller, defined
+from migrate.parity.capture.jax_recorder import Recorder, Seen, settings_of
+from migrate.parity.dump import Layer
+
+
+@contextlib.contextmanager
+def wrapped(recorder: Recorder, model: Any) -> Iterator[None]:
+    """Record every call of the model and the modules in it while in this context.
+
+    The `__call__` of their classes is replaced for that time. Modules that a transform (nnx.scan, nnx.jit,
+    nnx.remat) made anew from the model's are known by their arrays.
+    """
+    known = _Known(model)
+    replaced: list[tuple[type, Callable[..., Any]]] = []
+    for cls in _classes(model):
+        original = cls.__dict__["__call__"]
+        replaced.append((cls, original))
+        _set_call(cls, _recording(original, recorder, known))
+    try:
+        yield
+    finally:
+        for cls, original in replaced:
+            _set_call(cls, original)
+
+
+def _set_call(cls: type, function: Callable[..., Any]) -> None:
+    setattr(cls, "__call__", function)  # noqa: B010 (mypy forbids the assignment)
+
+
+def _recording(
+    original: Callable[..., Any], recorder: Recorder, known: _Known
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        run = functools.partial(original, module)
+        path = known.path(module)
+        if path is None:
+            return run(*args, **kwargs)
+        called, name = caller(), ".".join(map(str, path))
+
+        def describe(parent: str | None) -> Layer:
+            return _layer(module, name, path, called, parent)
+
+        return recorder.call(Seen(name, path, describe), run, args, kwargs)
+
+    return call
+
+
+class _Known:
+    """The path of each module, also of those that a transform made from the model's."""
+
+    def __init__(self, model: Any) -> None:
+        from flax import nnx
+
+        self._model = model
+        self._paths: dict[int, tuple[Any, ...]] = {}
+        self._alive: list[Any] = []
+        self._modules = [(tuple(path), module) for path, module in nnx.iter_modules(model)]
+        for path, module in self._modules:
+            self._paths.setdefault(id(module), path)
+
+    def path(self, module: Any) -> tuple[Any, ...] | None:
+        """None: it is none of the model's, a module that was made in its call."""
+        found = self._paths.get(id(module))
+        return found if found is not None else self._find(module)
+
+    def _find(self, module: Any) -> tuple[Any, ...] | None:
+        from flax import nnx
+
+        arrays = _arrays(module)
+        for path, mine in self._modules:
+            if type(mine) is type(module) and _same(_arrays(mine), arrays):
+                # Held, lest another object gets its id.
+                self._alive.append(module)
+                for inner, one in nnx.iter_modules(module):
+                    self._paths[id(one)] = (*path, *inner)
+                return path
+        return None
+
+
+def _arrays(module: Any) -> dict[tuple[Any, ...], Any]:
+    from flax import nnx
+
+    return {
+        tuple(path): variable.get_value()
+        for path, variable in nnx.to_flat_state(nnx.state(module))
+        if not isinstance(variable, nnx.RngState)
+    }
+
+
+def _same(mine: dict[tuple[Any, ...], Any], theirs: dict[tuple[Any, ...], Any]) -> bool:
+    """Whether these are the arrays, or one entry of each along an axis (a scan's)."""
+    import jax
+
+    if mine.keys() != theirs.keys() or not mine:
+        return False
+    if any(isinstance(one, jax.core.Tracer) for one in theirs.values()):
+        return all(_fits(mine[path].shape, one.shape) for path, one in theirs.items())
+    # By the largest: small ones (biases, scales) are alike in many modules.
+    path = max(mine, key=lambda one: mine[one].size)
+    return mine[path] is theirs[path] or _is_part(np.asarray(mine[path]), np.asarray(theirs[path]))
+
+
+def _fits(whole: tuple[int, ...], part: tuple[int, ...]) -> bool:
+    return whole == part or part in [whole[:axis] + whole[axis + 1 :] for axis in range(len(whole))]
+
+
+def _is_part(whole: np.ndarray[Any, Any], part: np.ndarray[Any, Any]) -> bool:
+    if whole.shape == part.shape:
+        return bool(np.array_equal(whole, part))
+    return any(
+        np.array_equal(np.take(whole, index, axis), part)
+        for axis in range(whole.ndim)
+        if whole.shape[:axis] + whole.shape[axis + 1 :] == part.shape
+        for index in range(whole.shape[axis])
+    )
+
+
+def _classes(model: Any) -> list[type]:
+    """Of the modules: every class whose own `__call__` may run."""
+    from flax import nnx
+
+    found: dict[type, None] = {}
+    for _, module in nnx.iter_modules(model):
+        for cls in type(module).__mro__:
+            if issubclass(cls, nnx.Module) and "__call__" in cls.__dict__:
+                found[cls] = None
+    return list(found)
+
+
+def _layer(module: Any, name: str, path: tuple[Any, ...], called: str, parent: str | None) -> Layer:
+    from flax import nnx
+
+    values = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+    own = [
+        "/".join(map(str, (*path, key)))
+        for key, value in values.items()
+        if isinstance(value, nnx.Variable) and not isinstance(value, nnx.RngState)
+    ]
+    plain = {
+        key: value
+        for key, value in values.items()
+        if not isinstance(value, nnx.Variable | nnx.Module)
+    }
+    return Layer(
+        name,
+        type(module).__name__,
+        tuple(own),
+        settings_of(plain),
+        defined(type(module).__call__),
+        called,
+        parent,
+    )

@@ -1,0 +1,177 @@
+"""What a JAX side puts into a dump: outputs of the jitted model, and its layers run one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from migrate.parity.capture.frames import raised
+from migrate.parity.capture.jax_eager import eager
+from migrate.parity.capture.jax_forced import Feed
+from migrate.parity.capture.jax_recorder import Recorder
+from migrate.parity.capture.jax_values import is_floating, named, tensors
+from migrate.parity.dump import DumpWriter
+from migrate.parity.errors import ParityError
+from migrate.parity.inputs import InputSet
+from migrate.parity.sides.jax_arguments import Arguments, Bound
+from migrate.parity.sides.jax_model import JaxModel
+from migrate.parity.sides.jax_session import Session
+from migrate.parity.sides.runner import Forced
+
+Outputs = dict[str, np.ndarray[Any, Any]]
+
+
+class Passes:
+    """The plain passes of a model with some settings: compiled once for each shape.
+
+    Args:
+        model: with weights.
+        arguments: of its call.
+        session: the settings.
+    """
+
+    def __init__(self, model: JaxModel, arguments: Arguments, session: Session) -> None:
+        self._model, self._arguments, self._session = model, arguments, session
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+
+    def bound(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Bound:
+        """An input, on the device, as the model takes it."""
+        return self._arguments.bind(self._session.inputs(arrays))
+
+    def run(self, weights: Mapping[str, Any], bound: Bound) -> tuple[Any, float]:
+        """The outputs, and the seconds that it took (without compiling)."""
+        import jax
+
+        function, args = self._function(bound), (weights, bound.args, dict(bound.kwargs))
+        key = (tuple(bound.kwargs), str(jax.tree.map(lambda one: (one.shape, one.dtype), args)))
+        with in_user_code(self._model.shown):
+            if key not in self._compiled:
+                self._compiled[key] = self._session.compiled(function).lower(*args).compile()
+            start = time.perf_counter()
+            made = jax.block_until_ready(self._compiled[key](*args))
+            return made, time.perf_counter() - start
+
+    def _function(self, bound: Bound) -> Callable[..., Any]:
+        def forward(weights: Any, args: Any, kwargs: Any) -> Any:
+            made, _ = self._model.apply(weights, Bound(args, kwargs, bound.modes, bound.renamed))
+            return tensors(made)
+
+        return forward
+
+    def outputs(
+        self, weights: Mapping[str, Any], arrays: Mapping[str, Any]
+    ) -> tuple[Outputs, float]:
+        """The outputs for an input, by path: `settings.batch` rows at a time, if that is set."""
+        rows = self._session.settings.batch
+        parts, seconds = [], 0.0
+        for one in [arrays] if rows is None else _slices(arrays, rows):
+            made, took = self.run(weights, self.bound(one))
+            parts.append({path: np.asarray(array) for path, array in made.items()})
+            seconds += took
+        return {path: _joined([part[path] for part in parts]) for path in parts[0]}, seconds
+
+
+def capture(
+    passes: Passes,
+    model: JaxModel,
+    session: Session,
+    inputs: InputSet,
+    writer: DumpWriter,
+    *,
+    layers: bool,
+    forced: Forced | None,
+) -> float:
+    """See `Runner.capture`."""
+    seconds = 0.0
+    recorder: Recorder | None = None
+    feed = None if forced is None else Feed(forced)
+    difference = 0.0
+    with session.active():
+        weights = session.weights(model)
+        for number in range(inputs.count):
+            arrays = inputs[number]
+            outputs, took = passes.outputs(weights, arrays)
+            seconds += took
+            writer.outputs(number, named(outputs))
+            if not layers:
+                continue
+            bound = passes.bound(arrays)
+            if recorder is None:
+                recorder = Recorder(writer, feed, bound.renamed, session.settings.dtype)
+            recorder.start(number)
+            seen = _layers(model, session, recorder, weights, bound)
+            if forced is None:
+                difference = max(difference, _difference(outputs, seen))
+    if recorder is not None:
+        recorder.finish()
+    if difference > 0:
+        writer.note(
+            "layers were run one operation at a time; so the outputs differ from the jitted ones by "
+            f"{difference:.1e} (relative L2)"
+        )
+    return seconds
+
+
+def _layers(
+    model: JaxModel, session: Session, recorder: Recorder, weights: Mapping[str, Any], bound: Bound
+) -> Outputs:
+    """One pass in which each layer's call is written as it ends; gives the outputs."""
+    with (
+        in_user_code(model.shown),
+        eager(session.emulated),
+        model.recording(recorder),
+    ):
+        made, _ = model.apply(weights, bound)
+        return {path: np.asarray(array) for path, array in tensors(made).items()}
+
+
+def _difference(plain: Outputs, seen: Outputs) -> float:
+    """The largest relative L2 difference of the outputs."""
+    largest = 0.0
+    for path, array in plain.items():
+        if not is_floating(array.dtype) or path not in seen or seen[path].shape != array.shape:
+            continue
+        one, other = array.astype(np.float64), seen[path].astype(np.float64)
+        norm = np.linalg.norm(one)
+        if norm > 0 and np.isfinite(norm):
+            largest = max(largest, float(np.linalg.norm(one - other) / norm))
+    return largest
+
+
+def _slices(arrays: Mapping[str, Any], rows: int) -> list[dict[str, Any]]:
+    count = max(array.shape[0] if array.ndim else 1 for array in arrays.values())
+    return [
+        {
+            name: array[start : start + rows] if array.ndim and len(array) == count else array
+            for name, array in arrays.items()
+        }
+        for start in range(0, count, rows)
+    ]
+
+
+def _joined(parts: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    return parts[0] if len(parts) == 1 or not parts[0].ndim else np.concatenate(parts)
+
+
+@contextlib.contextmanager
+def in_user_code(shown: str) -> Any:
+    """What the user's model raises, in one line with its place.
+
+    Raises:
+        ParityError: instead of it.
+    """
+    try:
+        yield
+    except ParityError:
+        raise
+    except Exception as error:
+        place = raised(error.__traceback__)
+        what = " ".join(str(error).split())[:300]
+        raise ParityError(
+            f"{shown}: {type(error).__name__}: {what}" + (f" ({place})" if place else ""),
+            "run the model alone on these inputs",
+        ) from error

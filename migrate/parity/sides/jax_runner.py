@@ -1,0 +1,159 @@
+"""A Flax model or a JAX function as a side: what the comparison asks, answered with JAX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from migrate.parity.dump import DumpWriter, Facts
+from migrate.parity.errors import InputsError, ParityError
+from migrate.parity.inputs import InputSet
+from migrate.parity.sides.jax_arguments import Arguments
+from migrate.parity.sides.jax_capture import Passes, capture, in_user_code
+from migrate.parity.sides.jax_model import FunctionModel, JaxModel
+from migrate.parity.sides.jax_session import Session, device_name
+from migrate.parity.sides.jax_weights import read_weights, write_weights
+from migrate.parity.sides.runner import Forced, Generated, Training
+from migrate.parity.sides.settings import Settings
+
+_PACKAGES = ("jax", "jaxlib", "flax", "numpy")
+
+
+class JaxRunner:
+    """See `migrate.parity.sides.runner.Runner`.
+
+    Args:
+        model: a linen or nnx module, or a function.
+        kind: which of them.
+        shown: what the user named, for messages.
+    """
+
+    def __init__(self, model: Any, kind: Literal["linen", "nnx", "jax"], shown: str) -> None:
+        self.kind: Literal["linen", "nnx", "jax"] = kind
+        self._shown = shown
+        self._model = _model(model, kind, shown)
+        self._passes: dict[Settings, Passes] = {}
+
+    def facts(self, settings: Settings) -> Facts:
+        """See `Runner`."""
+        session = Session(settings)
+        return Facts(
+            self.kind,
+            self._shown,
+            device_name(session.device),
+            settings.dtype,
+            "" if settings.dtype == "float64" else settings.precision,
+            session.emulated is not None,
+            _versions(),
+            self._model.notes,
+        )
+
+    def arguments(self) -> tuple[tuple[str, bool], ...]:
+        """See `Runner`."""
+        return self._arguments.names()
+
+    def suggest_inputs(self, count: int, seed: int, folder: Path) -> InputSet:
+        """See `Runner`: nothing in a Flax model says what it takes."""
+        del count, seed, folder
+        names = [name for name, _ in self.arguments()] or ["x"]
+        raise InputsError(
+            f"{self._shown}: does not tell the shapes of its inputs",
+            f"say them: --inputs '{names[0]}=float32[2,16]'",
+        )
+
+    def prepare(self, settings: Settings, inputs: InputSet) -> None:
+        """See `Runner`."""
+        if self._model.weights is not None:
+            return
+        plain = Settings(device=settings.device, transposed=settings.transposed)
+        session = Session(plain)
+        with session.active(), in_user_code(self._shown):
+            bound = self._arguments.bind(session.inputs(inputs[0]))
+            self._model.initialise(bound, settings.seed)
+
+    def save_weights(self, file: Path) -> None:
+        """See `Runner`."""
+        if self._model.weights is None:
+            raise ParityError(
+                f"{self._shown}: has no weights yet", "give it weights, or inputs to be made from"
+            )
+        write_weights(self._model.weights, file, "nnx" if self.kind == "nnx" else "linen")
+
+    def load_weights(self, file: Path) -> None:
+        """See `Runner`."""
+        self._model.take(read_weights(file))
+
+    def capture(
+        self,
+        settings: Settings,
+        inputs: InputSet,
+        writer: DumpWriter,
+        *,
+        layers: bool = True,
+        forced: Forced | None = None,
+    ) -> float:
+        """See `Runner`."""
+        self.prepare(settings, inputs)
+        passes, session = self._ready(settings)
+        return capture(passes, self._model, session, inputs, writer, layers=layers, forced=forced)
+
+    def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:
+        """See `Runner`."""
+        from migrate.parity.sides.jax_gradients import gradients
+
+        self.prepare(settings, inputs)
+        passes, session = self._ready(settings)
+        gradients(passes, self._model, session, inputs, cotangents, into)
+
+    def train(self, settings: Settings, inputs: InputSet, training: Training) -> list[float]:
+        """See `Runner`."""
+        from migrate.parity.sides.jax_training import train
+
+        self.prepare(settings, inputs)
+        passes, session = self._ready(settings)
+        return train(passes, self._model, session, inputs, training)
+
+    def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:
+        """See `Runner`."""
+        from migrate.parity.sides.jax_generation import generate
+
+        self.prepare(settings, inputs)
+        passes, session = self._ready(settings)
+        return generate(passes, self._model, session, inputs, tokens, output)
+
+    @property
+    def _arguments(self) -> Arguments:
+        return Arguments(self._model.parameters(), self._shown)
+
+    def _ready(self, settings: Settings) -> tuple[Passes, Session]:
+        session = Session(settings)
+        if settings not in self._passes:
+            self._passes[settings] = Passes(self._model, self._arguments, session)
+        return self._passes[settings], session
+
+
+def _model(model: Any, kind: str, shown: str) -> JaxModel:
+    if kind == "linen":
+        from migrate.parity.sides.jax_linen import LinenModel
+
+        return LinenModel(model, shown)
+    if kind == "nnx":
+        from migrate.parity.sides.jax_nnx import NnxModel
+
+        return NnxModel(model, shown)
+    try:
+        return FunctionModel(model, shown)
+    except (TypeError, ValueError) as error:
+        raise ParityError(f"{shown}: has no signature ({error})", "name a function") from None
+
+
+def _versions() -> dict[str, str]:
+    from importlib import metadata
+
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
