@@ -99,7 +99,7 @@ def _draw(spec: Shaped, rng: np.random.Generator, number: int) -> Array:
     _, distribution = DISTRIBUTIONS[number % len(DISTRIBUTIONS)]
     values = np.asarray(distribution(rng, spec.shape)).astype(np.float32)
     if spec.dtype in ("bfloat16", "float16"):
-        return _rounded(values, spec.dtype)
+        return rounded(values, spec.dtype)
     return values
 
 
@@ -112,7 +112,7 @@ def _lengths(rng: np.random.Generator, shape: Shape, *, full: bool) -> Array:
     return np.arange(longest) < np.asarray(lengths)[..., None]
 
 
-def _rounded(values: Array, dtype: str) -> Array:
+def rounded(values: Array, dtype: str) -> Array:
     """The values that the dtype can hold, as float32."""
     from converters.checkpoint.dtypes import numpy_dtype
 

@@ -1,0 +1,299 @@
+"""Gradients of parameters and inputs against those of the truth in float64.
+
+All are those of Σ <output, cotangent> with one cotangent for everybody: standard normal, rounded to
+bfloat16 so that every side has the same, laid as each side lays its outputs. The limit is the profile's,
+times √L.
+
+**Where the limit is breached by cancellation.** A gradient that is the small difference of large sums loses
+digits on every machine. What is worse than the limit and no worse than the emulation (ρ ≤ 2) passes, and
+says so. A parameter whose gradient is rounding noise in the truth too (below 1e-6 of all gradients' norm: a
+bias before a normalisation, a key's bias) is measured against that norm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from migrate.parity.bootstrap import ratio
+from migrate.parity.errors import ParityError
+from migrate.parity.profiles import Profile
+from migrate.parity.results import Check, Section
+from migrate.parity.tasks.outputs import floating_outputs, output
+from migrate.parity.tasks.party import Parties, Party
+
+Array = np.ndarray[Any, Any]
+VANISHING = 1e-6  # of the norm of all gradients; `migrate prove` has the same
+
+
+@dataclass
+class Distance:
+    """How far a side's gradient is from the truth's, input by input: Σ (x - t)² and Σ t²."""
+
+    errors: list[float] = field(default_factory=list)
+    sizes: list[float] = field(default_factory=list)
+    not_finite: int = 0
+
+    def add(self, number: int, truth: Array, mine: Array) -> None:
+        """Take a part of it."""
+        if truth.shape != mine.shape:
+            raise ValueError(f"shape {mine.shape}, the truth has {truth.shape}")
+        while len(self.errors) <= number:
+            self.errors.append(0.0)
+            self.sizes.append(0.0)
+        exact = truth.astype(np.float64)
+        self.not_finite += int(
+            np.isfinite(exact).sum() - (np.isfinite(mine) & np.isfinite(exact)).sum()
+        )
+        with np.errstate(all="ignore"):
+            self.errors[number] += float(np.sum((mine.astype(np.float64) - exact) ** 2))
+            self.sizes[number] += float(np.sum(exact**2))
+
+    @property
+    def error(self) -> float:
+        """‖x - t‖₂ over all inputs."""
+        return math.inf if self.not_finite else math.sqrt(math.fsum(self.errors))
+
+    @property
+    def size(self) -> float:
+        """‖t‖₂ over all inputs."""
+        return math.sqrt(math.fsum(self.sizes))
+
+    @property
+    def per_input(self) -> list[float]:
+        """Relative error of each input."""
+        pairs = zip(self.errors, self.sizes, strict=True)
+        return [math.sqrt(_over(error, size)) for error, size in pairs]
+
+
+@dataclass
+class Found:
+    """What was found of one party: truth's name → distance; and the names that have no gradient there."""
+
+    distances: dict[str, Distance] = field(default_factory=dict)
+    missing: set[str] = field(default_factory=set)
+    surplus: set[str] = field(default_factory=set)
+    misshapen: dict[str, str] = field(default_factory=dict)
+
+    def total(self) -> Distance:
+        """All parameters together."""
+        made = Distance()
+        parameters = [one for name, one in self.distances.items() if name.startswith("weights/")]
+        for column in zip(*(one.errors for one in parameters), strict=True):
+            made.errors.append(math.fsum(column))
+        for column in zip(*(one.sizes for one in parameters), strict=True):
+            made.sizes.append(math.fsum(column))
+        made.not_finite = sum(one.not_finite for one in parameters)
+        return made
+
+
+def compare_gradients(parties: Parties) -> Section:
+    """Compute the gradients of all parties and compare them with the truth's.
+
+    Raises:
+        ParityError: the model has no floating output, or a side cannot be differentiated.
+    """
+    folders = {party.name: _gradients(parties, party) for party in parties.all()}
+    truth = folders[parties.truth.name]
+    found = {
+        party.name: _found(parties, party, folders[party.name], truth)
+        for party in parties.all()
+        if party is not parties.truth
+    }
+    return _section(parties, found)
+
+
+def write_cotangents(parties: Parties, party: Party, folder: Path) -> None:
+    """Write a cotangent for each floating output of each input, as this party lays them."""
+    from safetensors.numpy import save_file
+
+    from migrate.parity.inputs_drawn import rounded
+
+    paths = list(floating_outputs(parties.truth.dump))
+    if not paths:
+        raise ParityError("gradients: the model has no floating output", "leave --gradients out")
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(parties.inputs.count):
+        made: dict[str, Array] = {}
+        for position, path in enumerate(paths):
+            pair = party.pair(path)
+            if pair is None:
+                continue
+            shape = output(parties.truth.dump, number, path).shape
+            rng = np.random.default_rng([parties.seed, number, position, 7])
+            drawn = rounded(np.asarray(rng.standard_normal(shape), np.float32), "bfloat16")
+            made[pair.mine or "output"] = np.ascontiguousarray(pair.as_mine(drawn))
+        save_file(made, folder / f"{number:03d}.safetensors")
+
+
+def _gradients(parties: Parties, party: Party) -> Path:
+    folder = parties.work / "gradients" / party.name
+    write_cotangents(parties, party, folder / "cotangents")
+    party.side.gradients(party.settings, parties.inputs, folder / "cotangents", folder)
+    return folder
+
+
+def _found(parties: Parties, party: Party, folder: Path, truth: Path) -> Found:
+    from safetensors import safe_open
+
+    found = Found()
+    for number in range(parties.inputs.count):
+        file = f"{number:03d}.safetensors"
+        with (
+            safe_open(folder / file, framework="numpy") as mine,
+            safe_open(truth / file, framework="numpy") as exact,
+        ):
+            _weights(found, party, number, mine, exact)
+            _inputs(found, party, number, mine, exact)
+    return found
+
+
+def _weights(found: Found, party: Party, number: int, mine: Any, exact: Any) -> None:
+    have, known = set(mine.keys()), set(exact.keys())
+    for pair in party.weights:
+        key = f"weights/{pair.name}"
+        truths = [f"weights/{name}" for name in dict.fromkeys(pair.truths)]
+        theirs = [name for name in truths if name in known]
+        if not pair.comparable or (key not in have and not theirs):
+            continue  # a buffer on both sides, or what no gradient can be told of
+        if key not in have:
+            found.missing.update(name for name in theirs if exact.get_tensor(name).any())
+        elif len(theirs) < len(truths):
+            if mine.get_tensor(key).any():
+                found.surplus.update(set(truths) - known)
+        else:
+            _compare(found, key, number, pair.beside, mine, exact)
+
+
+def _compare(
+    found: Found, key: str, number: int, beside: Callable[..., Any], mine: Any, exact: Any
+) -> None:
+    try:
+        for name, truth, part in beside(
+            mine.get_tensor(key), lambda name: exact.get_tensor(f"weights/{name}")
+        ):
+            found.distances.setdefault(f"weights/{name}", Distance()).add(number, truth, part)
+    except ValueError as error:
+        found.misshapen[key] = str(error)
+
+
+def _inputs(found: Found, party: Party, number: int, mine: Any, exact: Any) -> None:
+    have, known = (
+        {key for key in list(one.keys()) if key.startswith("inputs/")} for one in (mine, exact)
+    )
+    for key in sorted(known - have):
+        if exact.get_tensor(key).any():
+            found.missing.add(key)
+    for key in sorted(known & have):
+        truth, array = exact.get_tensor(key), mine.get_tensor(key)
+        if key.removeprefix("inputs/") in party.settings.transposed and truth.shape != array.shape:
+            truth = np.moveaxis(truth, 1, -1)
+        try:
+            found.distances.setdefault(key, Distance()).add(number, truth, array)
+        except ValueError as error:
+            found.misshapen[key] = str(error)
+
+
+def _section(parties: Parties, found: dict[str, Found]) -> Section:
+    sides = [(party, found[party.name]) for party in parties.sides]
+    emulated = found.get(parties.emulated.name) if parties.emulated else None
+    names = dict.fromkeys(name for _, one in sides for name in (*one.distances, *one.missing))
+    limit = parties.profile.gradient.value * math.sqrt(max(parties.depth, 1))
+    totals = [one.total() for _, one in sides]
+    checks = [
+        _row(parties, "all parameters", totals, emulated.total() if emulated else None, limit)
+    ]
+    scale = max((one.size for one in totals), default=0.0)
+    for name in names:
+        distances = [one.distances.get(name) for _, one in sides]
+        known = emulated.distances.get(name) if emulated else None
+        lost = [party.name for party, one in sides if name in one.missing]
+        of_all = scale if name.startswith("weights/") else 0.0
+        checks.append(_row(parties, _shown(name), distances, known, limit, of_all, lost))
+    for party, one in sides:
+        checks += [
+            _failed(f"{_shown(name)} of {party.name}", f"{what}", limit)
+            for name, what in (
+                *((name, "a gradient that the truth has not") for name in sorted(one.surplus)),
+                *one.misshapen.items(),
+            )
+        ]
+    return Section("gradients", tuple(checks), notes=_notes(parties, found))
+
+
+def _row(
+    parties: Parties,
+    name: str,
+    distances: list[Distance | None] | list[Distance],
+    emulated: Distance | None,
+    limit: float,
+    scale: float = 0.0,
+    lost: list[str] | None = None,
+) -> Check:
+    sizes = [one.size for one in distances if one is not None]
+    vanishing = bool(sizes) and max(sizes) < VANISHING * scale
+    values, notes, passed = [], [], not lost
+    for party, one in zip(parties.sides, distances, strict=True):
+        if one is None:
+            values.append(math.inf if lost and party.name in lost else None)
+            continue
+        value = one.error / scale if vanishing else _over(one.error, one.size)
+        values.append(value)
+        if not value <= limit:
+            excused = _as_emulated(parties.profile, one, emulated)
+            passed = passed and excused
+            if excused:
+                notes.append(f"{party.name} is no worse than the emulation: the sums cancel")
+    if vanishing:
+        notes.append("rounding noise in the truth too: measured against the norm of all gradients")
+    notes += [f"{side} has no gradient here" for side in lost or ()]
+    a, b = values
+    source = f"{parties.profile.gradient.what}: {parties.profile.gradient.source}"
+    return Check(name, a, b, limit, passed, source, note="; ".join(notes))
+
+
+def _as_emulated(profile: Profile, mine: Distance, emulated: Distance | None) -> bool:
+    """Whether a side is as near to the truth as a correct run of its precision: ρ ≤ 2, as a whole and by the
+    lower bound over the inputs. A strict profile asks for the limit itself.
+    """
+    if emulated is None or mine.not_finite or profile.strict:
+        return False
+    bounds = ratio(mine.per_input, emulated.per_input, floor=profile.floor)
+    worst = profile.ratio.value
+    return mine.error <= worst * emulated.error and bounds is not None and bounds.low <= worst
+
+
+def _failed(name: str, note: str, limit: float) -> Check:
+    return Check(name, None, math.inf, limit, False, "both must have it", note=note)
+
+
+def _notes(parties: Parties, found: dict[str, Found]) -> tuple[str, ...]:
+    notes = [
+        f"of Σ <output, cotangent>, normal cotangents, seed {parties.seed}; relative L2 against float64"
+    ]
+    for party in parties.sides:
+        odd = sorted(pair.name for pair in party.weights if not pair.comparable)
+        if odd:
+            notes.append(
+                f"{party.name}: not compared, computed from other weights: {', '.join(odd)}"
+            )
+    if parties.emulated is not None:
+        total = found[parties.emulated.name].total()
+        notes.append(f"the emulated run: {_over(total.error, total.size):.1e} over all parameters")
+    return tuple(notes)
+
+
+def _shown(name: str) -> str:
+    kind, _, rest = name.partition("/")
+    return f"gradient {rest}" if kind == "weights" else f"gradient of input {rest}"
+
+
+def _over(error: float, size: float) -> float:
+    if error == 0:
+        return 0.0
+    return error / size if size else math.inf

@@ -1,0 +1,264 @@
+"""Logits: how far apart the distributions are, and whether the same tokens come out on top.
+
+All of it in float64, from each side's own logits, at every position of every input. The noise of a side's
+logits is σ, the standard deviation of its distance from the truth (less the mean of each position, which a
+softmax does not see). A top token may differ only where the truth's margin is below 6√2σ. A fault makes σ
+large and would call every position a near-tie, so σ is never taken to be more than twice the emulation's,
+or, where there is none, than the limit of the outputs allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from migrate.parity.errors import ParityError
+from migrate.parity.results import Check, Section
+from migrate.parity.tasks.outputs import as_truth, logits_path, output
+from migrate.parity.tasks.party import Parties, Party
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+TOP = 5
+MASKED = -9e8  # minus infinity, the most negative number of a dtype and -1e9 all stand for no token
+_PIECE = 1 << 21  # elements in float64 at a time
+_ALL = "every one where the truth's margin is above 6√2σ"
+
+
+@dataclass
+class Noise:
+    """Of one party's logits, input by input.
+
+    Attributes:
+        errors: standard deviation of the distance from the truth.
+        spread: of the truth's logits themselves.
+    """
+
+    errors: list[float] = field(default_factory=list)
+    spread: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Tally:
+    """What is counted over all positions, of A, of B, and between the two.
+
+    Attributes:
+        kl: of each position.
+        decisive, agreed: positions whose top token is beyond doubt, and those where it is the same.
+        flipped: near-ties whose top token differs.
+        edges, kept: the same for the k top tokens, as far as their edge is beyond doubt.
+        positions: of all.
+    """
+
+    kl: list[Floats] = field(default_factory=list)
+    decisive: int = 0
+    agreed: int = 0
+    flipped: int = 0
+    edges: int = 0
+    kept: int = 0
+    positions: int = 0
+
+
+def compare_logits(parties: Parties, named: str | None = None) -> Section | None:
+    """Compare the output that holds logits; None if the model has none.
+
+    Args:
+        parties: with dumps of the same inputs.
+        named: path of that output in the truth; None: one that is called logits.
+
+    Raises:
+        ParityError: there is no output of that name, or a side has not got it.
+    """
+    path = logits_path(parties.truth.dump, named)
+    if path is None:
+        return None
+    noises = {party.name: noise_of(parties, party, path) for party in parties.sides}
+    allowed = allowed_noise(parties, path)
+    tallies = {"A": Tally(), "B": Tally(), "A to B": Tally()}
+    for number in range(parties.inputs.count):
+        caps = {name: min(noise.errors[number], allowed[number]) for name, noise in noises.items()}
+        caps["A to B"] = math.hypot(caps["A"], caps["B"])
+        for truth, a, b in _pieces(parties, number, path, parties.sides):
+            _count(tallies["A"], truth, truth, a, caps["A"])
+            _count(tallies["B"], truth, truth, b, caps["B"])
+            _count(tallies["A to B"], truth, a, b, caps["A to B"])
+    return _section(parties, path, noises, tallies)
+
+
+def noise_of(parties: Parties, party: Party, path: str) -> Noise:
+    """The noise of a party's logits."""
+    found = Noise()
+    for number in range(parties.inputs.count):
+        error = spread = 0.0
+        count = 0
+        for truth, mine in _pieces(parties, number, path, (party,)):
+            usable = np.isfinite(truth) & np.isfinite(mine) & (truth > MASKED) & (mine > MASKED)
+            error += _centred(np.where(usable, mine, 0) - np.where(usable, truth, 0), usable)
+            spread += _centred(np.where(usable, truth, 0), usable)
+            count += int(usable.sum())
+        found.errors.append(math.sqrt(error / max(count, 1)))
+        found.spread.append(math.sqrt(spread / max(count, 1)))
+    return found
+
+
+def allowed_noise(parties: Parties, path: str) -> list[float]:
+    """For each input the largest σ that a correct side may have."""
+    if parties.emulated is not None and parties.emulated.pair(path) is not None:
+        noise = noise_of(parties, parties.emulated, path)
+        ratio = parties.profile.ratio.value
+        # Of one input an emulation may be near by chance, and no float is nearer than its rounding.
+        pooled = math.sqrt(math.fsum(one**2 for one in noise.errors) / len(noise.errors))
+        return [
+            ratio * max(one, pooled, parties.profile.floor * spread)
+            for one, spread in zip(noise.errors, noise.spread, strict=True)
+        ]
+    truth = noise_of(parties, parties.truth, path)
+    return [parties.outputs_limit * spread for spread in truth.spread]
+
+
+def _centred(values: Floats, usable: np.ndarray[Any, np.dtype[np.bool_]]) -> float:
+    """Sum of squares about the mean of each position."""
+    counts = np.maximum(usable.sum(-1, keepdims=True), 1)
+    means = values.sum(-1, keepdims=True) / counts
+    return float(np.sum(np.where(usable, values - means, 0) ** 2))
+
+
+def _pieces(
+    parties: Parties, number: int, path: str, others: tuple[Party, ...]
+) -> Iterator[tuple[Floats, ...]]:
+    """Some positions at a time: [positions, vocabulary] of the truth and of others, in float64."""
+    truth = output(parties.truth.dump, number, path)
+    if not truth.ndim or truth.shape[-1] < 2:
+        raise ParityError(
+            f"the output {path or 'of the model'} has the shape {truth.shape}, no logits",
+            "name another with --logits",
+        )
+    arrays = [truth]
+    for party in others:
+        pair = party.pair(path)
+        if pair is None:
+            raise ParityError(
+                f"{party.name} has no output for the truth's {path or 'only one'}",
+                "say which it is with --align",
+            )
+        arrays.append(as_truth(pair, output(party.dump, number, pair.mine), truth.shape))
+    flat = [array.reshape(-1, truth.shape[-1]) for array in arrays]
+    rows = max(1, _PIECE // truth.shape[-1])
+    for first in range(0, len(flat[0]), rows):
+        yield tuple(array[first : first + rows].astype(np.float64) for array in flat)
+
+
+def _count(tally: Tally, truth: Floats, one: Floats, other: Floats, noise: float) -> None:
+    """Take some positions: whether `other` agrees with `one`, in doubt as the truth's margin says."""
+    tally.positions += len(truth)
+    tally.kl.append(divergence(one, other))
+    doubt = 6 * math.sqrt(2) * noise
+    order = -np.sort(-np.partition(truth, -2, axis=-1)[:, -2:], axis=-1)
+    decisive = ~(_gap(order[:, 0], order[:, 1]) <= doubt)
+    same = (one.argmax(-1) == other.argmax(-1)) & ~np.isnan(other).any(-1)
+    tally.decisive += int(decisive.sum())
+    tally.agreed += int((decisive & same).sum())
+    tally.flipped += int((~decisive & ~same).sum())
+    if truth.shape[-1] <= TOP:
+        return
+    largest = np.sort(np.partition(truth, -TOP - 1, axis=-1)[:, -TOP - 1 :], axis=-1)
+    clear = ~(_gap(largest[:, 1], largest[:, 0]) <= doubt)
+    sets = [
+        np.sort(np.argpartition(array, -TOP, axis=-1)[:, -TOP:], axis=-1) for array in (one, other)
+    ]
+    tally.edges += int(clear.sum())
+    tally.kept += int((clear & (sets[0] == sets[1]).all(-1)).sum())
+
+
+def _gap(larger: Floats, smaller: Floats) -> Floats:
+    with np.errstate(invalid="ignore"):
+        return np.where(larger == smaller, 0.0, larger - smaller)
+
+
+def divergence(one: Floats, other: Floats) -> Floats:
+    """KL(softmax(one) ‖ softmax(other)) of each row; infinite where `other` has a NaN that `one` has not."""
+    p, q = log_softmax(one), log_softmax(other)
+    with np.errstate(invalid="ignore"):
+        terms = np.where(p > -np.inf, np.exp(p) * (p - q), 0.0)
+    found = terms.sum(-1)
+    # Rounding of float64 may leave -1e-16 where the two are the same.
+    return np.where(np.isnan(found), np.inf, np.maximum(found, 0.0))
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """Along the last axis; what is masked has no probability."""
+    logits = np.where(logits <= MASKED, -np.inf, logits)
+    with np.errstate(invalid="ignore"):
+        shifted = logits - logits.max(-1, keepdims=True)
+        made: Floats = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return made
+
+
+def _section(
+    parties: Parties, path: str, noises: dict[str, Noise], tallies: dict[str, Tally]
+) -> Section:
+    a, b, between = tallies["A"], tallies["B"], tallies["A to B"]
+    checks = [
+        *_divergences(parties, a, b, "from the truth"),
+        *_divergences(parties, None, between, "A to B"),
+    ]
+    notes = [f"output {path or 'of the model'}: {a.positions} positions"]
+    for name, first, second in (("", a, b), (", A against B", None, between)):
+        checks += _agreements(f"top-1{name}", first, second, "decisive", "agreed")
+        checks += _agreements(f"top-{TOP}{name}", first, second, "edges", "kept")
+    for name, tally in tallies.items():
+        ties = tally.positions - tally.decisive
+        notes.append(
+            f"{name}: {ties} of {tally.positions} positions are near-ties, in {tally.flipped} of them "
+            "the top token differs"
+        )
+    for name, noise in noises.items():
+        notes.append(f"{name}: σ of the logits' noise at most {max(noise.errors):.2e}")
+    if not any(tally.decisive for tally in tallies.values()):
+        notes.append("no position has a margin above 6√2σ: top tokens say nothing")
+    return Section("logits", tuple(checks), notes=tuple(notes))
+
+
+def _divergences(parties: Parties, a: Tally | None, b: Tally, what: str) -> Iterator[Check]:
+    profile = parties.profile
+    first = np.concatenate(a.kl) if a else None
+    second = np.concatenate(b.kl)
+    count = len(second)
+    # χ² with one degree of freedom, as KL ≈ ½σ²: what one of a thousand such comparisons exceeds.
+    extreme = NormalDist().inv_cdf(1 - 0.5e-3 / count) ** 2
+    for name, of, limit, source in (
+        ("mean", np.mean, profile.kl.value, profile.kl.source),
+        ("p99.9", lambda kl: _quantile(kl, 0.999), profile.kl_tail.value, profile.kl_tail.source),
+        (
+            "max",
+            np.max,
+            extreme * profile.kl.value,
+            f"{extreme:.3g} × the mean: the largest of {count} values of χ² with one degree",
+        ),
+    ):
+        values = [None if kl is None else float(of(kl)) for kl in (first, second)]
+        passed = all(value is None or value <= limit for value in values)
+        yield Check(f"KL {what}, {name}", values[0], values[1], limit, passed, source)
+
+
+def _quantile(values: Floats, share: float) -> float:
+    """The value that so large a share does not exceed; infinities may be among them."""
+    return float(np.sort(values)[math.ceil(share * len(values)) - 1])
+
+
+def _agreements(name: str, a: Tally | None, b: Tally, of: str, agreed: str) -> Iterator[Check]:
+    if not any(tally and getattr(tally, of) for tally in (a, b)):
+        return
+    values = [
+        getattr(tally, agreed) / getattr(tally, of) if tally and getattr(tally, of) else None
+        for tally in (a, b)
+    ]
+    passed = all(value is None or value == 1.0 for value in values)
+    note = "; ".join(
+        f"{getattr(tally, agreed)} of {getattr(tally, of)}" for tally in (a, b) if tally
+    )
+    yield Check(name, values[0], values[1], 1.0, passed, _ALL, at_least=True, note=note)

@@ -1,0 +1,65 @@
+"""The outputs of a dump, by path and input, in the truth's layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from migrate.parity.alignment import TensorPair
+from migrate.parity.dump import Dump, TensorRef
+from migrate.parity.errors import ParityError
+
+Array = np.ndarray[Any, Any]
+
+
+def ref_of(dump: Dump, number: int, path: str) -> TensorRef | None:
+    """An output of an input."""
+    return next((ref for ref in dump.outputs.get(number, ()) if ref.path == path), None)
+
+
+def output(dump: Dump, number: int, path: str) -> Array:
+    """The values of an output.
+
+    Raises:
+        ParityError: this input has no such output.
+    """
+    ref = ref_of(dump, number, path)
+    if ref is None:
+        raise ParityError(
+            f"{dump.facts.target}: input {number} has no output {path or 'at the top'}",
+            "give inputs on which the model gives the same outputs",
+        )
+    return dump.tensor(ref)
+
+
+def as_truth(pair: TensorPair, mine: Array, shape: tuple[int, ...]) -> Array:
+    """A side's array as the truth's lies, which has this shape: the way back of `TensorPair.as_mine`."""
+    if pair.axes is None:
+        return mine.reshape(shape) if pair.shape is not None else mine
+    if pair.shape is not None:
+        mine = mine.reshape(tuple(shape[axis] for axis in pair.axes))
+    return mine.transpose(np.argsort(pair.axes))
+
+
+def floating_outputs(dump: Dump) -> Iterator[str]:
+    """Paths of the first input's outputs that gradients can flow from."""
+    for ref in dump.outputs.get(0, ()):
+        if "float" in ref.dtype:
+            yield ref.path
+
+
+def logits_path(dump: Dump, named: str | None = None) -> str | None:
+    """The path of the output that holds logits: the one that is named, else one called so; None: none.
+
+    Raises:
+        ParityError: the model has no output of that name.
+    """
+    paths = list(floating_outputs(dump))
+    if named is not None:
+        if named not in paths:
+            known = ", ".join(path or "the whole" for path in paths)
+            raise ParityError(f"there is no output {named} with logits", f"it has: {known}")
+        return named
+    return next((path for path in paths if path.split(".")[-1].endswith("logits")), None)

@@ -1,0 +1,118 @@
+"""Who takes part in a comparison: the two sides, the truth and the emulation, as every task has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from migrate.parity.alignment import Alignment, TensorPair
+from migrate.parity.dump import Dump
+from migrate.parity.inputs import InputSet
+from migrate.parity.profiles import Profile
+from migrate.parity.sides.runner import Forced, Generated, Training
+from migrate.parity.sides.settings import Settings
+from migrate.parity.weight_pairs import WeightPair
+
+
+class Side(Protocol):
+    """What the tasks ask of `migrate.parity.sides.side.Side`."""
+
+    def capture_into(
+        self,
+        settings: Settings,
+        inputs: InputSet,
+        folder: Path,
+        *,
+        layers: bool = True,
+        forced: Forced | None = None,
+    ) -> float:
+        """See `Runner`."""
+
+    def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:
+        """See `Runner`."""
+
+    def train(self, settings: Settings, inputs: InputSet, training: Training) -> list[float]:
+        """See `Runner`."""
+
+    def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:
+        """See `Runner`."""
+
+
+@dataclass(frozen=True)
+class Party:
+    """One that takes part.
+
+    Attributes:
+        name: "A", "B", "T" or "E".
+        side: what can be asked of it.
+        settings: with which it runs.
+        dump: what it computed on the inputs.
+        outputs: its outputs and the truth's.
+        weights: its weights and the truth's.
+    """
+
+    name: str
+    side: Side
+    settings: Settings
+    dump: Dump
+    outputs: tuple[TensorPair, ...]
+    weights: tuple[WeightPair, ...] = ()
+
+    def pair(self, truth: str) -> TensorPair | None:
+        """Of the truth's output of this path."""
+        return next((pair for pair in self.outputs if pair.truth == truth), None)
+
+
+@dataclass(frozen=True)
+class Parties:
+    """All of them.
+
+    Attributes:
+        a, b: the two sides.
+        truth: in float64.
+        emulated: B's precision, emulated; None: there is none.
+        inputs: what all were fed.
+        work: a folder for what is passed.
+        depth: leaf layers of the truth, the L of √L.
+        profile: the limits.
+        seed: of what is drawn.
+    """
+
+    a: Party
+    b: Party
+    truth: Party
+    emulated: Party | None
+    inputs: InputSet
+    work: Path
+    depth: int
+    profile: Profile
+    seed: int = 0
+
+    @property
+    def sides(self) -> tuple[Party, Party]:
+        """A and B."""
+        return self.a, self.b
+
+    @property
+    def outputs_limit(self) -> float:
+        """Of the relative L2 of an output."""
+        return self.profile.accumulated(self.depth)
+
+    def all(self) -> Iterator[Party]:
+        """Everybody, the truth first."""
+        yield self.truth
+        yield from self.sides
+        if self.emulated is not None:
+            yield self.emulated
+
+
+def same_outputs(dump: Dump) -> tuple[TensorPair, ...]:
+    """The outputs of one who has the truth's model: each is its own partner."""
+    return tuple(TensorPair(ref.path, ref.path) for ref in dump.outputs.get(0, ()))
+
+
+def own_alignment(dump: Dump) -> Alignment:
+    """The same as an alignment."""
+    return Alignment((), same_outputs(dump))

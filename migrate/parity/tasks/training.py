@@ -1,0 +1,276 @@
+"""K steps of training on both sides, the optimizer of torch against optax's.
+
+**The early steps** are judged step by step against the truth, trained in float64. The first loss may be off
+by the profile's limit times √L. From there errors grow with the optimizer's steps, Adam's fastest (a
+gradient near zero decides the sign of a step), so a later loss may also be off by 4 times what the emulated
+run was off by at any step up to then: the gates of `migrate prove`. Without an emulated run the first limit
+grows by itself with every step. Where that noise is above 1e-2 nothing is judged from there on.
+
+**All steps** are judged against the spread of seeds: A is trained 5 times more on the same data in other
+orders. Single losses are of other inputs then, so what is compared are means over the last n steps, n being
+the number of inputs; the curves are these too. B has A's order and must be nearer to A at every step than
+the 6 runs are to one another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from migrate.parity.alignment import TensorPair
+from migrate.parity.errors import ParityError
+from migrate.parity.results import Check, Section
+from migrate.parity.sides.runner import Training
+from migrate.parity.tasks.outputs import floating_outputs, logits_path, output
+from migrate.parity.tasks.party import Parties, Party
+
+ORDERS = 5  # of A beside its own
+# `migrate.prove.gates`: how many times the noise of a correct run, and from which noise on nothing is judged.
+MARGIN = 4.0
+CEILING = 1e-2
+_PROVE = "migrate prove"
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """What is trained.
+
+    Attributes:
+        steps: how many.
+        optimizer, learning_rate: see `Training`; 1e-3 is Adam's default in torch.
+        loss: "mse", "cross_entropy", or a function; "auto": cross entropy of an output with logits, else mse.
+        output: path of the output in the truth; None: the one with logits, else the first floating one.
+    """
+
+    steps: int = 20
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-3
+    loss: str = "auto"
+    output: str | None = None
+
+
+def compare_training(parties: Parties, options: TrainingOptions) -> Section:
+    """Train all parties and compare their losses.
+
+    Raises:
+        ParityError: no output to take a loss of, or classes that are not along the last axis on a side.
+    """
+    path, loss = _loss(parties, options)
+    trainings = {
+        party.name: _training(parties, party, options, path, loss) for party in parties.all()
+    }
+    losses = {
+        party.name: party.side.train(party.settings, parties.inputs, trainings[party.name])
+        for party in parties.all()
+    }
+    seeds = _other_orders(parties, trainings["A"]) if parties.inputs.count > 1 else []
+    notes = [
+        f"{options.steps} steps of {options.optimizer}, learning rate {options.learning_rate:g}, {loss} of "
+        f"output {path or 'of the model'}; targets drawn, seed {parties.seed}"
+    ]
+    allowed = step_limits(parties, losses)
+    checks = list(_early(parties, losses, allowed, notes))
+    curves: list[tuple[str, Sequence[float]]] = []
+    if seeds:
+        window = min(parties.inputs.count, max(options.steps // 2, 1))
+        check, drawn = _band(parties, losses, seeds, allowed, window)
+        checks.append(check)
+        curves += [*drawn, ("A, each step", losses["A"]), ("B, each step", losses["B"])]
+        notes.append(
+            f"the band: A in {ORDERS} other orders of the same data; means of {window} steps"
+        )
+    else:
+        curves += [("A", losses["A"]), ("B", losses["B"])]
+        notes.append("one input has one order: there is no spread of seeds to compare with")
+    drawn_curves = tuple((name, tuple(values)) for name, values in curves)
+    return Section("training", tuple(checks), drawn_curves, tuple(notes))
+
+
+def step_limits(parties: Parties, losses: dict[str, list[float]]) -> list[float]:
+    """The limit of each step's loss; infinite where nothing is judged."""
+    first = parties.profile.loss.value * math.sqrt(max(parties.depth, 1))
+    count = len(losses["T"])
+    if parties.emulated is None:
+        return [first * (step + 1) for step in range(count)]
+    noise = _relative(losses[parties.emulated.name], losses["T"])
+    made, worst = [], 0.0
+    for one in noise:
+        worst = max(worst, one)
+        made.append(max(first, MARGIN * worst) if worst <= CEILING else math.inf)
+    return made
+
+
+def _loss(parties: Parties, options: TrainingOptions) -> tuple[str, str]:
+    dump = parties.truth.dump
+    logits = None if options.output is not None else logits_path(dump)
+    paths = list(floating_outputs(dump))
+    path = options.output if options.output is not None else logits
+    if path is None and paths:
+        path = paths[0]
+    if path is None or path not in paths:
+        raise ParityError(
+            f"training: there is no floating output {path or ''}".rstrip(),
+            f"the model gives: {', '.join(one or 'a tensor' for one in paths) or 'none'}",
+        )
+    loss = options.loss
+    if loss == "auto":
+        loss = "cross_entropy" if logits is not None else "mse"
+    return path, loss
+
+
+def _training(
+    parties: Parties, party: Party, options: TrainingOptions, path: str, loss: str
+) -> Training:
+    pair = party.pair(path)
+    if pair is None:
+        raise ParityError(f"training: {party.name} has no output {path}", "name another output")
+    folder = parties.work / "training" / party.name
+    _write_targets(parties, pair, path, loss, folder)
+    return Training(
+        options.steps,
+        data_order(parties.inputs.count, options.steps, parties.seed),
+        options.optimizer,
+        options.learning_rate,
+        loss,
+        pair.mine,
+        folder,
+    )
+
+
+def data_order(count: int, steps: int, seed: int) -> tuple[int, ...]:
+    """Epochs of all inputs, each in an order of its own."""
+    rng = np.random.default_rng([seed, 11])
+    epochs = [rng.permutation(count) for _ in range(math.ceil(steps / count))]
+    return tuple(int(one) for one in np.concatenate(epochs)[:steps])
+
+
+def _write_targets(parties: Parties, pair: TensorPair, path: str, loss: str, folder: Path) -> None:
+    from safetensors.numpy import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(parties.inputs.count):
+        truth = output(parties.truth.dump, number, path)
+        rng = np.random.default_rng([parties.seed, number, 13])
+        if loss == "cross_entropy":
+            target = _classes(pair, truth, rng)
+        else:
+            # As large as the outputs: the loss is then as sensitive to them as it can be.
+            size = float(np.sqrt(np.mean(truth.astype(np.float64) ** 2))) or 1.0
+            drawn = np.asarray(size * rng.standard_normal(truth.shape), np.float32)
+            target = pair.as_mine(drawn)
+        save_file({"target": np.ascontiguousarray(target)}, folder / f"{number:03d}.safetensors")
+
+
+def _classes(pair: TensorPair, truth: np.ndarray[Any, Any], rng: np.random.Generator) -> Any:
+    """A class for each position, as this party lays its positions."""
+    drawn = rng.integers(truth.shape[-1], size=truth.shape[:-1])
+    if pair.axes is not None and pair.axes[-1] != truth.ndim - 1:
+        raise ParityError(
+            f"training: the last axis of the output {pair.mine or 'of the model'} is not the truth's",
+            "take --loss mse, or a function",
+        )
+    if pair.axes is not None:
+        drawn = drawn.transpose(pair.axes[:-1])
+    return drawn if pair.shape is None else drawn.reshape(pair.shape[:-1])
+
+
+def _other_orders(parties: Parties, own: Training) -> list[list[float]]:
+    a = parties.a
+    made = []
+    for seed in range(1, ORDERS + 1):
+        order = data_order(parties.inputs.count, own.steps, parties.seed + 1000 * seed)
+        training = dataclasses.replace(own, order=order)
+        made.append(a.side.train(a.settings, parties.inputs, training))
+    return made
+
+
+def _early(
+    parties: Parties, losses: dict[str, list[float]], allowed: list[float], notes: list[str]
+) -> list[Check]:
+    a, b = (_relative(losses[party.name], losses["T"]) for party in parties.sides)
+    judged = [step for step, limit in enumerate(allowed) if math.isfinite(limit)]
+    if len(judged) < len(allowed):
+        notes.append(
+            f"from step {len(judged)} on the emulated run is more than {CEILING:g} off the truth: only "
+            "the band judges there"
+        )
+    if not judged:
+        return []
+    source = f"{parties.profile.loss.source}; {MARGIN:g} × the noise of the emulated run: {_PROVE}"
+    worst = max(judged, key=lambda step: _badness(max(a[step], b[step]), allowed[step]))
+    return [
+        Check(name, a[step], b[step], allowed[step], max(a[step], b[step]) <= allowed[step], source)
+        for name, step in (
+            ("loss of step 0, relative to the truth", 0),
+            (f"loss of step {worst}, the worst of {len(judged)} steps", worst),
+        )
+    ]
+
+
+def _badness(value: float, limit: float) -> float:
+    return value / limit
+
+
+def _band(
+    parties: Parties,
+    losses: dict[str, list[float]],
+    seeds: list[list[float]],
+    allowed: list[float],
+    window: int,
+) -> tuple[Check, list[tuple[str, Sequence[float]]]]:
+    runs = np.array([trailing(one, window) for one in (losses["A"], *seeds)])
+    b = np.array(trailing(losses["B"], window))
+    low, high = runs.min(axis=0), runs.max(axis=0)
+    # Where orders make no difference (frozen weights), rounding does.
+    noise = [limit if math.isfinite(limit) else CEILING for limit in allowed]
+    width = np.maximum(high - low, np.array(noise) * np.abs(runs[0]))
+    distance = np.abs(b - runs[0])
+    with np.errstate(all="ignore"):
+        apart = np.where(distance == 0, 0.0, np.nan_to_num(distance / width, nan=math.inf))
+    judged = apart[window - 1 :]
+    worst = int(judged.argmax()) + window - 1
+    value = float(apart[worst])
+    limit = parties.profile.band.value
+    check = Check(
+        "distance of the loss curves over the spread of seeds",
+        None,
+        value,
+        limit,
+        value <= limit,
+        parties.profile.band.source,
+        note=f"at step {worst}: {b[worst]:.6g} and {runs[0][worst]:.6g}, seeds {low[worst]:.6g} to "
+        f"{high[worst]:.6g}",
+    )
+    return check, [
+        ("A", runs[0].tolist()),
+        ("B", b.tolist()),
+        ("band low", low.tolist()),
+        ("band high", high.tolist()),
+    ]
+
+
+def trailing(losses: Sequence[float], window: int) -> list[float]:
+    """The mean of the last losses at each step: of `window`, or of all that there are yet."""
+    return [
+        math.fsum(losses[max(0, step + 1 - window) : step + 1]) / min(window, step + 1)
+        for step in range(len(losses))
+    ]
+
+
+def _relative(losses: Sequence[float], truth: Sequence[float]) -> list[float]:
+    """|l - t| / |t|; infinite where a loss is not finite and the truth's is."""
+    made = []
+    for one, exact in zip(losses, truth, strict=True):
+        if one == exact:
+            made.append(0.0)
+        elif math.isfinite(one) and math.isfinite(exact):
+            made.append(abs(one - exact) / abs(exact) if exact else math.inf)
+        else:
+            made.append(math.inf)
+    return made
