@@ -61,6 +61,7 @@ class LayerVerdict(StrEnum):
     )
     UNFED = "not fed"  # its inputs have no partner: only its accumulated error is known
     ALONE = "no partner"  # not in both models
+    UNDEFINED = "undefined"  # the truth itself is NaN somewhere; what can be compared matches
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class State(StrEnum):
 _STATES = {
     LayerVerdict.CARRIED: State.CARRIED,
     LayerVerdict.UNFED: State.UNFED,
+    LayerVerdict.UNDEFINED: State.UNFED,
     LayerVerdict.ALONE: State.ALONE,
     LayerVerdict.MATCH: State.MATCH,
 } | dict.fromkeys(PARTING, State.PARTS)
