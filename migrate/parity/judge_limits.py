@@ -1,0 +1,102 @@
+"""When an error breaches: the limits of a profile, against what the emulation does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from migrate.parity.bootstrap import ratio
+from migrate.parity.kinds import Operation
+from migrate.parity.metrics import Measurement
+from migrate.parity.profiles import Profile
+from migrate.parity.results import Errors, Ratio
+
+# Share of integers that may differ: positions of a maximum, where two are nearly equal.
+_NEAR_TIES = 0.01
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was measured of one tensor, and what is said of it.
+
+    Attributes:
+        errors: of the side.
+        emulated: of E on the same tensor.
+        ratio: ρ; None without E.
+        limit: of relative L2.
+        breach: whether it is too much.
+    """
+
+    errors: Errors
+    emulated: Errors | None
+    ratio: Ratio | None
+    limit: float
+    breach: bool
+
+    @property
+    def severity(self) -> tuple[bool, float]:
+        """The larger, the more it has to be shown."""
+        return self.breach, self.errors.relative_l2 / self.limit if self.limit else 0.0
+
+
+def finding(
+    measured: Measurement,
+    emulated: Measurement | None,
+    profile: Profile,
+    limit: float,
+    *,
+    operation: Operation | None,
+    integers: bool,
+) -> Finding:
+    """Judge one tensor.
+
+    It breaches if the side has NaN or infinities that neither truth nor emulation has; if its relative L2
+    error exceeds the limit and the lower 95 % bound of ρ exceeds ρ's limit; or if its largest error exceeds
+    6 · limit · √(2 ln n) of the truth's RMS, the limit times the largest element, and 4 times the emulation's
+    largest. Without an emulation the absolute limits decide alone; with a strict profile each decides alone.
+
+    Args:
+        measured, emulated: of the side and of E.
+        profile: the limits.
+        limit: of relative L2.
+        operation: the layer's class where the error is local; None: accumulated.
+        integers: whether the tensor holds integers or bools: equal or not, but for near ties.
+    """
+    errors = measured.errors()
+    base = None if emulated is None else emulated.errors()
+    if operation is Operation.COMPOSITE and base is not None:
+        # No contraction among what it computes itself, if the emulation shows none.
+        plain = profile.operations[Operation.ELEMENTWISE].value
+        limit = min(limit, plain) if base.relative_l2 <= plain else limit
+    rho = None if base is None else ratio(errors.per_input, base.per_input, floor=profile.floor)
+    if integers:
+        allowed = max(_NEAR_TIES, 2 * base.relative_l2**2 if base else 0.0)
+        return Finding(errors, base, rho, allowed**0.5, errors.relative_l2**2 > allowed)
+    worse = rho is None or rho.low > profile.ratio.value
+    peak = max(profile.peak_limit(limit, errors.elements), limit * measured.crest)
+    peaks = errors.max_over_rms > peak and (
+        base is None or profile.strict or errors.max_over_rms > 4 * base.max_over_rms
+    )
+    over = errors.relative_l2 > limit
+    if profile.strict:
+        breach = over or peaks or _strictly(errors, base, rho, profile, operation)
+    else:
+        breach = (over and worse) or peaks
+    if errors.not_finite:
+        breach = base is None or errors.not_finite > base.not_finite
+    return Finding(errors, base, rho, limit, breach)
+
+
+def _strictly(
+    errors: Errors,
+    base: Errors | None,
+    rho: Ratio | None,
+    profile: Profile,
+    operation: Operation | None,
+) -> bool:
+    """What only a strict profile minds: ρ alone, and units in the last place."""
+    if rho is not None and rho.low > profile.ratio.value and operation is not Operation.MOVEMENT:
+        return True
+    if errors.ulps is None or operation is not Operation.ELEMENTWISE:
+        return False
+    emulated = 0.0 if base is None or base.ulps is None else base.ulps
+    return errors.ulps > max(profile.ulps.value, 2 * emulated)
