@@ -1,1 +1,1 @@
-"""Reports as HTML: one file each, without scripts, nothing loaded from elsewhere."""
+"""Reports as HTML: one file each, nothing loaded from elsewhere, readable without scripts."""

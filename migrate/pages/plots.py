@@ -25,14 +25,19 @@ class Plot:
 
 
 @contextlib.contextmanager
-def plot(x: str, y: str) -> Iterator[Plot]:
-    """Yield a plot with these labels of its axes; its SVG is there when the block ends."""
+def plot(x: str, y: str, height: float = 2.6) -> Iterator[Plot]:
+    """Yield a plot with these labels of its axes; its SVG is there when the block ends.
+
+    Args:
+        x, y: the labels.
+        height: in inches, of a width of 9.
+    """
     import matplotlib
     from matplotlib.figure import Figure  # not pyplot: no state, no display
 
     # Equal plots are equal texts: the ids in them are not drawn by chance.
     with matplotlib.rc_context({"svg.hashsalt": "migrate"}):
-        figure = Figure(figsize=(9, 2.6), layout="constrained")
+        figure = Figure(figsize=(9, height), layout="constrained")
         drawn = Plot(figure.add_subplot())
         yield drawn
         drawn.axes.set_xlabel(x)
@@ -40,7 +45,7 @@ def plot(x: str, y: str) -> Iterator[Plot]:
         drawn.axes.spines[["top", "right"]].set_visible(False)
         # Above the plot: no curve runs behind it.
         drawn.axes.legend(
-            frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1), fontsize="small"
+            frameon=False, ncols=6, loc="lower right", bbox_to_anchor=(1, 1), fontsize="small"
         )
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})

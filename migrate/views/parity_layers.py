@@ -105,11 +105,7 @@ class _Drawing:
             return _title(node, node.state, words.many(len(node.layers), "layer"))
         assert node.layer is not None
         self._shown += 1
-        first = self._parity.first
-        is_first = first is not None and (first.name, first.order) == (
-            node.layer.name,
-            node.layer.order,
-        )
+        is_first = words.is_first(self._parity, node.layer)
         title = _title(node, State.PARTS, node.layer.verdict.value)
         if is_first:
             title.append("  first", "bold red")
@@ -201,7 +197,7 @@ def _figures(layer: LayerResult) -> Table:
             words.ratio(side.ratio),
             *((words.figure(None if main is None else main.ulps),) if ulps else ()),
         )
-    local, accumulated = layer.emulated
+    accumulated, local = layer.emulated
     if (local, accumulated) != (None, None):
         table.add_row("emulated", words.size(local), words.size(accumulated))
     table.add_row("limit", words.size(layer.local_limit), words.size(layer.accumulated_limit))

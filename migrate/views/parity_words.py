@@ -86,6 +86,12 @@ def two(layer: LayerResult) -> Iterator[tuple[str, Side]]:
         yield "B", layer.b
 
 
+def is_first(parity: Parity, layer: LayerResult) -> bool:
+    """Whether it is the first layer that parts."""
+    first = parity.first
+    return first is not None and (first.name, first.order) == (layer.name, layer.order)
+
+
 def layer_name(name: str) -> str:
     """The name of a layer; that of the model itself is empty."""
     return name or "the model itself"

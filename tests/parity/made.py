@@ -127,7 +127,7 @@ def layers(
                 depth=depth,
                 a=_side(name, "torch", local_a if truth else None, grown if truth else None, True),
                 b=_side(name, "flax", local_b, math.hypot(grown, carried), truth),
-                emulated=(floor * 0.9, grown * 0.9) if truth else (None, None),
+                emulated=(grown * 0.9, floor * 0.9) if truth else (None, None),
                 local_limit=LOCAL_LIMIT,
                 accumulated_limit=limit,
                 verdict=LayerVerdict.B_PARTS
