@@ -1,0 +1,162 @@
+"""K steps of training: losses against float64's, and against the spread of seeds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from migrate.parity.alignment import TensorPair
+from migrate.parity.errors import ParityError
+from migrate.parity.inputs import InputSet
+from migrate.parity.results import Check, Section
+from migrate.parity.sides.runner import Training
+from migrate.parity.sides.settings import Settings
+from migrate.parity.sides.side import Side
+from migrate.parity.tasks.party import Parties
+from migrate.parity.tasks.training import (
+    TrainingOptions,
+    compare_training,
+    data_order,
+    trailing,
+)
+from tests.parity.tasks.parties_made import (
+    Mlp,
+    Words,
+    parties,
+    seeded,
+    tokens,
+    vectors,
+)
+
+
+def rows(section: Section) -> dict[str, Check]:
+    return {check.name.split(",")[0].split(" of step")[0]: check for check in section.checks}
+
+
+def test_every_epoch_has_every_input_once() -> None:
+    order = data_order(4, 10, 0)
+    assert [sorted(order[:4]), sorted(order[4:8]), len(order)] == [[0, 1, 2, 3], [0, 1, 2, 3], 10]
+    assert order != data_order(4, 10, 1)
+
+
+def test_trailing_means() -> None:
+    assert trailing([1.0, 3.0, 5.0, 9.0], 2) == [1.0, 2.0, 4.0, 7.0]
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
+def test_the_same_model_trains_alike(optimizer: str, tmp_path: Path) -> None:
+    made = parties(seeded(Mlp), seeded(Mlp), vectors(tmp_path), tmp_path)
+    section = compare_training(made, TrainingOptions(optimizer=optimizer, learning_rate=1e-2))
+    assert section.passed, section.checks
+    assert len(section.checks) == 3
+    curves = dict(section.curves)
+    assert set(curves) == {"A", "B", "band low", "band high", "A, each step", "B, each step"}
+    assert {len(curve) for curve in curves.values()} == {20}
+    assert curves["A, each step"][-1] < curves["A, each step"][0]
+    band = zip(curves["band low"], curves["A"], curves["band high"], strict=True)
+    assert all(low <= a <= high for low, a, high in band)
+    # The orders of the data do make a difference, or the band could not be judged by.
+    assert any(
+        low < high for low, high in zip(curves["band low"], curves["band high"], strict=True)
+    )
+
+
+class Other(Side):
+    """A side that trains with other settings than it is asked for."""
+
+    def __init__(self, side: Side, **changes: object) -> None:
+        self._side, self._changes = side, changes
+
+    def ask(self, request: dict[str, object]) -> object:
+        return self._side.ask(request)
+
+    def train(self, settings: Settings, inputs: InputSet, training: Training) -> list[float]:
+        changed = dataclasses.replace(training, **self._changes)  # type: ignore[arg-type]
+        return self._side.train(settings, inputs, changed)
+
+
+def with_b(made: Parties, **changes: object) -> Parties:
+    side = Other(made.b.side, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(made, b=dataclasses.replace(made.b, side=side))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"learning_rate": 1.01e-2}, {"optimizer": "adam"}, {"optimizer": "sgd"}],
+    ids=["rate 1 % more", "no weight decay", "sgd"],
+)
+def test_another_optimizer_is_found(changes: dict[str, object], tmp_path: Path) -> None:
+    made = parties(seeded(Mlp), seeded(Mlp), vectors(tmp_path), tmp_path)
+    section = compare_training(with_b(made, **changes), TrainingOptions(learning_rate=1e-2))
+    step, worst, *_ = section.checks
+    assert step.passed  # the first loss is that of the same weights
+    assert not worst.passed
+
+
+def test_what_trains_otherwise_leaves_the_band(tmp_path: Path) -> None:
+    made = parties(seeded(Mlp), seeded(Mlp), vectors(tmp_path), tmp_path)
+    section = compare_training(with_b(made, learning_rate=0.0), TrainingOptions(learning_rate=1e-2))
+    assert not rows(section)["distance of the loss curves over the spread of seeds"].passed
+
+
+def test_a_loss_that_is_not_a_number_fails(tmp_path: Path) -> None:
+    made = parties(seeded(Mlp), seeded(Mlp), vectors(tmp_path, 2), tmp_path)
+    section = compare_training(
+        with_b(made, learning_rate=1e30), TrainingOptions(steps=4, learning_rate=1e-2)
+    )
+    assert not section.passed
+    assert all(
+        check.passed is (check.name.startswith("loss of step 0")) for check in section.checks
+    )
+
+
+def test_logits_train_on_classes(tmp_path: Path) -> None:
+    made = parties(seeded(Words), seeded(Words), tokens(tmp_path), tmp_path)
+    section = compare_training(made, TrainingOptions(steps=6))
+    assert section.passed
+    assert "cross_entropy of output logits" in section.notes[0]
+    assert dict(section.curves)["A, each step"][0] == pytest.approx(math.log(50), rel=0.1)
+
+
+class Image(nn.Module):
+    """Its output has channels first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x)
+
+
+class LastImage(Image):
+    """The same with channels last."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x).permute(0, 2, 3, 1)
+
+
+def test_targets_lie_as_the_sides_outputs_do(tmp_path: Path) -> None:
+    from migrate.parity.inputs_spec import make_inputs
+
+    inputs = make_inputs(["x=float32[2,3,6,6]"], 3, 0, tmp_path / "inputs")
+    turned = (TensorPair("", "", (0, 2, 3, 1)),)
+    made = parties(seeded(Image), seeded(LastImage), inputs, tmp_path, b_outputs=turned)
+    assert compare_training(made, TrainingOptions(steps=6)).passed
+    with pytest.raises(ParityError, match="last axis"):
+        compare_training(made, TrainingOptions(steps=6, loss="cross_entropy"))
+    with pytest.raises(ParityError, match="no floating output words"):
+        compare_training(made, TrainingOptions(output="words"))
+
+
+def test_one_input_has_no_band(tmp_path: Path) -> None:
+    made = parties(seeded(Mlp), seeded(Mlp), vectors(tmp_path, 1), tmp_path, emulated=False)
+    section = compare_training(made, TrainingOptions(steps=3))
+    assert section.passed
+    assert len(section.checks) == 2
+    assert "no spread of seeds" in section.notes[-1]
