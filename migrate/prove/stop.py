@@ -14,9 +14,10 @@ import os
 import time
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 # Ranks that wait for one that never comes (it had less data) leave after this time.
 _PATIENCE_SECONDS = 60.0
@@ -47,7 +48,10 @@ class StepLimit:
             self._hear_of_optimizers()
 
     def _hear_of_optimizers(self) -> None:
-        kind: Any = torch.optim.Optimizer
+        # Not at the top: the parent of a run asks only which ranks have stopped, and may lack torch.
+        from torch.optim import Optimizer
+
+        kind: Any = Optimizer
         made, counts = kind.__init__, self._made
 
         @functools.wraps(made)
