@@ -9,10 +9,8 @@ sums, softmax, normalization.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,32 +19,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from migrate.parity.emulate.seen import Emulation
 from migrate.parity.emulate.torch_opaque import has_products_inside
 from migrate.parity.emulate.torch_products import PRODUCTS
-from migrate.parity.sides.settings import PRECISIONS, Precision
+from migrate.parity.sides.settings import Precision
 
 _IMPLICIT = "CompositeImplicitAutograd"
 _EXPLICIT = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 _KNOWN = ("aten", "prim", "prims")
-
-
-@dataclass
-class Emulation:
-    """What an emulation did; it fills while the context is open.
-
-    Attributes:
-        precision: in which products were computed.
-        emulated: operation → how often it was computed in passes.
-        vector_unit: operation → how often it was left in float32, as a TPU computes it so
-            (`passes.dot_on_vector_unit`).
-        unhandled: operations that compute products of float32, or may (custom operators), and were run as
-            they are. Where this is not empty the result is not what a TPU gives.
-    """
-
-    precision: Precision
-    emulated: Counter[str] = field(default_factory=Counter)
-    vector_unit: Counter[str] = field(default_factory=Counter)
-    unhandled: set[str] = field(default_factory=set)
 
 
 @contextmanager
@@ -59,8 +39,6 @@ def emulated(precision: Precision) -> Iterator[Emulation]:
     Raises:
         ValueError: no such precision.
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f"{precision!r} is no precision: {', '.join(PRECISIONS)}")
     seen = Emulation(precision)
     with _no_fused_kernels(), _Einsum(), _Products(seen):
         yield seen
