@@ -12,8 +12,9 @@ bias before a normalisation, a key's bias) is measured against that norm.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,10 +85,8 @@ class Found:
         """All parameters together."""
         made = Distance()
         parameters = [one for name, one in self.distances.items() if name.startswith("weights/")]
-        for column in zip(*(one.errors for one in parameters), strict=True):
-            made.errors.append(math.fsum(column))
-        for column in zip(*(one.sizes for one in parameters), strict=True):
-            made.sizes.append(math.fsum(column))
+        made.errors = _columns(one.errors for one in parameters)
+        made.sizes = _columns(one.sizes for one in parameters)
         made.not_finite = sum(one.not_finite for one in parameters)
         return made
 
@@ -177,7 +176,9 @@ def _compare(
         for name, truth, part in beside(
             mine.get_tensor(key), lambda name: exact.get_tensor(f"weights/{name}")
         ):
-            found.distances.setdefault(f"weights/{name}", Distance()).add(number, truth, part)
+            distance = found.distances.get(f"weights/{name}", Distance())
+            distance.add(number, truth, part)
+            found.distances[f"weights/{name}"] = distance
     except ValueError as error:
         found.misshapen[key] = str(error)
 
@@ -191,10 +192,12 @@ def _inputs(found: Found, party: Party, number: int, mine: Any, exact: Any) -> N
             found.missing.add(key)
     for key in sorted(known & have):
         truth, array = exact.get_tensor(key), mine.get_tensor(key)
-        if key.removeprefix("inputs/") in party.settings.transposed and truth.shape != array.shape:
+        if key.removeprefix("inputs/") in party.settings.transposed:
             truth = np.moveaxis(truth, 1, -1)
         try:
-            found.distances.setdefault(key, Distance()).add(number, truth, array)
+            distance = found.distances.get(key, Distance())
+            distance.add(number, truth, array)
+            found.distances[key] = distance
         except ValueError as error:
             found.misshapen[key] = str(error)
 
@@ -291,6 +294,10 @@ def _notes(parties: Parties, found: dict[str, Found]) -> tuple[str, ...]:
 def _shown(name: str) -> str:
     kind, _, rest = name.partition("/")
     return f"gradient {rest}" if kind == "weights" else f"gradient of input {rest}"
+
+
+def _columns(rows: Iterable[list[float]]) -> list[float]:
+    return [math.fsum(column) for column in itertools.zip_longest(*rows, fillvalue=0.0)]
 
 
 def _over(error: float, size: float) -> float:

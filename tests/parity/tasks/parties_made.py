@@ -50,6 +50,17 @@ class Words(nn.Module):
         return {"logits": self.head(torch.relu(self.inner(seen / counts)))}
 
 
+class Image(nn.Module):
+    """Its output has channels first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x)
+
+
 def seeded(kind: type[nn.Module]) -> nn.Module:
     torch.manual_seed(0)
     return kind()

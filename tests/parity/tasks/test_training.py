@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from migrate.parity.alignment import TensorPair
 from migrate.parity.errors import ParityError
@@ -25,6 +24,7 @@ from migrate.parity.tasks.training import (
     trailing,
 )
 from tests.parity.tasks.parties_made import (
+    Image,
     Mlp,
     Words,
     parties,
@@ -121,17 +121,6 @@ def test_logits_train_on_classes(tmp_path: Path) -> None:
     assert section.passed
     assert "cross_entropy of output logits" in section.notes[0]
     assert dict(section.curves)["A, each step"][0] == pytest.approx(math.log(50), rel=0.1)
-
-
-class Image(nn.Module):
-    """Its output has channels first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.conv(x)
 
 
 class LastImage(Image):
