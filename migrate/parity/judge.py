@@ -16,7 +16,7 @@ import numpy as np
 
 from migrate.parity.dump import Dump
 from migrate.parity.judge_limits import Finding, finding
-from migrate.parity.judge_probes import Calls, Judged, Place, Probe, Probes
+from migrate.parity.judge_probes import Calls, Judged, Place, Probe, Probes, lie_as
 from migrate.parity.kinds import Operation, operation
 from migrate.parity.metrics import Measurement
 from migrate.parity.profiles import Profile
@@ -194,11 +194,8 @@ class _Judge:
         found: dict[Place, tuple[Measurement, bool]],
     ) -> None:
         mine = self._probes[slot].dump.tensor(probe.mine)
-        try:
-            lying = probe.pair.as_mine(truth)
-            if lying.shape != mine.shape:
-                lying = lying.reshape(mine.shape)
-        except ValueError:
+        lying = lie_as(probe.pair, truth, mine.shape)
+        if lying is None:
             self._notes.append(
                 f"{slot.side}: {probe.place.layer}: {mine.shape} does not fit the truth's "
                 f"{truth.shape} on input {probe.input}; it is not compared there"

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from migrate.parity.alignment import Alignment, Pair, TensorPair
 from migrate.parity.dump import Call, Dump, TensorRef
@@ -176,3 +179,22 @@ class Probes:
 
 def _by_path(refs: tuple[TensorRef, ...]) -> dict[str, TensorRef]:
     return {ref.path: ref for ref in refs}
+
+
+def lie_as(
+    pair: TensorPair, truth: np.ndarray[Any, Any], shape: tuple[int, ...]
+) -> np.ndarray[Any, Any] | None:
+    """The truth's array as a side's of this shape lies; None: it cannot.
+
+    The pair was found on the first input; others may be longer.
+    """
+    try:
+        lying: np.ndarray[Any, Any] = pair.as_mine(truth)
+    except ValueError:
+        if pair.split is not None:
+            return None
+        lying = truth if pair.axes is None else truth.transpose(pair.axes)
+    if lying.shape == shape:
+        return lying
+    same = pair.shape is not None and lying.size == int(np.prod(shape))
+    return lying.reshape(shape) if same else None
