@@ -111,7 +111,7 @@ def test_a_transposed_kernel_has_another_gradient(tmp_path: Path) -> None:
         dataclasses.replace(made, b=dataclasses.replace(made.b, weights=wrong))
     )
     (bad,) = [check for check in section.checks if not check.passed]
-    assert bad.name == "params/head/kernel of B"
+    assert bad.name == "gradient params/head/kernel of B"
     assert "shape" in bad.note
 
 
