@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 from migrate.parity.dump import DumpWriter
 from migrate.parity.inputs import InputSet
 from migrate.parity.sides.runner import Forced, Runner
 from migrate.parity.sides.settings import Settings
+
+INPUTS = "inputs"
 
 
 def capture_into(
@@ -19,8 +23,22 @@ def capture_into(
     layers: bool = True,
     forced: Forced | None = None,
 ) -> float:
-    """Write a complete dump of a run; give the seconds of its plain passes (`Runner.capture`)."""
+    """Write a complete dump of a run; give the seconds of its plain passes (`Runner.capture`).
+
+    The inputs lie beside it, in `inputs`, so that another side can be compared with it later.
+    """
     writer = DumpWriter(folder, runner.facts(settings), inputs.count)
     seconds = runner.capture(settings, inputs, writer, layers=layers, forced=forced)
+    shutil.copytree(inputs.folder, folder / INPUTS, copy_function=_link, dirs_exist_ok=True)
     writer.close()
     return seconds
+
+
+def _link(source: str, target: str) -> None:
+    """A second name where the file system has them: several dumps are of the same inputs."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return
+    except OSError:
+        shutil.copy2(source, target)

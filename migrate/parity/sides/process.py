@@ -33,11 +33,15 @@ _LEAVING_SECONDS = 5.0
 
 
 class Turns:
-    """Which side may run: all where there is no TPU, one at a time where they share one."""
+    """Which side may run: all where there is no TPU, one at a time where they share one.
+
+    Attributes:
+        shared: whether they share one.
+    """
 
     def __init__(self) -> None:
         self._sides: list[SideProcess] = []
-        self._shared = tpu_present()
+        self.shared = tpu_present()
 
     def join(self, side: SideProcess) -> None:
         """Take part."""
@@ -45,7 +49,7 @@ class Turns:
 
     def take(self, side: SideProcess) -> None:
         """End the processes of the others if they hold what this one needs."""
-        if self._shared:
+        if self.shared:
             for other in self._sides:
                 if other is not side:
                     other.rest()
