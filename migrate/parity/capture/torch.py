@@ -184,16 +184,16 @@ class Hooks:
             if name not in self._met:
                 parent = self._stack[-1].name if self._stack else None
                 self._met[name] = parent, frames.caller()
-            running = _Running(name, number, [])
             given = call_leaves(args, kwargs)
+            # As they were given: what the caller computed shows nowhere else (`Forced`).
+            taken = [self.store.snapshot(path, tensor) for path, tensor in given]
+            running = _Running(name, number, taken)
             if self._forcing is not None:
                 new = self._forcing.feed(name, number, self._input, given)
                 args, kwargs = replaced(args, new), replaced(kwargs, new)
                 running.fed = [
                     (tensor, new[path], new[path]._version) for path, tensor in given if path in new
                 ]
-                given = [(path, new.get(path, tensor)) for path, tensor in given]
-            running.arguments = [self.store.snapshot(path, tensor) for path, tensor in given]
             self._stack.append(running)
             return args, kwargs
 

@@ -8,6 +8,7 @@ from typing import Any
 from migrate.parity.alignment import Pair, TensorPair
 from migrate.parity.capture.torch_tree import to_tensor
 from migrate.parity.dump import Call, Dump, TensorRef
+from migrate.parity.judge_probes import lie_as
 from migrate.parity.sides.runner import Forced
 
 
@@ -68,15 +69,22 @@ class Forcing:
             ref, like = by_path.get(pair.truth), mine.get(pair.mine)
             if ref is None or like is None:
                 continue
-            one = (id(like), ref.file, ref.key, pair.axes, pair.shape)
+            one = (id(like), ref.file, ref.key, pair.axes, pair.shape, pair.split)
             try:
                 if one not in same:
-                    same[one] = to_tensor(pair.as_mine(self._truth.tensor(ref)), like)
+                    same[one] = self._tensor(pair, ref, like)
                 new[pair.mine] = same[one]
             except ValueError as error:
                 self._misfit(layer, pair, str(error))
                 return {}
         return new
+
+    def _tensor(self, pair: TensorPair, ref: TensorRef, like: Any) -> Any:
+        truth = self._truth.tensor(ref)
+        lying = lie_as(pair, truth, tuple(like.shape))
+        if lying is None:
+            raise ValueError(f"shape {list(truth.shape)} instead of {list(like.shape)}")
+        return to_tensor(lying, like)
 
     def _misfit(self, layer: str, pair: TensorPair, why: str) -> None:
         note = f"{layer or 'the model'}: the truth's {pair.truth or 'output'} does not fit ({why})"

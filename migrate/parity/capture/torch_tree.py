@@ -102,6 +102,8 @@ def to_numpy(tensor: Any) -> Array:
 def to_tensor(array: Array, like: Any) -> Any:
     """The values as a tensor of the dtype and on the device of another; of its own memory.
 
+    What that dtype cannot hold (a mask's most negative float64) becomes its largest, not an infinity.
+
     Raises:
         ValueError: the shapes differ, or one has integers and the other real numbers.
     """
@@ -114,7 +116,17 @@ def to_tensor(array: Array, like: Any) -> Any:
         raise ValueError(f"shape {list(tensor.shape)} instead of {list(like.shape)}")
     if _number(tensor) != _number(like):
         raise ValueError(f"{tensor.dtype} instead of {like.dtype}")
-    return tensor.to(like.dtype).to(like.device)
+    return _narrowed(tensor, like.dtype).to(like.device)
+
+
+def _narrowed(tensor: Any, dtype: torch.dtype) -> Any:
+    if not (tensor.is_floating_point() and dtype.is_floating_point):
+        return tensor.to(dtype)
+    most = torch.finfo(dtype).max
+    if torch.finfo(tensor.dtype).max <= most:
+        return tensor.to(dtype)
+    clamped = tensor.clamp(-most, most)
+    return torch.where(tensor.isinf(), tensor, clamped).to(dtype)
 
 
 def _number(tensor: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import nn
 
 from migrate.parity.errors import InputsError, ParityError
 from migrate.parity.inputs import InputSet, write_inputs
+from migrate.parity.inputs_drawn import DISTRIBUTIONS
 from migrate.parity.sides import torch_call, torch_variant
 from migrate.parity.sides.settings import Settings
 from migrate.parity.sides.torch_call import Array
@@ -124,21 +125,9 @@ def _tokens(
     return ids.astype(np.int64), f"{how} of {vocabulary}"
 
 
-_REAL: tuple[tuple[str, Callable[[Generator, tuple[int, ...]], Array]], ...] = (
-    ("normal", lambda r, s: r.standard_normal(s)),
-    ("uniform in [-1, 1]", lambda r, s: r.uniform(-1, 1, s)),
-    ("normal times 10", lambda r, s: 10 * r.standard_normal(s)),
-    ("normal, half of it zeros", lambda r, s: r.standard_normal(s) * (r.random(s) < 0.5)),
-    ("constant rows", lambda r, s: np.broadcast_to(r.standard_normal((*s[:-1], 1)), s)),
-    ("positive", lambda r, s: r.exponential(1.0, s)),
-    ("normal times 0.1", lambda r, s: 0.1 * r.standard_normal(s)),
-    ("heavy-tailed", lambda r, s: r.standard_t(3, s)),
-)
-
-
 def _real(shape: tuple[int, ...], random: Generator, number: int) -> tuple[Array, str]:
-    how, make = _REAL[number % len(_REAL)]
-    return np.ascontiguousarray(make(random, shape)).astype(np.float32), how
+    how, make = DISTRIBUTIONS[number % len(DISTRIBUTIONS)]
+    return make(random, shape).astype(np.float32), how
 
 
 def _plain(name: str, shape: tuple[int, ...], tokens: int, random: Generator, number: int) -> Made:

@@ -119,8 +119,8 @@ class TorchRunner:
                     differs = max(differs, _difference(plain, hooked))
         if layers or forced is not None:
             hooks.declare(writer)
-        for note in _notes(model, hooks, forcing, differs, settings):
-            writer.note(note)
+            for note in _notes(model, hooks, forcing, differs, settings):
+                writer.note(note)
         return seconds
 
     def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:

@@ -127,7 +127,16 @@ def _tie(model: nn.Module, tied: list[list[str]]) -> None:
 
 @contextlib.contextmanager
 def running(where: torch.device, settings: Settings) -> Iterator[None]:
-    """The model runs in here as the settings want it; what is global is put back."""
+    """The model runs in here as the settings want it; what is global is put back.
+
+    Raises:
+        ParityError: a compiled model, whose precision cannot be emulated.
+    """
+    if settings.compiled and is_emulated(where, settings):
+        raise ParityError(
+            f"the precision {settings.precision} cannot be emulated inside torch.compile",
+            "leave the compilation or the precision out",
+        )
     torch.manual_seed(settings.seed)
     with contextlib.ExitStack() as stack:
         if settings.dtype == "float64":
