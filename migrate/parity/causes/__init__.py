@@ -1,0 +1,48 @@
+"""Why a layer parts: variants of the truth's layer are tried until one gives what the side gives.
+
+One file a cause; a file put here is tried, nothing else names it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from migrate.parity.causes.frame.context import Context
+from migrate.parity.results import Cause
+from migrate.units import classes_in
+
+if TYPE_CHECKING:
+    from migrate.parity.causes.frame.pattern import Pattern
+
+__all__ = ["Context", "all_patterns", "explain"]
+
+
+@cache
+def all_patterns() -> tuple[Pattern, ...]:
+    """Return an instance of every pattern, the simplest first.
+
+    Raises:
+        TypeError: two patterns have the same name.
+    """
+    from migrate.parity.causes.frame.pattern import Pattern
+
+    found = [value() for value in classes_in(__name__, __path__) if issubclass(value, Pattern)]
+    names = [pattern.name for pattern in found]
+    if len(set(names)) < len(names):
+        raise TypeError(f"two causes share a name: {sorted(names)}")
+    return tuple(sorted(found, key=lambda pattern: (pattern.rank, pattern.name)))
+
+
+def explain(model: Any, context: Context, seconds: float = 20.0) -> tuple[Cause, ...]:
+    """Why the layer parts, the most reliable first; empty if that is unknown.
+
+    Args:
+        model: the truth's torch module, in float64 on the CPU, in evaluation mode. It is put back as it
+            was.
+        context: what is known of the layer.
+        seconds: no further variant is tried after that.
+    """
+    from migrate.parity.causes.frame.explain import explained
+
+    return explained(model, context, all_patterns(), seconds)

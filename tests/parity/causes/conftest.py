@@ -1,0 +1,114 @@
+"""A module and its twin, captured as the comparison does it, in this process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from migrate.parity.alignment import Alignment, Pair, TensorPair
+from migrate.parity.causes import Context, explain
+from migrate.parity.causes.frame.look import relative
+from migrate.parity.causes.frame.pattern import Example
+from migrate.parity.dump import Dump
+from migrate.parity.inputs import write_inputs
+from migrate.parity.results import Cause
+from migrate.parity.sides.capture import capture_into
+from migrate.parity.sides.runner import Forced
+from migrate.parity.sides.settings import TRUTH, Settings
+from migrate.parity.sides.torch_runner import TorchRunner
+
+INPUTS = 3
+
+
+def _same_model(truth: Dump, mine: Dump) -> Alignment:
+    """Pair layers by their names, and their tensors by paths and shapes."""
+    theirs = {(call.layer, call.number, call.input): call for call in truth.calls}
+    pairs: dict[str, Pair] = {}
+    for call in mine.calls:
+        same = theirs.get((call.layer, call.number, call.input))
+        if same is None:
+            continue
+        parts = []
+        for part in ("arguments", "outputs"):
+            shapes = {ref.path: ref.shape for ref in getattr(same, part)}
+            refs = getattr(call, part)
+            parts.append(
+                tuple(TensorPair(r.path, r.path) for r in refs if shapes.get(r.path) == r.shape)
+            )
+        pairs[call.layer] = Pair(call.layer, call.layer, "same model", None, None, *parts)
+    whole = tuple(TensorPair(ref.path, ref.path) for ref in truth.outputs[0])
+    return Alignment(tuple(pairs.values()), whole)
+
+
+class Compared:
+    """An example that was captured.
+
+    Attributes:
+        model: the truth in float64.
+        context: what `explain` is told.
+        difference: relative L2 of the outputs as the twin runs.
+    """
+
+    def __init__(
+        self, example: Example, folder: Path, *, clean: bool, dtype: str, seed: int
+    ) -> None:
+        torch.manual_seed(seed)
+        truth = example.truth().double().eval()
+        made = [example.inputs() for _ in range(INPUTS)]
+        arrays = [{str(n): tensor.numpy() for n, tensor in enumerate(one)} for one in made]
+        inputs = write_inputs(folder / "inputs", arrays)
+        twin = copy.deepcopy(truth)
+        twin = twin if clean else example.faulty(twin)
+        settings = Settings(dtype=dtype)
+        runner = TorchRunner(truth, "torch", "truth")
+        side = TorchRunner(twin, "torch", "twin")
+        capture_into(runner, TRUTH, inputs, folder / "truth")
+        capture_into(side, settings, inputs, folder / "side")
+        t, mine = Dump(folder / "truth"), Dump(folder / "side")
+        alignment = _same_model(t, mine)
+        forced = Forced(folder / "truth", alignment)
+        capture_into(side, settings, inputs, folder / "local", forced=forced)
+        self.model: nn.Module = truth
+        self.context = Context(
+            layer=example.layer,
+            number=0,
+            truth=t,
+            local=Dump(folder / "local"),
+            accumulated=mine,
+            alignment=alignment,
+            side_layer=example.layer,
+            settings=mine.layers[example.layer].settings if example.layer in mine.layers else {},
+            truth_settings=t.layers[example.layer].settings,
+            dtype=dtype,
+            breached_locally=example.locally,
+        )
+        self.difference = max(
+            relative(t.tensor(a), mine.tensor(b))
+            for number in range(INPUTS)
+            for a, b in zip(t.outputs[number], mine.outputs[number], strict=True)
+        )
+
+    def causes(self) -> tuple[Cause, ...]:
+        """What `explain` finds."""
+        return explain(self.model, self.context)
+
+
+Compare = Callable[..., Compared]
+
+
+@pytest.fixture
+def compare(tmp_path: Path) -> Compare:
+    """Capture an example, or the truth of it against itself (`clean`)."""
+
+    def compared(
+        example: Example, *, clean: bool = False, dtype: str = "float32", seed: int = 0
+    ) -> Compared:
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        return Compared(example, folder, clean=clean, dtype=dtype, seed=seed)
+
+    return compared
