@@ -62,7 +62,7 @@ def _emulation(primitive: Any, precision: Precision) -> Any:
             def bind(*operands: Any) -> Any:
                 return primitive.bind(*operands, **params)
 
-            compiled[key] = jax.jit(emulated(bind, precision))
+            compiled[key] = emulated(bind, precision)
         with jax.disable_jit(False):
             return compiled[key](*arrays)
 

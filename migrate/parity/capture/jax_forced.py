@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from migrate.parity.alignment import Pair, TensorPair
-from migrate.parity.capture.jax_values import is_floating, rebuilt
+from migrate.parity.capture.jax_values import is_floating, rebuilt, tensors
 from migrate.parity.dump import Call, Dump, TensorRef
 from migrate.parity.sides.runner import Forced
 
@@ -53,34 +53,45 @@ class Feed:
     def _replaced(
         self, layer: str, value: Any, pairs: Sequence[TensorPair], refs: Sequence[TensorRef]
     ) -> Any:
-        known = {ref.path: ref for ref in refs}
-        wanted = {pair.mine: pair for pair in pairs if pair.truth in known}
+        by_path = {ref.path: ref for ref in refs}
+        mine = tensors(value)
+        new: dict[str, Any] = {}
+        # What is one array to the caller stays one.
+        same: dict[Any, Any] = {}
+        for pair in pairs:
+            ref, like = by_path.get(pair.truth), mine.get(pair.mine)
+            if ref is None or like is None:
+                continue
+            key = (id(like), ref.file, ref.key, pair.axes, pair.shape)
+            try:
+                if key not in same:
+                    same[key] = _as(like, np.asarray(pair.as_mine(self._truth.tensor(ref))))
+            except ValueError as error:
+                self._misfit(layer, pair, str(error))
+                return value
+            new[pair.mine] = same[key]
+        return rebuilt(value, lambda path, array: new.get(path, array))
 
-        def replace(path: str, array: Any) -> Any:
-            pair = wanted.get(path)
-            if pair is None:
-                return array
-            theirs = np.asarray(pair.as_mine(self._truth.tensor(known[pair.truth])))
-            if theirs.shape != array.shape:
-                self._tell(
-                    f"{layer or 'the model'}: {path or 'its tensor'} is {list(array.shape)}, the truth's "
-                    f"{list(theirs.shape)}; it was not fed"
-                )
-                return array
-            return _cast(theirs, array.dtype)
-
-        return rebuilt(value, replace)
-
-    def _tell(self, note: str) -> None:
+    def _misfit(self, layer: str, pair: TensorPair, why: str) -> None:
+        note = f"{layer or 'the model'}: the truth's {pair.truth or 'output'} does not fit ({why})"
         if note not in self.notes:
             self.notes.append(note)
 
 
-def _cast(array: np.ndarray[Any, Any], dtype: Any) -> Any:
-    """The array in that dtype; finite numbers that it does not hold become its largest."""
+def _as(like: Any, array: np.ndarray[Any, Any]) -> Any:
+    """The truth's array in the dtype of another; numbers that it does not hold become its largest.
+
+    Raises:
+        ValueError: the shapes differ, or one has integers and the other real numbers.
+    """
+    import jax
     import jax.numpy as jnp
 
-    if is_floating(array.dtype) and is_floating(dtype):
-        largest = float(jnp.finfo(dtype).max)
+    if array.shape != like.shape:
+        raise ValueError(f"shape {list(array.shape)} instead of {list(like.shape)}")
+    if is_floating(array.dtype) != is_floating(like.dtype):
+        raise ValueError(f"{array.dtype.name} instead of {like.dtype.name}")
+    if is_floating(like.dtype):
+        largest = float(jnp.finfo(like.dtype).max)
         array = np.where(np.isfinite(array), np.clip(array, -largest, largest), array)
-    return jnp.asarray(array.astype(dtype))
+    return jax.device_put(array.astype(like.dtype))

@@ -37,18 +37,20 @@ class Recorder:
     Args:
         writer: of the dump.
         feed: the truth's tensors, if layers are to be fed with them.
-        renamed: names of the model's own arguments that inputs gave → the inputs' names.
         dtype: that floating tensors are expected to have.
+
+    Attributes:
+        renamed: names of the model's own arguments → the inputs' names, where they differ.
     """
 
     def __init__(
         self,
         writer: DumpWriter,
         feed: Feed | None,
-        renamed: Mapping[str, str],
         dtype: str,
     ) -> None:
-        self._writer, self._feed, self._renamed, self._dtype = writer, feed, renamed, dtype
+        self._writer, self._feed, self._dtype = writer, feed, dtype
+        self.renamed: Mapping[str, str] = {}
         self._stack: list[Seen] = []
         self._declared: set[str] = set()
         self._other_dtypes: dict[str, str] = {}
@@ -144,7 +146,7 @@ class Recorder:
 
     def _outer_name(self, path: str) -> str:
         first, dot, rest = path.partition(".")
-        return f"{self._renamed.get(first, first)}{dot}{rest}"
+        return f"{self.renamed.get(first, first)}{dot}{rest}"
 
     def _fed(
         self, seen: Seen, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -152,7 +154,7 @@ class Recorder:
         assert self._feed is not None
         named_by = {name: name for name in kwargs}
         if not seen.name:
-            named_by = {name: self._renamed.get(name, name) for name in kwargs}
+            named_by = {name: self.renamed.get(name, name) for name in kwargs}
         together: dict[str, Any] = {str(index): one for index, one in enumerate(args)}
         together |= {named_by[name]: value for name, value in kwargs.items()}
         new = self._feed.arguments(seen.name, number, self._input, together)

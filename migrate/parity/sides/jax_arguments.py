@@ -22,6 +22,14 @@ MODES = {
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
+def _is_option(parameter: inspect.Parameter) -> bool:
+    """By its name, annotation or default it is a switch or a number, no array."""
+    said = parameter.annotation
+    text = said.__name__ if isinstance(said, type) else str(said)
+    switch = isinstance(parameter.default, bool | str)
+    return parameter.name in MODES or text in ("bool", "int", "float", "str") or switch
+
+
 @dataclass(frozen=True)
 class Bound:
     """Inputs as a model takes them.
@@ -55,7 +63,7 @@ class Arguments:
     def __init__(self, parameters: list[inspect.Parameter], shown: str) -> None:
         self._shown = shown
         self._plain = [one for one in parameters if one.kind not in _ANY]
-        self._inputs = [one for one in self._plain if one.name not in MODES]
+        self._inputs = [one for one in self._plain if not _is_option(one)]
         kinds = {one.kind for one in parameters}
         self._takes_more = inspect.Parameter.VAR_POSITIONAL in kinds
         self._takes_any_name = inspect.Parameter.VAR_KEYWORD in kinds

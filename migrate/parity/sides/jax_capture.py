@@ -66,13 +66,26 @@ class Passes:
         self, weights: Mapping[str, Any], arrays: Mapping[str, Any]
     ) -> tuple[Outputs, float]:
         """The outputs for an input, by path: `settings.batch` rows at a time, if that is set."""
-        rows = self._session.settings.batch
         parts, seconds = [], 0.0
-        for one in [arrays] if rows is None else _slices(arrays, rows):
+        for one in self.parts(arrays):
             made, took = self.run(weights, self.bound(one))
             parts.append({path: np.asarray(array) for path, array in made.items()})
             seconds += took
-        return {path: _joined([part[path] for part in parts]) for path in parts[0]}, seconds
+        return joined(parts), seconds
+
+    def parts(self, arrays: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """The input, cut into as many rows as go through the model at a time."""
+        rows = self._session.settings.batch
+        if rows is None:
+            return [arrays]
+        count = max(array.shape[0] if array.ndim else 1 for array in arrays.values())
+        return [
+            {
+                name: array[start : start + rows] if array.ndim and len(array) == count else array
+                for name, array in arrays.items()
+            }
+            for start in range(0, count, rows)
+        ]
 
 
 def capture(
@@ -86,33 +99,35 @@ def capture(
     forced: Forced | None,
 ) -> float:
     """See `Runner.capture`."""
-    seconds = 0.0
-    recorder: Recorder | None = None
+    seconds, difference = 0.0, 0.0
     feed = None if forced is None else Feed(forced)
-    difference = 0.0
+    recorder = Recorder(writer, feed, session.settings.dtype)
     with session.active():
         weights = session.weights(model)
         for number in range(inputs.count):
             arrays = inputs[number]
-            outputs, took = passes.outputs(weights, arrays)
-            seconds += took
-            writer.outputs(number, named(outputs))
-            if not layers:
-                continue
-            bound = passes.bound(arrays)
-            if recorder is None:
-                recorder = Recorder(writer, feed, bound.renamed, session.settings.dtype)
-            recorder.start(number)
-            seen = _layers(model, session, recorder, weights, bound)
+            outputs: Outputs = {}
             if forced is None:
-                difference = max(difference, _difference(outputs, seen))
-    if recorder is not None:
-        recorder.finish()
+                outputs, took = passes.outputs(weights, arrays)
+                seconds += took
+                writer.outputs(number, named(outputs))
+            if not layers and forced is None:
+                continue
+            recorder.start(number)
+            parts = []
+            for part in passes.parts(arrays):
+                bound = passes.bound(part)
+                recorder.renamed = bound.renamed
+                parts.append(_layers(model, session, recorder, weights, bound))
+            difference = max(difference, _difference(outputs, joined(parts)))
+    recorder.finish()
     if difference > 0:
         writer.note(
             "layers were run one operation at a time; so the outputs differ from the jitted ones by "
             f"{difference:.1e} (relative L2)"
         )
+    if session.not_emulated:
+        writer.note(f"not emulated: {', '.join(sorted(session.not_emulated))}")
     return seconds
 
 
@@ -142,19 +157,14 @@ def _difference(plain: Outputs, seen: Outputs) -> float:
     return largest
 
 
-def _slices(arrays: Mapping[str, Any], rows: int) -> list[dict[str, Any]]:
-    count = max(array.shape[0] if array.ndim else 1 for array in arrays.values())
-    return [
-        {
-            name: array[start : start + rows] if array.ndim and len(array) == count else array
-            for name, array in arrays.items()
-        }
-        for start in range(0, count, rows)
-    ]
-
-
-def _joined(parts: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    return parts[0] if len(parts) == 1 or not parts[0].ndim else np.concatenate(parts)
+def joined(parts: list[Outputs]) -> Outputs:
+    """The outputs of the parts of an input, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        path: np.concatenate([part[path] for part in parts]) if one.ndim else one
+        for path, one in parts[0].items()
+    }
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ class LinenModel(JaxModel):
         """See `JaxModel`."""
         return name.startswith("params/")
 
-    def initialise(self, bound: Bound, seed: int) -> None:
+    def initialise(self, bound: Bound, seed: int, options: Mapping[str, Any]) -> None:
         """See `JaxModel`."""
         if self.weights is not None:
             return
@@ -49,7 +49,7 @@ class LinenModel(JaxModel):
         def init(key: Any) -> Any:
             return self._module.init(key, *bound.args, **bound.kwargs, **bound.modes)
 
-        self.weights = _arrays(jax.jit(init)(jax.random.key(seed)))
+        self.weights = _arrays(jax.jit(init, compiler_options=dict(options))(jax.random.key(seed)))
 
     def apply(
         self, weights: Mapping[str, Any], bound: Bound, *, train: bool = False

@@ -53,8 +53,8 @@ class JaxModel(ABC):
     def recording(self, recorder: Recorder) -> contextlib.AbstractContextManager[None]:
         """A context in which the calls of its layers are recorded; what `apply` does not do itself."""
 
-    def initialise(self, bound: Bound, seed: int) -> None:
-        """Draw weights, if it has none yet."""
+    def initialise(self, bound: Bound, seed: int, options: Mapping[str, Any]) -> None:
+        """Draw weights, if it has none yet; `options` are of the compiler."""
         if self.weights is None:
             raise ParityError(f"{self.shown}: has no weights", "give it some")
 
@@ -98,7 +98,7 @@ class FunctionModel(JaxModel):
         collection = name.partition("/")[0]
         return collection not in ("batch_stats", "buffers")
 
-    def initialise(self, bound: Bound, seed: int) -> None:
+    def initialise(self, bound: Bound, seed: int, options: Mapping[str, Any]) -> None:
         """See `JaxModel`: a function of inputs alone has none."""
         if self.weights is None and self._named:
             raise ParityError(

@@ -32,7 +32,7 @@ class JaxRunner:
         self.kind: Literal["linen", "nnx", "jax"] = kind
         self._shown = shown
         self._model = _model(model, kind, shown)
-        self._passes: dict[Settings, Passes] = {}
+        self._ready_for: dict[Settings, tuple[Passes, Session]] = {}
 
     def facts(self, settings: Settings) -> Facts:
         """See `Runner`."""
@@ -42,7 +42,8 @@ class JaxRunner:
             self._shown,
             device_name(session.device),
             settings.dtype,
-            "" if settings.dtype == "float64" else settings.precision,
+            # A plain CPU has one precision; the emulated ones are the TPU's.
+            settings.precision if session.emulated or session.device.platform != "cpu" else "",
             session.emulated is not None,
             _versions(),
             self._model.notes,
@@ -69,7 +70,7 @@ class JaxRunner:
         session = Session(plain)
         with session.active(), in_user_code(self._shown):
             bound = self._arguments.bind(session.inputs(inputs[0]))
-            self._model.initialise(bound, settings.seed)
+            self._model.initialise(bound, settings.seed, session.once)
 
     def save_weights(self, file: Path) -> None:
         """See `Runner`."""
@@ -92,7 +93,10 @@ class JaxRunner:
         layers: bool = True,
         forced: Forced | None = None,
     ) -> float:
-        """See `Runner`."""
+        """See `Runner`. With `forced` there is no plain pass: the dump has no outputs, 0.0 is given.
+
+        Where `settings.batch` cuts an input, the calls of its parts are counted on.
+        """
         self.prepare(settings, inputs)
         passes, session = self._ready(settings)
         return capture(passes, self._model, session, inputs, writer, layers=layers, forced=forced)
@@ -126,10 +130,11 @@ class JaxRunner:
         return Arguments(self._model.parameters(), self._shown)
 
     def _ready(self, settings: Settings) -> tuple[Passes, Session]:
-        session = Session(settings)
-        if settings not in self._passes:
-            self._passes[settings] = Passes(self._model, self._arguments, session)
-        return self._passes[settings], session
+        if settings not in self._ready_for:
+            session = Session(settings)
+            passes = Passes(self._model, self._arguments, session)
+            self._ready_for[settings] = passes, session
+        return self._ready_for[settings]
 
 
 def _model(model: Any, kind: str, shown: str) -> JaxModel:

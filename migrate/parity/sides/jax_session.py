@@ -36,6 +36,7 @@ class Session:
                 f"{settings.dtype}: no dtype of a run", f"one of {', '.join(_DTYPES)}"
             )
         self.settings = settings
+        self._emulations: list[Any] = []
         name = "cpu" if settings.dtype == "float64" else settings.device
         try:
             self.device = jax.devices(name or None)[0]
@@ -46,11 +47,21 @@ class Session:
             ) from None
 
     @property
+    def not_emulated(self) -> set[str]:
+        """Operations of the compiled functions that may hold products, and were run as they are."""
+        return {name for one in self._emulations for name in one.unhandled}
+
+    @property
     def emulated(self) -> Precision | None:
         """The precision that is emulated, if one is: a CPU has only one of its own, for float32."""
         wanted = self.settings.precision
         is_plain = self.settings.dtype != "float32" or self.device.platform != "cpu"
         return None if is_plain or wanted == "highest" else wanted
+
+    @property
+    def once(self) -> dict[str, Any]:
+        """Options of the compiler for what runs once: compiling it costs more than running it."""
+        return {"xla_backend_optimization_level": 0} if self.device.platform == "cpu" else {}
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -72,6 +83,7 @@ class Session:
             from migrate.parity.emulate.jax_interpreter import emulated
 
             function = emulated(function, self.emulated)
+            self._emulations.append(function.seen)
         options = {}
         if not self.settings.excess_precision:
             options = {"xla_allow_excess_precision": False}
