@@ -69,9 +69,9 @@ def compare_outputs(
     floor = 0.0
     for path in [ref.path for ref in truth.outputs.get(min(truth.outputs, default=0), ())]:
         measured = {
-            name: one
+            name: taken
             for name, side in sides.items()
-            if (one := _measured(truth, side, path, padding or {})) is not None
+            if (taken := _measured(truth, side, path, padding or {})) is not None
         }
         shown = path or "0"
         notes += [f"{name} has no output {shown}" for name in sides if name not in measured]

@@ -1,6 +1,6 @@
 """A small framework in numpy whose runs are written as dumps: for the tests of alignment and judgement.
 
-A model is a function of (run, x); `run.layer(name, kind, function, *arguments, weights=…)` calls a layer. With
+A model is a function of (run, x); `run.layer(name, kind, function, *arguments, weights=…)` calls a layer. In
 a forced run each layer is fed with the truth's inputs, as the runners of real frameworks do.
 """
 
@@ -52,7 +52,15 @@ class Run:
         parent = self._stack[-1] if self._stack else None
         place = f"{name or 'model'}.py:1"
         self._writer.layer(
-            Layer(name, kind, tuple(weights), settings or {}, place, "" if parent is None else place, parent)
+            Layer(
+                name,
+                kind,
+                tuple(weights),
+                settings or {},
+                place,
+                "" if parent is None else place,
+                parent,
+            )
         )
         number = self._counts.get(name, 0)
         self._counts[name] = number + 1
@@ -93,7 +101,10 @@ class Run:
         assert self._forced is not None
         ref = next(ref for ref in refs if ref.path == pair.truth)
         array = pair.as_mine(self._forced[0].tensor(ref))
-        return array.astype(self._dtype) if array.dtype.kind == "f" else array
+        if array.dtype.kind != "f":
+            return array
+        largest = float(np.finfo(self._dtype).max)
+        return np.clip(array, -largest, largest).astype(self._dtype)
 
 
 def capture(
