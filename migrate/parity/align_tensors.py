@@ -135,7 +135,7 @@ class Tensors:
                     self._images.setdefault(math.prod(ref.shape), set()).add(ref.shape)
 
     def between(self, truth: TensorRef, mine: TensorRef) -> Found | None:
-        """The best way between two tensors; None if their kinds or shapes do not fit."""
+        """The best way between two tensors; None if they do not fit, or are opposite masks."""
         key = (truth.file, truth.key, mine.file, mine.key)
         if key not in self._found:
             self._found[key] = self._between(truth, mine)
@@ -165,6 +165,8 @@ class Tensors:
             found.append(Found(way, distance(way.pair("", "").as_mine(t), x)))
             if found[-1].distance <= SURE:
                 break
+        if any(_opposite(one.way.pair("", "").as_mine(t), x) for one in found):
+            return None
         ranks = len(truth.shape), len(mine.shape)
         best = min(found, key=lambda one: one.distance)
         if best.distance <= ALIKE:
@@ -214,6 +216,15 @@ def _steps(shape: Shape) -> tuple[slice, ...]:
         steps[axis] = steps[axis] * 2 + 1
         left[axis] = -(-shape[axis] // steps[axis])
     return tuple(slice(None, None, step) for step in steps)
+
+
+def _opposite(truth: Array, mine: Array) -> bool:
+    """Whether these are masks that say the opposite: torch's True is often what is *not* allowed.
+
+    Such a mask must not be fed to a layer that reads it otherwise.
+    """
+    masks = all(one.dtype.kind in "biu" and np.isin(one, (0, 1)).all() for one in (truth, mine))
+    return masks and np.array_equal(truth != 0, mine == 0)
 
 
 def _floats(ref: TensorRef) -> bool:
