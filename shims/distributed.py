@@ -6,7 +6,9 @@
 - `barrier` waits for all ranks on XLA too, where `dist.barrier` waits for nobody;
 - object collectives go over gloo where the backend cannot carry them;
 - on XLA, tensors on the host and calls that ignore their group are refused, as torch_xla would leave
-  them as they are or compute over all ranks.
+  them as they are or compute over all ranks;
+- on XLA a collective has run when it returns, as elsewhere, but for one inside of `shims.step`, which is
+  part of the step's graph: what it gives may be read by all ranks then, not by some of them.
 
 All ranks of the group call the same function in the same order with the same shapes and dtypes.
 Tensors are on `shims.device()`, results are written in place. With `async_op=True` the result is
@@ -15,7 +17,8 @@ there after `.wait()` of what is returned; else None is returned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
@@ -38,6 +41,24 @@ _OPS = {
 }
 
 
+def _at_once(collective: Callable[..., Any]) -> Callable[..., Any]:
+    """The collective, which has run on every rank when it returns, but for one inside of `shims.step`.
+
+    Else `if rank == 0: print(total.item())` after it would make rank 0 wait on a TPU, for a collective that
+    the other ranks run in another graph.
+    """
+
+    @functools.wraps(collective)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        work = collective(*args, **kwargs)
+        groups = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, dist.ProcessGroup)]
+        current().after_collective(groups[0] if groups else None)
+        return work
+
+    return run
+
+
+@_at_once
 def all_reduce(
     tensor: torch.Tensor,
     op: Op | dist.ReduceOp = "sum",
@@ -60,6 +81,7 @@ def all_reduce(
     return _divided(dist.all_reduce(tensor, reduction, group, async_op), tensor, divisor)
 
 
+@_at_once
 def reduce(
     tensor: torch.Tensor,
     dst: int = 0,
@@ -83,6 +105,7 @@ def reduce(
     return _divided(dist.reduce(tensor, dst, reduction, group, async_op), tensor, divisor)
 
 
+@_at_once
 def broadcast(
     tensor: torch.Tensor,
     src: int = 0,
@@ -94,6 +117,7 @@ def broadcast(
     return current().broadcast(tensor, src, group, async_op)
 
 
+@_at_once
 def all_gather(
     tensor_list: list[torch.Tensor],
     tensor: torch.Tensor,
@@ -105,6 +129,7 @@ def all_gather(
     return dist.all_gather(tensor_list, tensor, group, async_op)
 
 
+@_at_once
 def all_gather_into_tensor(
     output_tensor: torch.Tensor,
     input_tensor: torch.Tensor,
@@ -116,6 +141,7 @@ def all_gather_into_tensor(
     return dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
 
 
+@_at_once
 def reduce_scatter(
     output: torch.Tensor,
     input_list: list[torch.Tensor],
@@ -130,6 +156,7 @@ def reduce_scatter(
     return _divided(work, output, divisor)
 
 
+@_at_once
 def reduce_scatter_tensor(
     output: torch.Tensor,
     input: torch.Tensor,  # noqa: A002 - torch's name for it
@@ -144,6 +171,7 @@ def reduce_scatter_tensor(
     return _divided(work, output, divisor)
 
 
+@_at_once
 def all_to_all(
     output_tensor_list: list[torch.Tensor],
     input_tensor_list: list[torch.Tensor],
@@ -156,6 +184,7 @@ def all_to_all(
     return current().all_to_all(output_tensor_list, input_tensor_list, group, async_op)
 
 
+@_at_once
 def all_to_all_single(
     output: torch.Tensor,
     input: torch.Tensor,  # noqa: A002 - torch's name for it
@@ -180,6 +209,7 @@ def all_to_all_single(
     )
 
 
+@_at_once
 def gather(
     tensor: torch.Tensor,
     gather_list: list[torch.Tensor] | None = None,
@@ -192,6 +222,7 @@ def gather(
     return dist.gather(tensor, gather_list, dst, group, async_op)
 
 
+@_at_once
 def scatter(
     tensor: torch.Tensor,
     scatter_list: list[torch.Tensor] | None = None,

@@ -218,6 +218,9 @@ class Backend(ABC):
             whole_world: whether the backend computes this call over all ranks whatever the group.
         """
 
+    def after_collective(self, group: Any) -> None:  # noqa: B027 - elsewhere it has run
+        """Make a collective that was just called run, if it is not of a step's graph."""
+
     def object_group(self, call: str, group: Any) -> Any:
         """The group that carries the objects of the ranks of `group`."""
         return group

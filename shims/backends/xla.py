@@ -19,7 +19,7 @@ import torch_xla.utils.checkpoint
 from torch.nn.parallel import DistributedDataParallel
 from torch_xla._internal import pjrt
 
-from shims import activate, placement
+from shims import _world, activate, placement
 from shims.api_errors import LaunchError, MemoryUnknownError, NotOnDeviceError, UnsupportedError
 from shims.backends import processes
 from shims.backends.base import Backend, MemoryUse
@@ -38,6 +38,7 @@ class XlaBackend(Backend):
         # A seed given before the runtime runs: to set it would start the runtime, too early.
         self._seed: int | None = None
         self._host_groups: dict[Any, Any] = {}
+        self._steps = 0  # of `step` that are open, one inside the other
 
     def launch(self, fn: Callable[..., object], args: tuple[Any, ...], ranks: int | None) -> None:
         """Start a rank for each device: torch_xla.launch."""
@@ -116,7 +117,16 @@ class XlaBackend(Backend):
 
     def step(self) -> contextlib.AbstractContextManager[None]:
         """One graph for each step."""
-        return torch_xla.step()
+        return self._step()
+
+    @contextlib.contextmanager
+    def _step(self) -> Iterator[None]:
+        self._steps += 1
+        try:
+            with torch_xla.step():
+                yield
+        finally:
+            self._steps -= 1
 
     def compile(self, model: Callable[..., Any], options: dict[str, Any]) -> Any:
         """The model as it is: XLA compiles the whole step, and torch.compile's backend raises."""
@@ -204,6 +214,11 @@ class XlaBackend(Backend):
             # Of the present process group only: an earlier one's is gone with it.
             self._host_groups = {world: dist.new_group(backend="gloo")}
         return self._host_groups[world]
+
+    def after_collective(self, group: Any) -> None:
+        """Run all that is pending, unless it is a step's."""
+        if not self._steps and dist.get_backend(group) == "xla":
+            _world.run_pending()
 
     def barrier(self, group: Any) -> None:
         """dist.barrier on XLA waits for nobody."""
