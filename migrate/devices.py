@@ -1,0 +1,157 @@
+"""Is every local chip sound? The same small programs on all of them, repeated, compared bit for bit.
+
+`examine` runs them in a process of its own (`devices_probe`), which may hang or die; `devices_judge` says
+what its events mean. docs/devices.md tells what is run and what each finding means.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from migrate.devices_judge import judge
+from migrate.devices_report import DevicesReport, Finding
+from shims.tpu import tpu_device_files
+
+# Of a whole probe: starting a runtime takes up to two minutes on a fresh VM, the programs a few seconds each.
+SECONDS = 300.0
+# Of one program on one chip, once it is compiled.
+ANSWER_SECONDS = 30.0
+REPEATS = 5
+_POLL = 0.2
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """How the chips are probed.
+
+    Attributes:
+        repeats: of each program.
+        size: side of the square matrices; None: 2048, on a CPU 256.
+        seconds: for everything, the start of the runtime included.
+        answer_seconds: for one program on one chip.
+        runtime: "jax" or "torch_xla"; "": JAX, or torch_xla where JAX does not see the TPU.
+        fault: "ID:KIND" of `devices_faults`, to see that the probe finds it; "": none.
+    """
+
+    repeats: int = REPEATS
+    size: int | None = None
+    seconds: float = SECONDS
+    answer_seconds: float = ANSWER_SECONDS
+    runtime: str = ""
+    fault: str = ""
+
+    def to_json(self) -> str:
+        """For the process of the probe."""
+        return json.dumps(vars(self))
+
+
+def examine(
+    options: ProbeOptions = ProbeOptions(),
+    environment: Mapping[str, str] = os.environ,
+    progress: Callable[[str], None] = lambda _: None,
+) -> DevicesReport:
+    """Probe the local chips and say what was found.
+
+    Args:
+        options: see there.
+        environment: of the process that is started.
+        progress: is told what is being run.
+    """
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "events.jsonl"
+        ended, output = _run(options, _environment(environment), file, progress)
+        events = read_events(file)
+    report = judge(events, seconds=time.monotonic() - start)
+    if any(event["event"] == "done" for event in events):
+        return report
+    return report.with_finding(_unfinished(events, ended, output, options))
+
+
+def read_events(file: Path) -> list[dict[str, Any]]:
+    """What the probe wrote, a JSON value a line; a line that was cut off is left out."""
+    found = []
+    for line in file.read_text().splitlines() if file.exists() else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break
+    return found
+
+
+def _run(
+    options: ProbeOptions,
+    environment: Mapping[str, str],
+    file: Path,
+    progress: Callable[[str], None],
+) -> tuple[int | None, str]:
+    """The exit code of the probe, None if its time was over; and what it printed."""
+    command = [sys.executable, "-m", "migrate.devices_probe", str(file), options.to_json()]
+    with tempfile.TemporaryFile() as printed:
+        process = subprocess.Popen(
+            command,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        code = _wait(process, options.seconds, file, progress)
+        printed.seek(0)
+        return code, printed.read().decode(errors="replace")
+
+
+def _wait(
+    process: subprocess.Popen[bytes],
+    seconds: float,
+    file: Path,
+    progress: Callable[[str], None],
+) -> int | None:
+    deadline, told = time.monotonic() + seconds, ""
+    progress("starting the runtime of the chips")
+    try:
+        while time.monotonic() < deadline:
+            try:
+                return process.wait(_POLL)
+            except subprocess.TimeoutExpired:
+                running = [event for event in read_events(file) if event["event"] == "running"]
+                if running and running[-1]["op"] != told:
+                    told = running[-1]["op"]
+                    progress(f"chips: {told}")
+        return None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _environment(given: Mapping[str, str]) -> dict[str, str]:
+    made = dict(given)
+    if not tpu_device_files() and not Path("/dev/nvidiactl").exists():
+        # An installed libtpu would look for a TPU and its metadata server for a long time.
+        made.setdefault("JAX_PLATFORMS", "cpu")
+        made.setdefault("PJRT_DEVICE", "CPU")
+    return made
+
+
+def _unfinished(
+    events: list[dict[str, Any]], ended: int | None, output: str, options: ProbeOptions
+) -> Finding:
+    running = [event["op"] for event in events if event["event"] == "running"]
+    where = f"in {running[-1]}" if running else "when the runtime started"
+    if ended is None:
+        what = f"the probe did not end within {options.seconds:g} s; it hung {where}"
+        return Finding("hung", (), what, "see that no other process holds the chips")
+    lines = output.strip().splitlines() or ["no message"]
+    died = f"signal {-ended}" if ended < 0 else f"exit code {ended}"
+    what = f"the probe died {where} ({died}): {lines[-1][:200]}"
+    return Finding("died", (), what, "python -c 'import jax; jax.devices()' shows the rest")
