@@ -24,6 +24,7 @@ _SAY = "say what it takes: --inputs 'x=float32[2,3,32,32]', a file, or a functio
 # One of this many is long: bugs of positions show there alone, and a shape more is a compilation more.
 _LONG_EVERY = 8
 _SHORT, _LONG, _ROWS = 64, 500, 2
+_APPENDED = 32  # that greedy decoding may append
 _SIDES = (32, 224, 28, 64, 96, 16)  # of images that plain convolution nets are usually made for
 
 
@@ -74,8 +75,7 @@ def _add_tokens(
     vocabulary = _find(config, "vocab_size", "text_config")
     if not isinstance(vocabulary, int):
         return
-    # RoBERTa's positions begin after its padding token's number.
-    most = (_most_positions(config, prefix) or _LONG + 2) - 2
+    most = _room(_most_positions(config, prefix))
     long = number % _LONG_EVERY == _LONG_EVERY - 1 and not prefix
     rows, length = (1, min(_LONG, most)) if long else (_ROWS, min(_SHORT, most))
     rows = len(next(iter(made.values()))) if made else rows
@@ -93,6 +93,11 @@ def _add_tokens(
             ids[-1, end:] = pad if isinstance(pad, int) else 0
             text.append(f"the last row padded after {end}")
         made["attention_mask"] = mask
+
+
+def _room(positions: int | None) -> int:
+    """How long a sequence may be: some tokens are appended to it, and RoBERTa counts from 2."""
+    return _LONG if positions is None else max(1, positions - 2 - min(_APPENDED, positions // 4))
 
 
 def _most_positions(config: Any, prefix: str) -> int | None:
@@ -172,12 +177,12 @@ def _candidates(model: nn.Module) -> Iterator[tuple[tuple[int, ...], int]]:
             yield (4, 32), first.num_embeddings
             yield (32,), first.num_embeddings
         case nn.Linear():
-            yield (8, first.in_features), 0
-            yield (2, 16, first.in_features), 0
-            for side in _SIDES:  # flattened before
+            for side in _SIDES:  # a model that flattens images
                 yield from (
                     ((2, c, side, side), 0) for c in (1, 3) if c * side**2 == first.in_features
                 )
+            yield (8, first.in_features), 0
+            yield (2, 16, first.in_features), 0
         case nn.Conv1d():
             yield from (((2, first.in_channels, length), 0) for length in (64, 256, 1024))
         case nn.Conv2d() | nn.BatchNorm2d():
