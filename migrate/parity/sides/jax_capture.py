@@ -46,7 +46,7 @@ class Passes:
         """The outputs, and the seconds that it took (without compiling)."""
         import jax
 
-        function, args = self._function(bound), (weights, bound.args, dict(bound.kwargs))
+        function, args = self.function(bound), (weights, bound.args, dict(bound.kwargs))
         key = (tuple(bound.kwargs), str(jax.tree.map(lambda one: (one.shape, one.dtype), args)))
         with in_user_code(self._model.shown):
             if key not in self._compiled:
@@ -55,7 +55,9 @@ class Passes:
             made = jax.block_until_ready(self._compiled[key](*args))
             return made, time.perf_counter() - start
 
-    def _function(self, bound: Bound) -> Callable[..., Any]:
+    def function(self, bound: Bound) -> Callable[..., Any]:
+        """The pass as a function of (weights, args, kwargs): its outputs by path."""
+
         def forward(weights: Any, args: Any, kwargs: Any) -> Any:
             made, _ = self._model.apply(weights, Bound(args, kwargs, bound.modes, bound.renamed))
             return tensors(made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+from migrate.parity.capture.jaxpr import ApproximateTopK, approximate_top_k
 from migrate.parity.dump import DumpWriter, Facts
 from migrate.parity.errors import InputsError, ParityError
 from migrate.parity.inputs import InputSet
@@ -124,6 +125,15 @@ class JaxRunner:
         self.prepare(settings, inputs)
         passes, session = self._ready(settings)
         return generate(passes, self._model, session, inputs, tokens, output)
+
+    def approximate_top_k(self, settings: Settings, inputs: InputSet) -> list[ApproximateTopK]:
+        """Approximate top-k's in the model, which a run on a CPU does not show."""
+        self.prepare(settings, inputs)
+        passes, session = self._ready(settings)
+        with session.active(), in_user_code(self._shown):
+            bound = passes.bound(inputs[0])
+            args = session.weights(self._model), bound.args, dict(bound.kwargs)
+            return approximate_top_k(passes.function(bound), *args)
 
     @property
     def _arguments(self) -> Arguments:

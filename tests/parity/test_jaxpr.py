@@ -1,0 +1,49 @@
+"""Approximate top-k in jaxprs."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from migrate.parity.capture.jaxpr import approximate_top_k
+from migrate.parity.sides.jax_runner import JaxRunner
+from migrate.parity.sides.settings import Settings
+from tests.parity.jax_sides import given
+
+
+def sampled(x: Any) -> Any:
+    return jax.lax.approx_max_k(x, 4, recall_target=0.75)[0]
+
+
+def looped(x: Any) -> Any:
+    return jax.lax.map(jax.jit(sampled), x), jax.lax.top_k(x, 2)
+
+
+class Model(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return jax.lax.approx_min_k(nn.Dense(16)(x), 3)
+
+
+def test_it_is_found_inside_of_loops_with_its_line() -> None:
+    (found,) = approximate_top_k(looped, jnp.ones((3, 2, 16)))
+    line = sampled.__code__.co_firstlineno + 1
+    assert found.line.endswith(f"tests/parity/test_jaxpr.py:{line}")
+    assert (found.recall_target, found.k, found.shape, found.is_max) == (0.75, 4, (2, 16), True)
+
+
+def test_an_exact_top_k_is_none() -> None:
+    assert approximate_top_k(lambda x: jax.lax.top_k(x, 2), jnp.ones((2, 16))) == []
+
+
+def test_it_is_found_in_a_model(tmp_path: Path) -> None:
+    runner = JaxRunner(Model(), "linen", "model.py:Model")
+    (found,) = runner.approximate_top_k(Settings(), given(tmp_path, 1, x=(2, 8)))
+    line = inspect.getsourcelines(Model)[1] + 3
+    assert found.line.endswith(f"test_jaxpr.py:{line}")
+    assert (found.k, found.is_max) == (3, False)
