@@ -1,6 +1,6 @@
-"""Make the pages of the rewrite rules, the hazards and the layers from themselves: docstring and examples.
+"""Make the pages of rewrite rules, hazards, causes and layers from themselves: docstring and examples.
 
-python docs/rule_pages.py           write docs/rules/, docs/hazards/ and docs/weights/layers.md
+python docs/rule_pages.py           write docs/rules/, hazards/, parity/causes/ and weights/layers.md
 python docs/rule_pages.py --check   exit code 1 if a page differs from its rule
 """
 
@@ -16,6 +16,8 @@ import layer_pages
 
 from migrate.hazards.hazard import Group, Hazard
 from migrate.hazards.rules import all_hazards
+from migrate.parity.causes import all_patterns
+from migrate.parity.causes.frame import page as cause_pages
 from migrate.rewrite.engine import rewrite, rewrite_source
 from migrate.rewrite.options import Options
 from migrate.rewrite.rule import Example, Kind, Rule
@@ -101,9 +103,11 @@ def all_pages() -> dict[str, dict[str, str]]:
     """Return the text of every page by folder and name."""
     rules = {f"{rule.name}.md": page(rule) for rule in all_rules()}
     hazards = {f"{hazard.code}.md": hazard_page(hazard) for hazard in all_hazards()}
+    causes = {f"{pattern.name}.md": cause_pages.page(pattern) for pattern in all_patterns()}
     return {
         "rules": {**rules, "README.md": index(all_rules())},
         "hazards": {**hazards, "README.md": hazard_index(all_hazards())},
+        "parity/causes": {**causes, "README.md": cause_pages.index(all_patterns())},
     }
 
 
@@ -134,7 +138,7 @@ def main() -> int:
         )
         stale.extend(f"docs/{folder}/{name}" for name in differ)
         if "--check" not in sys.argv[1:]:
-            (DOCS / folder).mkdir(exist_ok=True)
+            (DOCS / folder).mkdir(parents=True, exist_ok=True)
             for name in differ:
                 if name in pages:
                     (DOCS / folder / name).write_text(pages[name])

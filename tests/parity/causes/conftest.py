@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,6 +75,7 @@ class Compared:
         forced = Forced(folder / "truth", alignment)
         capture_into(side, settings, inputs, folder / "local", forced=forced)
         self.model: nn.Module = truth
+        self.alignment = alignment
         self.context = Context(
             layer=example.layer,
             number=0,
@@ -96,6 +98,15 @@ class Compared:
     def causes(self) -> tuple[Cause, ...]:
         """What `explain` finds."""
         return explain(self.model, self.context)
+
+    def causes_around(self) -> tuple[Cause, ...]:
+        """What it finds of the layer around, which gives the layer other arguments than the truth's."""
+        parent = self.context.truth.layers[self.context.layer].parent
+        assert parent is not None
+        around = dataclasses.replace(
+            self.context, layer=parent, side_layer=parent, settings={}, breached_locally=True
+        )
+        return explain(self.model, around)
 
 
 Compare = Callable[..., Compared]

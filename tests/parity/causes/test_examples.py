@@ -29,3 +29,15 @@ def test_the_cause_of_the_example_comes_first(name: str, example: Example, compa
 @pytest.mark.parametrize(("name", "example"), EXAMPLES)
 def test_nothing_is_found_where_nothing_is_wrong(name: str, example: Example, compare: Any) -> None:
     assert compare(example, clean=True).causes() == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "example"), [one for one in EXAMPLES if not one.values[1].locally]
+)
+def test_it_is_found_of_the_layer_that_computes_the_argument(
+    name: str, example: Example, compare: Any
+) -> None:
+    causes = compare(example).causes_around()
+    assert causes
+    assert causes[0].name == name
+    assert example.says in causes[0].text

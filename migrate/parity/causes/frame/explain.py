@@ -11,29 +11,26 @@ from torch import nn
 
 from migrate.parity.causes.frame.changes import several
 from migrate.parity.causes.frame.context import Context
-from migrate.parity.causes.frame.look import looks
+from migrate.parity.causes.frame.look import inside, looks
 from migrate.parity.causes.frame.pattern import Pattern
 from migrate.parity.causes.frame.replay import Arguments, Replay
 from migrate.parity.causes.frame.scene import Scene
-from migrate.parity.causes.frame.trial import Trial, rounded
+from migrate.parity.causes.frame.trial import ALIKE, Gauge, Trial, rounded
 from migrate.parity.dump import Dump
 from migrate.parity.results import Cause
 
-# A variant must bring the difference down at least by that, and below the side's noise.
-GAIN = 10.0
-# Residuals within this factor of each other are equally good: then the simpler pattern is believed.
-ALIKE = 3.0
 _SHOWN = 3
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """A variant that gives what the side gives."""
+    """A variant that gives what the side gives; `whole`: in all that is seen of the layer."""
 
     pattern: Pattern
     text: str
     before: float
     after: float
+    whole: bool
 
 
 def explained(
@@ -66,7 +63,7 @@ def _tried(
     with several(rounded(trials[0].scene, dtype)):
         fits = list(_fits(trials, context, patterns, until))
     best = max(min((fit.after for fit in fits), default=0.0), context.noise / 100)
-    fits.sort(key=lambda fit: (_tier(fit.after, best), fit.pattern.rank, fit.after))
+    fits.sort(key=lambda fit: (not fit.whole, _tier(fit.after, best), fit.pattern.rank, fit.after))
     named: dict[str, Cause] = {}
     for fit in fits:
         evidence = (
@@ -85,28 +82,32 @@ def _tier(residual: float, best: float) -> float:
 def _fits(
     trials: list[Trial], context: Context, patterns: tuple[Pattern, ...], until: float
 ) -> Iterator[_Fit]:
-    first, *others = trials
-    limit = context.noise * max(1, len(first.scene.parts)) ** 0.5
-    before = first.distance()
-    if before < context.noise / 4:
+    scales = max(1, len(trials[0].scene.parts)) ** 0.5
+    gauges = [Gauge(trial, context.noise * scales) for trial in trials]
+    first, *others = gauges
+    if not first.parts:
         return
     for pattern in patterns:
-        for variant in pattern.variants(first.scene):
+        for variant in pattern.variants(first.trial.scene):
             if time.monotonic() > until:
                 return
-            after = first.distance(variant)
-            if after > min(limit, before / GAIN):
+            fit = first.fit(variant)
+            if fit is None:
                 continue
-            if all(_holds(pattern, variant.text, other, limit, after) for other in others):
-                yield _Fit(pattern, variant.text, before, after)
+            whole, after = fit
+            if all(_holds(pattern, variant.text, other, whole, after) for other in others):
+                yield _Fit(pattern, variant.text, first.before(whole), after, whole)
 
 
-def _holds(pattern: Pattern, text: str, trial: Trial, limit: float, after: float) -> bool:
+def _holds(pattern: Pattern, text: str, gauge: Gauge, whole: bool, after: float) -> bool:
     """Whether the variant gives what the side gives on another input too."""
-    again = next((one for one in pattern.variants(trial.scene) if one.text == text), None)
+    again = next((one for one in pattern.variants(gauge.trial.scene) if one.text == text), None)
     if again is None:
         return False
-    return trial.distance(again) <= min(limit, max(trial.distance() / GAIN, ALIKE * after))
+    if not gauge.parts:
+        return max(gauge.trial.distances(again)) <= max(ALIKE * after, gauge.limit / 4)
+    fit = gauge.fit(again)
+    return fit is not None and fit[0] >= whole
 
 
 def _trials(model: nn.Module, context: Context, dtype: torch.dtype) -> Iterator[Trial]:
@@ -120,7 +121,9 @@ def _trials(model: nn.Module, context: Context, dtype: torch.dtype) -> Iterator[
         except Exception:
             continue
         scene = Scene(model, look.layer, replay, context.settings, context.truth_settings)
-        yield Trial(scene, look)
+        full = inside(context, look, replay.truth)
+        if full.seen:
+            yield Trial(scene, full)
 
 
 def _given(truth: Dump, number: int) -> Arguments | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,28 +18,41 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
+class Seen:
+    """A tensor of a replay, how it lies at the side, and what the side has."""
+
+    spot: Spot
+    pair: TensorPair
+    mine: Array
+
+
+@dataclass(frozen=True)
 class Look:
     """What is compared on one input.
 
     Attributes:
         layer, number: the truth's call that is replayed.
         input: which of the inputs.
-        seen: of the replay, how it lies at the side, and what the side has.
+        seen: what is held against each other.
+        kept: positions [batch, length] that are no padding; None: all are.
     """
 
     layer: str
     number: int
     input: int
-    seen: tuple[tuple[Spot, TensorPair, Array], ...]
+    seen: tuple[Seen, ...]
+    kept: Array | None = None
 
 
 def looks(context: Context) -> list[Look]:
-    """What to look at, for the inputs on which the side and the truth have the call, two at most."""
+    """What to look at, for the inputs on which the truth has the call, two at most."""
     found = []
     for number in range(context.truth.inputs):
+        if _call(context.truth, context.layer, context.number, number) is None:
+            continue
         look = _look(context, number)
         if look is not None:
-            found.append(look)
+            found.append(dataclasses.replace(look, kept=_kept(context.truth, number)))
         if len(found) == 2:
             break
     return found
@@ -46,11 +60,40 @@ def looks(context: Context) -> list[Look]:
 
 def _look(context: Context, number: int) -> Look | None:
     pair = _pair(context)
-    if pair is None:
-        return _whole(context, number) if not context.layer else None
     if context.breached_locally and context.local is not None:
-        return _outputs(context, pair, context.local, number)
-    return _given(context, pair, number) or _outputs(context, pair, context.accumulated, number)
+        seen = () if pair is None else _outputs(context, pair, context.local, number)
+        if not seen:
+            seen = _consumed(context, context.local, number)
+        if seen or context.layer:
+            return Look(context.layer, context.number, number, seen)
+    elif pair is not None:
+        given = _given(context, pair, number)
+        if given is not None:
+            return given
+        seen = _outputs(context, pair, context.accumulated, number)
+        if seen or context.layer:
+            return Look(context.layer, context.number, number, seen)
+    return Look("", 0, number, _whole(context, number))
+
+
+def inside(context: Context, look: Look, spots: Iterable[Spot]) -> Look:
+    """The look with what the layers inside are given; in order of execution."""
+    if not context.breached_locally or context.local is None:
+        return look
+    found = list(look.seen)
+    for spot in spots:
+        pair = None if spot.layer is None else _speaks(context, spot.layer, spot.number)
+        one = None if pair is None else _argument(context.local, pair, spot, look.input)
+        if one is not None:
+            found.insert(len(found) - len(look.seen), one)
+    return dataclasses.replace(look, seen=tuple(found))
+
+
+def _kept(truth: Dump, number: int) -> Array | None:
+    call = _call(truth, "", 0, number)
+    refs = () if call is None else call.arguments
+    mask = next((truth.tensor(ref) for ref in refs if ref.path == "attention_mask"), None)
+    return None if mask is None or mask.ndim != 2 else mask != 0
 
 
 def _pair(context: Context) -> Pair | None:
@@ -61,28 +104,63 @@ def _pair(context: Context) -> Pair | None:
     return None
 
 
-def _outputs(context: Context, pair: Pair, dump: Dump, number: int) -> Look | None:
+def _speaks(context: Context, layer: str, number: int) -> Pair | None:
+    """The pair of a call of the truth."""
+    for pair in context.alignment.pairs:
+        if pair.truth == layer and (pair.number is None or pair.truth_number == number):
+            return pair
+    return None
+
+
+def _outputs(context: Context, pair: Pair, dump: Dump, number: int) -> tuple[Seen, ...]:
     mine = _call(dump, pair.layer, _side_number(pair, context.number), number)
-    if mine is None:
-        return None
-    theirs = {ref.path: ref for ref in mine.outputs}
-    seen = tuple(
-        (Spot(None, 0, one.truth), one, dump.tensor(theirs[one.mine]))
+    theirs = {} if mine is None else {ref.path: ref for ref in mine.outputs}
+    return tuple(
+        Seen(Spot(None, 0, one.truth), one, dump.tensor(theirs[one.mine]))
         for one in pair.outputs
         if one.mine in theirs
     )
-    return Look(context.layer, context.number, number, seen) if seen else None
 
 
-def _whole(context: Context, number: int) -> Look | None:
+def _consumed(context: Context, dump: Dump, number: int) -> tuple[Seen, ...]:
+    """The outputs of a layer that the side computes in passing: what later layers are given."""
+    truth = context.truth
+    call = _call(truth, context.layer, context.number, number)
+    made = {} if call is None else {(ref.file, ref.key): ref.path for ref in call.outputs}
+    found: dict[str, Seen] = {}
+    for taker in truth.calls:
+        pair = _speaks(context, taker.layer, taker.number) if taker.input == number else None
+        for ref in taker.arguments if pair is not None else ():
+            path = made.get((ref.file, ref.key))
+            if path is None or path in found:
+                continue
+            spot = Spot(taker.layer, taker.number, ref.path)
+            one = _argument(dump, pair, spot, number)
+            if one is not None:
+                found[path] = dataclasses.replace(one, spot=Spot(None, 0, path))
+    return tuple(found.values())
+
+
+def _argument(dump: Dump, pair: Pair | None, spot: Spot, number: int) -> Seen | None:
+    if pair is None:
+        return None
+    mine = _call(dump, pair.layer, _side_number(pair, spot.number), number)
+    refs = () if mine is None else mine.arguments
+    for one in pair.arguments:
+        if one.truth == spot.path:
+            ref = next((ref for ref in refs if ref.path == one.mine), None)
+            return None if ref is None else Seen(spot, one, dump.tensor(ref))
+    return None
+
+
+def _whole(context: Context, number: int) -> tuple[Seen, ...]:
     dump = context.accumulated
     theirs = {ref.path: ref for ref in dump.outputs.get(number, ())}
-    seen = tuple(
-        (Spot(None, 0, one.truth), one, dump.tensor(theirs[one.mine]))
+    return tuple(
+        Seen(Spot(None, 0, one.truth), one, dump.tensor(theirs[one.mine]))
         for one in context.alignment.outputs
         if one.mine in theirs
     )
-    return Look("", 0, number, seen) if seen else None
 
 
 def _given(context: Context, pair: Pair, number: int) -> Look | None:
@@ -105,33 +183,26 @@ def _given(context: Context, pair: Pair, number: int) -> Look | None:
     if parent is None:
         return None
     around = _around(truth, parent, layer, call, number) or 0
-    return Look(parent, around, number, tuple(one for one in seen))
+    return Look(parent, around, number, seen)
 
 
-def _arguments(
-    context: Context, pair: Pair, call: int, number: int
-) -> tuple[tuple[Spot, TensorPair, Array], ...]:
-    dump = context.accumulated
-    mine = _call(dump, pair.layer, _side_number(pair, call), number)
-    theirs: Mapping[str, Any] = {} if mine is None else {ref.path: ref for ref in mine.arguments}
-    return tuple(
-        (Spot(pair.truth, call, one.truth), one, dump.tensor(theirs[one.mine]))
+def _arguments(context: Context, pair: Pair, call: int, number: int) -> tuple[Seen, ...]:
+    found = (
+        _argument(context.accumulated, pair, Spot(pair.truth, call, one.truth), number)
         for one in pair.arguments
-        if one.mine in theirs
     )
+    return tuple(one for one in found if one is not None)
 
 
-def _parts(
-    context: Context, one: tuple[Spot, TensorPair, Array], number: int, layer: str, call: int
-) -> bool:
-    spot, pair, mine = one
+def _parts(context: Context, one: Seen, number: int, layer: str, call: int) -> bool:
     theirs = _call(context.truth, layer, call, number)
     if theirs is None:
         return False
     refs = {ref.path: ref for ref in theirs.arguments}
-    if spot.path not in refs:
+    if one.spot.path not in refs:
         return False
-    return relative(pair.as_mine(context.truth.tensor(refs[spot.path])), mine) > context.noise / 4
+    truth = one.pair.as_mine(context.truth.tensor(refs[one.spot.path]))
+    return relative(truth, one.mine) > context.noise / 4
 
 
 def _around(dump: Dump, parent: str, layer: str, call: int, number: int) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,8 +24,8 @@ def index(patterns: Iterable[Pattern]) -> str:
     head = [
         "# Causes",
         "",
-        "Why a layer parts: what `migrate parity` tries on the first one that does. A test plants each in its",
-        "own examples, where it must be named before every other; without the fault nothing is named.",
+        "Why a layer parts: what `migrate parity` tries on the first one that does. A test plants each in",
+        "its own examples, where it must be named before every other; without the fault nothing is named.",
         "Made from the causes by `make docs`.",
         "",
         "| cause | what it is |",
@@ -36,12 +37,17 @@ def index(patterns: Iterable[Pattern]) -> str:
 
 
 def _example(example: Example) -> Iterable[str]:
-    yield f"```python\n{_source(example.truth)}\n\n\n{_source(example.faulty)}```"
+    shown = dict.fromkeys((_source(example.truth), _source(example.faulty)))
+    yield "```python\n" + "\n\n\n".join(shown) + "\n```"
     yield f"Told: {example.says}"
 
 
 def _source(made: Callable[..., Any]) -> str:
-    lines = inspect.getsource(made).splitlines()
-    return "\n".join(
-        line.removeprefix("    ") if lines[0].startswith(" ") else line for line in lines
-    )
+    """The source of a function or class; of a lambda that of the class that it names."""
+    if made.__name__ == "<lambda>":
+        named = [made.__globals__.get(name) for name in made.__code__.co_names]
+        made = next(
+            one for one in named if isinstance(one, type) and one.__module__ == made.__module__
+        )
+    source = inspect.getsource(made).rstrip()
+    return re.sub(r"\b_(?=[A-Za-z])", "", source)

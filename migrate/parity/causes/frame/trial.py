@@ -6,16 +6,20 @@ import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from migrate.parity.causes.frame.changes import weight
-from migrate.parity.causes.frame.look import Look, relative
+from migrate.parity.causes.frame.look import Look, Seen, relative
 from migrate.parity.causes.frame.pattern import Variant
+from migrate.parity.causes.frame.replay import Spot
 from migrate.parity.causes.frame.scene import Scene
 
+# A variant must bring the difference down at least by that, and below the side's noise.
+GAIN = 10.0
+# Residuals within this factor of each other are equally good: then the simpler pattern is believed.
+ALIKE = 3.0
 _PLAIN = Variant("")
 _FAR = math.inf
 
@@ -27,24 +31,59 @@ class Trial:
     scene: Scene
     look: Look
 
-    def distance(self, variant: Variant = _PLAIN) -> float:
-        """The largest relative L2 of what is seen; infinite where the variant does not apply."""
+    def distances(self, variant: Variant = _PLAIN) -> tuple[float, ...]:
+        """Relative L2 of each tensor that is seen; infinite where the variant does not apply."""
         try:
             with variant.change():
                 spots = self.scene.replay.run()
-            return max(self._distances(spots, variant))
-        except Exception:
-            return _FAR
+            return tuple(self._distance(spots, seen, variant) for seen in self.look.seen)
+        except Exception:  # a variant that does not fit the layer's code says nothing
+            return (_FAR,) * len(self.look.seen)
 
-    def _distances(self, spots: dict[Any, torch.Tensor], variant: Variant) -> Iterator[float]:
-        for spot, pair, mine in self.look.seen:
-            if spot not in spots:
-                yield _FAR
-                continue
-            given = pair.as_mine(spots[spot].to(torch.float64).numpy())
-            if variant.adjust is not None:
-                given = variant.adjust(given, mine.astype(np.float64))
-            yield _FAR if given is None else relative(given, mine)
+    def _distance(self, spots: dict[Spot, torch.Tensor], seen: Seen, variant: Variant) -> float:
+        if seen.spot not in spots:
+            return _FAR
+        given = seen.pair.as_mine(spots[seen.spot].to(torch.float64).numpy())
+        mine = seen.mine.astype(np.float64)
+        if variant.adjust is not None:
+            adjusted = variant.adjust(given, mine)
+            if adjusted is None:
+                return _FAR
+            given = adjusted
+        kept = self.look.kept
+        if kept is not None and mine.ndim > 2 and mine.shape[:2] == kept.shape == given.shape[:2]:
+            given, mine = given[kept], mine[kept]
+        return relative(given, mine)
+
+
+class Gauge:
+    """Whether variants give what the side gives, in all that is seen or in what parts first.
+
+    Attributes:
+        trial: what is run.
+        limit: the side's noise.
+        parts: whether the truth's layer as it is differs from the side's at all.
+    """
+
+    def __init__(self, trial: Trial, limit: float) -> None:
+        self.trial, self.limit = trial, limit
+        self._before = trial.distances()
+        parting = [n for n, one in enumerate(self._before) if not one < limit / 4]
+        self.parts = bool(parting)
+        self._first = parting[0] if parting else 0
+
+    def before(self, whole: bool) -> float:
+        """How far the truth's layer as it is parts."""
+        return max(self._before) if whole else self._before[self._first]
+
+    def fit(self, variant: Variant) -> tuple[bool, float] | None:
+        """Whether the variant fits in all, and its residual; None if it does not in the first either."""
+        after = self.trial.distances(variant)
+        if max(after) <= min(self.limit, max(self._before) / GAIN):
+            return True, max(after)
+        if after[self._first] <= min(self.limit, self._before[self._first] / GAIN):
+            return False, after[self._first]
+        return None
 
 
 def rounded(scene: Scene, dtype: torch.dtype) -> Iterator[AbstractContextManager[None]]:
