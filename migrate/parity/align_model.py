@@ -110,11 +110,13 @@ class Model:
 
     def _above(self, weight: str) -> str | None:
         """The called layer with the longest name that the weight's begins with: it uses it."""
-        path = weight.split("/")[1:] if "/" in weight else weight.split(".")
-        for end in range(len(path) - 1, -1, -1):
-            if (name := ".".join(path[:end])) in self._calls:
-                return name
-        return None
+        parts = weight.split("/" if "/" in weight else ".")
+        # linen's begin with the collection, nnx's do not.
+        for path in (parts, parts[1:]):
+            for end in range(len(path) - 1, 0, -1):
+                if (name := ".".join(path[:end])) in self._calls:
+                    return name
+        return "" if "" in self._calls else None
 
     def _tokens(self, name: str, number: int, calls: int) -> Tokens:
         """Of one call: of weights that are stacked for all calls, the one that is this call's."""
