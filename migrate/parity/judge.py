@@ -7,18 +7,19 @@ limits act together, and against which false alarms, is told in docs/parity/limi
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from migrate.parity.dump import Dump
+from migrate.parity.dump import Dump, TensorRef
 from migrate.parity.judge_limits import Finding, finding
 from migrate.parity.judge_probes import Calls, Judged, Place, Probe, Probes, lie_as
 from migrate.parity.kinds import Operation, operation
-from migrate.parity.metrics import Measurement
+from migrate.parity.metrics import Measurement, Sums, measure
 from migrate.parity.profiles import Profile
 from migrate.parity.results import LayerResult, LayerVerdict, Side
 
@@ -109,6 +110,17 @@ class _Slot(NamedTuple):
     local: bool
 
 
+class _Lazy:
+    """A tensor that is read when it is needed."""
+
+    def __init__(self, dump: Dump, ref: TensorRef) -> None:
+        self._dump, self._ref = dump, ref
+
+    @functools.cached_property
+    def array(self) -> Array:
+        return self._dump.tensor(self._ref)
+
+
 class _Judge:
     def __init__(
         self,
@@ -130,6 +142,7 @@ class _Judge:
                 self._probes[_Slot(side, True)] = Probes(
                     self._calls, judged.local, judged.alignment, fed=True
                 )
+        self._sums: dict[Hashable, Sums] = {}
         self._breaches: list[Breach] = []
         self._notes: list[str] = []
         self._parents = {layer.parent for layer in truth.layers.values()}
@@ -180,7 +193,7 @@ class _Judge:
                 by_tensor[probe.input, probe.truth.file, probe.truth.key].append((slot, probe))
         found: dict[_Slot, dict[Place, tuple[Measurement, bool]]] = defaultdict(dict)
         for tensors in by_tensor.values():
-            truth = self._truth.tensor(tensors[0][1].truth)
+            truth = _Lazy(self._truth, tensors[0][1].truth)
             for slot, probe in tensors:
                 self._measure(slot, probe, truth, kind, found[slot])
         return found
@@ -189,27 +202,33 @@ class _Judge:
         self,
         slot: _Slot,
         probe: Probe,
-        truth: Array,
+        truth: _Lazy,
         kind: Operation,
         found: dict[Place, tuple[Measurement, bool]],
     ) -> None:
-        mine = self._probes[slot].dump.tensor(probe.mine)
-        lying = lie_as(probe.pair, truth, mine.shape)
-        if lying is None:
-            self._notes.append(
-                f"{slot.side}: {probe.place.layer}: {mine.shape} does not fit the truth's "
-                f"{truth.shape} on input {probe.input}; it is not compared there"
-            )
-            return
-        kept = self._padding.get(probe.input)
-        if kept is not None and mine.ndim > 2 and mine.shape[:2] == kept.shape:
-            lying, mine = lying[kept], mine[kept]
+        exact = "float" not in probe.truth.dtype and "float" not in probe.mine.dtype
+        ulps = kind is Operation.ELEMENTWISE and slot.local and not exact
+        dtype = probe.mine.dtype if not exact else "float32"
+        dump = self._probes[slot].dump
+        # What one layer puts out and another takes is one tensor, and E may be A.
+        key = (id(dump), probe.input, probe.truth.file, probe.truth.key, probe.mine.file)
+        whole = (*key, probe.mine.key, probe.pair.axes, probe.pair.shape, probe.pair.split, ulps)
+        if whole not in self._sums:
+            mine = dump.tensor(probe.mine)
+            lying = lie_as(probe.pair, truth.array, mine.shape)
+            if lying is None:
+                self._notes.append(
+                    f"{slot.side}: {probe.place.layer}: {mine.shape} does not fit the truth's "
+                    f"{truth.array.shape} on input {probe.input}; it is not compared there"
+                )
+                return
+            kept = self._padding.get(probe.input)
+            if kept is not None and mine.ndim > 2 and mine.shape[:2] == kept.shape:
+                lying, mine = lying[kept], mine[kept]
+            self._sums[whole] = measure(lying, mine, dtype, elementwise=ulps)
         if probe.place not in found:
-            exact = truth.dtype.kind in "biu" and mine.dtype.kind in "biu"
-            ulps = kind is Operation.ELEMENTWISE and slot.local
-            dtype = probe.mine.dtype if not exact else "float32"
-            found[probe.place] = Measurement(dtype, elementwise=ulps and not exact), exact
-        found[probe.place][0].add(probe.input, lying, mine)
+            found[probe.place] = Measurement(dtype, elementwise=ulps), exact
+        found[probe.place][0].take(probe.input, self._sums[whole])
 
     def _findings(
         self,

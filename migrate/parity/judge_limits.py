@@ -51,7 +51,7 @@ def finding(
 
     It breaches if the side has NaN or infinities that neither truth nor emulation has; if its relative L2
     error exceeds the limit and the lower 95 % bound of ρ exceeds ρ's limit; or if its largest error exceeds
-    6 · limit · √(2 ln n) of the truth's RMS, the limit times the largest element, and 4 times the emulation's
+    6 · limit · √(2 ln n) of the truth's RMS, the limit times that very element, and 4 times the emulation's
     largest. Without an emulation the absolute limits decide alone; with a strict profile each decides alone.
 
     Args:
@@ -72,7 +72,7 @@ def finding(
         allowed = max(_NEAR_TIES, 2 * base.relative_l2**2 if base else 0.0)
         return Finding(errors, base, rho, allowed**0.5, errors.relative_l2**2 > allowed)
     worse = rho is None or rho.low > profile.ratio.value
-    peak = max(profile.peak_limit(limit, errors.elements), limit * measured.crest)
+    peak = max(profile.peak_limit(limit, errors.elements), limit * measured.beside)
     peaks = errors.max_over_rms > peak and (
         base is None or profile.strict or errors.max_over_rms > 4 * base.max_over_rms
     )

@@ -1,6 +1,6 @@
 """How far a side's tensors are from the truth's, in float64, one tensor at a time.
 
-Gone through in pieces of 65536 elements, so that no second copy of a big tensor is made in float64; what is
+Gone through in pieces of 8192 elements, so that no second copy of a big tensor is made in float64; what is
 kept between tensors is a few sums.
 
 **Masked elements.** Minus infinity, the most negative number of a dtype and -1e9 (-1e10, -1e12, …) all
@@ -34,7 +34,7 @@ from migrate.parity.results import Errors
 Array = np.ndarray[Any, Any]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-PIECE = 65536
+PIECE = 8192  # less than what makes BLAS start threads for a dot product
 _LARGE = -9e8
 # Edges of log10 |error / rms(t)|.
 EDGES: tuple[float, ...] = tuple(-18 + 0.25 * step for step in range(85))
@@ -91,6 +91,115 @@ def ulps(truth: Floats, side: Floats, dtype: str) -> Floats:
     return np.abs(side - np.rint(truth / unit) * unit) / unit
 
 
+@dataclass(frozen=True)
+class Sums:
+    """What is kept of one tensor.
+
+    Attributes:
+        error, truth, side, product: Σ(x-t)², Σt², Σx², Σxt.
+        worst, beside: the largest |x-t|, and |t| of that element.
+        ulps: the largest distance in units in the last place; 0 where it was not asked for.
+        counted: elements that are in these.
+        elements, not_finite, undefined: as of `Errors`.
+        bins: counts of log10 |x-t|, if a histogram was asked for.
+    """
+
+    error: float = 0.0
+    truth: float = 0.0
+    side: float = 0.0
+    product: float = 0.0
+    worst: float = 0.0
+    beside: float = 0.0
+    ulps: float = 0.0
+    counted: int = 0
+    elements: int = 0
+    not_finite: int = 0
+    undefined: int = 0
+    bins: Array | None = None
+
+    def __add__(self, other: Sums) -> Sums:
+        larger = self if self.worst >= other.worst else other
+        bins = self.bins if other.bins is None else other.bins
+        if self.bins is not None and other.bins is not None:
+            bins = self.bins + other.bins
+        return Sums(
+            self.error + other.error,
+            self.truth + other.truth,
+            self.side + other.side,
+            self.product + other.product,
+            larger.worst,
+            larger.beside,
+            max(self.ulps, other.ulps),
+            self.counted + other.counted,
+            self.elements + other.elements,
+            self.not_finite + other.not_finite,
+            self.undefined + other.undefined,
+            bins,
+        )
+
+    @property
+    def relative_l2(self) -> float:
+        """√(Σ(x-t)² / Σt²); infinite where something is not finite."""
+        return math.inf if self.not_finite else _over(math.sqrt(self.error), math.sqrt(self.truth))
+
+
+def measure(
+    truth: Array, side: Array, dtype: str, *, elementwise: bool = False, histogram: bool = False
+) -> Sums:
+    """The sums of one tensor; arguments as of `Measurement`.
+
+    Raises:
+        ValueError: the two have not one shape.
+    """
+    if truth.shape != side.shape:
+        raise ValueError(f"shapes {truth.shape} and {side.shape}")
+    exact = truth.dtype.kind in "biu" and side.dtype.kind in "biu"
+    if not exact and is_mask(truth) and is_mask(side):
+        truth, side, exact = truth == 0, side == 0, True
+    total = Sums(elements=truth.size)
+    for t, x in _pieces(truth, side):
+        if exact:
+            t, x = np.ones(t.size), (x != t) + 1.0
+        # A square is not finite, or very large, where an element is.
+        t_t, x_x = float(t @ t), float(x @ x)
+        if not t_t + x_x < _LARGE * _LARGE:
+            t, x, lost = _comparable(t, x)
+            total, t_t, x_x = total + lost, float(t @ t), float(x @ x)
+        if t.size:
+            total += _of_piece(t, x, t_t, x_x, dtype if elementwise else None, histogram)
+    return total
+
+
+def _of_piece(
+    t: Floats, x: Floats, t_t: float, x_x: float, ulps_in: str | None, histogram: bool
+) -> Sums:
+    difference = x - t
+    np.abs(difference, out=difference)
+    worst = int(difference.argmax())
+    return Sums(
+        error=float(difference @ difference),
+        truth=t_t,
+        side=x_x,
+        product=float(x @ t),
+        worst=float(difference[worst]),
+        beside=abs(float(t[worst])),
+        ulps=0.0 if ulps_in is None else float(ulps(t, x, ulps_in).max()),
+        counted=t.size,
+        bins=_binned(difference) if histogram else None,
+    )
+
+
+def _comparable(t: Floats, x: Floats) -> tuple[Floats, Floats, Sums]:
+    """What is left when what is masked or not finite is counted and gone."""
+    undefined, masked, other = np.isnan(t), _masked(t), _masked(x)
+    numbers = np.isfinite(t) & np.isfinite(x) & ~masked & ~other
+    same = (masked & other) | (~numbers & (t == x))
+    lost = Sums(
+        undefined=int(undefined.sum()), not_finite=int((~(numbers | undefined | same)).sum())
+    )
+    return t[numbers], x[numbers], lost
+
+
 class Measurement:
     """The errors of a tensor over inputs, as they come.
 
@@ -102,12 +211,9 @@ class Measurement:
 
     def __init__(self, dtype: str, *, elementwise: bool = False, histogram: bool = False) -> None:
         self.dtype = dtype
-        self._ulps: float | None = 0.0 if elementwise and floating(dtype) is not None else None
-        self._sums: dict[int, list[float]] = {}  # of each input: |x - t|², t², x², x·t
-        self._max_error = self._max_truth = 0.0
-        self._counted = 0
-        self.not_finite = self.undefined = self.elements = 0
-        self._bins = np.zeros(len(EDGES) + 240, np.int64) if histogram else None
+        self.elementwise = elementwise and floating(dtype) is not None
+        self._histogram = histogram
+        self._inputs: dict[int, Sums] = {}
 
     def add(self, number: int, truth: Array, side: Array) -> None:
         """Take a tensor of the input with this number; the two have one shape.
@@ -115,56 +221,37 @@ class Measurement:
         Raises:
             ValueError: they have not.
         """
-        if truth.shape != side.shape:
-            raise ValueError(f"shapes {truth.shape} and {side.shape}")
-        sums = self._sums.setdefault(number, [0.0, 0.0, 0.0, 0.0])
-        self.elements += truth.size
-        exact = truth.dtype.kind in "biu" and side.dtype.kind in "biu"
-        if not exact and is_mask(truth) and is_mask(side):
-            truth, side, exact = truth == 0, side == 0, True
-        for t, x in _pieces(truth, side):
-            if exact:
-                x, t = (x != t).astype(np.float64) + 1.0, np.ones_like(t)
-            else:
-                t, x = self._comparable(t, x)
-            if t.size:
-                self._sum(sums, t, x)
+        self.take(
+            number,
+            measure(
+                truth, side, self.dtype, elementwise=self.elementwise, histogram=self._histogram
+            ),
+        )
 
-    def _comparable(self, t: Floats, x: Floats) -> tuple[Floats, Floats]:
-        """What is left when what is masked or not finite is counted and gone."""
-        if np.isfinite(t).all() and np.isfinite(x).all() and t.min() > _LARGE < x.min():
-            return t, x
-        undefined, masked, other = np.isnan(t), _masked(t), _masked(x)
-        numbers = np.isfinite(t) & np.isfinite(x) & ~masked & ~other
-        same = (masked & other) | (~numbers & (t == x))
-        self.undefined += int(undefined.sum())
-        self.not_finite += int((~(numbers | undefined | same)).sum())
-        return t[numbers], x[numbers]
+    def take(self, number: int, sums: Sums) -> None:
+        """Take what `measure` gave."""
+        known = self._inputs.get(number)
+        self._inputs[number] = sums if known is None else known + sums
 
-    def _sum(self, sums: list[float], t: Floats, x: Floats) -> None:
-        difference = np.abs(x - t)
-        with np.errstate(over="ignore"):
-            sums[0] += float(difference @ difference)
-            sums[1] += float(t @ t)
-            sums[2] += float(x @ x)
-            sums[3] += float(x @ t)
-        self._max_error = max(self._max_error, float(difference.max()))
-        self._max_truth = max(self._max_truth, float(np.abs(t).max()))
-        self._counted += t.size
-        if self._ulps is not None:
-            self._ulps = max(self._ulps, float(ulps(t, x, self.dtype).max()))
-        if self._bins is not None:
-            self._bins += _binned(difference, len(self._bins))
+    @property
+    def total(self) -> Sums:
+        """Over all inputs."""
+        return sum(self._inputs.values(), Sums())
 
     @property
     def rms(self) -> float:
         """rms(t), over all inputs."""
-        return math.sqrt(_sum(s[1] for s in self._sums.values()) / max(self._counted, 1))
+        total = self.total
+        return math.sqrt(total.truth / max(total.counted, 1))
 
     @property
-    def crest(self) -> float:
-        """max |t| / rms(t); rounding the largest element adds u times this to `Errors.max_over_rms`."""
-        return _over(self._max_truth, self.rms)
+    def beside(self) -> float:
+        """|t| of the element with the largest error, over rms(t).
+
+        Where elements of the truth differ much in size, rounding the largest one gives an error that is
+        large beside the RMS.
+        """
+        return _over(self.total.beside, self.rms)
 
     def errors(self) -> Errors:
         """What was found.
@@ -173,30 +260,27 @@ class Measurement:
         Σxt / √(Σx² Σt²). Sources: numerics.md; Higham, *Accuracy and Stability*, 2nd ed., ch. 3, for
         why errors are measured normwise and not elementwise.
         """
-        bad = math.inf if self.not_finite else 0.0
-        error, truth, side, product = (
-            _sum(s[part] for s in self._sums.values()) for part in range(4)
-        )
-        norms = math.sqrt(truth) * math.sqrt(side)
+        total = self.total
+        norms = math.sqrt(total.truth) * math.sqrt(total.side)
         return Errors(
-            relative_l2=max(bad, _over(math.sqrt(error), math.sqrt(truth))),
-            max_over_rms=max(bad, _over(self._max_error, self.rms)),
-            cosine=product / norms if norms and math.isfinite(norms) else float(error == 0),
-            ulps=self._ulps,
-            not_finite=self.not_finite,
-            elements=self.elements,
-            per_input=tuple(
-                max(bad, _over(math.sqrt(s[0]), math.sqrt(s[1])))
-                for _, s in sorted(self._sums.items())
-            ),
-            undefined=self.undefined,
+            relative_l2=total.relative_l2,
+            max_over_rms=math.inf if total.not_finite else _over(total.worst, self.rms),
+            cosine=total.product / norms
+            if norms and math.isfinite(norms)
+            else float(total.error == 0),
+            ulps=total.ulps if self.elementwise else None,
+            not_finite=total.not_finite,
+            elements=total.elements,
+            per_input=tuple(sums.relative_l2 for _, sums in sorted(self._inputs.items())),
+            undefined=total.undefined,
         )
 
     def histogram(self) -> tuple[int, ...]:
         """Counts of log10(|x - t| / rms(t)) between `EDGES`; what is beyond them is in the outermost."""
-        shift = round(math.log10(self.rms) * 4) if self.rms else 0
         counts = [0] * (len(EDGES) - 1)
-        for place, count in enumerate([] if self._bins is None else self._bins.tolist()):
+        bins, rms = self.total.bins, self.rms
+        shift = round(math.log10(rms) * 4) if rms else 0
+        for place, count in enumerate([] if bins is None else bins.tolist()):
             counts[min(max(place - 120 - shift, 0), len(counts) - 1)] += count
         return tuple(counts)
 
@@ -232,8 +316,9 @@ def _masked(values: Floats) -> Array:
     return found
 
 
-def _binned(difference: Floats, count: int) -> Array:
+def _binned(difference: Floats) -> Array:
     """Counts of log10 of the errors before rms(t) is known; `Measurement.histogram` shifts them by it."""
+    count = len(EDGES) + 240
     with np.errstate(divide="ignore"):
         places = np.floor((np.log10(difference) - EDGES[0]) * 4)
     places = np.clip(np.nan_to_num(places, neginf=-1e9), -120, count - 121)
@@ -242,24 +327,29 @@ def _binned(difference: Floats, count: int) -> Array:
 
 def _pieces(truth: Array, side: Array) -> Iterator[tuple[Floats, Floats]]:
     """Both in float64, in the same order, however they lie in memory."""
-    if truth.size == 0:
-        return
-    pieces = np.nditer(
-        (truth, side),
-        flags=["external_loop", "buffered"],
-        op_flags=[["readonly"], ["readonly"]],
-        op_dtypes=["f8", "f8"],
-        casting="unsafe",
-        buffersize=PIECE,
-    )
-    yield from pieces
-
-
-def _sum(values: Iterable[float]) -> float:
-    return math.fsum(value for value in values if math.isfinite(value))
+    if truth.flags.c_contiguous and side.flags.c_contiguous:
+        flat = truth.reshape(-1), side.reshape(-1)
+        for start in range(0, truth.size, PIECE):
+            end = start + PIECE
+            yield (
+                flat[0][start:end].astype(np.float64, copy=False),
+                flat[1][start:end].astype(np.float64),
+            )
+    elif truth.size:
+        pieces = np.nditer(
+            (truth, side),
+            flags=["external_loop", "buffered"],
+            op_flags=[["readonly"], ["readonly"]],
+            op_dtypes=["f8", "f8"],
+            casting="unsafe",
+            buffersize=PIECE,
+        )
+        yield from pieces
 
 
 def _over(error: float, size: float) -> float:
+    """The quotient; 0 for no error, infinite where there is nothing to divide by."""
     if error == 0:
         return 0.0
-    return error / size if size else math.inf
+    found = error / size if size else math.inf
+    return math.inf if math.isnan(found) else found
