@@ -107,7 +107,8 @@ def parity(a: str, b: str | None, html: Path | None, json_output: bool, **given:
     with errors():
         from migrate.pages.page import check_page_target
         from migrate.pages.parity import write_parity_page
-        from migrate.parity.compare import compare, record
+        from migrate.parity.compare import compare
+        from migrate.parity.recorded import record
         from migrate.parity.sides.target import parse_target
         from migrate.views.parity import parity_as_json, parity_summary
 

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from migrate.parity.alignment import Alignment, Pair
 from migrate.parity.captures import Captured, Captures, capture_all
-from migrate.parity.errors import ParityError
+from migrate.parity.dump import Dump
 from migrate.parity.explain import explain
-from migrate.parity.inputs import InputSet
-from migrate.parity.judge import Judged, Judgement, judgement
-from migrate.parity.options import Options, SideOptions
+from migrate.parity.inputs import attended
+from migrate.parity.judge import Breach, Judged, Judgement, judgement
+from migrate.parity.options import Options
 from migrate.parity.outputs import compare_outputs
 from migrate.parity.prepare import TORCH, Prepared, prepare
 from migrate.parity.profiles import Profile, choose_profile, find_profile, limits_as_text
+from migrate.parity.recorded import compare_recorded
 from migrate.parity.results import Cause, Parity
 from migrate.parity.sections import compare_sections
-from migrate.parity.sides.process import SideProcess, Turns
 from migrate.parity.sides.settings import TRUTH
 from migrate.parity.sides.side import Side
+from migrate.parity.sides.start import started, workplace
 from migrate.parity.sides.target import Target
 from migrate.parity.tasks.party import Parties, Party, same_outputs
 from migrate.parity.verdict import conclude, first_parting
@@ -43,10 +39,12 @@ def compare(a: Target, b: Target, options: Options, progress: Progress) -> Parit
     Raises:
         ParityError, ConversionError: the comparison cannot be made.
     """
+    if "dump" in (a.kind, b.kind):
+        return compare_recorded(a, b, options, progress)
     with workplace(options.keep) as work, contextlib.ExitStack() as stack:
         progress("loading both models")
-        sides = started({"A": (a, options.a), "B": (b, options.b)}, options, work, stack)
-        return compare_sides(*sides, options, work, progress)
+        first, second = started({"A": (a, options.a), "B": (b, options.b)}, options, work, stack)
+        return compare_sides(first, second, options, work, progress)
 
 
 def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Progress) -> Parity:
@@ -68,7 +66,7 @@ def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Prog
     clock.lap("running")
     profile = _profile(captures, options)
     progress("comparing the layers")
-    sides = [_judged(one) for one in (captures.a, captures.b, captures.e)]
+    sides = _judged(captures.a), _judged(captures.b), _judged(captures.e)
     padding = attended(ready.inputs)
     judged = judgement(captures.truth, *sides, profile, padding=padding)
     clock.lap("comparing the layers")
@@ -97,92 +95,6 @@ def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Prog
         histograms=outputs.histograms,
         notes=_notes(captures, judged, ready),
     )
-
-
-def attended(inputs: InputSet) -> dict[int, np.ndarray[Any, Any]]:
-    """Input → positions [batch, length] that are no padding, where an `attention_mask` says so."""
-    if "attention_mask" not in inputs.names:
-        return {}
-    masks = {number: inputs[number]["attention_mask"] for number in range(inputs.count)}
-    return {number: mask != 0 for number, mask in masks.items() if mask.ndim == 2}
-
-
-def record(target: Target, options: Options, progress: Progress) -> Path:
-    """Record what one side computes, for a comparison elsewhere.
-
-    Returns:
-        The folder of its dump.
-
-    Raises:
-        ParityError: it cannot be run.
-    """
-    assert options.keep is not None
-    with workplace(options.keep) as work, contextlib.ExitStack() as stack:
-        progress("loading the model")
-        (side,) = started({"A": (target, options.a)}, options, work, stack)
-        return record_side(side, options, work, progress)
-
-
-def started(
-    targets: dict[str, tuple[Target, SideOptions]],
-    options: Options,
-    work: Path,
-    stack: contextlib.ExitStack,
-) -> list[Side]:
-    """The processes of the sides, started side by side; the stack ends them.
-
-    Raises:
-        ParityError: a model cannot be loaded.
-    """
-    turns = Turns()
-    sides = [
-        SideProcess(
-            label,
-            target,
-            work,
-            turns,
-            python=how.python,
-            timeout=options.timeout,
-            seed=options.seed,
-            environment=_environment(how),
-        )
-        for label, (target, how) in targets.items()
-    ]
-    for side in sides:
-        stack.callback(side.rest)
-    if turns.shared:
-        for side in sides:
-            side.start()
-    else:
-        with ThreadPoolExecutor(len(sides)) as pool:
-            for loading in [pool.submit(side.start) for side in sides]:
-                loading.result()
-    return list(sides)
-
-
-def _environment(how: SideOptions) -> dict[str, str]:
-    """Torch_xla takes excess precision from XLA's flags only; JAX from each compilation."""
-    if how.settings.excess_precision:
-        return {}
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_allow_excess_precision=false"
-    return {"XLA_FLAGS": flags.strip()}
-
-
-@contextlib.contextmanager
-def workplace(keep: Path | None) -> Iterator[Path]:
-    """A folder for everything that is passed: temporary, or the one to keep.
-
-    Raises:
-        ParityError: the one to keep is there already.
-    """
-    if keep is None:
-        with tempfile.TemporaryDirectory(prefix="migrate-parity-") as name:
-            yield Path(name)
-        return
-    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-        raise ParityError(f"{keep}: is there already", "name a new folder with --keep")
-    keep.mkdir(parents=True, exist_ok=True)
-    yield keep
 
 
 def _profile(captures: Captures, options: Options) -> Profile:
@@ -237,10 +149,12 @@ def _causes(
     if found is None or source.kind not in TORCH:
         return ()
     progress("looking for the cause")
-    layer, breach = found
+    _, breach = found
     captured = captures.a if breach.side == "A" else captures.b
-    side = layer.a if breach.side == "A" else layer.b
-    assert side is not None
+    seen = _seen(captures.truth, captured.alignment, breach)
+    if seen is None:
+        return ()
+    pair, number, between = seen
     return explain(
         source,
         breach.side,
@@ -248,13 +162,32 @@ def _causes(
         captures.truth.folder,
         captured.dump.folder,
         None if captured.local is None else captured.local.folder,
-        layer=layer.name,
-        side_layer=side.name,
-        number=breach.place.number if breach.place.what == "output" else 0,
+        layer=pair.truth,
+        side_layer=pair.layer,
+        number=number,
         relative_l2=breach.finding.errors.relative_l2,
-        breached_locally=True,
+        breached_locally=not between,
         work=work,
     )
+
+
+def _seen(truth: Dump, alignment: Alignment, breach: Breach) -> tuple[Pair, int, bool] | None:
+    """Where the side shows the breach: the pair, the truth's call, and whether in what that call is given."""
+    pairs = {pair.truth: pair for pair in alignment.pairs}
+    place = breach.place
+    if place.layer in pairs:
+        return pairs[place.layer], place.number, place.what == "argument"
+    # A layer that the side has not got as one: it shows in what the next is given.
+    given = {
+        (ref.file, ref.key)
+        for call in truth.of(place.layer)
+        if call.number == place.number
+        for ref in call.outputs
+    }
+    for call in truth.calls:
+        if call.layer in pairs and any((ref.file, ref.key) in given for ref in call.arguments):
+            return pairs[call.layer], call.number, True
+    return None
 
 
 def _notes(captures: Captures, judged: Judgement, ready: Prepared) -> tuple[str, ...]:

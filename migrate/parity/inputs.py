@@ -66,3 +66,11 @@ def read_inputs(folder: Path) -> InputSet:
     """The inputs in a folder that `write_inputs` made."""
     value = json.loads((folder / _FILE).read_text())
     return InputSet(folder, value["count"], tuple(value["names"]), tuple(value["described"]))
+
+
+def attended(inputs: InputSet) -> dict[int, np.ndarray[Any, Any]]:
+    """Input → positions [batch, length] that are no padding, where an `attention_mask` says so."""
+    if "attention_mask" not in inputs.names:
+        return {}
+    masks = {number: inputs[number]["attention_mask"] for number in range(inputs.count)}
+    return {number: mask != 0 for number, mask in masks.items() if mask.ndim == 2}

@@ -55,7 +55,7 @@ def prepare(
     truth_of_a = a.kind in TORCH or b.kind not in TORCH
     truth, other = (a, b) if truth_of_a else (b, a)
     progress("making inputs")
-    inputs = _inputs(truth, other, options, work / "inputs")
+    inputs = inputs_for(truth, other, options, work / "inputs")
     layouts = _channels_last(truth, other, inputs, work)
     first, second = (options.a, options.b) if truth_of_a else (options.b, options.a)
     settings = {
@@ -71,7 +71,12 @@ def prepare(
     return Prepared(inputs, settings[a], settings[b], truth_of_a, *pair)
 
 
-def _inputs(truth: Side, other: Side, options: Options, folder: Path) -> InputSet:
+def inputs_for(truth: Side, other: Side, options: Options, folder: Path) -> InputSet:
+    """The inputs that the user gives, else those that one of the models tells.
+
+    Raises:
+        InputsError: there are none.
+    """
     if options.inputs:
         return make_inputs(options.inputs, options.count, options.seed, folder)
     try:

@@ -1,0 +1,78 @@
+"""Start the processes of the sides, and the folder that they pass things in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from migrate.parity.errors import ParityError
+from migrate.parity.options import Options, SideOptions
+from migrate.parity.sides.process import SideProcess, Turns
+from migrate.parity.sides.side import Side
+from migrate.parity.sides.target import Target
+
+
+def started(
+    targets: dict[str, tuple[Target, SideOptions]],
+    options: Options,
+    work: Path,
+    stack: contextlib.ExitStack,
+) -> list[Side]:
+    """The processes of the sides, started side by side; the stack ends them.
+
+    Raises:
+        ParityError: a model cannot be loaded.
+    """
+    turns = Turns()
+    sides = [
+        SideProcess(
+            label,
+            target,
+            work,
+            turns,
+            python=how.python,
+            timeout=options.timeout,
+            seed=options.seed,
+            environment=_environment(how),
+        )
+        for label, (target, how) in targets.items()
+    ]
+    for side in sides:
+        stack.callback(side.rest)
+    if turns.shared:
+        for side in sides:
+            side.start()
+    else:
+        with ThreadPoolExecutor(len(sides)) as pool:
+            for loading in [pool.submit(side.start) for side in sides]:
+                loading.result()
+    return list(sides)
+
+
+def _environment(how: SideOptions) -> dict[str, str]:
+    """Torch_xla takes excess precision from XLA's flags only; JAX from each compilation."""
+    if how.settings.excess_precision:
+        return {}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_allow_excess_precision=false"
+    return {"XLA_FLAGS": flags.strip()}
+
+
+@contextlib.contextmanager
+def workplace(keep: Path | None) -> Iterator[Path]:
+    """A folder for everything that is passed: temporary, or the one to keep.
+
+    Raises:
+        ParityError: the one to keep is there already.
+    """
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="migrate-parity-") as name:
+            yield Path(name)
+        return
+    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise ParityError(f"{keep}: is there already", "name a new folder with --keep")
+    keep.mkdir(parents=True, exist_ok=True)
+    yield keep
