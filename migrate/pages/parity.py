@@ -45,7 +45,6 @@ def write_parity_page(parity: Parity, path: Path) -> None:
         rows=rows,
         ulps=any(row.ulps != ("–", "–") for row in rows),
         first_row=_first(parity),
-        source=parity_cells.source,
         more=[
             (index, words.layer_name(layer.name))
             for index, layer in enumerate(parity.layers)

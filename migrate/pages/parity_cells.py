@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from migrate.parity.results import Errors, LayerResult, Parity, Side
+from migrate.parity.results import Errors, LayerResult, Parity
 from migrate.views import parity_words as words
 from migrate.views.parity_nodes import Node, State, runs
 
@@ -22,21 +22,27 @@ SHADES = (
 )
 WORST, NOT_FINITE, NOTHING = "w3", "nan", "none"
 COLUMNS = ("A local", "B local", "A accumulated", "B accumulated")
+_LOCAL = COLUMNS[:2]
 _MARKS = {
     State.MATCH: "✓",
     State.PARTS: "✗",
     State.CARRIED: "~",
     State.UNFED: "?",
+    State.UNDEFINED: "?",
     State.ALONE: "·",
 }
 
 
 @dataclass(frozen=True)
 class Cell:
-    """An error: its text, and the shade that says what multiple of its limit it is."""
+    """An error: its text, and the shade that says what multiple of its limit it is.
+
+    `own` is set where it is why the layer parts.
+    """
 
     text: str
     shade: str
+    own: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,11 +72,11 @@ class HeatRow:
     children: tuple[HeatRow, ...]
 
 
-def cell(error: Errors | None, limit: float) -> Cell:
+def cell(error: Errors | None, limit: float, *, own: bool = False) -> Cell:
     """The cell of an error that is held to `limit`."""
     if error is None:
         return Cell("–", NOTHING)
-    return Cell(words.error(error), _shade(words.pressure(error, limit)))
+    return Cell(words.error(error), _shade(words.pressure(error, limit)), own)
 
 
 def _shade(pressure: float | None) -> str:
@@ -134,7 +140,11 @@ class HeatMap:
 def _cells(layer: LayerResult | None) -> tuple[Cell, ...]:
     if layer is None:
         return (Cell("", NOTHING),) * len(COLUMNS)
-    return tuple(cell(error, limit) for error, limit in _errors(layer))
+    own = words.parting_sides(layer)
+    return tuple(
+        cell(error, limit, own=column in _LOCAL and column[0] in own)
+        for column, (error, limit) in zip(COLUMNS, _errors(layer), strict=True)
+    )
 
 
 def _worst_cells(layers: Sequence[LayerResult]) -> tuple[Cell, ...]:
@@ -198,12 +208,12 @@ def layer_row(parity: Parity, layer: LayerResult) -> LayerRow:
         most=_pair(words.size(main.max_over_rms if main else None) for main in mains),
         ulps=_pair(words.figure(main.ulps if main else None) for main in mains),
         names=tuple(
-            f"{letter} {words.layer_name(side.name)}{_aligned(side)}"
+            f"{letter} {words.side_name(layer, side)}"
             for letter, side in words.two(layer)
-            if side.name != layer.name or side.aligned not in ("same model", "weights", "")
+            if words.side_name(layer, side) != words.layer_name(layer.name)
         ),
         places=tuple(
-            f"{letter} {source(side)}" for letter, side in words.two(layer) if side.defined
+            f"{letter} {words.source(side)}" for letter, side in words.two(layer) if side.defined
         ),
     )
 
@@ -211,13 +221,3 @@ def layer_row(parity: Parity, layer: LayerResult) -> LayerRow:
 def _pair(texts: Iterable[str]) -> tuple[str, str]:
     a, b = texts
     return a, b
-
-
-def _aligned(side: Side) -> str:
-    return f" (by {side.aligned})" if side.aligned not in ("", "same model") else ""
-
-
-def source(side: Side) -> str:
-    """Where a side's layer is defined, and which line called it."""
-    called = f" ← {words.place(side.called)}" if side.called else ""
-    return words.place(side.defined) + called

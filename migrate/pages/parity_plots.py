@@ -173,9 +173,13 @@ def _mark(axes: Axes, parity: Parity, local: bool) -> None:
     named = 0
     for layer in parting:
         errors = [side.local if local else side.accumulated for _, side in words.two(layer)]
-        values = [
-            error.relative_l2 for error in errors if error and math.isfinite(error.relative_l2)
+        numbers = [
+            math.nan if error.not_finite else error.relative_l2
+            for error in errors
+            if error is not None
         ]
+        # What is NaN lies at the upper edge, and so does the name.
+        values = numbers if all(map(math.isfinite, numbers)) else []
         is_first = words.is_first(parity, layer)
         if is_first:
             axes.axvline(layer.depth, color=WRONG, linewidth=0.8, alpha=0.6)
@@ -187,7 +191,7 @@ def _mark(axes: Axes, parity: Parity, local: bool) -> None:
             left = layer.depth > last / 2
             axes.annotate(
                 _text(words.layer_name(layer.name)),
-                (layer.depth, high or 1.0),
+                (layer.depth, high or 0.9),
                 xycoords="data" if high > 0 else axes.get_xaxis_transform(),
                 xytext=(-8 if left else 8, 4),
                 textcoords="offset points",
@@ -230,17 +234,18 @@ def histogram(edges: Sequence[float], a: Sequence[int], b: Sequence[int]) -> str
 
 
 def curves(section: Section) -> str:
-    """Return the curves of a section; of two with "low" and "high" in their names the band between."""
+    """Return the curves of a section; between those with "low" and "high" in their names lies a band."""
     found = [(name, values) for name, values in section.curves if values]
     if not found:
         return ""
     low, high = (next((one for one in found if word in one[0]), None) for word in ("low", "high"))
-    x = "step" if section.name == "training" else ""
-    with _drawing(x, "loss" if x else "", f"curves of {section.name}") as drawn:
+    training = section.name == "training"
+    x, y = ("step", "loss") if training else ("", "")
+    with _drawing(x, y, f"curves of {section.name}") as drawn:
         if low and high:
             length = min(len(low[1]), len(high[1]))
             drawn.axes.fill_between(
-                range(1, length + 1),
+                range(length),
                 low[1][:length],
                 high[1][:length],
                 color=QUIET,
@@ -249,14 +254,17 @@ def curves(section: Section) -> str:
                 label=low[0].replace("low", "").strip(" ,:") or "band",
             )
             found = [one for one in found if one not in (low, high)]
-        looks = itertools.cycle(zip((A, B, QUIET, _INK), ("-", "--", "-.", ":"), strict=True))
-        for (name, values), (colour, style) in zip(found, looks, strict=False):
+        others = itertools.cycle((QUIET, _INK))
+        for name, values in found:
+            a, b = name.startswith("A"), name.startswith("B")
+            apart = "each step" in name  # the single losses, beside their mean
             drawn.axes.plot(
-                range(1, len(values) + 1),
+                range(len(values)),
                 values,
-                style,
-                color=colour,
-                linewidth=2.6 if colour == A else 1.2,
+                "--" if b else "-",
+                color=A if a else B if b else next(others),
+                linewidth=0.7 if apart else 2.4 if a else 1.2,
+                alpha=0.45 if apart else 1.0,
                 label=_text(name),
             )
         drawn.axes.margins(x=0.01)

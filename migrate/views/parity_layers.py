@@ -25,6 +25,7 @@ _LOOKS = {
     State.MATCH: ("✓", "green"),
     State.CARRIED: ("~", "yellow"),
     State.UNFED: ("?", "cyan"),
+    State.UNDEFINED: ("?", "magenta"),
     State.ALONE: ("·", "dim"),
     State.PARTS: ("✗", "bold red"),
 }
@@ -32,6 +33,7 @@ _SAID = {
     State.MATCH: "",
     State.CARRIED: "carried on from before",
     State.UNFED: "not fed: accumulated only",
+    State.UNDEFINED: "NaN in the truth itself",
     State.ALONE: "without a partner",
 }
 
@@ -165,7 +167,7 @@ def _in_full(title: Text, layer: LayerResult, first: Parity | None) -> Renderabl
 
     lines: list[RenderableType] = [title, _figures(layer)]
     for letter, side in words.two(layer):
-        lines.append(Text(f"{letter}: {_source(side)}", "dim"))
+        lines.append(Text(f"{letter}: {_source(layer, side)}", "dim"))
         if undefined := max(
             (one.undefined for one in (side.local, side.accumulated) if one), default=0
         ):
@@ -191,7 +193,7 @@ def _figures(layer: LayerResult) -> Table:
     for letter, side, main in mains:
         table.add_row(
             letter,
-            _held(side.local, layer.local_limit),
+            _held(side.local, layer.local_limit, parts=letter in words.parting_sides(layer)),
             _held(side.accumulated, layer.accumulated_limit),
             words.size(None if main is None else main.max_over_rms),
             words.ratio(side.ratio),
@@ -204,24 +206,24 @@ def _figures(layer: LayerResult) -> Table:
     return table
 
 
-def _held(error: Errors | None, limit: float) -> Text:
+def _held(error: Errors | None, limit: float, *, parts: bool = False) -> Text:
     from rich.text import Text
 
     pressure = words.pressure(error, limit)
-    return Text(words.error(error), "bold red" if pressure is not None and pressure > 1 else "")
+    wrong = parts or (pressure is not None and pressure > 1)
+    return Text(words.error(error), "bold red" if wrong else "")
 
 
-def _source(side: Side) -> str:
+def _source(layer: LayerResult, side: Side) -> str:
     called = f", called at {words.place(side.called)}" if side.called else ""
-    aligned = f" (by {side.aligned})" if side.aligned not in ("", "same model") else ""
-    return f"{words.layer_name(side.name)}{aligned}  {words.place(side.defined)}{called}"
+    return f"{words.side_name(layer, side)}  {words.place(side.defined)}{called}"
 
 
 def _alone(layers: Sequence[LayerResult]) -> Table:
     table = plain_table()
     for layer in layers[:LISTED]:
         for letter, side in words.two(layer):
-            table.add_row(f"only {letter}", words.layer_name(side.name), layer.kind)
+            table.add_row(f"only {letter}", words.side_name(layer, side), layer.kind)
         if layer.a is None and layer.b is None:
             table.add_row("only the truth", words.layer_name(layer.name), layer.kind)
     if len(layers) > LISTED:

@@ -18,16 +18,16 @@ class State(StrEnum):
     PARTS = "parts"
     CARRIED = "carried"
     UNFED = "not fed"
+    UNDEFINED = "undefined"
     MATCH = "match"
-    ALONE = (
-        "no partner"  # nothing else is in it: one such layer among others is no finding of theirs
-    )
+    # Nothing else is in it: one such layer among others is no finding of theirs.
+    ALONE = "no partner"
 
 
 _STATES = {
     LayerVerdict.CARRIED: State.CARRIED,
     LayerVerdict.UNFED: State.UNFED,
-    LayerVerdict.UNDEFINED: State.UNFED,
+    LayerVerdict.UNDEFINED: State.UNDEFINED,
     LayerVerdict.ALONE: State.ALONE,
     LayerVerdict.MATCH: State.MATCH,
 } | dict.fromkeys(PARTING, State.PARTS)

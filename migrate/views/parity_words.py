@@ -58,6 +58,16 @@ def place(where: str) -> str:
     return where
 
 
+def source(side: Side) -> str:
+    """Where a side's layer is defined, and which line called it: "bert.py:31 ← 75"."""
+    defined, called = place(side.defined), place(side.called)
+    if not called:
+        return defined
+    file, _, line = called.rpartition(":")
+    same = file and file == defined.rpartition(":")[0]
+    return f"{defined} ← {line if same else called}"
+
+
 def facts(one: Facts) -> str:
     """What ran, in one line: the framework with its device, precision and versions."""
     precision = f"precision {one.precision}" if one.precision else ""
@@ -95,6 +105,23 @@ def is_first(parity: Parity, layer: LayerResult) -> bool:
 def layer_name(name: str) -> str:
     """The name of a layer; that of the model itself is empty."""
     return name or "the model itself"
+
+
+def side_name(layer: LayerResult, side: Side) -> str:
+    """The name of a side's layer, and what speaks for it where that is not the usual."""
+    if layer.name and not side.name:
+        return f"({side.aligned})"  # it has no layer of its own there
+    usual = side.aligned in ("", "same model", "weights")
+    return layer_name(side.name) + ("" if usual else f" (by {side.aligned})")
+
+
+def parting_sides(layer: LayerResult) -> str:
+    """The letters of the sides whose own operations part."""
+    return {
+        LayerVerdict.A_PARTS: "A",
+        LayerVerdict.B_PARTS: "B",
+        LayerVerdict.BOTH_PART: "AB",
+    }.get(layer.verdict, "")
 
 
 def pressure(error: Errors | None, limit: float) -> float | None:

@@ -291,10 +291,12 @@ def _training(steps: int = 40) -> Section:
             Check("loss curve outside of the band", None, 0.0, 0.05, True, "seed-to-seed, 5 seeds"),
         ),
         curves=(
-            ("loss A", tuple(a)),
-            ("loss B", tuple(b)),
+            ("A", tuple(a)),
+            ("B", tuple(b)),
             ("band low", tuple(value - 0.06 for value in a)),
             ("band high", tuple(value + 0.06 for value in a)),
+            ("A, each step", tuple(value + rng.gauss(0, 0.1) for value in a)),
+            ("B, each step", tuple(value + rng.gauss(0, 0.1) for value in b)),
         ),
         notes=("AdamW, 40 steps, learning rate 1e-3; the band is of 5 seeds of A",),
     )
