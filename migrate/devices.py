@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from migrate.devices_faults import plant
 from migrate.devices_judge import judge
 from migrate.devices_report import DevicesReport, Finding
+from migrate.errors import MigrateError
 from shims.tpu import tpu_device_files
 
 # Of a whole probe: starting a runtime takes up to two minutes on a fresh VM, the programs a few seconds each.
@@ -53,6 +55,19 @@ class ProbeOptions:
     def to_json(self) -> str:
         """For the process of the probe."""
         return json.dumps(vars(self))
+
+
+def probe_options(*, repeats: int, seconds: float, fault: str) -> ProbeOptions:
+    """As a user gives them.
+
+    Raises:
+        MigrateError: the fault is none that is known.
+    """
+    try:
+        plant(fault)
+    except ValueError as error:
+        raise MigrateError(f"--plant {error}", "docs/devices.md tells them") from None
+    return ProbeOptions(repeats=repeats, seconds=seconds, fault=fault)
 
 
 def examine(

@@ -58,12 +58,12 @@ class Events:
     """The file of events."""
 
     def __init__(self, file: Path) -> None:
-        self._file = file.open("a")
+        self._file = file
 
     def write(self, event: str, **values: Any) -> None:
         """Add one."""
-        self._file.write(json.dumps({"event": event} | values) + "\n")
-        self._file.flush()
+        with self._file.open("a") as file:
+            file.write(json.dumps({"event": event} | values) + "\n")
 
 
 class Probe:

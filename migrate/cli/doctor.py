@@ -7,23 +7,61 @@ import sys
 import click
 
 from migrate.cli.options import as_json
-from migrate.cli.show import FINDINGS, FINE, show, show_json, working
+from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 
 
-@click.command(epilog="Example: migrate doctor", short_help="Check versions, devices, environment.")
+@click.command(
+    epilog="Examples: migrate doctor; migrate doctor --devices",
+    short_help="Check versions, devices, environment.",
+)
+@click.option(
+    "--devices",
+    is_flag=True,
+    help="Run the same programs on every local chip, repeated, and compare their results bit for bit.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(2, 1000),
+    default=5,
+    show_default=True,
+    help="Of each program, with --devices: a chip may fail now and then only.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=300,
+    show_default=True,
+    help="Seconds for --devices.",
+)
+@click.option("--plant", default="", hidden=True)
 @as_json
-def doctor(json_output: bool) -> None:
+def doctor(devices: bool, repeats: int, timeout: float, plant: str, json_output: bool) -> None:
     """Check this environment: versions, devices, wrong environment variables, what is missing.
 
     Exit code 1 if something would go wrong; each line says what to do.
     """
     from migrate.doctor import diagnose
-    from migrate.views.doctor import diagnosis_as_json, diagnosis_summary
+    from migrate.views.doctor import (
+        devices_as_json,
+        devices_summary,
+        diagnosis_as_json,
+        diagnosis_summary,
+    )
 
-    with working(quiet=json_output) as progress:
+    report = None
+    with errors(), working(quiet=json_output) as progress:
+        from migrate.devices import examine, probe_options
+
+        options = probe_options(repeats=repeats, seconds=timeout, fault=plant)
         diagnosis = diagnose(progress=progress)
+        if devices:
+            report = examine(options, progress=progress)
+    fit = diagnosis.fit and (report is None or report.sound)
     if json_output:
-        show_json(diagnosis_as_json(diagnosis))
+        found = diagnosis_as_json(diagnosis) | {"fit": fit}
+        show_json(found if report is None else found | {"devices": devices_as_json(report)})
     else:
         show(*diagnosis_summary(diagnosis))
-    sys.exit(FINE if diagnosis.fit else FINDINGS)
+        if report is not None:
+            show(*devices_summary(report))
+    sys.exit(FINE if fit else FINDINGS)
