@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import json
 import os
 import select
@@ -22,12 +23,22 @@ _OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debuggi
 _SECONDS = 60.0
 
 
+@functools.cache
+def _chromium() -> str | None:
+    for name in _NAMES:
+        path = shutil.which(name)
+        # Ubuntu's package is a script that only says where the browser is to be had.
+        if path and not subprocess.run([path, "--version"], capture_output=True).returncode:
+            return path
+    return None
+
+
 def chromium() -> str:
     """The browser; the test is skipped where there is none."""
-    for name in _NAMES:
-        if path := shutil.which(name):
-            return path
-    pytest.skip("chromium is not installed")
+    path = _chromium()
+    if path is None:
+        pytest.skip("chromium is not installed")
+    return path
 
 
 def seen_by_chromium(page: Path, profile: Path) -> str:

@@ -177,3 +177,11 @@ def test_the_schema_has_the_fields_of_the_results() -> None:
         ("check", results.Check),
     ):
         assert of[name] == {field.name for field in dataclasses.fields(kind)}, name
+
+
+def test_the_documentation_names_every_field() -> None:
+    schema = json.loads(SCHEMA.read_text())
+    names = set(schema["properties"]).union(*(names for _, names in described(schema)))
+    text = (Path(__file__).parents[2] / "docs" / "parity" / "report.md").read_text()
+    table = text[text.index("## JSON") :]
+    assert {name for name in names if f"`{name}`" not in table} == set()
