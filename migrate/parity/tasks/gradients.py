@@ -25,7 +25,7 @@ from migrate.parity.bootstrap import ratio
 from migrate.parity.errors import ParityError
 from migrate.parity.profiles import Profile
 from migrate.parity.results import Check, Section
-from migrate.parity.tasks.outputs import floating_outputs, output
+from migrate.parity.tasks.outputs import floating_outputs, output, positions
 from migrate.parity.tasks.party import Parties, Party
 
 Array = np.ndarray[Any, Any]
@@ -126,6 +126,9 @@ def write_cotangents(parties: Parties, party: Party, folder: Path) -> None:
             shape = output(parties.truth.dump, number, path).shape
             rng = np.random.default_rng([parties.seed, number, position, 7])
             drawn = rounded(np.asarray(rng.standard_normal(shape), np.float32), "bfloat16")
+            if len(shape) > 1:
+                kept = positions(parties, number, shape[:-1]).reshape(*shape[:-1], 1)
+                drawn = np.where(kept, drawn, np.float32(0))
             made[pair.mine or "output"] = np.ascontiguousarray(pair.as_mine(drawn))
         save_file(made, folder / f"{number:03d}.safetensors")
 

@@ -1,10 +1,10 @@
 """Logits: how far apart the distributions are, and whether the same tokens come out on top.
 
-All of it in float64, from each side's own logits, at every position of every input. The noise of a side's
-logits is σ, the standard deviation of its distance from the truth (less the mean of each position, which a
-softmax does not see). A top token may differ only where the truth's margin is below 6√2σ. A fault makes σ
-large and would call every position a near-tie, so σ is never taken to be more than twice the emulation's,
-or, where there is none, than the limit of the outputs allows.
+All of it in float64, from each side's own logits, at every position of every input that is no padding. The
+noise of a side's logits is σ, the standard deviation of its distance from the truth (less the mean of each
+position, which a softmax does not see). A top token may differ only where the truth's margin is below 6√2σ.
+A fault makes σ large and would call every position a near-tie, so σ is never taken to be more than twice
+the emulation's, or, where there is none, than the limit of the outputs allows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from migrate.parity.errors import ParityError
 from migrate.parity.results import Check, Section
-from migrate.parity.tasks.outputs import as_truth, logits_path, output
+from migrate.parity.tasks.outputs import as_truth, logits_path, output, positions
 from migrate.parity.tasks.party import Parties, Party
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -146,7 +146,8 @@ def _pieces(
                 "say which it is with --align",
             )
         arrays.append(as_truth(pair, output(party.dump, number, pair.mine), truth.shape))
-    flat = [array.reshape(-1, truth.shape[-1]) for array in arrays]
+    kept = positions(parties, number, truth.shape[:-1])
+    flat = [array.reshape(-1, truth.shape[-1])[kept] for array in arrays]
     rows = max(1, _PIECE // truth.shape[-1])
     for first in range(0, len(flat[0]), rows):
         yield tuple(array[first : first + rows].astype(np.float64) for array in flat)

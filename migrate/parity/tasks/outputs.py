@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from migrate.parity.alignment import TensorPair
 from migrate.parity.dump import Dump, TensorRef
 from migrate.parity.errors import ParityError
+from migrate.parity.inputs import attended
+
+if TYPE_CHECKING:
+    from migrate.parity.tasks.party import Parties
 
 Array = np.ndarray[Any, Any]
 
@@ -41,6 +46,14 @@ def as_truth(pair: TensorPair, mine: Array, shape: tuple[int, ...]) -> Array:
     if pair.shape is not None:
         mine = mine.reshape(tuple(shape[axis] for axis in pair.axes))
     return mine.transpose(np.argsort(pair.axes))
+
+
+def positions(parties: Parties, number: int, shape: tuple[int, ...]) -> Array:
+    """Which of the positions [batch, length, …] of an output are no padding, flat; all if no mask tells."""
+    mask = attended(parties.inputs).get(number)
+    if mask is None or len(shape) < 2 or mask.shape != shape[:2]:
+        return np.ones(math.prod(shape), bool)
+    return np.broadcast_to(mask.reshape(*mask.shape, *(1,) * (len(shape) - 2)), shape).reshape(-1)
 
 
 def floating_outputs(dump: Dump) -> Iterator[str]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from migrate.parity.errors import ParityError
+from migrate.parity.inputs import write_inputs
+from migrate.parity.inputs_spec import make_inputs
 from migrate.parity.results import Check, Section
 from migrate.parity.sides.settings import Settings
+from migrate.parity.tasks.gradients import compare_gradients
 from migrate.parity.tasks.logits import (
     Tally,
     _count,
@@ -133,3 +137,32 @@ def test_where_there_are_no_logits(tmp_path: Path) -> None:
     assert compare_logits(made, "") is not None
     with pytest.raises(ParityError, match="no output words"):
         compare_logits(made, "words")
+
+
+def test_padding_is_left_out(tmp_path: Path) -> None:
+    texts = ["input_ids=int64[3,20]<50", "attention_mask=ones:int64[3,20]"]
+    inputs = make_inputs(texts, 2, 0, tmp_path / "inputs")
+
+    class Padded(Words):
+        def forward(self, input_ids: Any, attention_mask: Any = None) -> Any:
+            return super().forward(input_ids)
+
+    class Noisy(Padded):
+        """What it says at padding is of no use to anybody."""
+
+        def forward(self, input_ids: Any, attention_mask: Any = None) -> Any:
+            made = super().forward(input_ids)["logits"]
+            return {"logits": made + 7 * (1 - attention_mask[..., None]) * made}
+
+    masked = []
+    for number in range(2):
+        arrays = inputs[number]
+        arrays["attention_mask"][:, 15:] = 0
+        masked.append(arrays)
+    inputs = write_inputs(tmp_path / "masked", masked)
+    made = parties(seeded(Padded), seeded(Noisy), inputs, tmp_path)
+    section = compare_logits(made)
+    assert section is not None
+    assert section.passed
+    assert "90 positions" in section.notes[0]
+    assert compare_gradients(made).passed
