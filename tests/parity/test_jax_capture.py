@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
@@ -235,3 +236,28 @@ def test_what_the_model_raises_is_told_with_its_line(tmp_path: Path) -> None:
 def test_inputs_are_not_told_by_a_flax_model(tmp_path: Path) -> None:
     with pytest.raises(InputsError, match="--inputs 'x=float32"):
         stack(CLEAN).suggest_inputs(8, 0, tmp_path)
+
+
+class Float32(nn.Module):
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        self.dense = nn.Dense(4, dtype=self.dtype)
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(4, dtype=jnp.float32)(self.dense(x))
+
+
+def test_the_truth_overrides_a_dtype_of_float32_but_not_a_cast(tmp_path: Path) -> None:
+    inputs = given(tmp_path / "inputs", 1, x=(2, 4))
+    made = dump(JaxRunner(Float32(), "linen", "m"), inputs, tmp_path / "dump", TRUTH)
+    assert {ref.dtype for call in made.calls for ref in call.outputs} == {"float64"}
+
+    class Cast(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.Dense(4)(x).astype(jnp.float32)
+
+    made = dump(JaxRunner(Cast(), "linen", "m"), inputs, tmp_path / "cast", TRUTH)
+    assert "not in float64: the model (float32)" in made.facts.notes

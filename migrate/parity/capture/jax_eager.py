@@ -25,6 +25,7 @@ def eager(emulated: Precision | None) -> Iterator[None]:
         stack.enter_context(jax.disable_jit())
         for name in ("checkpoint", "remat"):
             stack.enter_context(_replaced(jax, name, _not_rematerialised))
+        stack.enter_context(_decorated_not_rematerialised())
         if emulated is not None:
             for primitive in (jax.lax.dot_general_p, jax.lax.conv_general_dilated_p):
                 emulation = _emulation(primitive, emulated)
@@ -35,6 +36,61 @@ def eager(emulated: Precision | None) -> Iterator[None]:
 def _not_rematerialised(function: Callable[..., Any] | None = None, **_: Any) -> Any:
     """In place of jax.checkpoint: the function itself."""
     return (lambda inner: inner) if function is None else function
+
+
+@contextlib.contextmanager
+def _decorated_not_rematerialised() -> Iterator[None]:
+    """The same for what was decorated before, in the body of a class.
+
+    Such a function calls what it found in JAX's own modules. Where that is built otherwise than it is known
+    here nothing is replaced, and the layers inside are noted as not captured.
+    """
+    from jax._src import ad_checkpoint, core
+
+    trace = getattr(ad_checkpoint, "_trace_to_jaxpr", None)
+    if trace is None or not hasattr(core, "trace_state_clean"):
+        yield
+        return
+
+    def kept(function: Any, in_tree: Any, *rest: Any) -> Any:
+        if not core.trace_state_clean():  # stand-ins: within vmap, or a scan that tries its body
+            return trace(function, in_tree, *rest)
+        body = _Body(function, in_tree)
+        return body, (), body
+
+    run = ad_checkpoint.remat_p.impl
+
+    def run_body(*arrays: Any, jaxpr: Any, **params: Any) -> Any:
+        return (
+            jaxpr.run(arrays) if isinstance(jaxpr, _Body) else run(*arrays, jaxpr=jaxpr, **params)
+        )
+
+    with (
+        _replaced(ad_checkpoint, "_trace_to_jaxpr", kept),
+        _replaced(ad_checkpoint.remat_p, "impl", run_body),
+    ):
+        yield
+
+
+class _Body:
+    """What is rematerialised: takes the place of its jaxpr, and of the structure of its results."""
+
+    is_high = False  # what JAX asks a jaxpr before it is run
+
+    def __init__(self, function: Callable[..., Any], in_tree: Any) -> None:
+        self._function, self._in_tree = function, in_tree
+        self._made: Any = None
+
+    def run(self, arrays: tuple[Any, ...]) -> list[Any]:
+        """Run it as it is; what it gives is held for `unflatten`."""
+        args, kwargs = self._in_tree.unflatten(arrays)
+        self._made = self._function(*args, **kwargs)
+        return []
+
+    def unflatten(self, leaves: Any) -> Any:
+        """What it gave."""
+        del leaves
+        return self._made
 
 
 @contextlib.contextmanager

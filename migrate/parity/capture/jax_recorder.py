@@ -117,7 +117,9 @@ class Recorder:
                 "these calls were not captured"
             )
         if self._other_dtypes:
-            layers = [f"{name} ({dtype})" for name, dtype in self._other_dtypes.items()]
+            layers = [
+                f"{name or 'the model'} ({dtype})" for name, dtype in self._other_dtypes.items()
+            ]
             self._writer.note(f"not in {self._dtype}: {_some(layers)}")
         for note in self._feed.notes if self._feed is not None else ():
             self._writer.note(note)

@@ -15,7 +15,7 @@ from migrate.parity.capture.jax_values import is_floating, rebuilt
 from migrate.parity.capture.linen import intercepted
 from migrate.parity.errors import ParityError
 from migrate.parity.sides.jax_arguments import Bound
-from migrate.parity.sides.jax_model import JaxModel, trained
+from migrate.parity.sides.jax_model import JaxModel, is_float32, trained
 from migrate.parity.sides.jax_weights import flat, nested
 
 # Collections that a call writes and that no call needs to be given.
@@ -58,15 +58,16 @@ class LinenModel(JaxModel):
         from flax import linen
 
         modes = dict(bound.modes)
-        changing: list[str] = []
         if train:
             modes |= trained(modes)
-            changing = sorted({name.partition("/")[0] for name in weights} - {"params"})
-        with linen.intercept_methods(_without_dropout), _first_states_in_float64():
+        # Also where it is not trained: a layer that was left in training mode writes its statistics.
+        changing = sorted({name.partition("/")[0] for name in weights} - {"params"})
+        with linen.intercept_methods(_adapted), _first_states_in_float64():
             made, changed = self._module.apply(
                 nested(weights), *bound.args, **bound.kwargs, **modes, mutable=changing
             )
-        return made, {name: value for name, value in flat(changed).items() if name in weights}
+        kept = flat(changed) if train else {}
+        return made, {name: value for name, value in kept.items() if name in weights}
 
     def recording(self, recorder: Recorder) -> contextlib.AbstractContextManager[None]:
         """See `JaxModel`."""
@@ -75,11 +76,14 @@ class LinenModel(JaxModel):
         return intercepted(recorder, self.weights)
 
 
-def _without_dropout(
-    next_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any
-) -> Any:
+def _adapted(next_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
+    """Every method of every module: dropout is off, and what is to be float64 is."""
+    import jax
     from flax import linen
 
+    if jax.config.jax_enable_x64 and is_float32(getattr(context.module, "dtype", None)):
+        # The modules that run are copies, made for this pass.
+        object.__setattr__(context.module, "dtype", np.dtype(np.float64))
     if isinstance(context.module, linen.Dropout) and context.method_name == "__call__":
         given = dict(zip(("inputs", "deterministic"), args, strict=False)) | kwargs
         return given["inputs"]

@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from migrate.parity.capture.frames import defined
 from migrate.parity.capture.jax_recorder import Recorder, Seen
 from migrate.parity.dump import Layer
@@ -72,7 +74,11 @@ class JaxModel(ABC):
 
 
 class FunctionModel(JaxModel):
-    """A function of the inputs, or of (params, *inputs)."""
+    """A function of the inputs, or of (params, *inputs).
+
+    Weights that are all of linen's collection "params" are given without it, unless the function's first
+    argument is called `variables`.
+    """
 
     notes = ("a function has no layers: only its outputs are compared",)
     _WEIGHTS = ("params", "parameters", "variables", "weights", "state")
@@ -114,15 +120,20 @@ class FunctionModel(JaxModel):
         self, weights: Mapping[str, Any], bound: Bound, *, train: bool = False
     ) -> tuple[Any, dict[str, Any]]:
         """See `JaxModel`."""
-        from migrate.parity.sides.jax_weights import nested
-
         modes = dict(bound.modes) | (trained(bound.modes) if train else {})
-        first = (nested(weights),) if self.takes_weights else ()
+        first = (self._tree(weights),) if self.takes_weights else ()
         run = functools.partial(self._function, *first)
         args, kwargs = bound.args, dict(bound.kwargs) | modes
         if self._recorder is None:
             return run(*args, **kwargs), {}
         return self._recorder.call(self._seen(), run, args, kwargs), {}
+
+    def _tree(self, weights: Mapping[str, Any]) -> Any:
+        from migrate.parity.sides.jax_weights import nested
+
+        tree = nested(weights)
+        inner = tree.keys() == {"params"} and self._all[0].name != "variables"
+        return tree["params"] if inner else tree
 
     def _seen(self) -> Seen:
         def describe(parent: str | None) -> Layer:
@@ -141,6 +152,14 @@ class FunctionModel(JaxModel):
             yield
         finally:
             self._recorder = None
+
+
+def is_float32(dtype: Any) -> bool:
+    """Whether a module says to compute in float32 whatever it is given: the truth then overrides it."""
+    try:
+        return dtype is not None and np.dtype(dtype) == np.float32
+    except TypeError:
+        return False
 
 
 def trained(modes: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from migrate.parity.capture.jax_recorder import Recorder
 from migrate.parity.capture.nnx import wrapped
 from migrate.parity.sides.jax_arguments import Bound
-from migrate.parity.sides.jax_model import JaxModel
+from migrate.parity.sides.jax_model import JaxModel, is_float32
 from migrate.parity.sides.jax_weights import Weights
 
 
@@ -90,9 +90,12 @@ class NnxModel(JaxModel):
         rest = [(path, one.replace(one.get_value())) for path, one in self._rest]
         module = nnx.merge(self._graphs[train], nnx.from_flat_state([*flat, *rest]))
         dtype = next((weights[name].dtype for name in weights if self.is_parameter(name)), None)
-        if dtype is not None:
+        for _, one in nnx.iter_modules(module) if dtype is not None else ():
             # What the parameters are; cells make their first state of it.
-            module.set_attributes(param_dtype=dtype, raise_if_not_found=False)
+            if hasattr(one, "param_dtype"):
+                one.param_dtype = dtype
+            if dtype == np.float64 and is_float32(getattr(one, "dtype", None)):
+                one.dtype = dtype
         return module
 
     def take(self, weights: Weights) -> None:
