@@ -142,16 +142,13 @@ class Matching:
 
     @staticmethod
     def _contents(model: Model, leaves: Mapping[Key, Key]) -> dict[Key, frozenset[Key]]:
+        known = {key: frozenset({leaf}) for key, leaf in leaves.items()}
         found: dict[Key, frozenset[Key]] = {}
         for key, node in sorted(model.nodes.items(), key=lambda one: one[1].call.order):
             inside = [_key(one) for one in model.inside(node)]
             if inside:
                 found[key] = frozenset().union(
-                    *(
-                        found.get(one) or {leaves[one]}
-                        for one in inside
-                        if one in found or one in leaves
-                    )
+                    *(found.get(one) or known.get(one, frozenset()) for one in inside)
                 )
         return {key: held for key, held in found.items() if held}
 

@@ -33,7 +33,7 @@ def ratio(
     Returns:
         None if there are no inputs, or not as many on both sides.
     """
-    if not side or len(side) != len(emulation):
+    if len(side) == 0 or len(side) != len(emulation):
         return None
     logs = np.log(_bounded(side, floor)) - np.log(_bounded(emulation, floor))
     means = logs[_draws(len(logs), seed)].mean(axis=1)

@@ -161,7 +161,8 @@ def measure(
         if exact:
             t, x = np.ones(t.size), (x != t) + 1.0
         # A square is not finite, or very large, where an element is.
-        t_t, x_x = float(t @ t), float(x @ x)
+        with np.errstate(over="ignore", invalid="ignore"):
+            t_t, x_x = float(t @ t), float(x @ x)
         if not t_t + x_x < _LARGE * _LARGE:
             t, x, lost = _comparable(t, x)
             total, t_t, x_x = total + lost, float(t @ t), float(x @ x)
