@@ -16,7 +16,15 @@ from migrate.parity.inputs_spec import make_inputs
 from migrate.parity.options import Options, SideOptions
 from migrate.parity.sides.settings import Settings
 from migrate.parity.sides.side import Side
-from migrate.parity.weights import WeightMap, bring, bring_back, load_file, only_names, same_names
+from migrate.parity.weights import (
+    Conversion,
+    WeightMap,
+    bring,
+    bring_back,
+    load_file,
+    only_names,
+    same_names,
+)
 
 TORCH = ("torch", "xla")
 
@@ -63,9 +71,14 @@ def prepare(
         other: _laid_out(second, layouts),
     }
     progress("bringing the weights to both sides")
+    functions = [side for side in settings if side.kind == "jax"]
     for side, how in settings.items():
-        side.prepare(how, inputs)
-    mine = _weights(truth, other, first.weights, second.weights, options, work)
+        if side not in functions:
+            side.prepare(how, inputs)
+    conversion = Conversion(options.mapping, options.drop, _image_shapes(inputs))
+    mine = _weights(truth, other, first.weights, second.weights, conversion, work)
+    for side in functions:  # whose weights nobody knows but who gives them
+        side.prepare(settings[side], inputs)
     truths = same_names(work / "truth.safetensors")
     pair = (truths, mine) if truth_of_a else (mine, truths)
     return Prepared(inputs, settings[a], settings[b], truth_of_a, *pair)
@@ -98,6 +111,14 @@ def _channels_last(truth: Side, other: Side, inputs: InputSet, work: Path) -> tu
     return channels_first_inputs(Dump(work / "probe"), one)
 
 
+def _image_shapes(inputs: InputSet) -> tuple[tuple[int, ...], ...] | None:
+    """The inputs' shapes, on which the rows of a Linear behind a flattened image depend."""
+    arrays = list(inputs[0].values())
+    if any(array.dtype.kind != "f" for array in arrays):
+        return None
+    return tuple(array.shape for array in arrays)
+
+
 def _laid_out(options: SideOptions, layouts: tuple[str, ...]) -> Settings:
     chosen = layouts if options.channels_last is None else options.channels_last
     return dataclasses.replace(options.settings, transposed=chosen)
@@ -108,7 +129,7 @@ def _weights(
     other: Side,
     of_truth: Path | None,
     of_other: Path | None,
-    options: Options,
+    conversion: Conversion,
     work: Path,
 ) -> WeightMap:
     """Give both sides their weights; the other side's names in the truth's."""
@@ -118,10 +139,10 @@ def _weights(
     if of_other is not None:
         load_file(other, of_other, work)
     if of_other is None:
-        names = bring(truth, other, work, options.mapping, options.drop)
+        names = bring(truth, other, work, conversion)
     elif of_truth is None:
-        names = bring_back(truth, other, work, options.mapping, options.drop)
+        names = bring_back(truth, other, work, conversion)
     else:
-        names = only_names(truth, other, work, options.mapping, options.drop)
+        names = only_names(truth, other, work, conversion)
     truth.save_weights(own)
     return names

@@ -38,22 +38,34 @@ class WeightMap:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Conversion:
+    """How torch's weights become Flax's.
+
+    Attributes:
+        mapping: a mapping file of `migrate weights` that says what becomes of each key.
+        drop: regular expressions of torch's keys that Flax's model has no use for.
+        example: the shapes of the model's inputs; None: not images.
+    """
+
+    mapping: Path | None = None
+    drop: Sequence[str] = ()
+    example: Sequence[tuple[int, ...]] | None = None
+
+
 def same_names(weights: Path) -> WeightMap:
     """Every name is its own."""
     return WeightMap({name: (name,) for name in _shapes(weights)})
 
 
-def bring(
-    truth: Side, other: Side, work: Path, mapping: Path | None, drop: Sequence[str]
-) -> WeightMap:
+def bring(truth: Side, other: Side, work: Path, conversion: Conversion) -> WeightMap:
     """Give the other side the truth's weights.
 
     Args:
         truth: torch's side, if one is; its names are those of the map.
         other: the side that gets them.
         work: a folder for what is passed.
-        mapping: a mapping file of `migrate weights` that says what becomes of each key.
-        drop: regular expressions of torch's keys that Flax's model has no use for.
+        conversion: how.
 
     Raises:
         ParityError, ConversionError: they do not fit; it says which.
@@ -63,14 +75,12 @@ def bring(
     if truth.kind not in _TORCH or other.kind in _TORCH:
         other.load_weights(own)
         return same_names(own)
-    names, pytree = _converted(truth, other, own, work, mapping, drop)
+    names, pytree = _converted(truth, other, own, work, conversion)
     other.load_weights(pytree)
     return names
 
 
-def bring_back(
-    truth: Side, other: Side, work: Path, mapping: Path | None, drop: Sequence[str]
-) -> WeightMap:
+def bring_back(truth: Side, other: Side, work: Path, conversion: Conversion) -> WeightMap:
     """Give the truth's side the other's weights; else as `bring`."""
     theirs, back = work / "from-other.safetensors", work / "back.safetensors"
     other.save_weights(theirs)
@@ -79,19 +89,17 @@ def bring_back(
         return same_names(theirs)
     truth.ask({"do": "convert", "to": "torch", "state": str(theirs), "output": str(back)})
     truth.load_weights(back)
-    return _converted(truth, other, back, work, mapping, drop)[0]
+    return _converted(truth, other, back, work, conversion)[0]
 
 
-def only_names(
-    truth: Side, other: Side, work: Path, mapping: Path | None, drop: Sequence[str]
-) -> WeightMap:
+def only_names(truth: Side, other: Side, work: Path, conversion: Conversion) -> WeightMap:
     """Which weights are which, where each side has its own; empty, with a note, where that is not known."""
     own = work / "from-truth.safetensors"
     truth.save_weights(own)
     if truth.kind not in _TORCH or other.kind in _TORCH:
         return same_names(own)
     try:
-        return _converted(truth, other, own, work, mapping, drop)[0]
+        return _converted(truth, other, own, work, conversion)[0]
     except (ParityError, ConversionError) as error:
         return WeightMap({}, notes=(f"which weights are which is not known: {error}",))
 
@@ -125,23 +133,25 @@ def load_file(side: Side, file: Path, work: Path) -> None:
 
 
 def _converted(
-    torch: Side, flax: Side, state: Path, work: Path, mapping: Path | None, drop: Sequence[str]
+    torch: Side, flax: Side, state: Path, work: Path, conversion: Conversion
 ) -> tuple[WeightMap, Path]:
     """The state dict as a pytree with the names and shapes of the Flax side, in a file; and the names."""
     shapes, output, rules = (
         work / name for name in ("shapes.safetensors", "pytree.safetensors", "mapping.yaml")
     )
-    flax.save_weights(shapes)
+    if flax.kind != "jax":  # what a function takes, nobody knows
+        flax.save_weights(shapes)
     notes = torch.ask(
         {
             "do": "convert",
             "to": "nnx" if flax.kind == "nnx" else "linen",
             "state": str(state),
-            "shapes": str(shapes),
+            "shapes": None if flax.kind == "jax" else str(shapes),
             "output": str(output),
-            "mapping": None if mapping is None else str(mapping),
+            "mapping": None if conversion.mapping is None else str(conversion.mapping),
             "rules": str(rules),
-            "drop": list(drop),
+            "drop": list(conversion.drop),
+            "example": conversion.example,
         }
     )
     leaves = _leaves(state, rules)
@@ -170,7 +180,11 @@ def convert_for(runner: Any, request: Mapping[str, Any]) -> list[str]:
         options["mapping"] = request["mapping"]
     else:
         options["model"] = runner.module
-    if not _fits(planned(state, options).plan.leaves, Path(request["shapes"])):
+        if request["example"] is not None:
+            options["example"] = [tuple(shape) for shape in request["example"]]
+    if request["shapes"] is not None and not _fits(
+        planned(state, options).plan.leaves, Path(request["shapes"])
+    ):
         options["target"] = request["shapes"]
     done = convert(state, output=output, overwrite=True, **options)
     save_mapping(done.plan, Path(request["rules"]), done.api, overwrite=True)
