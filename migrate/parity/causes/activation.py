@@ -60,7 +60,7 @@ class Activation(Pattern):
     """
 
     name = "activation"
-    rank = 0
+    rank = 1
     examples = (Example(_Truth, _faulty, normal(4, 8), "has silu instead of relu", layer="act"),)
 
     def variants(self, scene: Scene) -> Iterable[Variant]:

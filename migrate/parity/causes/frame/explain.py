@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,7 +16,7 @@ from migrate.parity.causes.frame.look import inside, looks
 from migrate.parity.causes.frame.pattern import Pattern
 from migrate.parity.causes.frame.replay import Arguments, Replay
 from migrate.parity.causes.frame.scene import Scene
-from migrate.parity.causes.frame.trial import ALIKE, Gauge, Trial, rounded
+from migrate.parity.causes.frame.trial import ALIKE, Fit, Gauge, Trial, rounded
 from migrate.parity.dump import Dump
 from migrate.parity.results import Cause
 
@@ -23,14 +24,20 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True)
-class _Fit:
-    """A variant that gives what the side gives; `whole`: in all that is seen of the layer."""
+class _Found:
+    """A variant that gives what the side gives."""
 
     pattern: Pattern
     text: str
-    before: float
-    after: float
-    whole: bool
+    fit: Fit
+    where: str
+
+    def order(self, best: float) -> tuple[Any, ...]:
+        """The most reliable first."""
+        after = self.fit.after
+        tier = 0.0 if after <= ALIKE * best else after
+        where = -len(self.fit.spots), self.fit.spots[0]
+        return not self.fit.whole, tier, self.pattern.rank, *where, after
 
 
 def explained(
@@ -61,53 +68,52 @@ def _tried(
     if not trials:
         return ()
     with several(rounded(trials[0].scene, dtype)):
-        fits = list(_fits(trials, context, patterns, until))
-    best = max(min((fit.after for fit in fits), default=0.0), context.noise / 100)
-    fits.sort(key=lambda fit: (not fit.whole, _tier(fit.after, best), fit.pattern.rank, fit.after))
+        found = list(_found(trials, context, patterns, until))
+    best = max(min((one.fit.after for one in found), default=0.0), context.noise / 100)
     named: dict[str, Cause] = {}
-    for fit in fits:
+    for one in sorted(found, key=lambda one: one.order(best)):
         evidence = (
-            f"so computed, the truth's layer is {fit.after:.1e} from {context.side}'s "
-            f"instead of {fit.before:.1e}"
+            f"so computed, the truth's layer is {one.fit.after:.1e} from {context.side}'s "
+            f"instead of {one.fit.before:.1e}, {one.where}"
         )
-        cause = Cause(fit.pattern.name, fit.text.replace("{side}", context.side), evidence, True)
+        text = one.text.replace("{side}", context.side).replace("{where}", one.where)
+        cause = Cause(one.pattern.name, text, evidence, True)
         named.setdefault(cause.name, cause)
     return tuple(named.values())[:_SHOWN]
 
 
-def _tier(residual: float, best: float) -> float:
-    return 0.0 if residual <= ALIKE * best else residual
-
-
-def _fits(
+def _found(
     trials: list[Trial], context: Context, patterns: tuple[Pattern, ...], until: float
-) -> Iterator[_Fit]:
+) -> Iterator[_Found]:
     scales = max(1, len(trials[0].scene.parts)) ** 0.5
-    gauges = [Gauge(trial, context.noise * scales) for trial in trials]
-    first, *others = gauges
-    if not first.parts:
+    first, *others = [Gauge(trial, context.noise * scales) for trial in trials]
+    if not first.parting:
         return
     for pattern in patterns:
         for variant in pattern.variants(first.trial.scene):
             if time.monotonic() > until:
                 return
             fit = first.fit(variant)
-            if fit is None:
-                continue
-            whole, after = fit
-            if all(_holds(pattern, variant.text, other, whole, after) for other in others):
-                yield _Fit(pattern, variant.text, first.before(whole), after, whole)
+            if fit is not None and all(_holds(pattern, variant.text, one, fit) for one in others):
+                yield _Found(pattern, variant.text, fit, _where(first.trial, fit))
 
 
-def _holds(pattern: Pattern, text: str, gauge: Gauge, whole: bool, after: float) -> bool:
+def _holds(pattern: Pattern, text: str, gauge: Gauge, fit: Fit) -> bool:
     """Whether the variant gives what the side gives on another input too."""
     again = next((one for one in pattern.variants(gauge.trial.scene) if one.text == text), None)
     if again is None:
         return False
-    if not gauge.parts:
-        return max(gauge.trial.distances(again)) <= max(ALIKE * after, gauge.limit / 4)
-    fit = gauge.fit(again)
-    return fit is not None and fit[0] >= whole
+    if not gauge.parting:
+        return max(gauge.trial.distances(again)) <= max(ALIKE * fit.after, gauge.limit / 4)
+    other = gauge.fit(again)
+    return other is not None and other.whole >= fit.whole
+
+
+def _where(trial: Trial, fit: Fit) -> str:
+    """The words for what was compared."""
+    spots = [trial.look.seen[number].spot for number in fit.spots]
+    inner = list(dict.fromkeys(spot.layer for spot in spots if spot.layer is not None))
+    return f"in what {', '.join(inner)} is given" if inner else "in what it gives"
 
 
 def _trials(model: nn.Module, context: Context, dtype: torch.dtype) -> Iterator[Trial]:

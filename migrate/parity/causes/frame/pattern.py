@@ -25,7 +25,7 @@ class Variant:
     """One way in which the layer may be computed otherwise.
 
     Attributes:
-        text: the sentence about it; `{side}` stands for the side.
+        text: the sentence about it; `{side}` stands for the side, `{where}` for what it is seen in.
         change: makes the truth's layer compute so, while it is entered.
         adjust: what is done to its results after that.
     """

@@ -65,7 +65,7 @@ class Replay:
         dtype: torch.dtype,
     ) -> None:
         self.target = model.get_submodule(layer)
-        self._dtype = dtype
+        self.dtype = dtype
         self._before: Counter[str] = Counter()
         self._names = {module: name for name, module in model.named_modules()}
         self.arguments: Arguments = self._rounded(self._reach(model, number, given))
@@ -85,7 +85,7 @@ class Replay:
 
     def _rounded(self, value: Any) -> Any:
         new = {
-            path: tensor.to(self._dtype).to(tensor.dtype)
+            path: tensor.to(self.dtype).to(tensor.dtype)
             for path, tensor in leaves(value)
             if tensor.is_floating_point()
         }

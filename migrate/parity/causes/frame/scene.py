@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from migrate.parity.capture.torch_tree import call_leaves
-from migrate.parity.causes.frame.functions import FunctionCall, Handler, intercepted
+from migrate.parity.causes.frame.functions import FunctionCall, Handler, changed, intercepted
 from migrate.parity.causes.frame.replay import Replay
 
 _MANY = 8
@@ -100,6 +100,14 @@ class Scene:
         if each and count > 1:
             for only in range(min(count, _MANY)):
                 yield f" (call {only + 1} of {count})", partial(_one, make, only)
+
+    def intercepted(self, handlers: Mapping[str, Handler]) -> AbstractContextManager[None]:
+        """Give the calls of these functions to their handlers, which were made for this run."""
+        return intercepted(handlers)
+
+    def every(self, change: Callable[[Any], Any]) -> AbstractContextManager[None]:
+        """Change the result of every function."""
+        return changed(change)
 
     def given(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The layer's arguments."""

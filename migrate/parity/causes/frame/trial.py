@@ -56,34 +56,45 @@ class Trial:
         return relative(given, mine)
 
 
+@dataclass(frozen=True)
+class Fit:
+    """How well a variant gives what the side gives.
+
+    Attributes:
+        spots: positions of the tensors that parted and no longer do.
+        whole: whether that is all that is seen.
+        before, after: the largest relative L2 of these.
+    """
+
+    spots: tuple[int, ...]
+    whole: bool
+    before: float
+    after: float
+
+
 class Gauge:
-    """Whether variants give what the side gives, in all that is seen or in what parts first.
+    """Whether variants give what the side gives.
 
     Attributes:
         trial: what is run.
         limit: the side's noise.
-        parts: whether the truth's layer as it is differs from the side's at all.
+        parting: positions of the tensors in which the truth's layer as it is differs from the side's.
     """
 
     def __init__(self, trial: Trial, limit: float) -> None:
         self.trial, self.limit = trial, limit
         self._before = trial.distances()
-        parting = [n for n, one in enumerate(self._before) if not one < limit / 4]
-        self.parts = bool(parting)
-        self._first = parting[0] if parting else 0
+        self.parting = [n for n, one in enumerate(self._before) if not one < limit / 4]
 
-    def before(self, whole: bool) -> float:
-        """How far the truth's layer as it is parts."""
-        return max(self._before) if whole else self._before[self._first]
-
-    def fit(self, variant: Variant) -> tuple[bool, float] | None:
-        """Whether the variant fits in all, and its residual; None if it does not in the first either."""
+    def fit(self, variant: Variant) -> Fit | None:
+        """How well it fits; None if it does nowhere."""
         after = self.trial.distances(variant)
-        if max(after) <= min(self.limit, max(self._before) / GAIN):
-            return True, max(after)
-        if after[self._first] <= min(self.limit, self._before[self._first] / GAIN):
-            return False, after[self._first]
-        return None
+        spots = [n for n in self.parting if after[n] <= min(self.limit, self._before[n] / GAIN)]
+        if not spots:
+            return None
+        whole = spots == self.parting and max(after) <= self.limit
+        before = max(self._before[n] for n in spots)
+        return Fit(tuple(spots), whole, before, max(after[n] for n in spots))
 
 
 def rounded(scene: Scene, dtype: torch.dtype) -> Iterator[AbstractContextManager[None]]:
