@@ -74,6 +74,7 @@ def _section(section: Section) -> dict[str, Any]:
         "checks": [*failed, *passed],
         "sides": any(check.a is not None for check in section.checks),
         "long": len(section.checks) >= _LONG,
+        "source": words.one_source(section),
         "nearest": words.nearest(section),
         "curves": parity_plots.curves(section),
     }

@@ -88,6 +88,7 @@ def depth_plot(parity: Parity, *, local: bool) -> str:
         _limits(axes, parity, layers, local)
         _mark(axes, parity, local)
         axes.margins(x=0.01)
+        axes.locator_params(axis="x", integer=True)
     return drawn.svg
 
 
@@ -268,4 +269,5 @@ def curves(section: Section) -> str:
                 label=_text(name),
             )
         drawn.axes.margins(x=0.01)
+        drawn.axes.locator_params(axis="x", integer=True)
     return drawn.svg

@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from migrate.parity.results import Verdict
+from rich.markup import escape
+
 from migrate.views import parity_words as words
 from migrate.views.parity_layers import layers_summary
 from migrate.views.parity_sections import sections_summary
@@ -28,7 +29,7 @@ def parity_summary(parity: Parity) -> list[RenderableType]:
 
     style = "bold green" if parity.matches else "bold red"
     lines: list[RenderableType] = [
-        Text.assemble((f"{parity.verdict.value}: ", style), parity.sentence),
+        Text.assemble((f"{parity.verdict.value}: ", style), words.sentence(parity.sentence)),
         "",
         _header(parity),
     ]
@@ -53,10 +54,9 @@ def _header(parity: Parity) -> Table:
         table.add_row(letter, what)
     if parity.truth is None:
         table.add_row("truth", "none: B is measured against A")
-    limits = [parity.profile]
-    if parity.verdict is not Verdict.MATCH:
-        limits.extend(parity.limits)
-    table.add_row("limits", Text("\n".join(limits)))
+    table.add_row(
+        "limits", f"{escape(parity.profile)} [dim](where each comes from: --html, --json)[/dim]"
+    )
     table.add_row("inputs", Text("\n".join(parity.inputs)))
     table.add_row(
         "floor", f"{words.size(parity.floor)} relative L2 between two correct runs, at the outputs"
@@ -65,7 +65,7 @@ def _header(parity: Parity) -> Table:
 
 
 def _notes(parity: Parity) -> Iterator[str]:
-    yield from parity.notes
+    yield from words.notes(parity)
     for letter, facts in words.sides(parity):
         for note in facts.notes:
             yield f"{letter}: {note}"

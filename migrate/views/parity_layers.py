@@ -216,7 +216,7 @@ def _held(error: Errors | None, limit: float, *, parts: bool = False) -> Text:
 
 def _source(layer: LayerResult, side: Side) -> str:
     called = f", called at {words.place(side.called)}" if side.called else ""
-    return f"{words.side_name(layer, side)}  {words.place(side.defined)}{called}"
+    return f"{words.side_name(layer, side)}  {words.place(side.defined)}{called}".rstrip()
 
 
 def _alone(layers: Sequence[LayerResult]) -> Table:

@@ -27,7 +27,10 @@ def sections_summary(sections: Sequence[Section]) -> Iterator[RenderableType]:
         if not rows and len(section.checks) <= FEW:
             rows = list(section.checks)
         if rows:
-            yield _table(rows[:SHOWN])
+            source = words.one_source(section)
+            yield _table(rows[:SHOWN], with_source=not source)
+            if source:
+                yield _line(f"limit from: {source}")
         if len(rows) > SHOWN:
             yield _line(f"… {len(rows) - SHOWN} more failed (all are in --json and --html)")
         for note in section.notes:
@@ -60,25 +63,32 @@ def _line(text: str) -> RenderableType:
     return Padding(Text(text, "dim"), (0, 0, 0, 2))
 
 
-def _table(checks: Sequence[Check]) -> RenderableType:
+def _table(checks: Sequence[Check], *, with_source: bool) -> RenderableType:
     from rich.padding import Padding
 
-    return Padding(_rows(checks), (0, 0, 0, 2))
+    return Padding(_rows(checks, with_source), (0, 0, 0, 2))
 
 
-def _rows(checks: Sequence[Check]) -> Table:
+def _rows(checks: Sequence[Check], with_source: bool) -> Table:
     from rich.text import Text
 
     sides = any(check.a is not None for check in checks)
-    table = plain_table("", *(("A",) if sides else ()), "B" if sides else "value", "limit", "from")
+    table = plain_table(
+        "",
+        *(("A",) if sides else ()),
+        "B" if sides else "value",
+        "limit",
+        "from" if with_source else "",
+    )
     for check in checks:
         style = "" if check.passed else "bold red"
-        note = f" ({check.note})" if check.note else ""
+        note = f"({check.note})" if check.note else ""
+        source = f"{check.source} {note}" if with_source else note
         table.add_row(
             Text(check.name),
             *((words.figure(check.a),) if sides else ()),
             Text(words.figure(check.b), style),
             words.limit(check),
-            Text(f"{check.source}{note}", "dim"),
+            Text(source.strip(), "dim"),
         )
     return table

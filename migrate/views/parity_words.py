@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,23 @@ def place(where: str) -> str:
     return where
 
 
+def sentence(text: str) -> str:
+    """A text with its files as `place` says them."""
+    return re.sub(r"[^\s(]*/(?:site|dist)-packages/", "", text)
+
+
+def notes(parity: Parity) -> list[str]:
+    """What else to know, without what the sides say of themselves."""
+    own = {f"{letter}: {note}" for letter, one in sides(parity) for note in one.notes}
+    return [note for note in dict.fromkeys(parity.notes) if note not in own]
+
+
+def one_source(section: Section) -> str:
+    """Where all the limits of a section come from, if that is one place; else empty."""
+    found = {check.source for check in section.checks}
+    return found.pop() if len(found) == 1 and len(section.checks) > 1 else ""
+
+
 def source(side: Side) -> str:
     """Where a side's layer is defined, and which line called it: "bert.py:31 ← 75"."""
     defined, called = place(side.defined), place(side.called)
@@ -110,7 +128,7 @@ def layer_name(name: str) -> str:
 def side_name(layer: LayerResult, side: Side) -> str:
     """The name of a side's layer, and what speaks for it where that is not the usual."""
     if layer.name and not side.name:
-        return f"({side.aligned})"  # it has no layer of its own there
+        return f"(no layer of its own, measured {side.aligned})"
     usual = side.aligned in ("", "same model", "weights")
     return layer_name(side.name) + ("" if usual else f" (by {side.aligned})")
 
