@@ -109,7 +109,7 @@ def to_tensor(array: Array, like: Any) -> Any:
     """
     if array.dtype.name in _FOREIGN:
         array = array.astype(np.float32)
-    tensor = torch.tensor(array)
+    tensor = torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)
     if like.is_complex():
         tensor = torch.view_as_complex(tensor.contiguous())
     if tuple(tensor.shape) != tuple(like.shape):
@@ -123,7 +123,10 @@ def _narrowed(tensor: Any, dtype: torch.dtype) -> Any:
     if not (tensor.is_floating_point() and dtype.is_floating_point):
         return tensor.to(dtype)
     most = torch.finfo(dtype).max
-    if torch.finfo(tensor.dtype).max <= most:
+    if torch.finfo(tensor.dtype).max <= most or not tensor.numel():
+        return tensor.to(dtype)
+    least, largest = tensor.aminmax()  # one pass, where clamping would be three
+    if -most <= least and largest <= most:
         return tensor.to(dtype)
     clamped = tensor.clamp(-most, most)
     return torch.where(tensor.isinf(), tensor, clamped).to(dtype)
