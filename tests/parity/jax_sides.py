@@ -86,7 +86,7 @@ class NnxNet(nnx.Module):
 def tanh_of(params: Any, x: Any, scale: Any = None, train: bool = False) -> dict[str, Any]:
     """A plain function."""
     del train
-    y = jnp.tanh(x @ params["params"]["w"])
+    y = jnp.tanh(x @ params["w"])
     return {"y": y if scale is None else y * scale}
 
 

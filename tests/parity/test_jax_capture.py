@@ -209,6 +209,14 @@ def test_a_function_is_one_layer(tmp_path: Path) -> None:
     assert [(call.layer, call.outputs[0].path) for call in made.calls] == [("", "y")]
     assert "a function has no layers" in made.facts.notes[0]
 
+    def whole(variables: Any, x: Any) -> Any:
+        return tanh_of(variables["params"], x)
+
+    named = JaxRunner(whole, "jax", "model.py:whole")
+    named.load_weights(tmp_path / "weights.safetensors")
+    same = dump(named, inputs, tmp_path / "variables")
+    assert np.array_equal(values(same)["y"], values(made)["y"])
+
 
 @pytest.mark.parametrize(
     ("shapes", "said"),
