@@ -213,7 +213,9 @@ def layer_row(parity: Parity, layer: LayerResult) -> LayerRow:
             if words.side_name(layer, side) != words.layer_name(layer.name)
         ),
         places=tuple(
-            f"{letter} {words.source(side)}" for letter, side in words.two(layer) if side.defined
+            f"{letter} {found}"
+            for letter, side in words.two(layer)
+            if (found := words.where(parity.layers, layer, letter, side))
         ),
     )
 

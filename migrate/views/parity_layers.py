@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
 
-    from migrate.parity.results import Errors, Parity, Side
+    from migrate.parity.results import Errors, Parity
 
-EXPANDED = 4  # layers that part in full; of more of them a line each
+EXPANDED = 4  # layers that part in full, each of another class; of the others a line each
 LISTED = 24  # lines of layers that part; and of layers without a partner
 _LOOKS = {
     State.MATCH: ("✓", "green"),
@@ -68,6 +68,7 @@ class _Drawing:
     def __init__(self, parity: Parity) -> None:
         self._parity = parity
         self._shown = self._hidden = 0
+        self._kinds: set[str] = set()  # of the layers that were shown in full
 
     def tree(self) -> Tree:
         from rich.text import Text
@@ -111,10 +112,13 @@ class _Drawing:
         title = _title(node, State.PARTS, node.layer.verdict.value)
         if is_first:
             title.append("  first", "bold red")
-        if self._shown > EXPANDED and not is_first:
+        kinds = self._kinds
+        known = node.layer.kind in kinds or len(kinds) == EXPANDED
+        if known and not is_first:
             title.append("  " + _worst((node,)), "red")
             return title
-        return _in_full(title, node.layer, self._parity if is_first else None)
+        kinds.add(node.layer.kind)
+        return _in_full(title, node.layer, self._parity, is_first)
 
 
 def _title(node: Node, state: State, rest: str) -> Text:
@@ -161,23 +165,26 @@ def _worst(nodes: Sequence[Node]) -> str:
     return f"worst {words.error(error)}" + (f", {words.share(value)}" if value < math.inf else "")
 
 
-def _in_full(title: Text, layer: LayerResult, first: Parity | None) -> RenderableType:
+def _in_full(title: Text, layer: LayerResult, parity: Parity, is_first: bool) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
     lines: list[RenderableType] = [title, _figures(layer)]
     for letter, side in words.two(layer):
-        lines.append(Text(f"{letter}: {_source(layer, side)}", "dim"))
+        source = words.where(parity.layers, layer, letter, side)
+        lines.append(Text(f"{letter}: {words.side_name(layer, side)}  {source}".rstrip(), "dim"))
         if undefined := max(
             (one.undefined for one in (side.local, side.accumulated) if one), default=0
         ):
             lines.append(Text(f"{letter}: {undefined} elements are NaN in the truth itself", "dim"))
-    for cause in first.causes if first else ():
+    if not is_first:
+        return Group(*lines)
+    for cause in parity.causes:
         likely = "cause" if cause.certain else "perhaps"
         lines.append(Text.assemble((f"{likely}: ", "bold"), f"{cause.text} [{cause.name}]"))
         if cause.evidence:
             lines.append(Text(f"  shown by: {cause.evidence}"))
-    if first and not first.causes:
+    if not parity.causes:
         lines.append(Text("cause: none of the known patterns", "dim"))
     return Group(*lines)
 
@@ -212,11 +219,6 @@ def _held(error: Errors | None, limit: float, *, parts: bool = False) -> Text:
     pressure = words.pressure(error, limit)
     wrong = parts or (pressure is not None and pressure > 1)
     return Text(words.error(error), "bold red" if wrong else "")
-
-
-def _source(layer: LayerResult, side: Side) -> str:
-    called = f", called at {words.place(side.called)}" if side.called else ""
-    return f"{words.side_name(layer, side)}  {words.place(side.defined)}{called}".rstrip()
 
 
 def _alone(layers: Sequence[LayerResult]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from migrate.parity.results import LayerVerdict
@@ -112,6 +112,25 @@ def two(layer: LayerResult) -> Iterator[tuple[str, Side]]:
         yield "A", layer.a
     if layer.b is not None:
         yield "B", layer.b
+
+
+def where(layers: Sequence[LayerResult], layer: LayerResult, letter: str, side: Side) -> str:
+    """`source`; of what is no layer at that side: before which line it is computed."""
+    if side.defined or side.name:
+        return source(side)
+    after = _given_to(layers, layer, letter)
+    return f"before {layer_name(after.name)} is called at {place(after.called)}" if after else ""
+
+
+def _given_to(layers: Sequence[LayerResult], layer: LayerResult, letter: str) -> Side | None:
+    """The side's layer in whose inputs one that it lacks itself was measured: the next beside it."""
+    parent = layer.name.rpartition(".")[0]
+    for one in layers:
+        beside = one.order > layer.order and one.name.rpartition(".")[0] == parent
+        side = one.a if letter == "A" else one.b
+        if beside and side is not None and side.called:
+            return side
+    return None
 
 
 def is_first(parity: Parity, layer: LayerResult) -> bool:

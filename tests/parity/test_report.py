@@ -80,6 +80,31 @@ def test_hundreds_of_layers_that_part_stay_short() -> None:
     assert len(text.splitlines()) < 150
 
 
+def test_one_layer_of_a_class_is_shown_in_full() -> None:
+    text = shown(dataclasses.replace(made.parting(), layers=tuple(made.layers(2, BROKEN))))
+    assert text.count("ρ (95 %)") == 2
+    assert text.split("layers:")[1].count("B parts") == 1 + len(BROKEN)
+
+
+BROKEN = {name: 50.0 for name, kind in made.bert(2) if kind in ("Linear", "LayerNorm")}
+
+
+def test_what_is_no_layer_at_a_side_is_placed_before_the_next() -> None:
+    parity = made.parting(2, "encoder.layer.1.intermediate.dense")
+    layers = list(parity.layers)
+    at = next(number for number, one in enumerate(layers) if one == parity.first)
+    assert layers[at].b is not None
+    nameless = dataclasses.replace(
+        layers[at].b, name="", aligned="in what the next layer is given", defined="", called=""
+    )
+    layers[at] = dataclasses.replace(layers[at], b=nameless)
+    text = shown(dataclasses.replace(parity, layers=tuple(layers), first=layers[at]), 180)
+    after = layers[at + 1].b
+    assert after is not None
+    assert "no layer of its own, measured in what the next layer is given" in text
+    assert f"before {after.name} is called at {after.called}" in text
+
+
 def test_layers_that_are_nowhere_below_the_model() -> None:
     parity = made.parting(2, "encoder.layer.1.output.dense")
     rootless = [layer for layer in parity.layers if layer.name not in ("", "encoder")]
