@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from migrate.parity.results import LayerResult, LayerVerdict
 from migrate.views import parity_words as words
+from migrate.views.parity_figures import Figures
 from migrate.views.parity_nodes import Node, State, module_tree, runs
 from migrate.views.tables import plain_table
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
 
-    from migrate.parity.results import Errors, Parity
+    from migrate.parity.results import Parity
 
 EXPANDED = 4  # layers that part in full, each of another class; of the others a line each
 LISTED = 24  # lines of layers that part; and of layers without a partner
@@ -88,7 +89,7 @@ class _Drawing:
             if len(run) > 1:
                 tree.add(_folded(run))
                 continue
-            (child,) = run
+            child = _joined(run[0])
             if child.state is not State.PARTS:
                 tree.add(_folded(run))
             elif not child.parts:
@@ -119,6 +120,14 @@ class _Drawing:
             return title
         kinds.add(node.layer.kind)
         return _in_full(title, node.layer, self._parity, is_first)
+
+
+def _joined(node: Node) -> Node:
+    """A module that only passes its inputs on to one other, and that one, as one line."""
+    while node.state is State.PARTS and not node.parts and len(node.children) == 1:
+        (child,) = node.children
+        node = Node(f"{node.label}.{child.label}", child.layer, child.children)
+    return node
 
 
 def _title(node: Node, state: State, rest: str) -> Text:
@@ -169,7 +178,7 @@ def _in_full(title: Text, layer: LayerResult, parity: Parity, is_first: bool) ->
     from rich.console import Group
     from rich.text import Text
 
-    lines: list[RenderableType] = [title, _figures(layer)]
+    lines: list[RenderableType] = [title, Figures(layer)]
     for letter, side in words.two(layer):
         source = words.where(parity.layers, layer, letter, side)
         lines.append(Text(f"{letter}: {words.side_name(layer, side)}  {source}".rstrip(), "dim"))
@@ -187,38 +196,6 @@ def _in_full(title: Text, layer: LayerResult, parity: Parity, is_first: bool) ->
     if not parity.causes:
         lines.append(Text("cause: none of the known patterns", "dim"))
     return Group(*lines)
-
-
-def _figures(layer: LayerResult) -> Table:
-    mains = [(letter, side, side.local or side.accumulated) for letter, side in words.two(layer)]
-    ulps = any(main is not None and main.ulps is not None for *_, main in mains)
-    table = plain_table(
-        "", "local", "accumulated", "max/rms", "ρ (95 %)", *(("ulps",) if ulps else ())
-    )
-    for column in table.columns:
-        column.no_wrap = True
-    for letter, side, main in mains:
-        table.add_row(
-            letter,
-            _held(side.local, layer.local_limit, parts=letter in words.parting_sides(layer)),
-            _held(side.accumulated, layer.accumulated_limit),
-            words.size(None if main is None else main.max_over_rms),
-            words.ratio(side.ratio),
-            *((words.figure(None if main is None else main.ulps),) if ulps else ()),
-        )
-    accumulated, local = layer.emulated
-    if (local, accumulated) != (None, None):
-        table.add_row("emulated", words.size(local), words.size(accumulated))
-    table.add_row("limit", words.size(layer.local_limit), words.size(layer.accumulated_limit))
-    return table
-
-
-def _held(error: Errors | None, limit: float, *, parts: bool = False) -> Text:
-    from rich.text import Text
-
-    pressure = words.pressure(error, limit)
-    wrong = parts or (pressure is not None and pressure > 1)
-    return Text(words.error(error), "bold red" if wrong else "")
 
 
 def _alone(layers: Sequence[LayerResult]) -> Table:

@@ -72,6 +72,25 @@ def test_a_layer_that_parts_is_shown_in_full() -> None:
     assert "only A  pooler.dropout" in text
 
 
+def test_no_figure_is_cut_on_a_narrow_terminal() -> None:
+    lines = [line.strip("│├└─ ") for line in shown(made.parting(), 72).splitlines()]
+    assert "B: local 4.4e-04  accumulated 4.4e-04  max/rms 2.6e-03" in lines
+    assert "ρ 5500 (5170 … 5885)" in lines
+    assert "limit: local 1.0e-06  accumulated 7.1e-06" in lines
+
+
+def test_modules_that_only_pass_on_are_one_line() -> None:
+    parity = made.parting(1, "pooler.dense")
+    outer = dataclasses.replace(parity.layers[-1], order=1000, verdict=LayerVerdict.MATCH)
+    layers = [
+        dataclasses.replace(one, name=f"model.inner.{one.name}".rstrip("."))
+        for one in parity.layers
+    ]
+    layers += [dataclasses.replace(outer, name=name) for name in ("model", "")]
+    text = shown(dataclasses.replace(parity, layers=tuple(layers), first=None))
+    assert "└── ✗ model.inner  BertModel" in text
+
+
 def test_hundreds_of_layers_that_part_stay_short() -> None:
     everywhere = {name: 50.0 for name, kind in made.bert(12) if kind == "Linear"}
     text = shown(dataclasses.replace(made.parting(), layers=tuple(made.layers(12, everywhere))))
