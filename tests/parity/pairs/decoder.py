@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from flax import linen, nnx
 from torch import nn
 
-from tests.parity.pairs.pair import Fault, Pair, ids
+from tests.parity.pairs.pair import Fault, Pair, blank, ids
 
 WIDTH, HEADS, KEYS, SIZE, VOCABULARY = 16, 4, 2, 4, 31
 THETA = 5e5
@@ -201,7 +201,7 @@ LLAMA = Pair(
     "llama_mini",
     "nnx",
     Llama,
-    lambda fault: NnxLlama(fault, rngs=nnx.Rngs(0)),
+    lambda fault: blank(NnxLlama, fault),
     lambda g: {"input_ids": ids(g, VOCABULARY, 2, 10)},
     faults=(
         Fault(
@@ -217,10 +217,10 @@ LLAMA = Pair(
             "swiglu-halves",
             "the halves of gate and up are swapped",
             "layers.1.mlp",
-            "swapped-halves",
+            None,
         ),
         Fault("geglu", "gelu in the place of silu", "layers.1.mlp", "activation"),
-        Fault("rmsnorm-eps", "1e-6 in the place of 1e-5", "layers.1.input_norm", "eps"),
+        Fault("rmsnorm-eps", "1e-6 in the place of 1e-5", "layers.1.input_norm", "norm-eps"),
     ),
 )
 
@@ -341,13 +341,15 @@ GEMMA = Pair(
     LinenGemma,
     lambda g: {"input_ids": ids(g, VOCABULARY, 2, 9)},
     faults=(
-        Fault("one-plus-missing", "Gemma's norms multiply by 1 + w", "layers.0.norm1", "one-plus"),
-        Fault("embed-scale-missing", "the embeddings are not scaled by √d", "", "embed-scale"),
+        Fault(
+            "one-plus-missing", "Gemma's norms multiply by 1 + w", "layers.0.norm1", "rms-offset"
+        ),
+        Fault("embed-scale-missing", "the embeddings are not scaled by √d", "", "embedding-scale"),
         Fault("soft-cap-missing", "the logits are not capped", "", "soft-cap"),
         Fault("score-cap-missing", "the scores are not capped", "layers.0.attn", "soft-cap"),
         Fault("gelu-erf", "the exact gelu, Gemma has the tanh form", "layers.0", "gelu-form"),
         Fault(
-            "qkv-order", "the fused projection is cut as (k, v, q)", "layers.0.attn", "qkv-order"
+            "qkv-order", "the fused projection is cut as (k, v, q)", "layers.0.attn", "qkv-layout"
         ),
         Fault(
             "tril-one", "jnp.tril(…, 1): each token sees the next", "layers.0.attn", "causal-mask"
@@ -398,7 +400,7 @@ TIED = Pair(
             "untied-head",
             "the checkpoint has no key for the tied head, so it was not loaded",
             "lm_head",
-            "untied",
+            "tied-weights",
             spoil=fresh_head,
         ),
     ),

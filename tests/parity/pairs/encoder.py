@@ -155,14 +155,14 @@ CAUSAL = Pair(
             "head-split",
             "(features, heads) in the place of (heads, features)",
             "layer.1.attention",
-            "head-split",
+            "head-layout",
         ),
         Fault("mask-off-by-one", "the mask lets each token see the next", "", "causal-mask"),
-        Fault("missing-residual", "around the attention", "layer.1", "residual"),
-        Fault("post-norm", "the norms after the sums", "layer.1", "norm-place"),
+        Fault("missing-residual", "around the attention", "layer.1", "missing-term"),
+        Fault("post-norm", "the norms after the sums", "layer.1", None),
         Fault("gelu-tanh", "jax's gelu in its default form", "layer.1", "gelu-form"),
-        Fault("layernorm-eps", "Flax's default of 1e-6", "layer.1.norm1", "eps"),
-        Fault("layers-swapped", "the blocks in the wrong order", "", "layer-order"),
+        Fault("layernorm-eps", "Flax's default of 1e-6", "layer.1.norm1", "norm-eps"),
+        Fault("layers-swapped", "the blocks in the wrong order", "", "other-layers-weights"),
     ),
 )
 
@@ -236,12 +236,14 @@ SCANNED = Pair(
             "stack-order",
             "the blocks were stacked in another order",
             "steps.0.norm",
-            "layer-order",
+            "other-layers-weights",
             spoil=backwards,
         ),
-        Fault("layernorm-eps", "Flax's default of 1e-6, in every block", "steps.0.norm", "eps"),
+        Fault(
+            "layernorm-eps", "Flax's default of 1e-6, in every block", "steps.0.norm", "norm-eps"
+        ),
         Fault("gelu-for-silu", "gelu in the place of silu", "steps.0", "activation"),
-        Fault("missing-residual", "in every block", "steps.0", "residual"),
+        Fault("missing-residual", "in every block", "steps.0", "missing-term"),
     ),
 )
 
@@ -336,12 +338,17 @@ BERT = Pair(
     LinenBert,
     tokens,
     faults=(
-        Fault("token-type-missing", "the type of the tokens is not added", "", "token-type"),
-        Fault("positions-offset", "positions from 2 on, as in RoBERTa and OPT", "", "positions"),
-        Fault("last-token", "the pooler reads the last token", "", "pooling"),
+        Fault("token-type-missing", "the type of the tokens is not added", "", "missing-term"),
+        Fault(
+            "positions-offset", "positions from 2 on, as in RoBERTa and OPT", "", "position-offset"
+        ),
+        Fault("last-token", "the pooler reads the last token", "", None),
         Fault("mask-polarity", "1 is taken for what is masked", "", "mask-polarity"),
         Fault(
-            "layernorm-eps", "1e-5 in the place of BERT's 1e-12", "layer.0.attention_norm", "eps"
+            "layernorm-eps",
+            "1e-5 in the place of BERT's 1e-12",
+            "layer.0.attention_norm",
+            "norm-eps",
         ),
     ),
 )

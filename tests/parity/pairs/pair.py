@@ -93,3 +93,18 @@ def normal(generator: np.random.Generator, *shape: int, scale: float = 1.0) -> A
 def ids(generator: np.random.Generator, size: int, *shape: int) -> Array:
     """Token ids below `size`, zero left out: it pads."""
     return generator.integers(1, size, shape).astype(np.int32)
+
+
+def blank(cls: Any, fault: str) -> Any:
+    """An nnx model whose weights are zeros: to draw them, XLA would compile for seconds."""
+    import jax
+    from flax import nnx
+
+    graph, state = nnx.split(nnx.eval_shape(lambda: cls(fault, rngs=nnx.Rngs(0))))
+
+    def zeros(leaf: Any) -> Any:
+        if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.key(0)
+        return jax.device_put(np.zeros(leaf.shape, leaf.dtype))
+
+    return nnx.merge(graph, jax.tree.map(zeros, state))

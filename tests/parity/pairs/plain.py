@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from flax import linen, nnx
 from torch import nn
 
-from tests.parity.pairs.pair import Fault, Pair, normal
+from tests.parity.pairs.pair import Fault, Pair, blank, normal
 
 
 class Mlp(nn.Module):
@@ -43,7 +43,10 @@ MLP = Pair(
     lambda g: {"x": normal(g, 3, 7)},
     faults=(
         Fault(
-            "bf16-layer", "a layer keeps dtype=bfloat16 from the training on TPUs", "fc1", "dtype"
+            "bf16-layer",
+            "a layer keeps dtype=bfloat16 from the training on TPUs",
+            "fc1",
+            "low-precision-layer",
         ),
         Fault("leaky-relu", "leaky_relu in the place of relu", "", "activation"),
     ),
@@ -101,7 +104,7 @@ MLP_GELU = Pair(
     "mlp_gelu",
     "nnx",
     MlpGelu,
-    lambda fault: NnxMlpGelu(fault, rngs=nnx.Rngs(0)),
+    lambda fault: blank(NnxMlpGelu, fault),
     lambda g: {"x": normal(g, 4, 6)},
     faults=(
         Fault(
@@ -110,7 +113,7 @@ MLP_GELU = Pair(
             "block.act",
             "gelu-form",
         ),
-        Fault("missing-residual", "the residual connection was forgotten", "", "residual"),
+        Fault("missing-residual", "the residual connection was forgotten", "", "missing-term"),
     ),
 )
 
@@ -189,19 +192,19 @@ LAYERNORM_MLP = Pair(
             "layernorm-eps",
             "Flax's LayerNorm has 1e-6 by default, torch's 1e-5",
             "block.norm",
-            "eps",
+            "norm-eps",
         ),
         Fault(
             "eps-outside-root",
             "a LayerNorm written out divides by (deviation + eps)",
             "block.norm",
-            "eps-outside",
+            "eps-place",
         ),
         Fault(
             "transposed-kernel",
             "the weight of a square Linear was copied without transposing it",
             "block.fc",
-            "transposed-kernel",
+            "kernel-transposed",
             spoil=transpose_square,
         ),
     ),
@@ -259,7 +262,6 @@ class MlpTanh(nn.Module):
 
 def jax_mlp(fault: str) -> Any:
     def apply(params: Any, x: Any) -> Any:
-        params = params.get("params", params)
         x = jnp.tanh(x @ params["fc1"]["kernel"] + params["fc1"]["bias"])
         x = x @ params["fc2"]["kernel"]
         return x if fault == "bias-missing" else x + params["fc2"]["bias"]
@@ -273,7 +275,7 @@ JAX_MLP = Pair(
     MlpTanh,
     jax_mlp,
     lambda g: {"x": normal(g, 3, 6)},
-    faults=(Fault("bias-missing", "the last bias was not added", "", "bias"),),
+    faults=(Fault("bias-missing", "the last bias was not added", "", "missing-bias"),),
 )
 
 
@@ -291,7 +293,6 @@ class SoftmaxPool(nn.Module):
 
 def jax_softmax_pool(fault: str) -> Any:
     def apply(params: Any, x: Any) -> Any:
-        params = params.get("params", params)
         score = x @ params["score"]["kernel"] + params["score"]["bias"]
         value = x @ params["value"]["kernel"] + params["value"]["bias"]
         weights = jax.nn.softmax(score, axis=-1 if fault == "softmax-axis" else 1)
@@ -343,10 +344,12 @@ DROPOUT_MLP = Pair(
     "dropout_mlp",
     "nnx",
     DropoutMlp,
-    lambda fault: NnxDropoutMlp(fault, rngs=nnx.Rngs(0)),
+    lambda fault: blank(NnxDropoutMlp, fault),
     lambda g: {"x": normal(g, 3, 8)},
     faults=(
-        Fault("dropout-on", "dropout written out with a key, without a switch", "drop", "dropout"),
+        Fault(
+            "dropout-on", "dropout written out with a key, without a switch", "drop", "dropout-on"
+        ),
         Fault("gelu-for-silu", "gelu in the place of silu", "", "activation"),
     ),
 )
@@ -386,7 +389,12 @@ MEAN_MLP = Pair(
     LinenMeanMlp,
     lambda g: {"x": normal(g, 2, 50, 4)},
     faults=(
-        Fault("bf16-accumulation", "a sum over the sequence is kept in bfloat16", "", "dtype"),
+        Fault(
+            "bf16-accumulation",
+            "a sum over the sequence is kept in bfloat16",
+            "",
+            "low-precision-layer",
+        ),
     ),
 )
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from converters.modules import linen as torch_linen
 from converters.modules import nnx as torch_nnx
-from tests.parity.pairs.pair import Fault, Pair, ids, normal
+from tests.parity.pairs.pair import Fault, Pair, blank, ids, normal
 
 
 class Lstm(nn.Module):
@@ -56,10 +56,10 @@ LSTM = Pair(
             "lstm-gates",
             "the gates are stored in another framework's order (i, g, f, o)",
             "lstm",
-            "gate-order",
+            None,
             spoil=gates_of_keras,
         ),
-        Fault("reversed-time", "the sequence goes in backwards", "", "reversed"),
+        Fault("reversed-time", "the sequence goes in backwards", "", None),
     ),
 )
 
@@ -120,16 +120,16 @@ GRU = Pair(
     "gru",
     "nnx",
     Gru,
-    lambda fault: NnxGru(fault, rngs=nnx.Rngs(0)),
+    lambda fault: blank(NnxGru, fault),
     lambda g: {"input_ids": ids(g, 17, 3, 6)},
     faults=(
         Fault(
             "gru-reset",
             "the reset gate before the hidden product, torch and cuDNN have it after",
             "gru",
-            "gru-reset",
+            None,
         ),
-        Fault("first-state", "the first state is read, not the last", "", "pooling"),
+        Fault("first-state", "the first state is read, not the last", "", None),
     ),
 )
 
@@ -178,7 +178,7 @@ BAG = Pair(
     LinenBagClassifier,
     padded_ids,
     faults=(
-        Fault("mean-counts-padding", "the mean is over the padding too", "", "pooling"),
+        Fault("mean-counts-padding", "the mean is over the padding too", "", None),
         Fault("selu-for-elu", "selu in the place of elu", "", "activation"),
     ),
 )
@@ -238,12 +238,12 @@ ATTENTION = Pair(
             "attn",
             "mask-polarity",
         ),
-        Fault("mask-missing", "the padding mask is not passed", "attn", "mask-missing"),
+        Fault("mask-missing", "the padding mask is not passed", "attn", "mask-ignored"),
         Fault(
             "qkv-order",
             "the fused projection was cut in another order (v, k, q)",
             "attn",
-            "qkv-order",
+            "qkv-layout",
             spoil=query_for_key,
         ),
     ),
@@ -289,7 +289,7 @@ POST_NORM = Pair(
     LinenPostNorm,
     lambda g: {"input_ids": ids(g, 15, 2, 6)},
     faults=(
-        Fault("norm-first", "pre-norm taken for granted", "encoder.layers.0", "norm-place"),
+        Fault("norm-first", "pre-norm taken for granted", "encoder.layers.0", None),
         Fault("gelu-for-relu", "gelu in the place of relu", "encoder.layers.0", "activation"),
     ),
 )

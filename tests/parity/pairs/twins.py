@@ -63,7 +63,10 @@ FUSED = Pair(
             "mask-polarity",
         ),
         Fault(
-            "additive-bool", "the boolean mask is added to the scores", "layer.1.attention", "mask"
+            "additive-bool",
+            "the boolean mask is added to the scores",
+            "layer.1.attention",
+            "mask-added",
         ),
         Fault("scale-missing", "scale=1.0 is passed", "layer.1.attention", "attention-scale"),
     ),
@@ -83,7 +86,7 @@ SAME = Pair(
     LayerNormMlp,
     other_norm,
     lambda g: {"x": normal(g, 6, 5, scale=0.4)},
-    faults=(Fault("layernorm-eps", "another epsilon", "block.norm", "eps"),),
+    faults=(Fault("layernorm-eps", "another epsilon", "block.norm", "norm-eps"),),
 )
 
 
@@ -110,7 +113,7 @@ CHANNELS_LAST = Pair(
     lambda fault: BatchNormOn() if fault else ChannelsLastConvBn(),
     lambda g: {"x": normal(g, 4, 3, 8, 6)},
     faults=(
-        Fault("batchnorm-training", "a BatchNorm in training mode", "bn2", "batchnorm-training"),
+        Fault("batchnorm-training", "a BatchNorm in training mode", "bn2", "batch-statistics"),
     ),
 )
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from flax import linen, nnx
 from torch import nn
 
-from tests.parity.pairs.pair import Fault, Pair, normal
+from tests.parity.pairs.pair import Fault, Pair, blank, normal
 
 
 class ConvBn(nn.Module):
@@ -60,13 +60,13 @@ CONV_BN = Pair(
             "batchnorm-training",
             "use_running_average=False is left from training",
             "bn1",
-            "batchnorm-training",
+            "batch-statistics",
         ),
-        Fault("batchnorm-eps", "the epsilon of Keras and TF, 1e-3", "bn1", "eps"),
+        Fault("batchnorm-eps", "the epsilon of Keras and TF, 1e-3", "bn1", "norm-eps"),
         Fault(
             "flatten-order",
             "the image is turned to channels first before flattening, the rows of fc are not",
-            "",
+            "fc",
             "flatten-order",
         ),
     ),
@@ -129,7 +129,7 @@ RESNET = Pair(
     "resnet_mini",
     "nnx",
     ResNetMini,
-    lambda fault: NnxResNetMini(fault, rngs=nnx.Rngs(0)),
+    lambda fault: blank(NnxResNetMini, fault),
     lambda g: {"x": normal(g, 2, 3, 8, 6)},
     channels_last=("x",),
     faults=(
@@ -139,7 +139,7 @@ RESNET = Pair(
             "block.conv1",
             "padding-same",
         ),
-        Fault("missing-residual", "the shortcut is computed, not added", "block", "residual"),
+        Fault("missing-residual", "the shortcut is computed, not added", "block", "missing-term"),
     ),
 )
 
@@ -216,7 +216,7 @@ DECODER = Pair(
             "unflipped-transpose",
             "the kernel of a transposed convolution was not flipped along space",
             "up",
-            "flipped-kernel",
+            "kernel-flipped",
             spoil=unflip,
         ),
     ),
@@ -267,13 +267,13 @@ POOLING = Pair(
             "avgpool-counts-padding",
             "Flax's avg_pool counts the padding by default",
             "avg",
-            "avgpool-padding",
+            "avg-pool-edge",
         ),
         Fault(
             "maxpool-zeros",
             "padded with jnp.pad's zeros before the max pool, torch pads with -inf",
-            "max",
-            "maxpool-padding",
+            "",
+            "max-pool-edge",
         ),
     ),
 )
@@ -310,12 +310,17 @@ GROUPS = Pair(
     "group_norm",
     "nnx",
     Groups,
-    lambda fault: NnxGroups(fault, rngs=nnx.Rngs(0)),
+    lambda fault: blank(NnxGroups, fault),
     lambda g: {"x": normal(g, 3, 4, 10, scale=0.2)},
     channels_last=("x",),
     faults=(
-        Fault("groupnorm-eps", "Flax's GroupNorm has 1e-6 by default, torch's 1e-5", "norm", "eps"),
-        Fault("groupnorm-groups", "another number of groups", "norm", "groups"),
+        Fault(
+            "groupnorm-eps",
+            "Flax's GroupNorm has 1e-6 by default, torch's 1e-5",
+            "norm",
+            "norm-eps",
+        ),
+        Fault("groupnorm-groups", "another number of groups", "norm", "norm-groups"),
     ),
 )
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from flax import linen, nnx
 from torch import nn
 
-from tests.parity.pairs.pair import Fault, Pair, normal
+from tests.parity.pairs.pair import Fault, Pair, blank, normal
 
 ONE = ((1, 1), (1, 1))
 
@@ -67,8 +67,10 @@ UNET = Pair(
     lambda g: {"x": normal(g, 2, 2, 8, 12)},
     channels_last=("x",),
     faults=(
-        Fault("align-corners", "resized with the corners aligned, as old torch did", "", "resize"),
-        Fault("concat-order", "the skip is put first", "", "concat-order"),
+        Fault(
+            "align-corners", "resized with the corners aligned, as old torch did", "", "resize-form"
+        ),
+        Fault("concat-order", "the skip is put first", "", None),
         Fault(
             "padding-same", "SAME with a stride of 2, as Flax examples have", "down", "padding-same"
         ),
@@ -139,7 +141,7 @@ CONVNEXT = Pair(
     "convnext_mini",
     "nnx",
     ConvNext,
-    lambda fault: NnxConvNext(fault, rngs=nnx.Rngs(0)),
+    lambda fault: blank(NnxConvNext, fault),
     lambda g: {"x": normal(g, 2, 3, 10, 8)},
     channels_last=("x",),
     faults=(
@@ -222,7 +224,7 @@ VIT = Pair(
     "vit_mini",
     "nnx",
     Vit,
-    lambda fault: NnxVit(fault, rngs=nnx.Rngs(0)),
+    lambda fault: blank(NnxVit, fault),
     lambda g: {"x": normal(g, 2, 3, 8, 12)},
     channels_last=("x",),
     faults=(
@@ -230,7 +232,7 @@ VIT = Pair(
             "mean-pooling",
             "the head reads the mean of the patches, not the class token",
             "",
-            "pooling",
+            None,
         ),
         Fault("patch-order", "patches are counted column by column", ""),
     ),
@@ -338,11 +340,11 @@ GATED = Pair(
     "gated_conv",
     "nnx",
     GatedConv,
-    lambda fault: NnxGatedConv(fault, rngs=nnx.Rngs(0)),
+    lambda fault: blank(NnxGatedConv, fault),
     lambda g: {"x": normal(g, 2, 5, 11)},
     channels_last=("x",),
     faults=(
-        Fault("glu-halves", "the gate is taken from the first half", "", "swapped-halves"),
+        Fault("glu-halves", "the gate is taken from the first half", "", None),
         Fault("dilation-missing", "the dilation was forgotten", "conv"),
     ),
 )

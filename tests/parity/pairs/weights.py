@@ -89,7 +89,7 @@ def port_outputs(
 
             found = jax.jit(apply)(tree, given)
         elif pair.kind == "jax":
-            found = jax.jit(port)(tree, *given.values())
+            found = jax.jit(port)(tree["params"], *given.values())
         else:
             graph, state = nnx.split(port)
             tree = nnx.restore_int_paths(jax.tree.map(jax.numpy.asarray, tree))
