@@ -12,14 +12,16 @@ from migrate.parity.align import align, load_alignment_file
 from migrate.parity.alignment import Alignment
 from migrate.parity.dump import Dump
 from migrate.parity.options import Options
-from migrate.parity.prepare import TORCH, Prepared
+from migrate.parity.prepare import Prepared
+from migrate.parity.profiles import find_profile
 from migrate.parity.sides.runner import Forced
-from migrate.parity.sides.settings import TRUTH, Settings
+from migrate.parity.sides.settings import TRUTH, Precision, Settings
 from migrate.parity.sides.side import Side
 from migrate.parity.weights import WeightMap
 
 # From the coarsest to the finest: the emulation is of the coarser of the two sides.
-_PRECISIONS = ("default", "high", "highest")
+_PRECISIONS: tuple[Precision, ...] = ("default", "high", "highest")
+_PROFILES: dict[str, Precision] = {"tpu-default": "default", "f32-high": "high"}
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def capture_all(
 
     truth = run("truth", source, TRUTH)
     dumps = {"a": run("a", a, ready.a), "b": run("b", b, ready.b)}
-    settings = {"a": ready.a, "b": ready.b, "e": emulation(ready.a, ready.b)}
+    settings = {"a": ready.a, "b": ready.b, "e": emulation(ready.a, ready.b, options.profile)}
     # A torch side on the CPU in the very precision is the emulation.
     same = "a" if ready.truth_of_a else "b"
     if source.kind == "torch" and _plain(settings[same]) == settings["e"]:
@@ -121,8 +123,18 @@ _WORDS = {
 }
 
 
-def emulation(a: Settings, b: Settings) -> Settings:
-    """The settings of the truth's model in the coarser of the two declared precisions, on the CPU."""
+def emulation(a: Settings, b: Settings, profile: str | None = None) -> Settings:
+    """The settings of the truth's model in the precision that the sides are held to, on the CPU.
+
+    Args:
+        a, b: the sides': the coarser of the two is emulated.
+        profile: the limits that the user names, whose precision is emulated instead.
+    """
+    if profile is not None:
+        named = find_profile(profile)
+        if named.dtype != "float32":
+            return Settings(dtype=named.dtype, device="cpu")
+        return Settings(precision=_PROFILES.get(named.name, "highest"), device="cpu")
     halves = [one.dtype for one in (a, b) if one.dtype in ("bfloat16", "float16")]
     if halves:
         return Settings(dtype=halves[-1], device="cpu")
@@ -137,8 +149,3 @@ def _plain(settings: Settings) -> Settings:
     return dataclasses.replace(
         Settings(), dtype=settings.dtype, precision=settings.precision, device="cpu"
     )
-
-
-def is_torch(side: Side) -> bool:
-    """Whether a side can try variants of the truth's layers."""
-    return side.kind in TORCH

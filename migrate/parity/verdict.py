@@ -73,7 +73,10 @@ def conclude(
     elif parting:
         sentence = _unplaced(judged, outputs, parting, truth)
     elif failed:
-        sentence = f"{_matches(judged, outputs, truth)[:-1]}, but not everything does: {', '.join(failed)}."
+        sentence = (
+            f"{_matches(judged, outputs, truth)[:-1]}, but not everything does: {', '.join(failed)}"
+        )
+        sentence += f"{_undefined(outputs)}."
     else:
         sentence = _matches(judged, outputs, truth)
     return Outcome(
@@ -106,6 +109,13 @@ def _matches(judged: Judgement, outputs: Outputs, truth: bool) -> str:
     if found.ratio is not None:
         text += f"; that is {_ratio(found)} (ρ {found.ratio.value:.2g})"
     return text + "."
+
+
+def _undefined(outputs: Outputs) -> str:
+    """What is NaN in the truth itself, and so nothing that could match."""
+    counts = {name: one.errors.undefined for name, one in outputs.worst.values()}
+    found = [f"{count} elements of {name}" for name, count in counts.items() if count]
+    return f" ({', '.join(found)} are NaN in the truth itself)" if found else ""
 
 
 def _ratio(found: Finding) -> str:
