@@ -69,6 +69,10 @@ class FlattenOrder(Pattern):
                 f"{{side}} flattens with its channels first, the truth with them last{where}",
                 change,
             )
+        for where, change in scene.replaced(lambda: dict.fromkeys(_NAMES, _columns)):
+            yield Variant(
+                f"{{side}} counts pixels column by column, the truth row by row{where}", change
+            )
 
 
 def _flattens(call: FunctionCall, result: Any) -> bool:
@@ -84,3 +88,10 @@ def _last(call: FunctionCall) -> Any:
 def _first(call: FunctionCall) -> Any:
     result = call.run()
     return call.args[0].movedim(-1, 1).reshape(result.shape) if _flattens(call, result) else result
+
+
+def _columns(call: FunctionCall) -> Any:
+    """Height and width of (…, height, width) exchanged where they become one axis."""
+    x, result = call.args[0], call.run()
+    one = x.ndim == result.ndim + 1 and result.shape[-1] == x.shape[-1] * x.shape[-2]
+    return x.transpose(-1, -2).reshape(result.shape) if one else result

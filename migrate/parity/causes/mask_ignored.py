@@ -91,9 +91,22 @@ def _passed(call: FunctionCall) -> Any:
     return call.args[0].clone()
 
 
+def _true(call: FunctionCall) -> Any:
+    return torch.ones_like(call.run())
+
+
+def _false(call: FunctionCall) -> Any:
+    return torch.zeros_like(call.run())
+
+
 _HANDLERS: Mapping[str, Handler] = {
     "scaled_dot_product_attention": _attention,
     "masked_fill": _passed,
+    # Comparisons that make a mask: ids != padding, positions < lengths.
+    "ne": _true,
+    "lt": _true,
+    "gt": _true,
+    "eq": _false,
 }
 
 

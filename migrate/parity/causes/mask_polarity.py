@@ -125,10 +125,15 @@ def _where(call: FunctionCall) -> Any:
     return call.but(0, "condition", ~call.args[0]).run() if len(call.args) == 3 else call.run()
 
 
+def _compared(call: FunctionCall) -> Any:
+    return ~call.run()
+
+
 _HANDLERS: Mapping[str, Handler] = {
     "scaled_dot_product_attention": _attention,
     "masked_fill": _filled,
     "where": _where,
+    **dict.fromkeys(("ne", "eq", "lt", "gt", "le", "ge"), _compared),
 }
 
 

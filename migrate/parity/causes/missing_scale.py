@@ -26,10 +26,11 @@ def _faulty(twin: nn.Module) -> nn.Module:
 
 
 class MissingScale(Pattern):
-    """A norm's weight that is not applied, or was not loaded.
+    """A norm's weight, or the scale of a branch, that is not applied, or was not loaded.
 
     **What it is.** The norm has `use_scale=False`, or its weight kept its initial ones: torch calls it
-    `weight`, Flax `scale`, TensorFlow `gamma`, and a loader that is not strict passes over it.
+    `weight`, Flax `scale`, TensorFlow `gamma`, and a loader that is not strict passes over it. The layer
+    scale of ConvNeXt and CaiT goes the same way.
 
     **What to do.** Compare the names of the parameters on both sides (`migrate weights plan`), and load
     strictly.
@@ -37,12 +38,12 @@ class MissingScale(Pattern):
 
     name = "missing-scale"
     rank = 0
-    examples = (Example(_truth, _faulty, normal(4, 16), "is applied without its weight"),)
+    examples = (Example(_truth, _faulty, normal(4, 16), "without its weight"),)
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield each norm with ones."""
         for part, name in scene.weights(_is_scale):
-            text = f"the norm {part.name} is applied without its weight in {{side}} (ones)"
+            text = f"{part.name} is applied without its {name} in {{side}} (ones)"
             yield Variant(text, partial(weight, part.module, name, torch.ones_like))
 
     def differs(self, truth: Mapping[str, Any], side: Mapping[str, Any]) -> str:
@@ -57,4 +58,6 @@ class MissingScale(Pattern):
 
 
 def _is_scale(module: Any, name: str, tensor: torch.Tensor) -> bool:
-    return "norm" in type(module).__name__.lower() and tensor.ndim == 1 and name == "weight"
+    norm = "norm" in type(module).__name__.lower() and name == "weight"
+    said = any(word in name.lower() for word in ("gamma", "scale", "lambda"))
+    return (norm or said) and tensor.ndim <= 1 and bool((tensor != 1).any())

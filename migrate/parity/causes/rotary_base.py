@@ -70,19 +70,17 @@ class RotaryBase(Pattern):
             for base in _USUAL:
                 new = base ** (-torch.arange(len(tensor), dtype=torch.float64) / len(tensor))
                 if not torch.allclose(new, tensor.double(), rtol=1e-4):
-                    change = partial(weight, part.module, name, partial(_instead, new))
+                    set_to = partial(weight, part.module, name, partial(_instead, new))
                     yield Variant(
                         f"{{side}}'s rotary frequencies have the base {base:g} in {part.name}",
-                        change,
+                        set_to,
                     )
-        olds = {base for call in scene.calls("pow", "rpow") if (base := _base(call)) is not None}
-        for old in sorted(olds):
-            for base in (one for one in _USUAL if one != old):
-                for where, change in scene.replaced(partial(_powers, old, base), each=False):
-                    yield Variant(
-                        f"{{side}}'s rotary frequencies have the base {base:g}, the truth {old:g}{where}",
-                        change,
-                    )
+        olds = {one for call in scene.calls("pow", "rpow") if (one := _base(call)) is not None}
+        for number in sorted(olds):
+            for base in (other for other in _USUAL if other != number):
+                for where, change in scene.replaced(partial(_powers, number, base), each=False):
+                    text = f"{{side}}'s rotary frequencies have the base {base:g}, the truth {number:g}"
+                    yield Variant(text + where, change)
 
 
 def _instead(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
