@@ -88,13 +88,14 @@ class Profile:
         Args:
             operation: its class.
             steps: time steps of a recurrent layer (errors of steps add up like √T); positions of a
-                positional one (an angle of position p is off by p·u).
+                positional one (an angle of position p is off by p·u of float32, in which angles are to be
+                computed whatever the dtype).
         """
         limit = self.operations[operation].value
         if operation is Operation.RECURRENT:
             return limit * math.sqrt(max(steps, 1))
         if operation is Operation.POSITIONAL:
-            return max(limit, 2 * self.floating.roundoff * steps)
+            return max(limit, 2 * 2**-24 * steps)
         return limit
 
     def accumulated(self, depth: int) -> float:
@@ -127,7 +128,9 @@ def _operations(matmul: Limit, dtype: str, other: float, source: str) -> Mapping
         f"u = 2^-{kind.bits} of {dtype}: values are moved, rounded once at most",
     )
     positional = Limit(
-        other, "local relative L2, positional, or 2u · positions", "the angle p·f is rounded: p·u"
+        other,
+        "local relative L2, positional, or 2 · 2^-24 · positions",
+        "the angle p·f is rounded in float32: p·u",
     )
     return {
         **contractions,
