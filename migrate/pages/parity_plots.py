@@ -96,14 +96,11 @@ def _in_depth(layers: Sequence[LayerResult], local: bool) -> list[LayerResult]:
     """The layers to draw: of the accumulated errors the leaves', which no other contains."""
     if local:
         return list(layers)
-    parents = {layer.name.rpartition(".")[0] for layer in layers}
-    parents |= {name[: name.index(".", at)] for name in parents for at in _dots(name)} | {""}
+    parents = {
+        layer.name[:at] for layer in layers for at, letter in enumerate(layer.name) if letter == "."
+    } | {""}
     leaves = [layer for layer in layers if layer.name not in parents]
     return leaves or list(layers)
-
-
-def _dots(name: str) -> Iterator[int]:
-    return (at for at, letter in enumerate(name) if letter == ".")
 
 
 def _values(layers: Sequence[LayerResult], letter: str, local: bool) -> list[tuple[int, float]]:
