@@ -36,8 +36,8 @@ ORDERS = 5  # of A beside its own
 MARGIN = 4.0
 CEILING = 1e-2
 _PROVE = "migrate prove"
-# optax takes 1 - β₂^t of Adam in float32, which is off by up to u / (1 - β₂) = 6e-5 of itself (measured: 2e-5), its
-# root by half of that; torch takes it in float64. So much of every update, and of what that changes in the loss.
+# optax takes 1 - β₂^t of Adam in float32, which is off by up to u / (1 - β₂) = 6e-5 of itself (measured:
+# 2e-5), its root by half of that; torch takes it in float64. So much of every update may differ.
 ADAM = 3e-5
 _ADAM = f"{ADAM:g} for Adam's bias correction in float32"
 

@@ -50,13 +50,13 @@ def test_trailing_means() -> None:
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
 def test_the_same_model_trains_alike(optimizer: str, tmp_path: Path) -> None:
-    made = parties(seeded(Mlp), seeded(Mlp), vectors(tmp_path), tmp_path)
-    section = compare_training(made, TrainingOptions(optimizer=optimizer, learning_rate=1e-2))
+    made = parties(seeded(Mlp), seeded(Mlp), vectors(tmp_path, 4), tmp_path)
+    section = compare_training(made, TrainingOptions(10, optimizer, 1e-2))
     assert section.passed, section.checks
     assert len(section.checks) == 3
     curves = dict(section.curves)
     assert set(curves) == {"A", "B", "band low", "band high", "A, each step", "B, each step"}
-    assert {len(curve) for curve in curves.values()} == {20}
+    assert {len(curve) for curve in curves.values()} == {10}
     assert curves["A, each step"][-1] < curves["A, each step"][0]
     band = zip(curves["band low"], curves["A"], curves["band high"], strict=True)
     assert all(low <= a <= high for low, a, high in band)
@@ -91,16 +91,18 @@ def with_b(made: Parties, **changes: object) -> Parties:
     ids=["rate 1 % more", "no weight decay", "sgd"],
 )
 def test_another_optimizer_is_found(changes: dict[str, object], tmp_path: Path) -> None:
-    made = parties(seeded(Mlp), seeded(Mlp), vectors(tmp_path), tmp_path)
-    section = compare_training(with_b(made, **changes), TrainingOptions(learning_rate=1e-2))
+    made = parties(seeded(Mlp), seeded(Mlp), vectors(tmp_path, 4), tmp_path)
+    section = compare_training(with_b(made, **changes), TrainingOptions(8, learning_rate=1e-2))
     step, worst, *_ = section.checks
     assert step.passed  # the first loss is that of the same weights
     assert not worst.passed
 
 
 def test_what_trains_otherwise_leaves_the_band(tmp_path: Path) -> None:
-    made = parties(seeded(Mlp), seeded(Mlp), vectors(tmp_path), tmp_path)
-    section = compare_training(with_b(made, learning_rate=0.0), TrainingOptions(learning_rate=1e-2))
+    made = parties(seeded(Mlp), seeded(Mlp), vectors(tmp_path, 4), tmp_path)
+    section = compare_training(
+        with_b(made, learning_rate=0.0), TrainingOptions(8, learning_rate=1e-2)
+    )
     assert not rows(section)["distance of the loss curves over the spread of seeds"].passed
 
 
