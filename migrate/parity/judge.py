@@ -208,7 +208,7 @@ class _Judge:
     ) -> None:
         exact = "float" not in probe.truth.dtype and "float" not in probe.mine.dtype
         ulps = kind is Operation.ELEMENTWISE and slot.local and not exact
-        dtype = probe.mine.dtype if not exact else "float32"
+        dtype = probe.mine.dtype
         dump = self._probes[slot].dump
         # What one layer puts out and another takes is one tensor, and E may be A.
         key = (id(dump), probe.input, probe.truth.file, probe.truth.key, probe.mine.file)
@@ -258,7 +258,8 @@ class _Judge:
                     self._profile,
                     limit,
                     operation=None if not slot.local else Operation.COMPOSITE if between else kind,
-                    integers=integers,
+                    exact=integers,
+                    ties=integers and not between and one.dtype != "bool",
                 )
         return found
 

@@ -10,7 +10,7 @@ from migrate.parity.metrics import Measurement
 from migrate.parity.profiles import Profile
 from migrate.parity.results import Errors, Ratio
 
-# Share of integers that may differ: positions of a maximum, where two are nearly equal.
+# Share of the positions of a maximum that may differ.
 _NEAR_TIES = 0.01
 
 
@@ -45,7 +45,8 @@ def finding(
     limit: float,
     *,
     operation: Operation | None,
-    integers: bool,
+    exact: bool = False,
+    ties: bool = False,
 ) -> Finding:
     """Judge one tensor.
 
@@ -59,7 +60,9 @@ def finding(
         profile: the limits.
         limit: of relative L2.
         operation: the layer's class where the error is local; None: accumulated.
-        integers: whether the tensor holds integers or bools: equal or not, but for near ties.
+        exact: whether the tensor holds integers or bools: they are equal or not.
+        ties: whether one in a hundred may differ nevertheless: they are positions of a maximum, where two
+            values may be nearly equal; or twice as many as differ in the emulation.
     """
     errors = measured.errors()
     base = None if emulated is None else emulated.errors()
@@ -68,8 +71,8 @@ def finding(
         plain = profile.operations[Operation.ELEMENTWISE].value
         limit = min(limit, plain) if base.relative_l2 <= plain else limit
     rho = None if base is None else ratio(errors.per_input, base.per_input, floor=profile.floor)
-    if integers:
-        allowed = max(_NEAR_TIES, 2 * base.relative_l2**2 if base else 0.0)
+    if exact:
+        allowed = max(_NEAR_TIES, 2 * base.relative_l2**2 if base else 0.0) if ties else 0.0
         return Finding(errors, base, rho, allowed**0.5, errors.relative_l2**2 > allowed)
     worse = rho is None or rho.low > profile.ratio.value
     peak = max(profile.peak_limit(limit, errors.elements), limit * measured.beside)

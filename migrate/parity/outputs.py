@@ -80,7 +80,13 @@ def compare_outputs(
             floor = max(floor, base.errors().relative_l2)
         found = {
             name: finding(
-                one, base, profile, limit, operation=None, integers="float" not in one.dtype
+                one,
+                base,
+                profile,
+                limit,
+                operation=None,
+                exact="float" not in one.dtype,
+                ties="int" in one.dtype,
             )
             for name, one in measured.items()
             if name != "E"

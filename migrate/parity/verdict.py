@@ -150,6 +150,8 @@ def _own(found: Finding, truth: bool) -> str:
             f"{found.errors.not_finite} of {found.errors.elements} elements are NaN or infinite on one "
             "side only"
         )
+    if found.limit == 0:
+        return f"{found.errors.relative_l2**2:.2%} of its integers or bools differ"
     what = "its own error" if truth else "its own difference from A"
     if found.errors.relative_l2 <= found.limit:
         return (

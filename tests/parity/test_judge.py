@@ -299,6 +299,32 @@ def test_integers_are_equal_or_near_ties(tmp_path: Path) -> None:
     assert verdict(single(tmp_path / "3", largest, shifted, inputs=large)) is LayerVerdict.B_PARTS
 
 
+def test_masks_and_positions_are_equal_or_wrong(tmp_path: Path) -> None:
+    """A causal mask that is off by one differs in few of many elements, and is no near tie."""
+    causal = np.tril(np.ones((300, 300), bool))
+    wrong = np.tril(np.ones((300, 300), bool), 1)
+
+    def model(mask: Array) -> Model:
+        def run(run: Run, x: Array) -> Array:
+            return run.layer("one", "Custom", lambda x, mask: x * mask.sum(), x, mask)
+
+        return run
+
+    truth = capture(tmp_path / "t", model(causal), {}, MANY, "float64")
+    found = {}
+    for name, mask in (("right", causal), ("wrong", wrong)):
+        run = capture(tmp_path / name, model(mask), {}, MANY)
+        alignment = align(truth, run)
+        local = capture(tmp_path / f"{name}-l", model(mask), {}, MANY, forced=(truth, alignment))
+        found[name] = judgement(truth, None, Judged(run, local, alignment), None, F32)
+    assert found["right"].first is None
+    first = found["wrong"].first
+    assert first is not None
+    # The model makes the mask, the layer only takes it.
+    assert first.name == ""
+    assert found["wrong"].breaches[0].place.layer == "one"
+
+
 def rounded(x: Array) -> Array:
     """Through bfloat16."""
     return x.astype(ml_dtypes.bfloat16).astype(x.dtype)
