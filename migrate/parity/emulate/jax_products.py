@@ -68,7 +68,10 @@ def on_vector_unit(name: str, a: Any, b: Any, parameters: Mapping[str, Any]) -> 
         outputs, inputs, *window = numbers.rhs_spec
         groups = parameters["feature_group_count"] * parameters["batch_group_count"]
         sizes = [b.shape[axis] for axis in window]
-        return convolution_on_vector_unit(sizes, b.shape[inputs], b.shape[outputs] // groups)
+        plain = all(
+            one == 1 for one in (*parameters["window_strides"], *parameters["lhs_dilation"])
+        ) and not any(sum(parameters["padding"], ()))
+        return convolution_on_vector_unit(sizes, b.shape[inputs], b.shape[outputs] // groups, plain)
     return False
 
 

@@ -89,11 +89,14 @@ def dot_on_vector_unit(m: int, n: int, k: int) -> bool:
     return 1 in (m, n, k)
 
 
-def convolution_on_vector_unit(window: Sequence[int], inputs: int, outputs: int) -> bool:
+def convolution_on_vector_unit(
+    window: Sequence[int], inputs: int, outputs: int, plain: bool
+) -> bool:
     """The same of a convolution: only one that scales each channel by a number.
 
     Args:
         window: the kernel's spatial sizes.
         inputs, outputs: channels of a group.
+        plain: neither stride nor padding nor dilation of the input.
     """
-    return math.prod(window) == inputs == outputs == 1
+    return plain and math.prod(window) == inputs == outputs == 1

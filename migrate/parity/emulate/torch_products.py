@@ -60,10 +60,11 @@ def _unrounded(precision: Precision, *_: Any) -> Any:
     return None
 
 
-def _scales_channels(weight: Any, transposed: bool, groups: int) -> bool:
+def _scales_channels(weight: Any, stride: Any, padding: Any, transposed: bool, groups: int) -> bool:
+    plain = all(one == 1 for one in stride) and not any(padding)
     first, second = weight.shape[0] // groups, weight.shape[1]
     inputs, outputs = (first, second) if transposed else (second, first)
-    return convolution_on_vector_unit(weight.shape[2:], inputs, outputs)
+    return convolution_on_vector_unit(weight.shape[2:], inputs, outputs, plain)
 
 
 def _convolution(
@@ -79,7 +80,7 @@ def _convolution(
     groups: int,
     *_: Any,
 ) -> Any:
-    if _scales_channels(weight, transposed, groups):
+    if _scales_channels(weight, stride, padding, transposed, groups):
         return None
 
     def multiply(x: Any, weight: Any) -> Any:
@@ -116,7 +117,7 @@ def _convolution_backward(
 
     results: list[Any] = [None, None, None]
     if wanted[0]:
-        scales = _scales_channels(weight, transposed, groups)
+        scales = _scales_channels(weight, stride, padding, transposed, groups)
         results[0] = (
             of_input(gradient, weight)
             if scales
