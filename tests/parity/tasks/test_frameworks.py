@@ -99,8 +99,8 @@ def test_words(tmp_path: Path) -> None:
     assert logits.passed
     assert compare_generation(made, 4).passed
     assert compare_batches(made).passed
-    for optimizer in ("sgd", "momentum", "adam", "adamw"):
-        trained = compare_training(made, TrainingOptions(10, optimizer, 1e-2))
+    for optimizer in ("momentum", "adamw"):
+        trained = compare_training(made, TrainingOptions(6, optimizer, 1e-2))
         assert trained.passed, (optimizer, trained.checks)
 
 
@@ -136,4 +136,4 @@ def test_images_are_channels_last(tmp_path: Path) -> None:
         "gradient conv.bias",
         "gradient of input x",
     ]
-    assert compare_training(made, TrainingOptions(10)).passed
+    assert compare_training(made, TrainingOptions(5)).passed
