@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import linen as nn
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
@@ -99,3 +102,60 @@ def test_a_file_that_is_no_pytree(tmp_path: Path) -> None:
     (tmp_path / "weights.safetensors").write_bytes(b"no")
     with pytest.raises(ParityError, match=r"weights\.safetensors"):
         JaxRunner(Net(), "linen", "model.py:Net").load_weights(tmp_path / "weights.safetensors")
+
+
+class Odd(nnx.Module):
+    """Arrays that are no variables, parameters in a list, a cache, a module under two names."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.frequencies = jnp.arange(4.0)
+        self.shifts = nnx.data([jnp.ones(4)])
+        self.scales = nnx.List([nnx.Param(jnp.ones(4))])
+        self.cache = nnx.Cache(jnp.zeros(4))
+        self.dense = nnx.Linear(4, 4, rngs=rngs)
+        self.tied = self.dense
+
+    def __call__(self, x: Any) -> Any:
+        x = self.tied(self.dense(x))
+        return x * self.frequencies * self.scales[0][...] + self.shifts[0]
+
+
+def test_only_variables_that_last_are_weights(tmp_path: Path) -> None:
+    runner = JaxRunner(Odd(nnx.Rngs(0)), "nnx", "model.py:Odd")
+    runner.save_weights(tmp_path / "weights.safetensors")
+    names = {"dense/bias", "dense/kernel", "scales/0"}
+    assert set(load_file(tmp_path / "weights.safetensors")) == names
+    made = dump(runner, given(tmp_path / "inputs", 1, x=(2, 4)), tmp_path / "dump")
+    assert [call.layer for call in made.calls] == ["dense", "dense", ""]
+    assert made.layers["dense"].weights == ("dense/bias", "dense/kernel")
+    assert made.layers[""].weights == ("scales/0",)
+
+
+class Normed(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.WeightNorm(nn.Dense(4))(x)
+
+
+def test_a_key_with_a_slash_in_it(tmp_path: Path) -> None:
+    inputs = given(tmp_path / "inputs", 1, x=(2, 4))
+    first = JaxRunner(Normed(), "linen", "model.py:Normed")
+    first.prepare(Settings(), inputs)
+    first.save_weights(tmp_path / "weights.safetensors")
+    made = dump(first, inputs, tmp_path / "first")
+    (name,) = made.layers["WeightNorm_0"].weights
+    assert name == "params/WeightNorm_0/Dense_0/kernel/scale"
+    other = JaxRunner(Normed(), "linen", "model.py:Normed")
+    other.load_weights(tmp_path / "weights.safetensors")
+    again = dump(other, inputs, tmp_path / "again")
+    assert np.array_equal(values(again)[""], values(made)[""])
+
+
+def test_loaded_weights_are_held_against_the_model(tmp_path: Path) -> None:
+    save_file({"params/other": np.ones(4, np.float32)}, tmp_path / "weights.safetensors")
+    runner = JaxRunner(nn.Dense(4), "linen", "model.py:Dense")
+    runner.load_weights(tmp_path / "weights.safetensors")
+    with pytest.raises(
+        ParityError, match=r"2 missing \(params/bias, params/kernel\), 1 surplus \(params/other\)"
+    ):
+        dump(runner, given(tmp_path / "inputs", 1, inputs=(2, 4)), tmp_path / "dump")

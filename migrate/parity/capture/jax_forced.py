@@ -87,6 +87,8 @@ def _as(like: Any, array: np.ndarray[Any, Any]) -> Any:
     import jax
     import jax.numpy as jnp
 
+    if like.dtype.kind == "c" and array.dtype.kind == "f" and array.shape[-1:] == (2,):
+        array = array[..., 0] + 1j * array[..., 1]
     if array.shape != like.shape:
         raise ValueError(f"shape {list(array.shape)} instead of {list(like.shape)}")
     if is_floating(array.dtype) != is_floating(like.dtype):

@@ -85,6 +85,8 @@ def named(found: Mapping[str, Any]) -> list[Named]:
 
 
 def _named(path: str, array: np.ndarray[Any, Any]) -> Named:
+    if array.dtype.kind == "c":  # as torch's sides write them
+        array = np.stack([array.real, array.imag], axis=-1)
     array = np.ascontiguousarray(array).reshape(array.shape)
     content: Any = array.reshape(-1).view(np.uint8)
     words = content[: content.size // 8 * 8].view(np.uint64)

@@ -18,12 +18,12 @@ _NO_SETTINGS = ("parent", "name")
 
 
 @contextlib.contextmanager
-def intercepted(recorder: Recorder, weights: Mapping[str, Any]) -> Iterator[None]:
+def intercepted(recorder: Recorder, weights: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
     """Record every call of a module in this context.
 
     Args:
         recorder: what writes them.
-        weights: all of the model, by `/`-joined path.
+        weights: all of the model: name → the keys on the way to it, the collection's first.
     """
     from flax import linen
 
@@ -68,10 +68,10 @@ def _layer(
     )
 
 
-def _by_module(weights: Mapping[str, Any]) -> dict[tuple[str, ...], tuple[str, ...]]:
+def _by_module(weights: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, ...]]:
     """Path of a module → the weights that lie right in it, of all collections."""
     found: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for name in weights:
-        path = tuple(name.split("/")[1:-1])
+    for name, keys in weights.items():
+        path = keys[1:-1]
         found[path] = (*found.get(path, ()), name)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,20 @@ from migrate.parity.dump import Layer
 
 
 @contextlib.contextmanager
-def wrapped(recorder: Recorder, model: Any) -> Iterator[None]:
+def wrapped(
+    recorder: Recorder, model: Any, weights: Mapping[str, tuple[Any, ...]]
+) -> Iterator[None]:
     """Record every call of the model and the modules in it while in this context.
 
     The `__call__` of their classes is replaced for that time. Modules that a transform (nnx.scan, nnx.jit,
     nnx.remat) made anew from the model's are known by their arrays.
+
+    Args:
+        recorder: what writes the calls.
+        model: the module.
+        weights: all of the model's: name → path.
     """
-    known = _Known(model)
+    known = _Known(model, weights)
     replaced: list[tuple[type, Callable[..., Any]]] = []
     for cls in _classes(model):
         original = cls.__dict__["__call__"]
@@ -50,7 +57,7 @@ def _recording(
         called, name = caller(), ".".join(map(str, path))
 
         def describe(parent: str | None) -> Layer:
-            return _layer(module, name, path, called, parent)
+            return _layer(module, name, known.weights.get(path, ()), called, parent)
 
         return recorder.call(Seen(name, path, describe), run, args, kwargs)
 
@@ -58,9 +65,13 @@ def _recording(
 
 
 class _Known:
-    """The path of each module, also of those that a transform made from the model's."""
+    """The path of each module, also of those that a transform made from the model's.
 
-    def __init__(self, model: Any) -> None:
+    Attributes:
+        weights: path of a layer → names of the weights that it holds itself.
+    """
+
+    def __init__(self, model: Any, weights: Mapping[str, tuple[Any, ...]]) -> None:
         from flax import nnx
 
         self._model = model
@@ -69,6 +80,13 @@ class _Known:
         self._modules = [(tuple(path), module) for path, module in nnx.iter_modules(model)]
         for path, module in self._modules:
             self._paths.setdefault(id(module), path)
+        layers = {path for path, module in self._modules if _is_layer(module)}
+        self.weights: dict[tuple[Any, ...], tuple[str, ...]] = {}
+        for name, keys in weights.items():
+            # Lists and dicts of parameters belong to the layer that has them.
+            owners = (keys[:length] for length in range(len(keys) - 1, -1, -1))
+            owner = next((one for one in owners if one in layers), ())
+            self.weights[owner] = (*self.weights.get(owner, ()), name)
 
     def path(self, module: Any) -> tuple[Any, ...] | None:
         """None: it is none of the model's, a module that was made in its call."""
@@ -95,7 +113,7 @@ def _arrays(module: Any) -> dict[tuple[Any, ...], Any]:
     return {
         tuple(path): variable.get_value()
         for path, variable in nnx.to_flat_state(nnx.state(module))
-        if not isinstance(variable, nnx.RngState)
+        if isinstance(variable, nnx.Variable) and not isinstance(variable, nnx.RngState)
     }
 
 
@@ -133,30 +151,36 @@ def _classes(model: Any) -> list[type]:
 
     found: dict[type, None] = {}
     for _, module in nnx.iter_modules(model):
-        for cls in type(module).__mro__:
-            if issubclass(cls, nnx.Module) and "__call__" in cls.__dict__:
-                found[cls] = None
+        found |= dict.fromkeys(_calling(module))
     return list(found)
 
 
-def _layer(module: Any, name: str, path: tuple[Any, ...], called: str, parent: str | None) -> Layer:
+def _calling(module: Any) -> list[type]:
     from flax import nnx
 
-    values = {key: value for key, value in vars(module).items() if not key.startswith("_")}
-    own = [
-        "/".join(map(str, (*path, key)))
-        for key, value in values.items()
-        if isinstance(value, nnx.Variable) and not isinstance(value, nnx.RngState)
-    ]
+    classes = (cls for cls in type(module).__mro__ if issubclass(cls, nnx.Module))
+    return [cls for cls in classes if "__call__" in cls.__dict__]
+
+
+def _is_layer(module: Any) -> bool:
+    """Whether it is called, and no mere list of modules."""
+    return bool(_calling(module))
+
+
+def _layer(
+    module: Any, name: str, weights: tuple[str, ...], called: str, parent: str | None
+) -> Layer:
+    from flax import nnx
+
     plain = {
         key: value
-        for key, value in values.items()
-        if not isinstance(value, nnx.Variable | nnx.Module)
+        for key, value in vars(module).items()
+        if not key.startswith("_") and not isinstance(value, nnx.Variable | nnx.Module)
     }
     return Layer(
         name,
         type(module).__name__,
-        tuple(own),
+        weights,
         settings_of(plain),
         defined(type(module).__call__),
         called,

@@ -16,7 +16,7 @@ from migrate.parity.capture.linen import intercepted
 from migrate.parity.errors import ParityError
 from migrate.parity.sides.jax_arguments import Bound
 from migrate.parity.sides.jax_model import JaxModel, is_float32, trained
-from migrate.parity.sides.jax_weights import flat, nested
+from migrate.parity.sides.jax_weights import Weights, require_fit
 
 # Collections that a call writes and that no call needs to be given.
 _PASSING = ("intermediates", "cache", "perturbations")
@@ -27,9 +27,11 @@ class LinenModel(JaxModel):
 
     def __init__(self, module: Any, shown: str) -> None:
         super().__init__(shown)
+        # Name → the keys on the way to it; some keys have `/` in them (WeightNorm's).
+        self._paths: dict[str, tuple[str, ...]] = {}
         if module.scope is not None:
             module, variables = module.unbind()
-            self.weights = _arrays(variables)
+            self._keep(variables)
         self._module = module
 
     def parameters(self) -> list[inspect.Parameter]:
@@ -41,15 +43,31 @@ class LinenModel(JaxModel):
         return name.startswith("params/")
 
     def initialise(self, bound: Bound, seed: int, options: Mapping[str, Any]) -> None:
-        """See `JaxModel`."""
-        if self.weights is not None:
-            return
+        """See `JaxModel`. Weights that were loaded are held against what the model wants."""
         import jax
 
         def init(key: Any) -> Any:
             return self._module.init(key, *bound.args, **bound.kwargs, **bound.modes)
 
-        self.weights = _arrays(jax.jit(init, compiler_options=dict(options))(jax.random.key(seed)))
+        key = jax.random.key(seed)
+        if self.weights is None:
+            self._keep(jax.jit(init, compiler_options=dict(options))(key))
+        elif not self._paths:
+            leaves = _leaves(jax.eval_shape(init, key))
+            shapes = {"/".join(path): tuple(one.shape) for path, one in leaves.items()}
+            require_fit(self.weights, shapes, self.shown)
+            self._paths = {"/".join(path): path for path in leaves}
+
+    def take(self, weights: Weights) -> None:
+        """See `JaxModel`."""
+        super().take(
+            {name: one for name, one in weights.items() if name.partition("/")[0] not in _PASSING}
+        )
+
+    def _keep(self, variables: Mapping[str, Any]) -> None:
+        leaves = _leaves(variables)
+        self._paths = {"/".join(path): path for path in leaves}
+        self.weights = {"/".join(path): np.asarray(one) for path, one in leaves.items()}
 
     def apply(
         self, weights: Mapping[str, Any], bound: Bound, *, train: bool = False
@@ -64,16 +82,27 @@ class LinenModel(JaxModel):
         changing = sorted({name.partition("/")[0] for name in weights} - {"params"})
         with linen.intercept_methods(_adapted), _first_states_in_float64():
             made, changed = self._module.apply(
-                nested(weights), *bound.args, **bound.kwargs, **modes, mutable=changing
+                self._tree(weights), *bound.args, **bound.kwargs, **modes, mutable=changing
             )
-        kept = flat(changed) if train else {}
-        return made, {name: value for name, value in kept.items() if name in weights}
+        kept = _leaves(changed) if train else {}
+        after = {"/".join(path): value for path, value in kept.items()}
+        return made, {name: value for name, value in after.items() if name in weights}
+
+    def _tree(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        tree: dict[str, Any] = {}
+        for name, value in weights.items():
+            *above, last = self._paths[name]
+            node = tree
+            for step in above:
+                node = node.setdefault(step, {})
+            node[last] = value
+        return tree
 
     def recording(self, recorder: Recorder) -> contextlib.AbstractContextManager[None]:
         """See `JaxModel`."""
         if self.weights is None:
             raise ParityError(f"{self.shown}: has no weights yet", "initialise it from an input")
-        return intercepted(recorder, self.weights)
+        return intercepted(recorder, self._paths)
 
 
 def _adapted(next_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
@@ -133,8 +162,11 @@ def _in_float64(original: Callable[..., Any]) -> Callable[..., Any]:
     return initialize_carry
 
 
-def _arrays(variables: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+def _leaves(variables: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    """What is in the collections that the model is to be given, by path."""
+    from flax import traverse_util
     from flax.core import meta
 
     kept = {name: value for name, value in variables.items() if name not in _PASSING}
-    return {name: np.asarray(value) for name, value in flat(meta.unbox(kept)).items()}
+    leaves: dict[tuple[str, ...], Any] = traverse_util.flatten_dict(meta.unbox(kept))
+    return leaves

@@ -27,6 +27,7 @@ class NnxModel(JaxModel):
         self._parameters = list(inspect.signature(module.__call__).parameters.values())
         weights, rest = nnx.state(module, _is_weight, ...)
         self._variables = {tuple(path): one for path, one in nnx.to_flat_state(weights)}
+        # Random keys, caches, and arrays that are no variables: constants of the model.
         self._rest = [(tuple(path), one) for path, one in nnx.to_flat_state(rest)]
         self.weights = {
             "/".join(map(str, path)): np.asarray(one.get_value())
@@ -59,7 +60,7 @@ class NnxModel(JaxModel):
             return made, {}
         after = {
             "/".join(map(str, path)): one.get_value()
-            for path, one in nnx.to_flat_state(nnx.state(module))
+            for path, one in nnx.to_flat_state(nnx.state(module, _is_weight))
         }
         changed = {
             name: after[name] for name in weights if name in after and not self.is_parameter(name)
@@ -78,7 +79,7 @@ class NnxModel(JaxModel):
     def _layers(self, module: Any) -> contextlib.AbstractContextManager[None]:
         if self._recorder is None:
             return contextlib.nullcontext()
-        return wrapped(self._recorder, module)
+        return wrapped(self._recorder, module, self._paths)
 
     def _merged(self, weights: Mapping[str, Any], *, train: bool) -> Any:
         from flax import nnx
@@ -87,7 +88,10 @@ class NnxModel(JaxModel):
             (path, self._variables[path].replace(weights[name]))
             for name, path in self._paths.items()
         ]
-        rest = [(path, one.replace(one.get_value())) for path, one in self._rest]
+        rest = [
+            (path, one.replace(one.get_value()) if isinstance(one, nnx.Variable) else one)
+            for path, one in self._rest
+        ]
         module = nnx.merge(self._graphs[train], nnx.from_flat_state([*flat, *rest]))
         dtype = next((weights[name].dtype for name in weights if self.is_parameter(name)), None)
         for _, one in nnx.iter_modules(module) if dtype is not None else ():
@@ -114,7 +118,7 @@ def _is_weight(path: Any, value: Any) -> bool:
     del path
     passing = (nnx.RngState, nnx.Intermediate, nnx.Cache)
     kind = getattr(value, "type", type(value))
-    return not issubclass(kind, passing)
+    return issubclass(kind, nnx.Variable) and not issubclass(kind, passing)
 
 
 def _graph(module: Any, *, train: bool) -> Any:

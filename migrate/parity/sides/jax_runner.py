@@ -33,6 +33,7 @@ class JaxRunner:
         self.kind: Literal["linen", "nnx", "jax"] = kind
         self._shown = shown
         self._model = _model(model, kind, shown)
+        self._prepared = False
         self._ready_for: dict[Settings, tuple[Passes, Session]] = {}
 
     def facts(self, settings: Settings) -> Facts:
@@ -65,13 +66,14 @@ class JaxRunner:
 
     def prepare(self, settings: Settings, inputs: InputSet) -> None:
         """See `Runner`."""
-        if self._model.weights is not None:
+        if self._prepared:
             return
         plain = Settings(device=settings.device, transposed=settings.transposed)
         session = Session(plain)
         with session.active(), in_user_code(self._shown):
             bound = self._arguments.bind(session.inputs(inputs[0]))
             self._model.initialise(bound, settings.seed, session.once)
+        self._prepared = True
 
     def save_weights(self, file: Path) -> None:
         """See `Runner`."""

@@ -43,7 +43,9 @@ class Session:
         except RuntimeError as error:
             raise ParityError(
                 f"JAX has no device {name or 'at all'} ({error})".splitlines()[0],
-                "install JAX for it, or name another device",
+                "set JAX_PLATFORMS=tpu,cpu: float64 runs on the CPU"
+                if name == "cpu"
+                else "install JAX for it, or name another device",
             ) from None
 
     @property
