@@ -23,6 +23,7 @@ from migrate.parity.tasks.outputs import as_truth, logits_path, output, position
 from migrate.parity.tasks.party import Parties, Party
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+Ids = np.ndarray[Any, np.dtype[np.int64]]
 TOP = 5
 MASKED = -9e8  # minus infinity, the most negative number of a dtype and -1e9 all stand for no token
 _PIECE = 1 << 21  # elements in float64 at a time
@@ -83,9 +84,11 @@ def compare_logits(parties: Parties, named: str | None = None) -> Section | None
         caps = {name: min(noise.errors[number], allowed[number]) for name, noise in noises.items()}
         caps["A to B"] = math.hypot(caps["A"], caps["B"])
         for truth, a, b in _pieces(parties, number, path, parties.sides):
-            _count(tallies["A"], truth, truth, a, caps["A"])
-            _count(tallies["B"], truth, truth, b, caps["B"])
-            _count(tallies["A to B"], truth, a, b, caps["A to B"])
+            exact, one, other = (ranked(array) for array in (truth, a, b))
+            gaps = margins(truth)
+            count(tallies["A"], gaps, exact, one, caps["A"])
+            count(tallies["B"], gaps, exact, other, caps["B"])
+            count(tallies["A to B"], gaps, one, other, caps["A to B"])
     return _section(parties, path, noises, tallies)
 
 
@@ -153,26 +156,59 @@ def _pieces(
         yield tuple(array[first : first + rows].astype(np.float64) for array in flat)
 
 
-def _count(tally: Tally, truth: Floats, one: Floats, other: Floats, noise: float) -> None:
-    """Take some positions: whether `other` agrees with `one`, in doubt as the truth's margin says."""
-    tally.positions += len(truth)
-    tally.kl.append(divergence(one, other))
+@dataclass(frozen=True)
+class Ranked:
+    """Some positions of one party.
+
+    Attributes:
+        logs: log-probabilities.
+        first: the top token of each position; -1 where there is a NaN.
+        top: its `TOP` largest, in the order of their ids; None of a smaller vocabulary.
+    """
+
+    logs: Floats
+    first: Ids
+    top: Ids | None
+
+
+def ranked(logits: Floats) -> Ranked:
+    """Of [positions, vocabulary]."""
+    first = np.where(np.isnan(logits).any(-1), -1, logits.argmax(-1))
+    top = None
+    if logits.shape[-1] > TOP:
+        top = np.sort(np.argpartition(logits, -TOP, axis=-1)[:, -TOP:], axis=-1)
+    return Ranked(log_softmax(logits), first, top)
+
+
+def margins(truth: Floats) -> tuple[Floats, Floats | None]:
+    """How much the first token of each position is ahead of the second, and the last of the top of the next."""
+    most = min(TOP + 1, truth.shape[-1])
+    largest = np.sort(np.partition(truth, -most, axis=-1)[:, -most:], axis=-1)
+    edge = _gap(largest[:, 1], largest[:, 0]) if most > TOP else None
+    return _gap(largest[:, -1], largest[:, -2]), edge
+
+
+def count(
+    tally: Tally,
+    gaps: tuple[Floats, Floats | None],
+    one: Ranked,
+    other: Ranked,
+    noise: float,
+) -> None:
+    """Take some positions: whether `other` agrees with `one`, in doubt as the truth's margins say."""
+    tally.positions += len(one.first)
+    tally.kl.append(divergence(one.logs, other.logs))
     doubt = 6 * math.sqrt(2) * noise
-    order = -np.sort(-np.partition(truth, -2, axis=-1)[:, -2:], axis=-1)
-    decisive = ~(_gap(order[:, 0], order[:, 1]) <= doubt)
-    same = (one.argmax(-1) == other.argmax(-1)) & ~np.isnan(other).any(-1)
+    decisive = ~(gaps[0] <= doubt)
+    same = (one.first == other.first) & (other.first >= 0)
     tally.decisive += int(decisive.sum())
     tally.agreed += int((decisive & same).sum())
     tally.flipped += int((~decisive & ~same).sum())
-    if truth.shape[-1] <= TOP:
+    if gaps[1] is None or one.top is None or other.top is None:
         return
-    largest = np.sort(np.partition(truth, -TOP - 1, axis=-1)[:, -TOP - 1 :], axis=-1)
-    clear = ~(_gap(largest[:, 1], largest[:, 0]) <= doubt)
-    sets = [
-        np.sort(np.argpartition(array, -TOP, axis=-1)[:, -TOP:], axis=-1) for array in (one, other)
-    ]
+    clear = ~(gaps[1] <= doubt)
     tally.edges += int(clear.sum())
-    tally.kept += int((clear & (sets[0] == sets[1]).all(-1)).sum())
+    tally.kept += int((clear & (other.first >= 0) & (one.top == other.top).all(-1)).sum())
 
 
 def _gap(larger: Floats, smaller: Floats) -> Floats:
@@ -180,9 +216,8 @@ def _gap(larger: Floats, smaller: Floats) -> Floats:
         return np.where(larger == smaller, 0.0, larger - smaller)
 
 
-def divergence(one: Floats, other: Floats) -> Floats:
-    """KL(softmax(one) ‖ softmax(other)) of each row; infinite where `other` has a NaN that `one` has not."""
-    p, q = log_softmax(one), log_softmax(other)
+def divergence(p: Floats, q: Floats) -> Floats:
+    """KL(p ‖ q) of each row, both as log-probabilities; infinite where q has a NaN that p has not."""
     with np.errstate(invalid="ignore"):
         terms = np.where(p > -np.inf, np.exp(p) * (p - q), 0.0)
     found = terms.sum(-1)

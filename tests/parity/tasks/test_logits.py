@@ -18,11 +18,14 @@ from migrate.parity.sides.settings import Settings
 from migrate.parity.tasks.gradients import compare_gradients
 from migrate.parity.tasks.logits import (
     Tally,
-    _count,
     allowed_noise,
     compare_logits,
+    count,
     divergence,
+    log_softmax,
+    margins,
     noise_of,
+    ranked,
 )
 from tests.parity.tasks.parties_made import (
     Mlp,
@@ -40,31 +43,37 @@ def rows(section: Section | None) -> dict[str, Check]:
     return {check.name: check for check in section.checks}
 
 
+def kl(one: Any, other: Any) -> Any:
+    return divergence(log_softmax(one), log_softmax(other))
+
+
 def test_divergence_is_that_of_the_definition() -> None:
     rng = np.random.default_rng(0)
     one, other = rng.standard_normal((2, 3, 7))
     p, q = (np.exp(array) / np.exp(array).sum(-1, keepdims=True) for array in (one, other))
-    assert divergence(one, other) == pytest.approx((p * np.log(p / q)).sum(-1))
-    assert divergence(one, one + 5).max() < 1e-14
+    assert kl(one, other) == pytest.approx((p * np.log(p / q)).sum(-1))
+    assert kl(one, one + 5).max() < 1e-14
     # Small noise: KL ≈ ½σ², of flat distributions.
     flat = np.zeros((50, 1000))
     noisy = 0.01 * rng.standard_normal(flat.shape)
-    assert divergence(flat, noisy).mean() == pytest.approx(0.5e-4, rel=0.05)
+    assert kl(flat, noisy).mean() == pytest.approx(0.5e-4, rel=0.05)
 
 
 def test_what_is_masked_has_no_part_in_it() -> None:
     one = np.array([[1.0, 2.0, -np.inf, -1e9]])
     other = np.array([[1.0, 2.0, np.finfo(np.float32).min, -np.inf]])
-    assert divergence(one, other).tolist() == [0.0]
-    assert divergence(one, np.array([[1.0, np.nan, 0, 0]])).tolist() == [math.inf]
-    assert divergence(one, np.array([[1.0, -np.inf, 0, 0]])).tolist() == [math.inf]
+    assert kl(one, other).tolist() == [0.0]
+    assert kl(one, np.array([[1.0, np.nan, 0, 0]])).tolist() == [math.inf]
+    assert kl(one, np.array([[1.0, -np.inf, 0, 0]])).tolist() == [math.inf]
 
 
 def test_ties_are_kept_apart() -> None:
     truth = np.array([[0.0, 1.0, 0.5], [0.0, 1.0, 0.999], [3.0, 1.0, 0.0]])
     flipped = np.array([[0.0, 1.0, 0.5], [0.0, 0.998, 0.999], [0.0, 1.0, 0.0]])
     tally = Tally()
-    _count(tally, truth, truth, flipped, noise=0.001)  # margins above 0.0085 are beyond doubt
+    count(
+        tally, margins(truth), ranked(truth), ranked(flipped), noise=0.001
+    )  # margins above 0.0085 are beyond doubt
     assert (tally.positions, tally.decisive, tally.agreed, tally.flipped) == (3, 2, 1, 1)
 
 
