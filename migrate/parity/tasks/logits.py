@@ -181,7 +181,7 @@ def ranked(logits: Floats) -> Ranked:
 
 
 def margins(truth: Floats) -> tuple[Floats, Floats | None]:
-    """How much the first token of each position is ahead of the second, and the last of the top of the next."""
+    """How far each first token is ahead of the second, and the last of the top of the one after it."""
     most = min(TOP + 1, truth.shape[-1])
     largest = np.sort(np.partition(truth, -most, axis=-1)[:, -most:], axis=-1)
     edge = _gap(largest[:, 1], largest[:, 0]) if most > TOP else None
