@@ -11,9 +11,12 @@ from migrate.parity.dump import Call, Dump, TensorRef
 from migrate.parity.judge_probes import lie_as
 from migrate.parity.sides.runner import Forced
 
+# What a layer gives the next ones take: attention and its mask, three projections of one input.
+_RECENT = 4
+
 
 class Forcing:
-    """What takes the place of arguments and outputs; tensors of the truth are read one at a time.
+    """What takes the place of arguments and outputs; tensors of the truth are read when they are needed.
 
     Attributes:
         notes: layers where the truth's tensors did not fit; they ran, and their callers went on, with what
@@ -24,6 +27,7 @@ class Forcing:
         self._truth = Dump(forced.truth)
         self._alignment = forced.alignment
         self._calls = {(call.layer, call.number, call.input): call for call in self._truth.calls}
+        self._recent: dict[Any, tuple[Any, int]] = {}
         self.notes: list[str] = []
 
     def feed(
@@ -69,17 +73,29 @@ class Forcing:
             ref, like = by_path.get(pair.truth), mine.get(pair.mine)
             if ref is None or like is None:
                 continue
-            one = (id(like), ref.file, ref.key, pair.axes, pair.shape, pair.split)
             try:
-                if one not in same:
-                    same[one] = self._tensor(pair, ref, like)
-                new[pair.mine] = same[one]
+                new[pair.mine] = self._tensor(pair, ref, like, same)
             except ValueError as error:
                 self._misfit(layer, pair, str(error))
                 return {}
         return new
 
-    def _tensor(self, pair: TensorPair, ref: TensorRef, like: Any) -> Any:
+    def _tensor(self, pair: TensorPair, ref: TensorRef, like: Any, same: dict[Any, Any]) -> Any:
+        """The truth's tensor; what the caller passes on as it was given, unless something wrote into it."""
+        layout = ref.file, ref.key, pair.axes, pair.shape, pair.split
+        key = *layout, tuple(like.shape), like.dtype, like.device
+        tensor, version = self._recent.pop(key, (None, -1))
+        if tensor is None or tensor._version != version:
+            tensor = self._read(pair, ref, like)
+        elif tensor is not like and (id(like), key) not in same:
+            # Others hold it, and may not see what this layer writes into its argument.
+            same[id(like), key] = tensor.clone()
+        self._recent[key] = tensor, tensor._version
+        if len(self._recent) > _RECENT:
+            del self._recent[next(iter(self._recent))]
+        return same.setdefault((id(like), key), tensor)
+
+    def _read(self, pair: TensorPair, ref: TensorRef, like: Any) -> Any:
         truth = self._truth.tensor(ref)
         lying = lie_as(pair, truth, tuple(like.shape))
         if lying is None:

@@ -107,30 +107,33 @@ def to_tensor(array: Array, like: Any) -> Any:
     Raises:
         ValueError: the shapes differ, or one has integers and the other real numbers.
     """
-    if array.dtype.name in _FOREIGN:
-        array = array.astype(np.float32)
-    tensor = torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)
+    real = like.is_floating_point() or like.is_complex()
+    if real != (array.dtype.kind not in "biu"):
+        raise ValueError(f"{array.dtype.name} instead of {str(like.dtype).removeprefix('torch.')}")
+    # numpy casts on one thread: torch's threads would wait for each other longer than they work.
+    dtype = like.dtype.to_real() if like.is_complex() else like.dtype
+    tensor = _narrowed(array, dtype) if real else torch.tensor(array).to(dtype)
     if like.is_complex():
         tensor = torch.view_as_complex(tensor.contiguous())
     if tuple(tensor.shape) != tuple(like.shape):
         raise ValueError(f"shape {list(tensor.shape)} instead of {list(like.shape)}")
-    if _number(tensor) != _number(like):
-        raise ValueError(f"{tensor.dtype} instead of {like.dtype}")
-    return _narrowed(tensor, like.dtype).to(like.device)
+    return tensor.to(like.device)
 
 
-def _narrowed(tensor: Any, dtype: torch.dtype) -> Any:
-    if not (tensor.is_floating_point() and dtype.is_floating_point):
-        return tensor.to(dtype)
-    most = torch.finfo(dtype).max
-    if torch.finfo(tensor.dtype).max <= most or not tensor.numel():
-        return tensor.to(dtype)
-    least, largest = tensor.aminmax()  # one pass, where clamping would be three
-    if -most <= least and largest <= most:
-        return tensor.to(dtype)
-    clamped = tensor.clamp(-most, most)
-    return torch.where(tensor.isinf(), tensor, clamped).to(dtype)
+def _narrowed(array: Array, dtype: torch.dtype) -> Any:
+    if dtype == torch.float64:
+        return torch.from_numpy(array.astype(np.float64))
+    try:
+        with np.errstate(over="raise"):
+            values = array.astype(np.float32)
+    except FloatingPointError:
+        values = _clipped(array, torch.finfo(torch.float32).max).astype(np.float32)
+    if dtype == torch.float32:
+        return torch.from_numpy(values)
+    return torch.from_numpy(_clipped(values, torch.finfo(dtype).max)).to(dtype)
 
 
-def _number(tensor: Any) -> str:
-    return "real" if tensor.is_floating_point() or tensor.is_complex() else "whole"
+def _clipped(array: Array, most: float) -> Array:
+    """Numbers in these limits; infinities stay."""
+    clipped: Array = np.where(np.isinf(array), array, np.clip(array, -most, most))
+    return clipped.astype(array.dtype, copy=False)
