@@ -33,6 +33,7 @@ def _faulty(twin: nn.Module) -> nn.Module:
 _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "relu": F.relu,
     "gelu": F.gelu,
+    "gelu (tanh)": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,

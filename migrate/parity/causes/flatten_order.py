@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from migrate.parity.causes.frame.changes import weight
 from migrate.parity.causes.frame.functions import FunctionCall
 from migrate.parity.causes.frame.pattern import Example, Pattern, Variant, normal
 from migrate.parity.causes.frame.scene import Scene
@@ -34,6 +36,12 @@ def _faulty(twin: nn.Module) -> nn.Module:
     return twin
 
 
+def _spoiled(twin: nn.Module) -> nn.Module:
+    kernel = twin.head.weight.data
+    twin.head.weight.data = kernel.reshape(5, 4, 36).transpose(1, 2).reshape(5, 144)
+    return twin
+
+
 class FlattenOrder(Pattern):
     """An image is flattened with its channels last instead of first.
 
@@ -55,6 +63,7 @@ class FlattenOrder(Pattern):
             layer="head",
             locally=False,
         ),
+        Example(_Truth, _spoiled, normal(2, 3, 8, 8), "is for channels last", layer="head"),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
@@ -73,6 +82,32 @@ class FlattenOrder(Pattern):
             yield Variant(
                 f"{{side}} counts pixels column by column, the truth row by row{where}", change
             )
+        for part in scene.parts:
+            for channels in _channels(scene, part.module):
+                for first, words in (
+                    (False, "channels last, the truth's first"),
+                    (True, "channels first, the truth's last"),
+                ):
+                    change = partial(
+                        weight, part.module, "weight", partial(_columns_moved, channels, first)
+                    )
+                    yield Variant(
+                        f"the kernel of {part.name} in {{side}} is for {words} ({channels} channels)",
+                        change,
+                    )
+
+
+def _channels(scene: Scene, module: Any) -> list[int]:
+    """Numbers of channels that an image may have that was flattened for this layer."""
+    if not isinstance(module, nn.Linear):
+        return []
+    found = {one.out_channels for one in scene.model.modules() if hasattr(one, "out_channels")}
+    return sorted(n for n in found if 1 < n < module.in_features and module.in_features % n == 0)
+
+
+def _columns_moved(channels: int, first: bool, tensor: torch.Tensor) -> torch.Tensor:
+    split = tensor.unflatten(1, (-1, channels) if first else (channels, -1))
+    return split.transpose(1, 2).flatten(1)
 
 
 def _flattens(call: FunctionCall, result: Any) -> bool:

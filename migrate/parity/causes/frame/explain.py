@@ -13,7 +13,7 @@ from torch import nn
 from migrate.parity.causes.frame.changes import several
 from migrate.parity.causes.frame.context import Context
 from migrate.parity.causes.frame.look import inside, looks
-from migrate.parity.causes.frame.pattern import Pattern
+from migrate.parity.causes.frame.pattern import Pattern, Variant
 from migrate.parity.causes.frame.replay import Arguments, Replay
 from migrate.parity.causes.frame.scene import Scene
 from migrate.parity.causes.frame.trial import ALIKE, Fit, Gauge, Trial, rounded
@@ -28,7 +28,7 @@ class _Found:
     """A variant that gives what the side gives."""
 
     pattern: Pattern
-    text: str
+    variant: Variant
     fit: Fit
     where: str
 
@@ -69,14 +69,17 @@ def _tried(
         return ()
     with several(rounded(trials[0].scene, dtype)):
         found = list(_found(trials, context, patterns, until))
-    best = max(min((one.fit.after for one in found), default=0.0), context.noise / 100)
+    best = max(min((one.fit.after for one in found), default=0.0), context.noise / 20)
     named: dict[str, Cause] = {}
     for one in sorted(found, key=lambda one: one.order(best)):
-        evidence = (
-            f"so computed, the truth's layer is {one.fit.after:.1e} from {context.side}'s "
-            f"instead of {one.fit.before:.1e}, {one.where}"
+        evidence = one.variant.evidence or (
+            f"so computed, the truth's layer is {one.fit.after:.1e} from {{side}}'s "
+            f"instead of {one.fit.before:.1e}, {{where}}"
         )
-        text = one.text.replace("{side}", context.side).replace("{where}", one.where)
+        evidence, text = (
+            words.replace("{side}", context.side).replace("{where}", one.where)
+            for words in (evidence, one.variant.text)
+        )
         cause = Cause(one.pattern.name, text, evidence, True)
         named.setdefault(cause.name, cause)
     return tuple(named.values())[:_SHOWN]
@@ -95,7 +98,7 @@ def _found(
                 return
             fit = first.fit(variant)
             if fit is not None and all(_holds(pattern, variant.text, one, fit) for one in others):
-                yield _Found(pattern, variant.text, fit, _where(first.trial, fit))
+                yield _Found(pattern, variant, fit, _where(first.trial, fit))
 
 
 def _holds(pattern: Pattern, text: str, gauge: Gauge, fit: Fit) -> bool:

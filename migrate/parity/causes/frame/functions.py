@@ -108,7 +108,7 @@ def watched(calls: list[FunctionCall]) -> Iterator[None]:
 
 
 @contextmanager
-def changed(change: Callable[[Any], Any]) -> Iterator[None]:
-    """Change the results of all functions that give tensors."""
-    with _Mode(lambda call: change(call.run())):
+def handled(handler: Handler) -> Iterator[None]:
+    """Give the calls of all functions to a handler."""
+    with _Mode(handler):
         yield

@@ -28,11 +28,13 @@ class Variant:
         text: the sentence about it; `{side}` stands for the side, `{where}` for what it is seen in.
         change: makes the truth's layer compute so, while it is entered.
         adjust: what is done to its results after that.
+        evidence: what shows it, where that is not how near the two come.
     """
 
     text: str
     change: Callable[[], AbstractContextManager[Any]] = nullcontext
     adjust: Adjust | None = None
+    evidence: str = ""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from migrate.parity.capture.torch_tree import call_leaves
-from migrate.parity.causes.frame.functions import FunctionCall, Handler, changed, intercepted
+from migrate.parity.causes.frame.functions import FunctionCall, Handler, handled, intercepted
 from migrate.parity.causes.frame.replay import Replay
 
 _MANY = 8
@@ -105,9 +105,9 @@ class Scene:
         """Give the calls of these functions to their handlers, which were made for this run."""
         return intercepted(handlers)
 
-    def every(self, change: Callable[[Any], Any]) -> AbstractContextManager[None]:
-        """Change the result of every function."""
-        return changed(change)
+    def every(self, handler: Handler) -> AbstractContextManager[None]:
+        """Give the calls of all functions to a handler."""
+        return handled(handler)
 
     def given(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The layer's arguments."""
