@@ -9,7 +9,7 @@ import re
 WORDS = re.compile(
     rb"torch|cuda|CUDA|nccl|apex|triton|flash_attn|bitsandbytes|nvidia|pynvml|py3nvml|cupy|numba"
     rb"|XLA_USE_BF16|XLA_DOWNCAST_BF16|xformers|transformer_engine|deepspeed|horovod|tensorrt|GPUtil"
-    rb"|migrate: ignore"
+    rb"|approx_max_k|approx_min_k|migrate: ignore"
 )
 
 

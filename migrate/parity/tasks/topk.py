@@ -1,0 +1,221 @@
+"""Approximate top-k: where it is used, what a TPU makes of it, and how much of the k it finds.
+
+`jax.lax.approx_max_k` is exact on a CPU and a GPU, whatever recall it is asked for; only on a TPU it is
+approximate. So a test elsewhere passes and proves nothing. Four looks at it, of which the first three need
+no TPU: the source (`in_source`, the hazard XLA826 of `migrate check`), the traced program (`in_function`),
+the program as the TPU's compiler leaves it (`bins_of`, with `kept` to try its effect on real scores), and
+on a TPU the measured recall (`measure`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from migrate.parity.compile import TOPOLOGY, Program, compile_for_tpu
+from migrate.parity.results import Check, Section
+
+HAZARD = "XLA826"
+SOURCE = "the recall that the program asks for"
+_ROWS = 64  # of the operand in a measurement: 64·k values, a standard error of 1 % and less
+_SIGMAS = 3.0
+
+_PARTIAL_REDUCE = re.compile(
+    r'custom_call_target="PartialReduce".*?op_name="([^"]*)".*?backend_config=(\{.*\})'
+)
+
+
+@dataclass(frozen=True)
+class Approximate:
+    """One approximate top-k of a program.
+
+    Attributes:
+        k: how many are wanted.
+        size: among how many.
+        largest: of `approx_max_k`, not `approx_min_k`.
+        recall_target: the share of the k that is to be found, on average.
+        source: `file.py:line`, "" if the program does not tell.
+    """
+
+    k: int
+    size: int
+    largest: bool
+    recall_target: float
+    source: str
+
+    def __str__(self) -> str:
+        name = "approx_max_k" if self.largest else "approx_min_k"
+        place = f", {self.source}" if self.source else ""
+        return f"{name} {self.k} of {self.size}, recall {self.recall_target:g}{place}"
+
+
+@dataclass(frozen=True)
+class Recall:
+    """A measured recall.
+
+    Attributes:
+        value: the share of the k that was found.
+        error: its standard error.
+        device: on which it was measured.
+        approximate: whether this device approximates at all.
+    """
+
+    value: float
+    error: float
+    device: str
+    approximate: bool
+
+
+@dataclass(frozen=True)
+class Bins:
+    """A partial reduction in a program that was compiled for a TPU.
+
+    Attributes:
+        operation: in JAX's words ("jit(search)/approx_top_k").
+        k: how many are wanted.
+        reduction: elements in a bin, of which one survives.
+        recall_target: from which the compiler chose the bins.
+    """
+
+    operation: str
+    k: int
+    reduction: int
+    recall_target: float
+
+
+def in_source(paths: Iterable[Path]) -> list[str]:
+    """The uses in Python files, `file.py:line: name: advice`; those marked `# migrate: ignore` are not."""
+    from migrate.hazards.check import check_file
+    from migrate.hazards.config import Config
+
+    config = Config(select=(HAZARD,))
+    return [
+        f"{one.path}:{one.line}: {one.message}"
+        for path in paths
+        for one in check_file(path, config)
+    ]
+
+
+def in_function(function: Callable[..., Any], *args: Any) -> tuple[Approximate, ...]:
+    """The uses in a JAX function, also those that libraries make; arguments may be shapes only."""
+    import jax
+
+    return tuple(_in_jaxpr(jax.make_jaxpr(function)(*args).jaxpr))
+
+
+def _in_jaxpr(jaxpr: Any) -> Iterable[Approximate]:
+    from jax.extend import core, source_info_util
+
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "approx_top_k":
+            parameters = equation.params
+            shape = equation.invars[0].aval.shape
+            yield Approximate(
+                parameters["k"],
+                max(
+                    shape[parameters["reduction_dimension"]],
+                    parameters["reduction_input_size_override"],
+                ),
+                parameters["is_max_k"],
+                parameters["recall_target"],
+                _place(source_info_util.summarize(equation.source_info)),
+            )
+        for inner in core.jaxprs_in_params(equation.params):
+            yield from _in_jaxpr(inner)
+
+
+def _place(summary: str) -> str:
+    """`file.py:line` of JAX's `file.py:line:column (function)`."""
+    match = re.match(r"(.*:\d+):\d+ \(", summary)
+    return match[1] if match else ""
+
+
+def measure(one: Approximate, seed: int = 0) -> Recall:
+    """Run it on this process's device, on random scores, against the exact `top_k`."""
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+
+    scores = np.random.default_rng(seed).standard_normal((_ROWS, one.size)).astype(np.float32)
+    approximate = lax.approx_max_k if one.largest else lax.approx_min_k
+
+    @jax.jit
+    def both(scores: Any) -> Any:
+        _, found = approximate(scores, one.k, recall_target=one.recall_target)
+        _, wanted = lax.top_k(scores if one.largest else -scores, one.k)
+        return found, wanted
+
+    found, wanted = map(np.asarray, both(jnp.asarray(scores)))
+    value, error = _recall(found, wanted)
+    device = jax.devices()[0]
+    return Recall(value, error, device.device_kind, device.platform == "tpu")
+
+
+def _recall(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> tuple[float, float]:
+    rows = [np.isin(one, other).mean() for one, other in zip(wanted, found, strict=True)]
+    return float(np.mean(rows)), float(np.std(rows) / math.sqrt(len(rows)))
+
+
+def bins_of(
+    program: Program, topology: str = TOPOLOGY, timeout: float = 300.0
+) -> tuple[Bins, ...] | str:
+    """What the TPU's compiler makes of a program's uses; a line that says why where it gave no answer."""
+    compiled = compile_for_tpu(program, [{}], topology=topology, timeout=timeout)
+    if compiled.undetermined:
+        return compiled.undetermined
+    found = []
+    for operation, config in _PARTIAL_REDUCE.findall(compiled.texts[0]):
+        value = json.loads(config)
+        found.append(
+            Bins(operation, value["top_k"], 2 ** value["log2_reduction"], value["recall_target"])
+        )
+    return tuple(found)
+
+
+def kept(scores: np.ndarray[Any, Any], k: int, reduction: int) -> np.ndarray[Any, Any]:
+    """The places of the k largest of the last axis as far as they survive a reduction in bins.
+
+    Which elements share a bin is the compiler's affair: here those at equal distances. For scores in no
+    order the result is as likely; the largest always survives.
+    """
+    size = scores.shape[-1]
+    bins = math.ceil(size / reduction)
+    padded = np.full((*scores.shape[:-1], bins * reduction), -np.inf, scores.dtype)
+    padded[..., :size] = scores
+    shaped = padded.reshape(*scores.shape[:-1], reduction, bins)
+    places = shaped.argmax(-2) * bins + np.arange(bins)
+    order = np.argsort(-np.take_along_axis(padded, places, -1), -1, kind="stable")
+    return np.take_along_axis(places, order[..., :k], -1)
+
+
+def topk_section(uses: Iterable[Approximate], seed: int = 0) -> Section:
+    """As a part of the report: each use, measured on this process's device.
+
+    Where the device does not approximate, a use cannot be judged: its row does not pass.
+    """
+    checks, notes = [], []
+    for one in uses:
+        recall = measure(one, seed)
+        if recall.approximate:
+            passed = recall.value + _SIGMAS * recall.error >= one.recall_target
+            note = f"on {recall.device}, ± {recall.error:.1g}"
+        else:
+            passed, note = False, f"cannot be seen on this device: {recall.device} sorts exactly"
+        value = recall.value if recall.approximate else None
+        checks.append(
+            Check(
+                str(one), None, value, one.recall_target, passed, SOURCE, at_least=True, note=note
+            )
+        )
+    if not checks:
+        notes.append("the program has no approximate top-k")
+    elif not all(check.passed for check in checks):
+        notes.append("jax.lax.top_k is exact everywhere")
+    return Section("approximate top-k", tuple(checks), notes=tuple(notes))
