@@ -100,6 +100,8 @@ def _join(path: str, key: Any) -> str:
 
 
 def _mapping(old: Mapping[Any, Any], new: dict[Any, Any]) -> Any:
+    if dataclasses.is_dataclass(old) and not isinstance(old, type):  # outputs of transformers
+        return type(old)(**new)
     try:
         return type(old)(new)  # type: ignore[call-arg]
     except TypeError:

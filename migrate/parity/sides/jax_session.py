@@ -71,7 +71,7 @@ class Session:
         import jax
 
         with contextlib.ExitStack() as stack:
-            stack.enter_context(jax.enable_x64(self.settings.dtype == "float64"))
+            stack.enter_context(_enable_x64(self.settings.dtype == "float64"))
             stack.enter_context(jax.default_device(self.device))
             if self.device.platform != "cpu":
                 stack.enter_context(jax.default_matmul_precision(self.settings.precision))
@@ -126,7 +126,9 @@ class Session:
             array = array.astype(jnp.dtype(wanted))
         elif array.dtype.name in ("int64", "uint64") and self.settings.dtype != "float64":
             array = array.astype(f"{array.dtype.kind}4")
-        return jax.device_put(array, self.device)
+        # Not bound to the device, which is the default one here, as what the model makes itself is not
+        # either: operations on the one and on the other would be compiled apart.
+        return jax.device_put(array)
 
 
 def _channels_last(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -145,3 +147,14 @@ def device_name(device: Any) -> str:
     if device.platform == "gpu":
         return f"cuda:{device.id} ({device.device_kind})"
     return str(device.device_kind)
+
+
+def _enable_x64(on: bool) -> contextlib.AbstractContextManager[None]:
+    import jax
+
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(on)
+    # Before JAX 0.8: the environments of --python-a and --python-b may be old.
+    from jax.experimental import enable_x64
+
+    return enable_x64(on)
