@@ -58,15 +58,14 @@ class Net(linen.Module):
 
 
 class NnxBlock(nnx.Module):
-    """The same as `Block`."""
+    """A residual block."""
 
     def __init__(self, width: int, rngs: nnx.Rngs) -> None:
         self.norm = nnx.LayerNorm(width, rngs=rngs)
-        self.attention = nnx.MultiHeadAttention(2, width, decode=False, rngs=rngs)
         self.dense = nnx.Linear(width, width, rngs=rngs)
 
     def __call__(self, x: Any) -> Any:
-        return x + nnx.gelu(self.dense(self.attention(self.norm(x))))
+        return x + nnx.gelu(self.dense(self.norm(x)))
 
 
 class NnxNet(nnx.Module):
@@ -131,7 +130,6 @@ def truth_and_local(
     """The truth's dump, and the side's with each layer fed with it; both with the truth's weights."""
     truth.prepare(Settings(), inputs)
     truth.save_weights(folder / "weights.safetensors")
-    side.prepare(Settings(), inputs)
     side.load_weights(folder / "weights.safetensors")
     right = dump(truth, inputs, folder / "truth", TRUTH)
     forced = Forced(right.folder, same_model(right))

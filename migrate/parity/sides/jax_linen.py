@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ from migrate.parity.sides.jax_weights import Weights, require_fit
 
 # Collections that a call writes and that no call needs to be given.
 _PASSING = ("intermediates", "cache", "perturbations")
+# Drawing so many numbers by code that was compiled in haste takes longer than compiling it well.
+_MANY = 1_000_000
 
 
 class LinenModel(JaxModel):
@@ -51,11 +54,14 @@ class LinenModel(JaxModel):
 
         key = jax.random.key(seed)
         if self.weights is None:
-            self._keep(jax.jit(init, compiler_options=dict(options))(key))
+            shapes = jax.tree.leaves(jax.eval_shape(init, key))
+            many = sum(math.prod(one.shape) for one in shapes) > _MANY
+            made = jax.jit(init, compiler_options={} if many else dict(options))(key)
+            self._keep(made)
         elif not self._paths:
             leaves = _leaves(jax.eval_shape(init, key))
-            shapes = {"/".join(path): tuple(one.shape) for path, one in leaves.items()}
-            require_fit(self.weights, shapes, self.shown)
+            wanted = {"/".join(path): tuple(one.shape) for path, one in leaves.items()}
+            require_fit(self.weights, wanted, self.shown)
             self._paths = {"/".join(path): path for path in leaves}
 
     def take(self, weights: Weights) -> None:
