@@ -1,0 +1,174 @@
+"""What comparing all layers costs, against the plain passes of everybody who takes part.
+
+    python benchmarks/parity_cost.py
+
+A transformer of 12 layers and its linen twin, in one process. Plain: A, B, the truth in float64 and the
+emulation run, and their outputs are written. Compared: all layers of these are written too, each runs again
+on the truth's inputs, and everything is judged. The ratio of CPU seconds counts, as other work on the
+machine changes the wall time. Memory: the peak of the compared run above the plain one, against the
+captures of the largest layer, and against all captures. Exit code 1 above the limits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+LIMIT = 4.0
+WIDTH, HEADS, LAYERS, ROWS, LENGTH = 512, 8, 12, 4, 128
+
+
+def models() -> tuple[object, object]:
+    """The torch model, and its linen twin with the same names."""
+    import flax.linen as flax
+    import jax
+    import jax.numpy as jnp
+    import torch
+    from torch import nn
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+            self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+            self.act = nn.GELU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.norm1(x)
+            q, k, v = (
+                layer(y).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+                for layer in (self.q, self.k, self.v)
+            )
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+            x = x + self.o(mixed.transpose(1, 2).flatten(-2))
+            return x + self.down(self.act(self.up(self.norm2(x))))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    class FlaxLayer(flax.Module):
+        @flax.compact
+        def __call__(self, x: jax.Array) -> jax.Array:
+            y = flax.LayerNorm(epsilon=1e-5, name="norm1")(x)
+            q, k, v = (
+                flax.Dense(WIDTH, name=name)(y).reshape(*y.shape[:2], HEADS, -1) for name in "qkv"
+            )
+            scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / (WIDTH // HEADS) ** 0.5
+            mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v)
+            x = x + flax.Dense(WIDTH, name="o")(mixed.reshape(x.shape))
+            y = flax.Dense(4 * WIDTH, name="up")(flax.LayerNorm(epsilon=1e-5, name="norm2")(x))
+            return x + flax.Dense(WIDTH, name="down")(jax.nn.gelu(y, approximate=False))
+
+    class FlaxNet(flax.Module):
+        @flax.compact
+        def __call__(self, x: jax.Array) -> jax.Array:
+            for index in range(LAYERS):
+                x = FlaxLayer(name=f"layers_{index}")(x)
+            return x
+
+    return Net(), FlaxNet()
+
+
+def run(layers: bool) -> dict[str, float]:
+    """One comparison in this process: CPU and wall seconds, and the peak of its memory in bytes."""
+    from migrate.parity.captures import capture_all
+    from migrate.parity.judge import Judged, judgement
+    from migrate.parity.options import Options
+    from migrate.parity.prepare import prepare
+    from migrate.parity.profiles import find_profile
+    from migrate.parity.results import LayerVerdict
+    from migrate.parity.sides.jax_runner import JaxRunner
+    from migrate.parity.sides.side import InProcess
+    from migrate.parity.sides.torch_runner import TorchRunner
+
+    def quiet(_: str) -> None:
+        pass
+
+    torch_model, flax_model = models()
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        a = InProcess(TorchRunner(torch_model, "torch", "torch"), work)  # type: ignore[arg-type]
+        b = InProcess(JaxRunner(flax_model, "linen", "linen"), work)
+        options = Options(inputs=(f"x=float32[{ROWS},{LENGTH},{WIDTH}]",), layers=layers)
+        ready = prepare(a, b, options, work, quiet)
+        wall, cpu = time.perf_counter(), time.process_time()
+        captures = capture_all(a, b, ready, options, work, quiet)
+        if layers:
+            sides = [
+                Judged(one.dump, one.local, one.alignment)
+                for one in (captures.a, captures.b, captures.e)
+            ]
+            found = judgement(captures.truth, *sides, find_profile("f32-highest"))  # type: ignore[misc]
+            assert {one.verdict for one in found.layers} == {LayerVerdict.MATCH}
+        seconds = time.process_time() - cpu, time.perf_counter() - wall
+        written = sum(file.stat().st_size for file in (work / "truth").rglob("*.safetensors"))
+        largest = max(file.stat().st_size for file in (work / "truth").rglob("*.safetensors"))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "cpu": seconds[0],
+        "wall": seconds[1],
+        "peak": peak,
+        "written": written,
+        "largest": largest,
+    }
+
+
+def main() -> int:
+    """Measure each in a process of its own, print the table, and return the exit code."""
+    if len(sys.argv) > 1:
+        print(json.dumps(run(layers=sys.argv[1] == "layers")))
+        return 0
+    from rich.console import Console
+
+    from migrate.views.tables import plain_table
+
+    found = {}
+    for kind in ("plain", "layers"):
+        done = subprocess.run(
+            [sys.executable, __file__, kind],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        )
+        found[kind] = json.loads(done.stdout.splitlines()[-1])
+    plain, layers = found["plain"], found["layers"]
+    ratio = layers["cpu"] / plain["cpu"]
+    table = plain_table("12 layers, 8 inputs", "CPU s", "wall s", "ratio", "limit")
+    table.add_row(
+        "plain passes of A, B, T and E", f"{plain['cpu']:.1f}", f"{plain['wall']:.1f}", "1", ""
+    )
+    table.add_row(
+        "all layers compared",
+        f"{layers['cpu']:.1f}",
+        f"{layers['wall']:.1f}",
+        f"{ratio:.2f}",
+        f"{LIMIT:g}",
+    )
+    console = Console(width=120, highlight=False)
+    console.print(table)
+    console.print(
+        f"captures of the truth {layers['written'] / 1e6:.0f} MB, of its largest call "
+        f"{layers['largest'] / 1e6:.1f} MB; peak memory {plain['peak'] / 1e6:.0f} MB plain, "
+        f"{layers['peak'] / 1e6:.0f} MB compared"
+    )
+    return int(ratio > LIMIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
