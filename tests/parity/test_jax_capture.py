@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -269,3 +270,16 @@ def test_the_truth_overrides_a_dtype_of_float32_but_not_a_cast(tmp_path: Path) -
 
     made = dump(JaxRunner(Cast(), "linen", "m"), inputs, tmp_path / "cast", TRUTH)
     assert "not in float64: the model (float32)" in made.facts.notes
+
+
+def test_what_cannot_run_one_operation_at_a_time_is_told(tmp_path: Path) -> None:
+    def only_jitted(x: Any) -> Any:
+        if not isinstance(x, jax.core.Tracer):
+            raise TypeError("no values, please")
+        return 2 * x
+
+    runner = JaxRunner(only_jitted, "jax", "model.py:only_jitted")
+    inputs = given(tmp_path / "inputs", 1, x=(2, 4))
+    with pytest.raises(ParityError, match=r"no values, please .*; it fails with jax.disable_jit"):
+        dump(runner, inputs, tmp_path / "dump")
+    assert set(values(dump(runner, inputs, tmp_path / "outputs", layers=False))) == {""}
