@@ -72,7 +72,7 @@ def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Prog
     clock.lap("comparing the layers")
     outputs = compare_outputs(captures.truth, *sides, profile, padding=padding)
     parties = _parties(a, b, ready, captures, options, profile, judged, work)
-    sections = tuple(compare_sections(parties, options, progress))
+    sections = tuple(compare_sections(a, b, ready, parties, options, progress))
     clock.lap("comparing the rest")
     causes = _causes(a if ready.truth_of_a else b, judged, captures, work, progress)
     clock.lap("looking for the cause")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+from migrate.parity.errors import ParityError
 from migrate.parity.options import Options
+from migrate.parity.prepare import Prepared
 from migrate.parity.results import Section
+from migrate.parity.sides.side import Side
 from migrate.parity.tasks.batch import compare_batches
+from migrate.parity.tasks.excess import excess_section, find_excess
 from migrate.parity.tasks.generation import compare_generation
 from migrate.parity.tasks.gradients import compare_gradients
 from migrate.parity.tasks.logits import compare_logits
@@ -15,7 +20,12 @@ from migrate.parity.tasks.training import TrainingOptions, compare_training
 
 
 def compare_sections(
-    parties: Parties, options: Options, progress: Callable[[str], None]
+    a: Side,
+    b: Side,
+    ready: Prepared,
+    parties: Parties,
+    options: Options,
+    progress: Callable[[str], None],
 ) -> Iterator[Section]:
     """Each section that was asked for; logits wherever the model has them.
 
@@ -44,3 +54,25 @@ def compare_sections(
     if options.batch:
         progress("comparing batch 1 with the whole batch")
         yield compare_batches(parties)
+    yield from _of_the_compiler(a, b, ready, progress)
+
+
+def _of_the_compiler(
+    a: Side, b: Side, ready: Prepared, progress: Callable[[str], None]
+) -> Iterator[Section]:
+    """What no run on a CPU shows: approximate top-k, and roundings that the TPU's compiler leaves out."""
+    for name, side, settings in (("A", a, ready.a), ("B", b, ready.b)):
+        approximate = side.approximate_top_k(settings, ready.inputs)
+        if approximate is not None:
+            yield replace(approximate, name=f"{approximate.name} of {name}")
+    if ready.a.excess_precision == ready.b.excess_precision:
+        return
+    # The program is the same on both sides if the model is; where one is torch's on the CPU, the other's.
+    side, settings = (b, ready.b) if b.kind != "torch" else (a, ready.a)
+    if side.kind == "torch":
+        raise ParityError(
+            "--excess-precision is XLA's, and neither side runs on it",
+            "write xla: before the torch module",
+        )
+    progress("compiling for a TPU with and without excess precision")
+    yield excess_section(find_excess(side.program(settings, ready.inputs)))

@@ -1,4 +1,4 @@
-"""Approximate top-k in jaxprs."""
+"""Approximate top-k in the jaxpr of a model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from migrate.parity.capture.jaxpr import approximate_top_k
 from migrate.parity.sides.jax_runner import JaxRunner
 from migrate.parity.sides.settings import Settings
+from migrate.parity.tasks.topk import in_function
 from tests.parity.jax_sides import given
 
 
@@ -31,19 +31,21 @@ class Model(nn.Module):
 
 
 def test_it_is_found_inside_of_loops_with_its_line() -> None:
-    (found,) = approximate_top_k(looped, jnp.ones((3, 2, 16)))
+    (found,) = in_function(looped, jnp.ones((3, 2, 16)))
     line = sampled.__code__.co_firstlineno + 1
-    assert found.line.endswith(f"tests/parity/test_jaxpr.py:{line}")
-    assert (found.recall_target, found.k, found.shape, found.is_max) == (0.75, 4, (2, 16), True)
+    assert found.source.endswith(f"tests/parity/test_jaxpr.py:{line}")
+    assert (found.recall_target, found.k, found.size, found.largest) == (0.75, 4, 16, True)
 
 
 def test_an_exact_top_k_is_none() -> None:
-    assert approximate_top_k(lambda x: jax.lax.top_k(x, 2), jnp.ones((2, 16))) == []
+    assert in_function(lambda x: jax.lax.top_k(x, 2), jnp.ones((2, 16))) == ()
 
 
-def test_it_is_found_in_a_model(tmp_path: Path) -> None:
+def test_it_is_found_in_a_model_and_does_not_pass_where_it_cannot_be_seen(tmp_path: Path) -> None:
     runner = JaxRunner(Model(), "linen", "model.py:Model")
-    (found,) = runner.approximate_top_k(Settings(), given(tmp_path, 1, x=(2, 8)))
+    (check,) = runner.approximate_top_k(Settings(), given(tmp_path, 1, x=(2, 8))).checks
     line = inspect.getsourcelines(Model)[1] + 3
-    assert found.line.endswith(f"test_jaxpr.py:{line}")
-    assert (found.k, found.is_max) == (3, False)
+    assert check.name.startswith("approx_min_k 3 of 16")
+    assert f"test_jaxpr.py:{line}" in check.name
+    assert not check.passed
+    assert "cannot be seen on this device" in check.note

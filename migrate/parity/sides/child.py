@@ -104,6 +104,18 @@ class Child:
         )
         return dataclasses.asdict(made)
 
+    def approximate_top_k(self, request: Request) -> Any:
+        """Approximate top-k's of a JAX side, as a section of the report."""
+        runner: Any = self._runner
+        return dataclasses.asdict(runner.approximate_top_k(_settings(request), _inputs(request)))
+
+    def program(self, request: Request) -> Any:
+        """Write what a compiler gets."""
+        runner: Any = self._runner
+        program = runner.program(_settings(request), _inputs(request))
+        Path(request["file"]).write_bytes(program.data)
+        return {"name": program.name, "format": program.format}
+
     def convert(self, request: Request) -> Any:
         """The torch model's weights as a pytree (`migrate.parity.weights`)."""
         from migrate.parity.weights import convert_for

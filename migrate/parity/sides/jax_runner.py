@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from migrate.parity.capture.jaxpr import ApproximateTopK, approximate_top_k
+from migrate.parity.compile import Program, program_of_jax
 from migrate.parity.dump import DumpWriter, Facts
 from migrate.parity.errors import InputsError, ParityError
 from migrate.parity.inputs import InputSet
+from migrate.parity.results import Section
 from migrate.parity.sides.jax_arguments import Arguments
 from migrate.parity.sides.jax_capture import Passes, capture, in_user_code
 from migrate.parity.sides.jax_model import FunctionModel, JaxModel
@@ -128,14 +129,25 @@ class JaxRunner:
         passes, session = self._ready(settings)
         return generate(passes, self._model, session, inputs, tokens, output)
 
-    def approximate_top_k(self, settings: Settings, inputs: InputSet) -> list[ApproximateTopK]:
-        """Approximate top-k's in the model, which a run on a CPU does not show."""
+    def approximate_top_k(self, settings: Settings, inputs: InputSet) -> Section:
+        """Approximate top-k's in the model, which a run on a CPU does not show, measured on this device."""
+        from migrate.parity.tasks.topk import in_function, topk_section
+
         self.prepare(settings, inputs)
         passes, session = self._ready(settings)
         with session.active(), in_user_code(self._shown):
             bound = passes.bound(inputs[0])
             args = session.weights(self._model), bound.args, dict(bound.kwargs)
-            return approximate_top_k(passes.function(bound), *args)
+            return topk_section(in_function(passes.function(bound), *args))
+
+    def program(self, settings: Settings, inputs: InputSet) -> Program:
+        """What a compiler gets of the model, on the first input."""
+        self.prepare(settings, inputs)
+        passes, session = self._ready(settings)
+        with session.active(), in_user_code(self._shown):
+            bound = passes.bound(inputs[0])
+            args = session.weights(self._model), bound.args, dict(bound.kwargs)
+            return program_of_jax(passes.function(bound), *args, name=self._shown)
 
     @property
     def _arguments(self) -> Arguments:

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from migrate.parity.alignment import Alignment
+from migrate.parity.compile import Program
 from migrate.parity.dump import Facts
 from migrate.parity.inputs import InputSet, read_inputs
+from migrate.parity.results import Check, Section
 from migrate.parity.sides.runner import Forced, Generated, Kind, Runner, Training
 from migrate.parity.sides.settings import Settings
 
@@ -125,6 +127,33 @@ class Side(ABC):
             }
         )
         return Generated(_tuples(value["tokens"]), _tuples(value["margins"]))
+
+    def approximate_top_k(self, settings: Settings, inputs: InputSet) -> Section | None:
+        """The approximate top-k's of a JAX side, measured on its device; None: it has none, or is torch's."""
+        if self.kind not in ("linen", "nnx", "jax"):
+            return None
+        value = self.ask(
+            {
+                "do": "approximate_top_k",
+                "settings": settings.to_dict(),
+                "inputs": str(inputs.folder),
+            }
+        )
+        checks = tuple(Check(**check) for check in value["checks"])
+        return Section(value["name"], checks, notes=tuple(value["notes"])) if checks else None
+
+    def program(self, settings: Settings, inputs: InputSet) -> Program:
+        """What a compiler gets of the model, on the first input."""
+        file = self._folder / f"{id(self)}.program"
+        value = self.ask(
+            {
+                "do": "program",
+                "settings": settings.to_dict(),
+                "inputs": str(inputs.folder),
+                "file": str(file),
+            }
+        )
+        return Program(value["name"], value["format"], file.read_bytes())
 
     def _written(self, alignment: Alignment) -> Path:
         self._passed += 1

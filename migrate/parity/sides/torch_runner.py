@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from migrate.parity.capture.torch import Hooks, Written
 from migrate.parity.capture.torch_forced import Forcing
 from migrate.parity.capture.torch_tree import to_numpy
 from migrate.parity.capture.xla import Later, fetched
+from migrate.parity.compile import Program, program_of_torch
 from migrate.parity.dump import DumpWriter, Facts
 from migrate.parity.errors import ParityError
 from migrate.parity.inputs import InputSet
@@ -140,6 +142,12 @@ class TorchRunner:
         from migrate.parity.sides.torch_generation import generate
 
         return generate(self, settings, inputs, tokens, output)
+
+    def program(self, settings: Settings, inputs: InputSet) -> Program:
+        """What a compiler gets of the model, on the first input, as torch_xla lowers it."""
+        on_host = replace(settings, device="cpu")
+        model, where = self.variant(on_host)
+        return program_of_torch(model, torch_call.tensors(inputs[0], where, on_host))
 
     def variant(self, settings: Settings) -> tuple[nn.Module, torch.device]:
         """The model as the settings want it, in eval(), and where it is. The last one is kept."""
