@@ -9,7 +9,7 @@ from flax import nnx
 
 from migrate.parity.dump import Dump
 from migrate.parity.sides.jax_runner import JaxRunner
-from tests.parity.jax_sides import errors, given, truth_and_local
+from tests.parity.jax_sides import dump, errors, given, truth_and_local
 
 
 class Layer(nnx.Module):
@@ -90,6 +90,19 @@ def test_what_vmap_hides_is_told(lifted: tuple[Dump, Dump]) -> None:
     for made in lifted:
         (note,) = [note for note in made.facts.notes if "vmap" in note]
         assert note.startswith("first, first.inner, first.dense: ")
+
+
+def test_equal_modules_are_told_apart(tmp_path: Path) -> None:
+    class Norms(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            self.first, self.second = (nnx.LayerNorm(4, rngs=rngs) for _ in range(2))
+
+        def __call__(self, x: Any) -> Any:
+            return nnx.jit(lambda norm, x: norm(x))(self.second, x)
+
+    runner = JaxRunner(Norms(nnx.Rngs(0)), "nnx", "model.py:Norms")
+    made = dump(runner, given(tmp_path / "inputs", 1, x=(2, 4)), tmp_path / "dump")
+    assert [call.layer for call in made.calls] == ["second", ""]
 
 
 def test_nothing_stays_replaced(lifted: tuple[Dump, Dump]) -> None:

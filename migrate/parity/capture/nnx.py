@@ -13,6 +13,8 @@ from migrate.parity.capture.frames import caller, defined
 from migrate.parity.capture.jax_recorder import Recorder, Seen, settings_of
 from migrate.parity.dump import Layer
 
+Arrays = dict[tuple[Any, ...], Any]
+
 
 @contextlib.contextmanager
 def wrapped(
@@ -97,17 +99,23 @@ class _Known:
         from flax import nnx
 
         arrays = _arrays(module)
-        for path, mine in self._modules:
-            if type(mine) is type(module) and _same(_arrays(mine), arrays):
-                # Held, lest another object gets its id.
-                self._alive.append(module)
-                for inner, one in nnx.iter_modules(module):
-                    self._paths[id(one)] = (*path, *inner)
-                return path
+        alike = [
+            (path, _arrays(mine)) for path, mine in self._modules if type(mine) is type(module)
+        ]
+        alike = [(path, mine) for path, mine in alike if mine and mine.keys() == arrays.keys()]
+        # The very arrays before equal ones: two new LayerNorms have the same.
+        for same in (_identical, _equal):
+            for path, mine in alike:
+                if same(mine, arrays):
+                    # Held, lest another object gets its id.
+                    self._alive.append(module)
+                    for inner, one in nnx.iter_modules(module):
+                        self._paths[id(one)] = (*path, *inner)
+                    return path
         return None
 
 
-def _arrays(module: Any) -> dict[tuple[Any, ...], Any]:
+def _arrays(module: Any) -> Arrays:
     from flax import nnx
 
     return {
@@ -117,17 +125,19 @@ def _arrays(module: Any) -> dict[tuple[Any, ...], Any]:
     }
 
 
-def _same(mine: dict[tuple[Any, ...], Any], theirs: dict[tuple[Any, ...], Any]) -> bool:
-    """Whether these are the arrays, or one entry of each along an axis (a scan's)."""
+def _identical(mine: Arrays, theirs: Arrays) -> bool:
+    return all(mine[path] is one for path, one in theirs.items())
+
+
+def _equal(mine: Arrays, theirs: Arrays) -> bool:
+    """Whether these are equal arrays, or one entry of each along an axis (a scan's)."""
     import jax
 
-    if mine.keys() != theirs.keys() or not mine:
-        return False
     if any(isinstance(one, jax.core.Tracer) for one in theirs.values()):
         return all(_fits(mine[path].shape, one.shape) for path, one in theirs.items())
     # By the largest: small ones (biases, scales) are alike in many modules.
     path = max(mine, key=lambda one: mine[one].size)
-    return mine[path] is theirs[path] or _is_part(np.asarray(mine[path]), np.asarray(theirs[path]))
+    return _is_part(np.asarray(mine[path]), np.asarray(theirs[path]))
 
 
 def _fits(whole: tuple[int, ...], part: tuple[int, ...]) -> bool:
