@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,31 +27,40 @@ class JaxChips:
 
     def __init__(self) -> None:
         self._devices = jax.local_devices()
-        self._mesh = Mesh(np.array(self._devices), (_AXIS,))
+        self._mesh = mesh_of(self._devices)
         self.runtime = f"jax {jax.__version__}"
         self.platform: str = self._devices[0].platform
         self.chips = tuple(_chip(device) for device in self._devices)
 
     def prepared(self, job: Job) -> Callable[[], dict[int, Callable[[], Array]]]:
         """See `devices_probe.Chips`."""
-        together = job.kind == "all-reduce"
-        given = PartitionSpec(_AXIS) if together else PartitionSpec()
-        placed = [jax.device_put(one, NamedSharding(self._mesh, given)) for one in job.inputs]
-        program = jax.jit(
-            jax.shard_map(
-                functools.partial(_all_reduce if together else _local, job=job),
-                mesh=self._mesh,
-                in_specs=given,
-                out_specs=PartitionSpec(_AXIS),
-                check_vma=False,
-            )
-        )
+        compiled, given = program(self._mesh, job)
+        placed = [jax.device_put(one, given) for one in job.inputs]
 
         def launch() -> dict[int, Callable[[], Array]]:
-            shards = program(*placed).addressable_shards
+            shards = compiled(*placed).addressable_shards
             return {shard.device.id: functools.partial(_take, shard.data) for shard in shards}
 
         return launch
+
+
+def mesh_of(devices: Sequence[Any]) -> Mesh:
+    """One axis over all chips."""
+    return Mesh(np.array(devices), (_AXIS,))
+
+
+def program(mesh: Mesh, job: Job) -> tuple[Any, NamedSharding]:
+    """The jitted program of a job on all chips of a mesh, and how its inputs are laid on them."""
+    together = job.kind == "all-reduce"
+    given = PartitionSpec(_AXIS) if together else PartitionSpec()
+    function = jax.shard_map(
+        functools.partial(_all_reduce if together else _local, job=job),
+        mesh=mesh,
+        in_specs=given,
+        out_specs=PartitionSpec(_AXIS),
+        check_vma=False,
+    )
+    return jax.jit(function), NamedSharding(mesh, given)
 
 
 def _local(*given: Any, job: Job) -> Any:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +226,48 @@ def test_devices_of_torch_xla() -> None:
     assert [finding.chips for finding in report.findings] == [(2,)]
     assert len(report.chips) == 4
     assert "all-reduce" in report.notes[0]
+
+
+COMPILE = """
+import sys
+
+import jax
+from jax.experimental import topologies
+
+from migrate.devices_jax import mesh_of, program
+from migrate.devices_programs import jobs
+
+topology = topologies.get_topology_desc(sys.argv[1], platform="tpu")
+mesh = mesh_of(topology.devices)
+for job in jobs(2048, len(topology.devices)):
+    jitted, given = program(mesh, job)
+    shapes = [jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=given) for one in job.inputs]
+    text = jitted.lower(*shapes).compile().as_text()
+    assert ("all-reduce" in text) is (job.kind == "all-reduce"), job.name
+    assert "custom-call" not in text or job.kind == "softmax", job.name
+    print(job.name)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu is not installed")
+@pytest.mark.parametrize("topology", ["v5e:2x4", "v5p:2x2x1"])
+def test_the_programs_compile_for_a_tpu(topology: str) -> None:
+    environment = dict(os.environ) | {
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", COMPILE, topology],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert len(ran.stdout.splitlines()) == 6
 
 
 def test_a_runtime_that_does_not_start_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
