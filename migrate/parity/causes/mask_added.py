@@ -60,4 +60,14 @@ def _handlers(attended: float) -> Mapping[str, Handler]:
         bias = torch.where(attends, attended, 1 - attended).to(call.args[0].dtype)
         return call.but(3, "attn_mask", bias).run()
 
-    return {"scaled_dot_product_attention": handle}
+    def filled(call: FunctionCall) -> Any:
+        mask = call.get(1, "mask")
+        return call.args[0] + torch.where(mask, 1 - attended, attended).to(call.args[0].dtype)
+
+    def where(call: FunctionCall) -> Any:
+        if len(call.args) != 3 or not torch.is_tensor(call.args[1]):
+            return call.run()
+        mask, scores = call.args[:2]
+        return scores + torch.where(mask, attended, 1 - attended).to(scores.dtype)
+
+    return {"scaled_dot_product_attention": handle, "masked_fill": filled, "where": where}

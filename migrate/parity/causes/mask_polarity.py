@@ -77,7 +77,15 @@ class MaskPolarity(Pattern):
         for path, tensor in scene.given():
             if _is_mask(tensor):
                 text = f"the mask ({path}) has the opposite meaning in {{side}}"
-                yield Variant(text, partial(scene.replay.fed, partial(_inverted_at, path)))
+                yield Variant(text, partial(scene.replay.fed, partial(_inverted_at, path, False)))
+                if (
+                    tensor.dtype is torch.bool
+                    and tensor.ndim >= 2
+                    and len(set(tensor.shape[-2:])) == 1
+                ):
+                    inverted_there = partial(_inverted_at, path, True)
+                    words = f"{text}, but for the diagonal"
+                    yield Variant(words, partial(scene.replay.fed, inverted_there))
         yield Variant("the mask that {side} gives has the opposite meaning", adjust=_opposite)
         for name, handler in _HANDLERS.items():
             for where, change in scene.replaced(partial(_only, name, handler)):
@@ -92,8 +100,11 @@ def _is_mask(tensor: torch.Tensor) -> bool:
     )
 
 
-def _inverted_at(wanted: str, path: str, tensor: torch.Tensor) -> torch.Tensor:
-    return inverted(tensor) if path == wanted else tensor
+def _inverted_at(wanted: str, diagonal: bool, path: str, tensor: torch.Tensor) -> torch.Tensor:
+    if path != wanted:
+        return tensor
+    other = inverted(tensor)
+    return other | torch.eye(other.shape[-1], dtype=torch.bool) if diagonal else other
 
 
 def inverted(mask: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from itertools import combinations, islice
 
 import torch
 from torch import nn
@@ -11,21 +12,7 @@ from torch import nn
 from migrate.parity.causes.frame.pattern import Array, Example, Pattern, Variant, loaded, normal
 from migrate.parity.causes.frame.scene import Scene
 
-
-class _Truth(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.fc1, self.fc2 = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.fc1(self.norm(x))
-        return x + self.fc2(x)
-
-
-class _Faulty(_Truth):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.norm(x + self.fc1(x))
-        return x + self.fc2(x)
+_MOST = 200  # sums
 
 
 class _Sequence(nn.Module):
@@ -56,14 +43,6 @@ class OtherTensor(Pattern):
     rank = 1
     examples = (
         Example(
-            _Truth,
-            lambda twin: loaded(_Faulty(), twin),
-            normal(4, 8),
-            "has the truth's argument 0 in what fc1 is given",
-            layer="fc1",
-            locally=False,
-        ),
-        Example(
             _Sequence,
             lambda twin: loaded(_Reversed(), twin),
             normal(4, 8),
@@ -72,14 +51,25 @@ class OtherTensor(Pattern):
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
-        """Yield each tensor that is there in the place of what is seen."""
-        for name, tensor in scene.tensors():
-            if tensor.is_floating_point() and tensor.numel() > 1:
+        """Yield each tensor, and each sum of two, in the place of what is seen."""
+        known = {
+            name: tensor.detach().numpy()
+            for name, tensor in scene.tensors()
+            if tensor.is_floating_point() and tensor.numel() > 1
+        }
+        for name, array in known.items():
+            yield Variant(
+                f"{{side}} has the truth's {name} {{where}}", adjust=partial(_taken, array, None)
+            )
+        for (a, one), (b, other) in islice(combinations(known.items(), 2), _MOST):
+            if one.shape == other.shape:
                 yield Variant(
-                    f"{{side}} has the truth's {name} {{where}}", adjust=partial(_taken, tensor)
+                    f"{{side}} has the sum of the truth's {a} and {b} {{where}}",
+                    adjust=partial(_taken, one, other),
                 )
 
 
-def _taken(tensor: torch.Tensor, given: Array, _mine: Array) -> Array | None:
-    array: Array = tensor.detach().numpy()
-    return array if array.shape == given.shape else None
+def _taken(array: Array, added: Array | None, given: Array, _mine: Array) -> Array | None:
+    if array.shape != given.shape:
+        return None
+    return array if added is None else array + added

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import permutations
 from typing import Any
@@ -11,8 +11,11 @@ import torch
 from torch import nn
 
 from migrate.parity.causes.frame.changes import several, weight
+from migrate.parity.causes.frame.functions import FunctionCall, Handler
 from migrate.parity.causes.frame.pattern import Example, Pattern, Variant, normal
 from migrate.parity.causes.frame.scene import Part, Scene
+
+_ORDERS = list(permutations(range(3)))[1:]
 
 
 def _truth() -> nn.Module:
@@ -60,8 +63,12 @@ class QkvLayout(Pattern):
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield all orders of the thirds, and by head for all numbers of heads."""
+        for order in _ORDERS:
+            words = ", ".join(("query", "key", "value")[n] for n in order)
+            for where, change in scene.replaced(partial(_splits, order)):
+                yield Variant(f"{{side}} takes the three parts as {words}{where}", change)
         for part, names in _fused(scene):
-            for order in list(permutations(range(3)))[1:]:
+            for order in _ORDERS:
                 words = ", ".join(("query", "key", "value")[n] for n in order)
                 change = partial(_reordered, part, names, partial(_thirds, order))
                 yield Variant(f"{part.name} holds {words} in {{side}}, in this order", change)
@@ -71,6 +78,16 @@ class QkvLayout(Pattern):
                     change = partial(_reordered, part, names, partial(_by_head, heads, back))
                     text = f"{part.name} holds query, key, value together {words} {heads} heads in {{side}}"
                     yield Variant(text, change)
+
+
+def _splits(order: tuple[int, ...]) -> Mapping[str, Handler]:
+    def handle(call: FunctionCall) -> Any:
+        parts = list(call.run())
+        if len(parts) == 3 and parts[0].shape == parts[1].shape == parts[2].shape:
+            parts = [parts[n] for n in order]
+        return iter(parts) if call.name == "iter" else tuple(parts)
+
+    return dict.fromkeys(("chunk", "split", "unbind", "tensor_split", "iter"), handle)
 
 
 def _fused(scene: Scene) -> Iterable[tuple[Part, list[str]]]:

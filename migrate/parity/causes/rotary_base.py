@@ -36,10 +36,8 @@ class _Inside(nn.Module):
         self.base = base
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
-        angles = positions[..., None] / self.base ** (
-            torch.arange(0, 16, 2, dtype=positions.dtype) / 16
-        )
-        return angles.cos()
+        frequencies = self.base ** (-torch.arange(0, 16, 2, dtype=positions.dtype) / 16)
+        return (positions[..., None] * frequencies).cos()
 
 
 class RotaryBase(Pattern):
@@ -75,29 +73,43 @@ class RotaryBase(Pattern):
                         f"{{side}}'s rotary frequencies have the base {base:g} in {part.name}",
                         set_to,
                     )
-        olds = {one for call in scene.calls("pow", "rpow") if (one := _base(call)) is not None}
-        for number in sorted(olds):
-            for base in (other for other in _USUAL if other != number):
-                for where, change in scene.replaced(partial(_powers, number, base), each=False):
-                    text = f"{{side}}'s rotary frequencies have the base {base:g}, the truth {number:g}"
-                    yield Variant(text + where, change)
+        for base in _USUAL:
+            for where, change in scene.replaced(partial(_products, base), each=False):
+                yield Variant(
+                    f"{{side}}'s rotary frequencies have the base {base:g}{where}", change
+                )
 
 
 def _instead(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
     return new.to(old.dtype)
 
 
-def _base(call: FunctionCall) -> float | None:
-    """The number that is raised to powers in a tensor."""
-    first, second = (*call.args, None)[:2]
-    number = second if call.name == "rpow" else first
-    return float(number) if isinstance(number, int | float) and number >= 100 else None
+def _products(base: float) -> Mapping[str, Handler]:
+    """Functions that multiply by frequencies, with those of another base."""
 
-
-def _powers(old: float, new: float) -> Mapping[str, Handler]:
     def handle(call: FunctionCall) -> Any:
-        if _base(call) != old:
+        args = tuple(_with_base(one, base) for one in call.args)
+        if all(one is other for one, other in zip(args, call.args, strict=True)):
             return call.run()
-        return call.but(1 if call.name == "rpow" else 0, "", new).run()
+        return call.function(*args, **call.kwargs)
 
-    return {"pow": handle, "rpow": handle}
+    return dict.fromkeys(("mul", "matmul", "outer", "ger", "einsum"), handle)
+
+
+def _with_base(argument: Any, base: float) -> Any:
+    """Frequencies b^(-i/n) along the only axis that is longer than one, with another b."""
+    if not torch.is_tensor(argument) or not argument.is_floating_point() or argument.numel() < 2:
+        return argument
+    if max(argument.shape) != argument.numel():
+        return argument
+    flat = argument.flatten().double()
+    steps = flat[1:] / flat[:-1]
+    falls = bool(((flat[0] - 1).abs() < 1e-6) & (steps[0] < 0.95) & (steps[0] > 1e-6))
+    if not falls or not torch.allclose(steps, steps[:1].expand_as(steps), rtol=1e-4):
+        return argument
+    count = len(flat)
+    old = float(flat[1]) ** -count
+    if count == 2 and not any(abs(old / usual - 1) < 1e-3 for usual in _USUAL):
+        return argument  # two numbers are no series
+    new = base ** (-torch.arange(count, dtype=torch.float64) / count)
+    return new.reshape(argument.shape).to(argument.dtype)

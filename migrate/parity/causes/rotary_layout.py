@@ -53,50 +53,62 @@ class RotaryLayout(Pattern):
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield the other layout, with cos and sin for it or not, of functions that turn."""
         text = "{side} turns neighbours by the rotary angles, the truth halves"
-        for where, change in scene.replaced(_of_neighbours):
+        for where, change in scene.replaced(_of_neighbours, each=False):
             yield Variant(text + where, change)
-        for where, change in scene.replaced(lambda: {"cat": _turned_neighbours}):
+        for where, change in scene.replaced(_turned_neighbours, each=False):
             yield Variant(f"{text} (with the angles of halves){where}", change)
         for module in _with_function(scene, "apply_rotary_pos_emb"):
             change = partial(attribute, module, "apply_rotary_pos_emb", _by_pairs(module))
             yield Variant(f"{text}, in apply_rotary_pos_emb", change)
 
 
-def _turns(call: FunctionCall) -> bool:
-    parts = call.args[0]
-    return isinstance(parts, tuple | list) and len(parts) == 2 and parts[0].shape == parts[1].shape
+def _turned_neighbours() -> Mapping[str, Handler]:
+    """cat(-b, a) of halves becomes that of neighbours."""
+    negative: list[Any] = []
 
+    def cat(call: FunctionCall) -> Any:
+        if not _turns(call, negative):
+            return call.run()
+        minus_b, a = call.args[0]
+        x = torch.cat((a, -minus_b), -1)
+        return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
 
-def _turned_neighbours(call: FunctionCall) -> Any:
-    if not _turns(call):
-        return call.run()
-    b, a = call.args[0]
-    return torch.stack((b, a), -1).flatten(-2) if b.ndim else call.run()
+    return {"neg": partial(_noted, negative), "cat": cat}
 
 
 def _of_neighbours() -> Mapping[str, Handler]:
-    """x * cos + cat(-b, a) * sin of halves becomes that of neighbours."""
-    turned: list[tuple[Any, Any]] = []  # (what cat gave, the halves)
-
-    def cat(call: FunctionCall) -> Any:
-        value = call.run()
-        if _turns(call):
-            turned.append((value, call.args[0]))
-        return value
+    """x * cos + cat(-b, a) * sin of halves becomes that of neighbours: angles are spread too."""
+    turned = _turned_neighbours()
 
     def mul(call: FunctionCall) -> Any:
         other = call.get(1, "other")
-        whole = torch.is_tensor(other) and other.shape[-1:] == call.args[0].shape[-1:]
-        if not turned and whole and other.shape[-1] % 2 == 0:
-            return call.args[0] * _spread(other)
-        if turned and turned[-1][0] is call.args[0]:
-            minus_b, a = turned.pop()[1]
-            x = torch.cat((a, -minus_b), -1)
-            even, odd = x[..., ::2], x[..., 1::2]
-            return torch.stack((-odd, even), -1).flatten(-2) * _spread(other)
-        return call.run()
+        angles = (
+            torch.is_tensor(other)
+            and _are_angles(other)
+            and other.shape[-1] == call.args[0].shape[-1]
+        )
+        return call.but(1, "other", _spread(other)).run() if angles else call.run()
 
-    return {"cat": cat, "mul": mul}
+    return {**turned, "mul": mul}
+
+
+def _noted(seen: list[Any], call: FunctionCall) -> Any:
+    seen.append(call.run())
+    return seen[-1]
+
+
+def _turns(call: FunctionCall, negative: list[Any]) -> bool:
+    parts = call.get(0, "tensors")
+    two = isinstance(parts, tuple | list) and len(parts) == 2 and parts[0].shape == parts[1].shape
+    return two and any(one is parts[0] for one in negative)
+
+
+def _are_angles(tensor: torch.Tensor) -> bool:
+    """Whether it is a cosine or sine with the same values in both halves."""
+    size = tensor.shape[-1] if tensor.ndim >= 2 else 1
+    if size % 2 or bool((tensor.abs() > 1 + 1e-6).any()):
+        return False
+    return torch.equal(tensor[..., : size // 2], tensor[..., size // 2 :])
 
 
 def _spread(angles: torch.Tensor) -> torch.Tensor:

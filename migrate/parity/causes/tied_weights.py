@@ -58,6 +58,15 @@ class TiedWeights(Pattern):
                     change = partial(weight, part.module, "weight", partial(_taken, module))
                     yield Variant(f"{part.name} has the weights of {name} in {{side}}", change)
 
+    def suspected(self, scene: Scene) -> str:
+        """Say that the truth's weights are shared: a checkpoint has one name for the two."""
+        for part in scene.parts:
+            shared = getattr(part.module, "weight", None)
+            for name, module in scene.model.named_modules() if shared is not None else ():
+                if module is not part.module and getattr(module, "weight", None) is shared:
+                    return f"{part.name} has the weights of {name} in the truth, and others in {{side}}"
+        return ""
+
 
 def _taken(module: nn.Embedding, _tensor: torch.Tensor) -> torch.Tensor:
     return module.weight.data

@@ -82,7 +82,17 @@ def _tried(
         )
         cause = Cause(one.pattern.name, text, evidence, True)
         named.setdefault(cause.name, cause)
-    return tuple(named.values())[:_SHOWN]
+    return tuple(named.values())[:_SHOWN] or tuple(_suspected(trials[0], context, patterns))
+
+
+def _suspected(trial: Trial, context: Context, patterns: tuple[Pattern, ...]) -> Iterator[Cause]:
+    if not Gauge(trial, context.noise).parting:
+        return
+    for pattern in patterns:
+        text = pattern.suspected(trial.scene)
+        if text:
+            text = text.replace("{side}", context.side)
+            yield Cause(pattern.name, text, "no variant gives what the side gives", False)
 
 
 def _found(

@@ -59,26 +59,42 @@ def looks(context: Context) -> list[Look]:
 
 
 def _look(context: Context, number: int) -> Look | None:
-    pair = _pair(context)
-    if context.breached_locally and context.local is not None:
-        seen = () if pair is None else _outputs(context, pair, context.local, number)
+    pair, local = _pair(context), context.local
+    if local is not None:
+        around = None if context.breached_locally or pair is None else _fed(context, pair, number)
+        layer, call = around or (context.layer, context.number)
+        own = pair if around is None else _speaks(context, layer, call)
+        seen = () if own is None else _outputs(own, call, local, number)
         if not seen:
-            seen = _consumed(context, context.local, number)
-        if seen or context.layer:
-            return Look(context.layer, context.number, number, seen)
+            seen = _consumed(context, local, layer, call, number)
+        if seen or layer:
+            return Look(layer, call, number, seen)
     elif pair is not None:
         given = _given(context, pair, number)
         if given is not None:
             return given
-        seen = _outputs(context, pair, context.accumulated, number)
+        seen = _outputs(pair, context.number, context.accumulated, number)
         if seen or context.layer:
             return Look(context.layer, context.number, number, seen)
     return Look("", 0, number, _whole(context, number))
 
 
+def _fed(context: Context, pair: Pair, number: int) -> tuple[str, int] | None:
+    """The layer around, and which call, if it gives this one other arguments than the truth's."""
+    assert context.local is not None
+    layer, call = context.layer, context.number
+    parent = context.truth.layers[layer].parent
+    seen = _arguments(context.local, pair, call, number)
+    parts = any(_parts(context, one, number, layer, call) for one in seen)
+    if parent is None or not parts:
+        return None
+    around = _around(context.truth, parent, layer, call, number)
+    return None if around is None else (parent, around)
+
+
 def inside(context: Context, look: Look, spots: Iterable[Spot]) -> Look:
     """The look with what the layers inside are given; in order of execution."""
-    if not context.breached_locally or context.local is None:
+    if context.local is None:
         return look
     found = list(look.seen)
     for spot in spots:
@@ -112,8 +128,8 @@ def _speaks(context: Context, layer: str, number: int) -> Pair | None:
     return None
 
 
-def _outputs(context: Context, pair: Pair, dump: Dump, number: int) -> tuple[Seen, ...]:
-    mine = _call(dump, pair.layer, _side_number(pair, context.number), number)
+def _outputs(pair: Pair, call: int, dump: Dump, number: int) -> tuple[Seen, ...]:
+    mine = _call(dump, pair.layer, _side_number(pair, call), number)
     theirs = {} if mine is None else {ref.path: ref for ref in mine.outputs}
     return tuple(
         Seen(Spot(None, 0, one.truth), one, dump.tensor(theirs[one.mine]))
@@ -122,20 +138,22 @@ def _outputs(context: Context, pair: Pair, dump: Dump, number: int) -> tuple[See
     )
 
 
-def _consumed(context: Context, dump: Dump, number: int) -> tuple[Seen, ...]:
+def _consumed(
+    context: Context, dump: Dump, layer: str, number: int, which: int
+) -> tuple[Seen, ...]:
     """The outputs of a layer that the side computes in passing: what later layers are given."""
     truth = context.truth
-    call = _call(truth, context.layer, context.number, number)
+    call = _call(truth, layer, number, which)
     made = {} if call is None else {(ref.file, ref.key): ref.path for ref in call.outputs}
     found: dict[str, Seen] = {}
     for taker in truth.calls:
-        pair = _speaks(context, taker.layer, taker.number) if taker.input == number else None
+        pair = _speaks(context, taker.layer, taker.number) if taker.input == which else None
         for ref in taker.arguments if pair is not None else ():
             path = made.get((ref.file, ref.key))
             if path is None or path in found:
                 continue
             spot = Spot(taker.layer, taker.number, ref.path)
-            one = _argument(dump, pair, spot, number)
+            one = _argument(dump, pair, spot, which)
             if one is not None:
                 found[path] = dataclasses.replace(one, spot=Spot(None, 0, path))
     return tuple(found.values())
@@ -167,7 +185,7 @@ def _given(context: Context, pair: Pair, number: int) -> Look | None:
     """What the layer was given, where that parts: then the layer around it is replayed."""
     truth = context.truth
     layer, call = context.layer, context.number
-    seen = _arguments(context, pair, call, number)
+    seen = _arguments(context.accumulated, pair, call, number)
     if not any(_parts(context, one, number, layer, call) for one in seen):
         return None
     parent = truth.layers[layer].parent
@@ -176,7 +194,7 @@ def _given(context: Context, pair: Pair, number: int) -> Look | None:
         around = _around(truth, parent, layer, call, number)
         if above is None or around is None:
             break
-        higher = _arguments(context, above, around, number)
+        higher = _arguments(context.accumulated, above, around, number)
         if not any(_parts(context, one, number, parent, around) for one in higher):
             break
         layer, call, seen, parent = parent, around, higher, truth.layers[parent].parent
@@ -186,10 +204,9 @@ def _given(context: Context, pair: Pair, number: int) -> Look | None:
     return Look(parent, around, number, seen)
 
 
-def _arguments(context: Context, pair: Pair, call: int, number: int) -> tuple[Seen, ...]:
+def _arguments(dump: Dump, pair: Pair, call: int, number: int) -> tuple[Seen, ...]:
     found = (
-        _argument(context.accumulated, pair, Spot(pair.truth, call, one.truth), number)
-        for one in pair.arguments
+        _argument(dump, pair, Spot(pair.truth, call, one.truth), number) for one in pair.arguments
     )
     return tuple(one for one in found if one is not None)
 

@@ -93,6 +93,10 @@ class Pattern(ABC):
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield what is tried; nothing where the layer has not what this is about."""
 
+    def suspected(self, scene: Scene) -> str:
+        """Say what may be it where no variant fits, with `{side}` for the side; "" if nothing is."""
+        return ""
+
     def differs(self, truth: Mapping[str, Any], side: Mapping[str, Any]) -> str:
         """Say what differs in the settings alone, with `{side}` for the side; "" if nothing does."""
         return ""

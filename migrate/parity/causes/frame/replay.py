@@ -107,7 +107,7 @@ class Replay:
             for module in self._names
         ]
         try:
-            with torch.no_grad(), Float64():
+            with torch.no_grad(), Float64(), _no_fast_path():
                 model(*given[0], **given[1])
         except _Reached:
             return found[0]
@@ -135,7 +135,7 @@ class Replay:
             for name, module in self.inside.items()
         ]
         args, kwargs = _copied(self.arguments)
-        with torch.no_grad(), several(forwards), Float64():
+        with torch.no_grad(), several(forwards), Float64(), _no_fast_path():
             result = self.target(*args, **kwargs)
         for path, tensor in leaves(result):
             spots[Spot(None, 0, path)] = tensor
@@ -166,6 +166,17 @@ class Replay:
             yield
         finally:
             self.arguments = before
+
+
+@contextmanager
+def _no_fast_path() -> Iterator[None]:
+    """torch's fast path of attention passes over the layers inside."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _copied(value: Any) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -34,11 +35,19 @@ class Trial:
     def distances(self, variant: Variant = _PLAIN) -> tuple[float, ...]:
         """Relative L2 of each tensor that is seen; infinite where the variant does not apply."""
         try:
-            with variant.change():
-                spots = self.scene.replay.run()
+            if variant.change is nullcontext:
+                spots = self._plain
+            else:
+                with variant.change():
+                    spots = self.scene.replay.run()
             return tuple(self._distance(spots, seen, variant) for seen in self.look.seen)
         except Exception:  # a variant that does not fit the layer's code says nothing
             return (_FAR,) * len(self.look.seen)
+
+    @cached_property
+    def _plain(self) -> dict[Spot, torch.Tensor]:
+        """What the layer gives as it is."""
+        return self.scene.replay.run()
 
     def _distance(self, spots: dict[Spot, torch.Tensor], seen: Seen, variant: Variant) -> float:
         if seen.spot not in spots:
