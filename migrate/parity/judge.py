@@ -7,26 +7,19 @@ limits act together, and against which false alarms, is told in docs/parity/limi
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from migrate.parity.dump import Dump, TensorRef
+from migrate.parity.dump import Dump
 from migrate.parity.judge_limits import Finding, finding
-from migrate.parity.judge_probes import Calls, Judged, Place, Probe, Probes, lie_as
+from migrate.parity.judge_measure import Histogram, Measured, Meter, Padding, Slot
+from migrate.parity.judge_probes import Calls, Judged, Place, Probes
 from migrate.parity.kinds import Operation, operation
-from migrate.parity.metrics import Measurement, Sums, measure
 from migrate.parity.profiles import Profile
 from migrate.parity.results import LayerResult, LayerVerdict, Side
 
 __all__ = ["Breach", "Judged", "Judgement", "judge", "judgement"]
-
-Array = np.ndarray[Any, Any]
-Padding = Mapping[int, Array]
 
 
 @dataclass(frozen=True)
@@ -56,11 +49,13 @@ class Judgement:
         layers: in order of execution.
         breaches: own errors that are too large, in order of execution.
         notes: a line each.
+        histograms: own errors in the first layers that part, as of `results.Parity`.
     """
 
     layers: tuple[LayerResult, ...]
     breaches: tuple[Breach, ...] = ()
     notes: tuple[str, ...] = ()
+    histograms: tuple[Histogram, ...] = ()
 
     @property
     def first(self) -> LayerResult | None:
@@ -105,22 +100,6 @@ def judgement(
     return _Judge(truth, {"A": a, "B": b, "E": e}, profile, padding or {}).judgement()
 
 
-class _Slot(NamedTuple):
-    side: str
-    local: bool
-
-
-class _Lazy:
-    """A tensor that is read when it is needed."""
-
-    def __init__(self, dump: Dump, ref: TensorRef) -> None:
-        self._dump, self._ref = dump, ref
-
-    @functools.cached_property
-    def array(self) -> Array:
-        return self._dump.tensor(self._ref)
-
-
 class _Judge:
     def __init__(
         self,
@@ -129,20 +108,20 @@ class _Judge:
         profile: Profile,
         padding: Padding,
     ) -> None:
-        self._truth, self._profile, self._padding = truth, profile, padding
+        self._truth, self._profile = truth, profile
         self._sides = {side: judged for side, judged in sides.items() if judged is not None}
         self._calls = Calls(truth)
         self._noise = 1.0 if truth.facts.dtype == "float64" else 2.0
-        self._probes: dict[_Slot, Probes] = {}
+        self._probes: dict[Slot, Probes] = {}
         for side, judged in self._sides.items():
-            self._probes[_Slot(side, False)] = Probes(
+            self._probes[Slot(side, False)] = Probes(
                 self._calls, judged.accumulated, judged.alignment, fed=False
             )
             if judged.local is not None:
-                self._probes[_Slot(side, True)] = Probes(
+                self._probes[Slot(side, True)] = Probes(
                     self._calls, judged.local, judged.alignment, fed=True
                 )
-        self._sums: dict[Hashable, Sums] = {}
+        self._meter = Meter(truth, self._probes, padding)
         self._breaches: list[Breach] = []
         self._notes: list[str] = []
         self._parents = {layer.parent for layer in truth.layers.values()}
@@ -159,14 +138,19 @@ class _Judge:
             depth += name not in self._parents
         layers += self._without_partner(len(self._truth.calls), depth)
         breaches = sorted(self._breaches, key=lambda breach: (breach.order, breach.side))
-        return Judgement(tuple(layers), tuple(breaches), tuple(dict.fromkeys(self._notes)))
+        return Judgement(
+            tuple(layers),
+            tuple(breaches),
+            tuple(dict.fromkeys((*self._meter.notes, *self._notes))),
+            tuple(self._meter.histogram(one.layer, one.place) for one in _first_of_each(breaches)),
+        )
 
     def _layer(self, name: str, order: int, depth: int) -> LayerResult:
         layer = self._truth.layers[name]
         kind = operation(layer.kind)
         local = self._noise * self._profile.local(kind, steps=self._steps(name, kind))
         accumulated = self._noise * self._profile.accumulated(depth + 1)
-        measured = self._measured(name, kind)
+        measured = self._meter.of(name, kind)
         findings = self._findings(measured, kind, local, accumulated)
         sides = {side: self._side(name, side, findings) for side in ("A", "B")}
         self._tell(name, findings)
@@ -183,65 +167,18 @@ class _Judge:
             verdict=self._verdict(name, findings, sides),
         )
 
-    def _measured(
-        self, name: str, kind: Operation
-    ) -> dict[_Slot, dict[Place, tuple[Measurement, bool]]]:
-        """Of each dump, what was measured at each place, and whether these are integers."""
-        by_tensor: dict[tuple[int, str, str], list[tuple[_Slot, Probe]]] = defaultdict(list)
-        for slot, probes in self._probes.items():
-            for probe in probes.of(name):
-                by_tensor[probe.input, probe.truth.file, probe.truth.key].append((slot, probe))
-        found: dict[_Slot, dict[Place, tuple[Measurement, bool]]] = defaultdict(dict)
-        for tensors in by_tensor.values():
-            truth = _Lazy(self._truth, tensors[0][1].truth)
-            for slot, probe in tensors:
-                self._measure(slot, probe, truth, kind, found[slot])
-        return found
-
-    def _measure(
-        self,
-        slot: _Slot,
-        probe: Probe,
-        truth: _Lazy,
-        kind: Operation,
-        found: dict[Place, tuple[Measurement, bool]],
-    ) -> None:
-        exact = "float" not in probe.truth.dtype and "float" not in probe.mine.dtype
-        ulps = kind is Operation.ELEMENTWISE and slot.local and not exact
-        dtype = probe.mine.dtype
-        dump = self._probes[slot].dump
-        # What one layer puts out and another takes is one tensor, and E may be A.
-        key = (id(dump), probe.input, probe.truth.file, probe.truth.key, probe.mine.file)
-        whole = (*key, probe.mine.key, probe.pair.axes, probe.pair.shape, probe.pair.split, ulps)
-        if whole not in self._sums:
-            mine = dump.tensor(probe.mine)
-            lying = lie_as(probe.pair, truth.array, mine.shape)
-            if lying is None:
-                self._notes.append(
-                    f"{slot.side}: {probe.place.layer}: {mine.shape} does not fit the truth's "
-                    f"{truth.array.shape} on input {probe.input}; it is not compared there"
-                )
-                return
-            kept = self._padding.get(probe.input)
-            if kept is not None and mine.ndim > 2 and mine.shape[:2] == kept.shape:
-                lying, mine = lying[kept], mine[kept]
-            self._sums[whole] = measure(lying, mine, dtype, elementwise=ulps)
-        if probe.place not in found:
-            found[probe.place] = Measurement(dtype, elementwise=ulps), exact
-        found[probe.place][0].take(probe.input, self._sums[whole])
-
     def _findings(
         self,
-        measured: Mapping[_Slot, Mapping[Place, tuple[Measurement, bool]]],
+        measured: Measured,
         kind: Operation,
         local: float,
         accumulated: float,
-    ) -> dict[_Slot, dict[Place, Finding]]:
-        found: dict[_Slot, dict[Place, Finding]] = {}
+    ) -> dict[Slot, dict[Place, Finding]]:
+        found: dict[Slot, dict[Place, Finding]] = {}
         for slot, places in measured.items():
             if slot.side == "E":
                 continue
-            base = measured.get(_Slot("E", slot.local), {})
+            base = measured.get(Slot("E", slot.local), {})
             found[slot] = {}
             for place, (one, integers) in places.items():
                 between = place.what == "argument"
@@ -267,16 +204,16 @@ class _Judge:
         return self._noise * self._profile.local(Operation.COMPOSITE)
 
     def _side(
-        self, name: str, side: str, findings: Mapping[_Slot, Mapping[Place, Finding]]
+        self, name: str, side: str, findings: Mapping[Slot, Mapping[Place, Finding]]
     ) -> Side | None:
         if side not in self._sides:
             return None
-        accumulated = self._probes[_Slot(side, False)]
+        accumulated = self._probes[Slot(side, False)]
         pair = accumulated.pair(name)
-        own = findings.get(_Slot(side, True), {})
+        own = findings.get(Slot(side, True), {})
         if pair is None and not own:
             return None
-        shown = _worst(own), _worst(findings.get(_Slot(side, False), {}))
+        shown = _worst(own), _worst(findings.get(Slot(side, False), {}))
         layer = accumulated.dump.layers.get(pair.layer) if pair is not None else None
         ratio = next((one.ratio for one in shown if one is not None), None)
         return Side(
@@ -292,7 +229,7 @@ class _Judge:
     def _verdict(
         self,
         name: str,
-        findings: Mapping[_Slot, Mapping[Place, Finding]],
+        findings: Mapping[Slot, Mapping[Place, Finding]],
         sides: Mapping[str, Side | None],
     ) -> LayerVerdict:
         present = [side for side in self._sides if side != "E"]
@@ -306,7 +243,7 @@ class _Judge:
         carrying = [
             side
             for side in present
-            if any(one.breach for one in findings.get(_Slot(side, False), {}).values())
+            if any(one.breach for one in findings.get(Slot(side, False), {}).values())
         ]
         if carrying:
             known = all(self._known(name, side) for side in carrying)
@@ -316,15 +253,15 @@ class _Judge:
         return LayerVerdict.MATCH
 
     def _known(self, name: str, side: str) -> bool:
-        probes = self._probes.get(_Slot(side, True))
+        probes = self._probes.get(Slot(side, True))
         return probes is not None and (probes.fed(name) or probes.pair(name) is None)
 
     def _parts(
-        self, name: str, side: str, findings: Mapping[_Slot, Mapping[Place, Finding]]
+        self, name: str, side: str, findings: Mapping[Slot, Mapping[Place, Finding]]
     ) -> bool:
         """Whether a side's own error breaches; such places are remembered."""
         parts = False
-        for place, one in findings.get(_Slot(side, True), {}).items():
+        for place, one in findings.get(Slot(side, True), {}).items():
             if not one.breach or (place.what == "output" and not self._known(name, side)):
                 continue
             parts = True
@@ -337,12 +274,8 @@ class _Judge:
         )
         return order if place.what == "output" else order - 0.5
 
-    def _emulated(
-        self, measured: Mapping[_Slot, Mapping[Place, tuple[Measurement, bool]]], local: bool
-    ) -> float | None:
-        found = [
-            one.errors().relative_l2 for one, _ in measured.get(_Slot("E", local), {}).values()
-        ]
+    def _emulated(self, measured: Measured, local: bool) -> float | None:
+        found = [one.errors().relative_l2 for one, _ in measured.get(Slot("E", local), {}).values()]
         return max(found, default=None)
 
     def _steps(self, name: str, kind: Operation) -> int:
@@ -354,7 +287,7 @@ class _Judge:
         )
         return max((max(ref.shape[:2]) for ref in refs if len(ref.shape) > 2), default=1)
 
-    def _tell(self, name: str, findings: Mapping[_Slot, Mapping[Place, Finding]]) -> None:
+    def _tell(self, name: str, findings: Mapping[Slot, Mapping[Place, Finding]]) -> None:
         for slot, places in findings.items():
             for place, one in places.items():
                 if one.errors.undefined:
@@ -394,3 +327,14 @@ class _Judge:
 
 def _worst(found: Mapping[Place, Finding]) -> Finding | None:
     return max(found.values(), key=lambda one: one.severity, default=None)
+
+
+# Histograms read their tensors again: of as many layers as a reader looks at.
+_HISTOGRAMS = 4
+
+
+def _first_of_each(breaches: Sequence[Breach]) -> list[Breach]:
+    found: dict[str, Breach] = {}
+    for one in breaches:
+        found.setdefault(one.layer, one)
+    return list(found.values())[:_HISTOGRAMS]

@@ -98,7 +98,7 @@ def compare_outputs(
             if name not in worst or one.severity > worst[name][1].severity:
                 worst[name] = shown, one
         checks.append(_check(shown, found, profile))
-        counts = [measured[name].histogram() if name in measured else () for name in ("A", "B")]
+        counts = [(measured.get(name) or Measurement("float32")).histogram() for name in ("A", "B")]
         histograms.append((f"output {shown}", EDGES, counts[0], counts[1]))
     section = Section("outputs", tuple(checks), notes=tuple(notes))
     return Outputs(section, tuple(sorted(parting)), worst, floor, tuple(histograms))

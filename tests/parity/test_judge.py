@@ -89,6 +89,10 @@ def test_what_comes_after_a_fault_is_carried(tmp_path: Path) -> None:
 def test_two_faults_are_both_found_and_the_first_is_first(tmp_path: Path) -> None:
     found = compared(tmp_path, {0: "gelu", 2: "eps"})
     assert [breach.layer for breach in found.breaches] == ["block.0.act", "block.2.norm"]
+    assert [one[0] for one in found.histograms] == ["block.0.act", "block.2.norm"]
+    _, edges, a, b = found.histograms[1]
+    assert sum(a) == sum(b) == 8 * 3 * 5 * 8
+    assert edges[a.index(max(a))] < -6.5 < -5.5 < edges[b.index(max(b))]
 
 
 def test_a_layer_that_only_the_truth_has_is_measured_at_its_consumer(tmp_path: Path) -> None:
