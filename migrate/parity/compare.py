@@ -92,7 +92,7 @@ def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Prog
         verdict=outcome.verdict,
         sentence=outcome.sentence,
         seconds=clock.laps(captures.seconds),
-        histograms=outputs.histograms,
+        histograms=(*judged.histograms, *outputs.histograms),
         notes=_notes(captures, judged, ready),
     )
 

@@ -127,7 +127,7 @@ def _compared(
         causes=(),
         verdict=outcome.verdict,
         sentence=outcome.sentence,
-        histograms=outputs.histograms,
+        histograms=(*layers.histograms, *outputs.histograms),
         notes=(*layers.notes, *(note for one in judged.values() for note in one.alignment.notes)),
     )
 

@@ -41,11 +41,13 @@ def output(dump: Dump, number: int, path: str) -> Array:
 
 def as_truth(pair: TensorPair, mine: Array, shape: tuple[int, ...]) -> Array:
     """A side's array as the truth's lies, which has this shape: the way back of `TensorPair.as_mine`."""
+    before = pair.split or shape
     if pair.axes is None:
-        return mine.reshape(shape) if pair.shape is not None else mine
+        return mine.reshape(shape) if (pair.shape or pair.split) is not None else mine
     if pair.shape is not None:
-        mine = mine.reshape(tuple(shape[axis] for axis in pair.axes))
-    return mine.transpose(np.argsort(pair.axes))
+        mine = mine.reshape(tuple(before[axis] for axis in pair.axes))
+    mine = mine.transpose(np.argsort(pair.axes))
+    return mine.reshape(shape) if pair.split is not None else mine
 
 
 def positions(parties: Parties, number: int, shape: tuple[int, ...]) -> Array:
