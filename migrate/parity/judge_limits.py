@@ -12,6 +12,8 @@ from migrate.parity.results import Errors, Ratio
 
 # Share of the positions of a maximum that may differ.
 _NEAR_TIES = 0.01
+# Errors that are no larger than so many roundings are not compared by their ratio alone.
+_ROUNDINGS = 4
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ def _strictly(
     operation: Operation | None,
 ) -> bool:
     """What only a strict profile minds: ρ alone, and units in the last place."""
-    if rho is not None and rho.low > profile.ratio.value and operation is not Operation.MOVEMENT:
+    above = errors.relative_l2 > _ROUNDINGS * profile.floor
+    if rho is not None and rho.low > profile.ratio.value and above:
         return True
     if errors.ulps is None or operation is not Operation.ELEMENTWISE:
         return False

@@ -253,8 +253,8 @@ def find_profile(name: str, *, strict: bool = False) -> Profile:
     """The profile of this name.
 
     `strict` asks for more: the absolute limit alone decides, also where the emulation breaches it too; ρ
-    alone decides as well, with a limit of 1.5 (msprobe's second level); elementwise operations keep `ulps`,
-    or twice the emulation's.
+    alone decides as well, with a limit of 1.5 (msprobe's second level), for errors of more than four
+    roundings; elementwise operations keep `ulps`, or twice the emulation's.
 
     Raises:
         ParityError: there is none.
