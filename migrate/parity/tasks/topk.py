@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,7 @@ def in_function(function: Callable[..., Any], *args: Any) -> tuple[Approximate, 
 
 
 def _in_jaxpr(jaxpr: Any) -> Iterable[Approximate]:
-    from jax.extend import core, source_info_util
+    from jax.extend import source_info_util
 
     for equation in jaxpr.eqns:
         if equation.primitive.name == "approx_top_k":
@@ -127,8 +127,20 @@ def _in_jaxpr(jaxpr: Any) -> Iterable[Approximate]:
                 parameters["recall_target"],
                 _place(source_info_util.summarize(equation.source_info)),
             )
-        for inner in core.jaxprs_in_params(equation.params):
+        for inner in _inside(equation.params):
             yield from _in_jaxpr(inner)
+
+
+def _inside(parameters: Mapping[str, Any]) -> Iterable[Any]:
+    """The jaxprs among the parameters of an equation; JAX's own function is not in all versions."""
+    from jax.extend import core
+
+    for value in parameters.values():
+        for one in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(one, core.Jaxpr):
+                yield one
+            elif isinstance(one, core.ClosedJaxpr):
+                yield one.jaxpr
 
 
 def _place(summary: str) -> str:
