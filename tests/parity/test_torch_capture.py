@@ -332,3 +332,24 @@ def test_positions_are_names_that_are_numbers(tmp_path: Path) -> None:
     assert isinstance(dump, Dump)
     (call,) = (one for one in dump.of("") if one.input == 0)
     assert paths(call.arguments) == ["0"]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_torchscript_has_outputs_and_a_note(tmp_path: Path) -> None:
+    model = nn.Sequential(torch.jit.trace(nn.Linear(4, 4), torch.ones(2, 4)), nn.ReLU())
+    dump = captured(runner(model), floats(tmp_path, "input", (3, 4), 1), tmp_path / "dump")
+    assert [call.layer for call in dump.calls] == ["1", ""]
+    assert dump.facts.notes == ("layers inside TorchScript cannot be watched",)
+    whole = torch.jit.trace(nn.Linear(4, 4), torch.ones(2, 4))
+    dump = captured(runner(whole), floats(tmp_path / "b", "0", (3, 4), 1), tmp_path / "whole")
+    assert dump.calls == ()
+    assert dump.outputs[0][0].shape == (3, 4)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_a_model_that_keeps_a_tensor_of_its_graph_is_copied(tmp_path: Path) -> None:
+    model = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(4, 4)))
+    model(torch.ones(1, 4))
+    inputs = floats(tmp_path, "input", (3, 4), 1)
+    truth = captured(runner(model), inputs, tmp_path / "truth", TRUTH)
+    assert errors(captured(runner(model), inputs, tmp_path / "dump"), truth)[""] < 1e-6

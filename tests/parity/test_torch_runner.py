@@ -76,6 +76,17 @@ def test_weights_come_back(tmp_path: Path) -> None:
     np.testing.assert_array_equal(a.tensor(a.outputs[0][0]), b.tensor(b.outputs[0][0]))
 
 
+def test_lazy_modules_become_what_the_first_input_makes_them(tmp_path: Path) -> None:
+    side = runner(nn.Sequential(nn.LazyLinear(3), nn.ReLU()))
+    inputs = floats(tmp_path, "input", (2, 5))
+    side.prepare(Settings(), inputs)
+    weight = side.module[0].weight
+    assert weight.shape == (3, 5)
+    side.prepare(Settings(), inputs)
+    assert side.module[0].weight is weight
+    captured(side, inputs, tmp_path / "dump")
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -160,6 +160,7 @@ class Hooks:
         handles = [
             handle
             for name, module in self._model.named_modules()
+            if not isinstance(module, torch.jit.ScriptModule)  # it takes no hooks
             for handle in (
                 module.register_forward_pre_hook(self._before(name), with_kwargs=True),
                 module.register_forward_hook(self._after(name), with_kwargs=True),

@@ -28,6 +28,9 @@ class Later:
     """A store (`capture.torch.Store`) that reads nothing before `read`."""
 
     def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
         self._calls: list[_Call] = []
         self._copies: list[Any] = []
         # The originals live as long as their ids are looked at: no other tensor can have one.
@@ -65,7 +68,7 @@ class Later:
                 [(path, values[at]) for path, at in one.outputs],
             )
         last = values[len(self._copies) :]
-        self.__init__()  # type: ignore[misc]
+        self._forget()
         return [(path, tensor) for (path, _), tensor in zip(outputs, last, strict=True)]
 
 

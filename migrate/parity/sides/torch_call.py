@@ -26,7 +26,11 @@ _NO_TENSOR = {"bool", "int", "float", "str", "Optional", "Union", "None", "NoneT
 def parameters(module: nn.Module) -> tuple[tuple[str, bool], ...]:
     """Names of the forward pass's parameters that can be tensors, and whether each is required."""
     found = []
-    for one in inspect.signature(module.forward).parameters.values():
+    try:
+        signature = inspect.signature(module.forward)
+    except ValueError:  # TorchScript's
+        return ()
+    for one in signature.parameters.values():
         if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) or _is_option(one):
             continue
         found.append((one.name, one.default is one.empty))

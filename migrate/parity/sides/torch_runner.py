@@ -73,7 +73,14 @@ class TorchRunner:
         return suggest(self.module, self.shown, count, seed, folder)
 
     def prepare(self, settings: Settings, inputs: InputSet) -> None:
-        """See `Runner`: torch's weights are there from the beginning."""
+        """See `Runner`: of lazy modules; other weights are there from the beginning."""
+        lazy = nn.parameter.UninitializedTensorMixin
+        if not any(isinstance(one, lazy) for one in self.module.state_dict().values()):
+            return
+        cpu, plain = torch.device("cpu"), Settings()
+        with torch.no_grad(), torch_variant.running(cpu, plain):
+            given = torch_call.tensors(inputs[0], cpu, plain)
+            torch_call.call(self.module, self.module, given, self.shown)
 
     def save_weights(self, file: Path) -> None:
         """See `Runner`."""
@@ -247,6 +254,8 @@ def _notes(
         notes.append(
             f"watching the layers changes the outputs by a relative L2 of {differs:.1e}{why}"
         )
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        notes.append("layers inside TorchScript cannot be watched")
     attention = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
     if any(isinstance(module, attention) for module in model.modules()):
         notes.append("layers were watched with torch's fast path of attention off: it skips them")

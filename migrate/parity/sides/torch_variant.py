@@ -86,7 +86,8 @@ def variant(module: nn.Module, where: torch.device, settings: Settings) -> nn.Mo
         ParityError: the model cannot be copied.
     """
     try:
-        model = copy.deepcopy(module)
+        with torch.no_grad():  # TorchScript copies by operations that autograd would follow
+            model = _copied(module)
     except Exception as error:
         raise ParityError(
             f"the model cannot be copied ({type(error).__name__}: {_first_line(error)})",
@@ -106,6 +107,18 @@ def variant(module: nn.Module, where: torch.device, settings: Settings) -> nn.Mo
     model.to(where)
     _tie(model, tied)
     return model
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except RuntimeError:
+        # What a module keeps of its last pass (the old weight_norm's product) is no leaf; it is made anew.
+        for holder in module.modules():
+            for name, value in vars(holder).items():
+                if isinstance(value, torch.Tensor) and not value.is_leaf:
+                    setattr(holder, name, value.detach())
+        return copy.deepcopy(module)
 
 
 def _tied(model: nn.Module) -> list[list[str]]:
