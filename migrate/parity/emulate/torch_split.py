@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -33,10 +34,8 @@ class TorchSplit:
 
     def rest(self, array: Any, part: Any) -> Any:
         """What the part leaves; 0 of what is not finite."""
-        return torch.where(
-            torch.isfinite(array), array - part, torch.zeros((), device=array.device)
-        )
+        return (array - part).nan_to_num_(nan=0.0)
 
     def numbers(self, array: Any) -> Any:
         """0 where it is NaN."""
-        return torch.where(torch.isnan(array), torch.zeros((), device=array.device), array)
+        return array.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)

@@ -1,0 +1,71 @@
+"""A tiny Llama of transformers with seeded weights, and greedy decoding in a buffer of fixed length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+ROWS, PROMPT, LENGTH, WORDS = 4, 16, 48, 512
+
+
+class Logits(torch.nn.Module):
+    """Token ids → logits, nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.llama = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=WORDS,
+                hidden_size=64,
+                intermediate_size=128,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                max_position_embeddings=LENGTH,
+            )
+        ).eval()
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.llama(ids, use_cache=False).logits
+
+
+def prompts() -> torch.Tensor:
+    """Rows of random tokens; what follows the prompt is still empty."""
+    drawn = torch.randint(0, WORDS, (160, PROMPT), generator=torch.Generator().manual_seed(1))
+    ids = torch.zeros(ROWS, LENGTH, dtype=torch.int64)
+    # Of the 160 prompts 29 part within 32 tokens under one pass; among these four are three of them.
+    ids[:, :PROMPT] = drawn[117 : 117 + ROWS]
+    return ids
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Tokens [rows, steps], and by how much each won over the second."""
+
+    tokens: torch.Tensor
+    margins: torch.Tensor
+
+
+def decode(model: Any, ids: torch.Tensor, device: str = "cpu") -> Decoded:
+    """Append the most likely token until the buffer is full: one shape, one graph."""
+    ids, margins = ids.clone(), []
+    with torch.no_grad():
+        for place in range(PROMPT, LENGTH):
+            logits = model(ids.to(device))[:, place - 1].float().cpu()
+            best = logits.topk(2)
+            ids[:, place] = best.indices[:, 0]
+            margins.append(best.values[:, 0] - best.values[:, 1])
+    return Decoded(ids[:, PROMPT:], torch.stack(margins, 1))
+
+
+def first_differences(a: Decoded, b: Decoded) -> list[tuple[int, int]]:
+    """Row and step of the first token in which the two part, of each row where they do."""
+    found = []
+    for row, apart in enumerate(a.tokens != b.tokens):
+        if apart.any():
+            found.append((row, int(apart.int().argmax())))
+    return found
