@@ -145,20 +145,22 @@ def _parts(
 
 
 def _own(found: Finding, truth: bool) -> str:
-    if found.errors.not_finite:
-        return (
-            f"{found.errors.not_finite} of {found.errors.elements} elements are NaN or infinite on one "
-            "side only"
-        )
-    if found.limit == 0:
-        return f"{found.errors.relative_l2**2:.2%} of its integers or bools differ"
+    errors = found.errors
     what = "its own error" if truth else "its own difference from A"
-    if found.errors.relative_l2 <= found.limit:
+    if found.why == "not finite":
+        return f"{errors.not_finite} of {errors.elements} elements are NaN or infinite on one side only"
+    if found.why == "unequal":
+        return f"{errors.relative_l2**2:.2%} of its integers or bools differ"
+    if found.why == "peak":
         return (
-            f"{what} is {found.errors.max_over_rms:.1e} of the RMS in some elements, though "
-            f"{found.errors.relative_l2:.1e} in all"
+            f"{what} is {errors.max_over_rms:.1e} of the RMS in some elements, though "
+            f"{errors.relative_l2:.1e} in all"
         )
-    return f"{what} is {found.errors.relative_l2:.1e} where {found.limit:.1e} is allowed"
+    if found.why == "ratio" and found.ratio is not None:
+        return f"{what} is {errors.relative_l2:.1e}, {found.ratio.value:.2g} times a correct run's"
+    if found.why == "ulps":
+        return f"{what} reaches {errors.ulps:.0f} units in the last place"
+    return f"{what} is {errors.relative_l2:.1e} where {found.limit:.1e} is allowed"
 
 
 def _where(layer: LayerResult) -> list[str]:

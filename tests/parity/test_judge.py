@@ -393,6 +393,20 @@ def test_strict_minds_what_the_emulation_does_too(tmp_path: Path) -> None:
     )
 
 
+def test_strict_minds_units_in_the_last_place_that_the_emulation_keeps(tmp_path: Path) -> None:
+    strict = find_profile("f32-highest", strict=True)
+
+    def off(x: Array) -> Array:
+        y = np.tanh(x)
+        return y + 20 * np.spacing(y) * (np.abs(x) < 0.05)
+
+    found = single(tmp_path, np.tanh, off, kind="Tanh", profile=strict)
+    assert verdict(found) is LayerVerdict.B_PARTS
+    assert found.breaches[0].finding.why == "ulps"
+    easy = single(tmp_path / "easy", np.tanh, off, kind="Tanh")
+    assert verdict(easy) is LayerVerdict.MATCH
+
+
 def test_a_layer_that_could_not_be_fed_is_not_blamed(tmp_path: Path) -> None:
     def model(wrong: bool) -> Model:
         def run(run: Run, x: Array) -> Array:
