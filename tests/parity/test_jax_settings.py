@@ -12,6 +12,7 @@ import pytest
 from flax import linen as nn
 from safetensors.numpy import save_file
 
+from migrate.parity.dump import Named
 from migrate.parity.errors import ParityError
 from migrate.parity.sides.jax_runner import JaxRunner
 from migrate.parity.sides.settings import TRUTH, Precision, Settings
@@ -118,3 +119,25 @@ def test_nothing_is_fed_where_shapes_differ(tmp_path: Path) -> None:
     assert (
         "first: the truth's 0 does not fit (shape [8, 64] instead of [4, 64])" in made.facts.notes
     )
+
+
+def test_what_float32_does_not_hold_is_fed_as_its_largest(tmp_path: Path) -> None:
+    from migrate.parity.dump import DumpWriter
+    from migrate.parity.sides.runner import Forced
+
+    def function(x: Any) -> Any:
+        return x
+
+    runner = JaxRunner(function, "jax", "model.py:function")
+    inputs = given(tmp_path / "inputs", 1, x=(3,))
+    truth = dump(runner, inputs, tmp_path / "truth", TRUTH)
+    writer = DumpWriter(tmp_path / "huge", truth.facts, 1)
+    huge = [Named("x", np.array([np.finfo(np.float64).min, 1.0, -np.inf]))]
+    writer.layer(truth.layers[""])
+    writer.call("", 0, 0, 0, huge, [Named("", huge[0].array)])
+    writer.close()
+    forced = Forced(tmp_path / "huge", same_model(truth))
+    made = dump(runner, inputs, tmp_path / "dump", forced=forced)
+    (call,) = made.of("")
+    found = made.tensor(call.outputs[0])
+    assert found.tolist() == [float(np.finfo(np.float32).min), 1.0, -np.inf]

@@ -93,7 +93,11 @@ def _as(like: Any, array: np.ndarray[Any, Any]) -> Any:
         raise ValueError(f"shape {list(array.shape)} instead of {list(like.shape)}")
     if is_floating(array.dtype) != is_floating(like.dtype):
         raise ValueError(f"{array.dtype.name} instead of {like.dtype.name}")
-    if is_floating(like.dtype):
-        largest = float(jnp.finfo(like.dtype).max)
-        array = np.where(np.isfinite(array), np.clip(array, -largest, largest), array)
-    return jax.device_put(array.astype(like.dtype))
+    with np.errstate(over="ignore"):
+        cast = array.astype(like.dtype)
+    if is_floating(like.dtype) and cast.dtype != array.dtype:
+        beyond = np.isinf(cast) & np.isfinite(array)
+        if beyond.any():
+            largest = jnp.finfo(like.dtype).max
+            cast = np.where(beyond, np.where(array > 0, largest, -largest), cast)
+    return jax.device_put(cast.astype(like.dtype, copy=False))
