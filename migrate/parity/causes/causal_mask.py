@@ -33,6 +33,13 @@ class _Eager(nn.Module):
         return (x @ x.mT).masked_fill(~allowed, -torch.inf).softmax(-1) @ x
 
 
+class _Compared(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(6)
+        allowed = places[:, None] >= places[None, :]
+        return (x @ x.mT).masked_fill(~allowed, -torch.inf).softmax(-1) @ x
+
+
 class _Shifted(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         allowed = torch.tril(torch.ones(6, 6, dtype=torch.bool), diagonal=1)
@@ -58,6 +65,7 @@ class CausalMask(Pattern):
     examples = (
         Example(_Truth, lambda twin: _Faulty(), _inputs, "attends to what comes later"),
         Example(_Eager, lambda twin: _Shifted(), _inputs, "one later"),
+        Example(_Compared, lambda twin: _Shifted(), _inputs, "one later, by positions"),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
@@ -73,6 +81,10 @@ class CausalMask(Pattern):
             for where, change in scene.replaced(partial(_triangle, shift)):
                 yield Variant(
                     f"{{side}}'s causal mask ends one {words}, by its triangle{where}", change
+                )
+            for where, change in scene.replaced(partial(_compared, shift)):
+                yield Variant(
+                    f"{{side}}'s causal mask ends one {words}, by positions{where}", change
                 )
         for where, change in scene.replaced(lambda: {"softmax": _without_later}):
             yield Variant(on + where, change)
@@ -104,6 +116,20 @@ def _triangle(shift: int) -> Mapping[str, Handler]:
         return call.but(1, "diagonal", call.get(1, "diagonal", 0) + shift).run()
 
     return {"tril": handle, "triu": handle}
+
+
+def _compared(shift: int) -> Mapping[str, Handler]:
+    """Positions of rows that are compared with those of columns; `shift` more are attended to."""
+
+    def handle(call: FunctionCall) -> Any:
+        a, b = call.args[0], call.get(1, "other")
+        if not torch.is_tensor(b) or a.is_floating_point() or a.ndim < 2:
+            return call.run()
+        rows_first = a.shape[-1] == 1
+        more = shift if rows_first == (call.name in ("ge", "gt")) else -shift
+        return call.but(0, "input", a + more).run()
+
+    return dict.fromkeys(("ge", "gt", "le", "lt"), handle)
 
 
 def _without_later(call: FunctionCall) -> Any:

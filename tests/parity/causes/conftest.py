@@ -23,7 +23,7 @@ from migrate.parity.sides.runner import Forced
 from migrate.parity.sides.settings import TRUTH, Settings
 from migrate.parity.sides.torch_runner import TorchRunner
 
-INPUTS = 3
+INPUTS = 2
 
 
 def _same_model(truth: Dump, mine: Dump) -> Alignment:

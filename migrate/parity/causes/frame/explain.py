@@ -69,7 +69,7 @@ def _tried(
         return ()
     with several(rounded(trials[0].scene, dtype)):
         found = list(_found(trials, context, patterns, until))
-    best = max(min((one.fit.after for one in found), default=0.0), context.noise / 20)
+    best = max(min((one.fit.after for one in found), default=0.0), context.noise / 8)
     named: dict[str, Cause] = {}
     for one in sorted(found, key=lambda one: one.order(best)):
         evidence = one.variant.evidence or (

@@ -1,0 +1,170 @@
+"""What `explain` does beside naming a cause: it changes nothing, ends in time, and does not guess."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from migrate.parity.alignment import Alignment
+from migrate.parity.causes import all_patterns, explain
+from migrate.parity.causes.frame.pattern import Example, Pattern, normal
+from migrate.parity.causes.frame.scene import Scene
+
+PATTERNS = {pattern.name: pattern for pattern in all_patterns()}
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+
+class TanhMlp(Mlp):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(nn.functional.gelu(self.up(self.norm(x)), approximate="tanh"))
+
+
+def as_tanh(twin: nn.Module) -> nn.Module:
+    twin.__class__ = TanhMlp
+    return twin
+
+
+MLP = Example(Mlp, as_tanh, normal(4, 8), "tanh")
+
+
+def test_there_are_enough_causes_that_examples_show() -> None:
+    assert len(PATTERNS) >= 50
+    assert all(pattern.examples for pattern in PATTERNS.values())
+
+
+def test_the_model_is_left_as_it_was(compare: Any) -> None:
+    compared = compare(PATTERNS["other-layers-weights"].examples[0])
+    before = {name: tensor.clone() for name, tensor in compared.model.state_dict().items()}
+    inside = {name: set(vars(module)) for name, module in compared.model.named_modules()}
+    functions = dict(vars(nn.functional))
+    assert compared.causes()
+    after = compared.model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert inside == {name: set(vars(module)) for name, module in compared.model.named_modules()}
+    assert functions == dict(vars(nn.functional))
+
+
+def test_a_side_without_layers_is_explained_by_its_outputs(compare: Any) -> None:
+    compared = compare(MLP)
+    bare = dataclasses.replace(
+        compared.context, local=None, alignment=Alignment((), compared.alignment.outputs)
+    )
+    causes = explain(compared.model, bare)
+    assert causes[0].name == "gelu-form"
+
+
+def test_without_a_local_dump_the_run_as_it_is_tells(compare: Any) -> None:
+    compared = compare(dataclasses.replace(MLP, layer="down", locally=False))
+    causes = explain(compared.model, dataclasses.replace(compared.context, local=None))
+    assert causes[0].name == "gelu-form"
+    assert "in what down is given" in causes[0].evidence
+
+
+def test_evidence_has_numbers_and_the_side_its_name(compare: Any) -> None:
+    compared = compare(PATTERNS["norm-eps"].examples[0])
+    (cause,) = explain(compared.model, dataclasses.replace(compared.context, side="A"))
+    assert cause.text == "A adds eps 1e-06, the truth 1e-05"
+    assert "e-08 from A's instead of" in cause.evidence or "e-07 from A's" in cause.evidence
+
+
+def test_where_no_variant_fits_settings_that_differ_are_likely(compare: Any) -> None:
+    compared = compare(PATTERNS["token-pooling"].examples[0])
+    odd = dataclasses.replace(
+        compared.context,
+        settings={"epsilon": 1e-6, "use_bias": False},
+        truth_settings={"eps": 1e-5, "bias": True},
+    )
+    causes = explain(compared.model, odd, seconds=0.0)
+    assert [(cause.name, cause.certain) for cause in causes] == [
+        ("missing-bias", False),
+        ("norm-eps", False),
+    ]
+    assert causes[1].text == "B has eps 1e-06, the truth 1e-05"
+
+
+class Two(nn.Module):
+    """Two faults at once: no single variant gives what the side gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.norm(x))
+
+
+class TwoFaults(Two):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(self.norm(x)) * 1.1 + 0.01 * x**3
+
+
+def test_what_nothing_explains_is_not_explained(compare: Any) -> None:
+    def faulty(twin: nn.Module) -> nn.Module:
+        twin.__class__ = TwoFaults
+        return twin
+
+    assert compare(Example(Two, faulty, normal(4, 8), "")).causes() == ()
+
+
+def test_no_variant_is_tried_after_the_time(compare: Any, monkeypatch: Any) -> None:
+    compared = compare(MLP)
+    slow = Mlp.forward
+
+    def forward(self: Mlp, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.02)
+        return slow(self, x)
+
+    monkeypatch.setattr(Mlp, "forward", forward)
+    start = time.monotonic()
+    explain(compared.model, compared.context, seconds=0.2)
+    assert time.monotonic() - start < 2.0
+
+
+def test_a_pattern_without_a_page_or_an_example_is_none() -> None:
+    with pytest.raises(TypeError, match="What it is"):
+
+        class Silent(Pattern):
+            """A title."""
+
+            name = "silent"
+
+            def variants(self, scene: Scene) -> Any:
+                return ()
+
+    with pytest.raises(TypeError, match="no example"):
+
+        class Bare(Pattern):
+            """A title.
+
+            **What it is.** Nothing. **What to do.** Nothing.
+            """
+
+            name = "bare"
+
+            def variants(self, scene: Scene) -> Any:
+                return ()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", sorted(PATTERNS))
+def test_clean_examples_have_no_cause_whatever_the_seed(
+    name: str, dtype: str, compare: Any
+) -> None:
+    for example in PATTERNS[name].examples:
+        for seed in range(1, 5):
+            assert compare(example, clean=True, dtype=dtype, seed=seed).causes() == ()
