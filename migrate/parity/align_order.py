@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from migrate.parity.align_model import Model, Node
 from migrate.parity.align_tensors import ALIKE, SURE, Tensors
-from migrate.parity.kinds import Operation, family, operation
+from migrate.parity.kinds import Operation, does_nothing, family, operation
 
 Score = Callable[[Node, Node], float]
 
@@ -56,6 +56,8 @@ class Likeness:
         """
         if truth.tokens != mine.tokens:
             return 0.0
+        if does_nothing(truth.layer.kind) != does_nothing(mine.layer.kind):
+            return 0.0  # a dropout gives what the activation before it gave
         near = self.near(truth, mine)
         if near is None:
             return 0.0
