@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,13 @@ class Parties:
     @property
     def outputs_limit(self) -> float:
         """Of the relative L2 of an output."""
-        return self.profile.accumulated(self.depth)
+        return self.profile.accumulated(self.operations)
+
+    @property
+    def operations(self) -> int:
+        """The L of √L: the depth, or the number of modules with weights where no layers were captured."""
+        names = (name for pair in self.truth.weights for name in pair.truths)
+        return max(self.depth, len({re.split(r"[./](?=[^./]*$)", name)[0] for name in names}))
 
     def all(self) -> Iterator[Party]:
         """Everybody, the truth first."""

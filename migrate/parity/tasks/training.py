@@ -99,7 +99,7 @@ def compare_training(parties: Parties, options: TrainingOptions) -> Section:
 
 def step_limits(parties: Parties, losses: dict[str, list[float]], optimizer: str) -> list[float]:
     """The limit of each step's loss; infinite where nothing is judged."""
-    first = parties.profile.loss.value * math.sqrt(max(parties.depth, 1))
+    first = parties.profile.loss.value * math.sqrt(max(parties.operations, 1))
     count = len(losses["T"])
     later = max(first, ADAM) if optimizer.startswith("adam") else first
     if parties.emulated is None:
