@@ -13,6 +13,7 @@ from migrate.parity.results import (
     LayerResult,
     LayerVerdict,
     Section,
+    Side,
     Verdict,
 )
 
@@ -164,8 +165,14 @@ def _own(found: Finding, truth: bool) -> str:
 
 
 def _where(layer: LayerResult) -> list[str]:
-    places = [side.defined for side in (layer.a, layer.b) if side is not None and side.defined]
+    places = [_place(side) for side in (layer.a, layer.b) if side is not None and side.defined]
     return [layer.kind, *([" / ".join(dict.fromkeys(places))] if places else [])]
+
+
+def _place(side: Side) -> str:
+    """The user's line: of a framework's own layer the one that calls it."""
+    own = "-packages/" not in side.defined or not side.called
+    return side.defined if own else side.called
 
 
 def _unplaced(judged: Judgement, outputs: Outputs, parting: set[str], truth: bool) -> str:
