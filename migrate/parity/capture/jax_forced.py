@@ -10,6 +10,7 @@ import numpy as np
 from migrate.parity.alignment import Pair, TensorPair
 from migrate.parity.capture.jax_values import is_floating, rebuilt, tensors
 from migrate.parity.dump import Call, Dump, TensorRef
+from migrate.parity.judge_probes import lie_as
 from migrate.parity.sides.runner import Forced
 
 
@@ -62,10 +63,14 @@ class Feed:
             ref, like = by_path.get(pair.truth), mine.get(pair.mine)
             if ref is None or like is None:
                 continue
-            key = (id(like), ref.file, ref.key, pair.axes, pair.shape)
+            key = (id(like), ref.file, ref.key, pair.axes, pair.shape, pair.split)
             try:
                 if key not in same:
-                    same[key] = _as(like, np.asarray(pair.as_mine(self._truth.tensor(ref))))
+                    # The pair was found on the first input; this one may be longer.
+                    lying = lie_as(pair, self._truth.tensor(ref), tuple(like.shape))
+                    if lying is None:
+                        raise ValueError(f"{list(ref.shape)} cannot lie as {list(like.shape)}")
+                    same[key] = _as(like, lying)
             except ValueError as error:
                 self._misfit(layer, pair, str(error))
                 return value
