@@ -343,7 +343,9 @@ BERT = Pair(
             "positions-offset", "positions from 2 on, as in RoBERTa and OPT", "", "position-offset"
         ),
         Fault("last-token", "the pooler reads the last token", "", None),
-        Fault("mask-polarity", "1 is taken for what is masked", "layer.0.attention", "mask-polarity"),
+        Fault(
+            "mask-polarity", "1 is taken for what is masked", "layer.0.attention", "mask-polarity"
+        ),
         Fault(
             "layernorm-eps",
             "1e-5 in the place of BERT's 1e-12",

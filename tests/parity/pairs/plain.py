@@ -79,11 +79,13 @@ class MlpGelu(nn.Module):
 class NnxGeluBlock(nnx.Module):
     def __init__(self, fault: str, rngs: nnx.Rngs) -> None:
         self.fc1 = nnx.Linear(9, 14, rngs=rngs)
+        self.drop = nnx.Dropout(0.1, deterministic=True)  # torch's model calls F.dropout, or none
         self.fc2 = nnx.Linear(14, 9, rngs=rngs)
         self.fault = fault
 
     def __call__(self, x: Any) -> Any:
-        return self.fc2(nnx.gelu(self.fc1(x), approximate=self.fault == "gelu-tanh"))
+        x = nnx.gelu(self.fc1(x), approximate=self.fault == "gelu-tanh")
+        return self.fc2(self.drop(x))
 
 
 class NnxMlpGelu(nnx.Module):

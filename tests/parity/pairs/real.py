@@ -94,5 +94,5 @@ INPUTS = {
     "gemma3": ("input_ids=int64[2,33]<89",),
     "vit": ("pixel_values=float32[2,3,16,16]",),
     "whisper": ("input_features=float32[2,8,40]", "decoder_input_ids=int64[2,11]<71"),
-    "minilm": ("input_ids=int64[2,48]<30522", "attention_mask=int64[2,48]<2"),
+    "minilm": ("input_ids=int64[2,48]<30522", "attention_mask=bool[2,48]"),
 }
