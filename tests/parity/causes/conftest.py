@@ -24,6 +24,7 @@ from migrate.parity.sides.settings import TRUTH, Settings
 from migrate.parity.sides.torch_runner import TorchRunner
 
 INPUTS = 2
+FLOAT32 = Settings()
 
 
 def _same_model(truth: Dump, mine: Dump) -> Alignment:
@@ -56,7 +57,7 @@ class Compared:
     """
 
     def __init__(
-        self, example: Example, folder: Path, *, clean: bool, dtype: str, seed: int
+        self, example: Example, folder: Path, *, clean: bool, settings: Settings, seed: int
     ) -> None:
         torch.manual_seed(seed)
         truth = example.truth().double().eval()
@@ -65,7 +66,6 @@ class Compared:
         inputs = write_inputs(folder / "inputs", arrays)
         twin = copy.deepcopy(truth)
         twin = twin if clean else example.faulty(twin)
-        settings = Settings(dtype=dtype)
         runner = TorchRunner(truth, "torch", "truth")
         side = TorchRunner(twin, "torch", "twin")
         capture_into(runner, TRUTH, inputs, folder / "truth")
@@ -86,7 +86,7 @@ class Compared:
             side_layer=example.layer,
             settings=mine.layers[example.layer].settings if example.layer in mine.layers else {},
             truth_settings=t.layers[example.layer].settings,
-            dtype=dtype,
+            dtype=settings.dtype,
             breached_locally=example.locally,
         )
         self.difference = max(
@@ -126,9 +126,9 @@ def compare(tmp_path: Path) -> Compare:
     """Capture an example, or the truth of it against itself (`clean`)."""
 
     def compared(
-        example: Example, *, clean: bool = False, dtype: str = "float32", seed: int = 0
+        example: Example, *, clean: bool = False, settings: Settings = FLOAT32, seed: int = 0
     ) -> Compared:
         folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
-        return Compared(example, folder, clean=clean, dtype=dtype, seed=seed)
+        return Compared(example, folder, clean=clean, settings=settings, seed=seed)
 
     return compared

@@ -14,6 +14,7 @@ from migrate.parity.alignment import Alignment
 from migrate.parity.causes import all_patterns, explain
 from migrate.parity.causes.frame.pattern import Example, Pattern, normal
 from migrate.parity.causes.frame.scene import Scene
+from migrate.parity.sides.settings import Settings
 
 PATTERNS = {pattern.name: pattern for pattern in all_patterns()}
 
@@ -37,6 +38,19 @@ def as_tanh(twin: nn.Module) -> nn.Module:
     return twin
 
 
+class Small(nn.Module):
+    """A dense layer whose bias is a hundredth of the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(64, 64)
+        self.fc.bias.data *= 0.1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x)
+
+
+ONE_PASS = Settings(precision="default")
 MLP = Example(Mlp, as_tanh, normal(4, 8), "tanh")
 
 
@@ -134,6 +148,25 @@ def test_no_variant_is_tried_after_the_time(compare: Any, monkeypatch: Any) -> N
     assert time.monotonic() - start < 2.0
 
 
+@pytest.mark.parametrize(
+    "name", ["mean-kept", "kernel-transposed", "attention-scale", "norm-groups", "missing-term"]
+)
+def test_under_one_pass_of_bfloat16_causes_are_found_too(name: str, compare: Any) -> None:
+    """The replays round as the side does: what is left is the fault."""
+    example = PATTERNS[name].examples[0]
+    assert compare(example, clean=True, settings=ONE_PASS).causes() == ()
+    assert compare(example, settings=ONE_PASS).causes()[0].name == name
+
+
+def test_a_small_fault_is_found_under_one_pass_of_bfloat16(compare: Any) -> None:
+    def faulty(twin: nn.Module) -> nn.Module:
+        twin.fc.bias.data *= 0
+        return twin
+
+    compared = compare(Example(Small, faulty, normal(4, 64), "", layer="fc"), settings=ONE_PASS)
+    assert compared.causes()[0].name == "missing-bias"
+
+
 def test_a_pattern_without_a_page_or_an_example_is_none() -> None:
     with pytest.raises(TypeError, match="What it is"):
 
@@ -167,4 +200,5 @@ def test_clean_examples_have_no_cause_whatever_the_seed(
 ) -> None:
     for example in PATTERNS[name].examples:
         for seed in range(1, 5):
-            assert compare(example, clean=True, dtype=dtype, seed=seed).causes() == ()
+            settings = Settings(dtype=dtype)
+            assert compare(example, clean=True, settings=settings, seed=seed).causes() == ()

@@ -44,6 +44,11 @@ class Context:
     side: str = "B"
 
     @property
+    def one_pass(self) -> bool:
+        """Whether the side multiplies matrices in one pass of bfloat16, as a TPU does by default."""
+        return self.dtype == "float32" and self.accumulated.facts.precision == "default"
+
+    @property
     def noise(self) -> float:
         """Relative L2 below which a variant gives what the side gives: four times the side's noise.
 

@@ -142,7 +142,7 @@ def _trials(model: nn.Module, context: Context, dtype: torch.dtype) -> Iterator[
         scene = Scene(model, look.layer, replay, context.settings, context.truth_settings)
         full = inside(context, look, replay.truth)
         if full.seen:
-            yield Trial(scene, full)
+            yield Trial(scene, full, context.one_pass)
 
 
 def _given(truth: Dump, number: int) -> Arguments | None:

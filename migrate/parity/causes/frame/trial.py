@@ -12,8 +12,10 @@ import numpy as np
 import torch
 
 from migrate.parity.causes.frame.changes import weight
+from migrate.parity.causes.frame.functions import intercepted
 from migrate.parity.causes.frame.look import Look, Seen, relative
 from migrate.parity.causes.frame.pattern import Variant
+from migrate.parity.causes.frame.products import rounded_products, to_bfloat16
 from migrate.parity.causes.frame.replay import Spot
 from migrate.parity.causes.frame.scene import Scene
 
@@ -27,10 +29,17 @@ _FAR = math.inf
 
 @dataclass(frozen=True)
 class Trial:
-    """A layer on one input, and what the side has of it."""
+    """A layer on one input, and what the side has of it.
+
+    Attributes:
+        scene: the layer.
+        look: what is compared.
+        one_pass: whether the side multiplies matrices in one pass of bfloat16.
+    """
 
     scene: Scene
     look: Look
+    one_pass: bool = False
 
     def distances(self, variant: Variant = _PLAIN) -> tuple[float, ...]:
         """Relative L2 of each tensor that is seen; infinite where the variant does not apply."""
@@ -38,7 +47,7 @@ class Trial:
             if variant.change is nullcontext:
                 spots = self._plain
             else:
-                with variant.change():
+                with self._precision(), variant.change():
                     spots = self.scene.replay.run()
             return tuple(self._distance(spots, seen, variant) for seen in self.look.seen)
         except Exception:  # a variant that does not fit the layer's code says nothing
@@ -47,7 +56,14 @@ class Trial:
     @cached_property
     def _plain(self) -> dict[Spot, torch.Tensor]:
         """What the layer gives as it is."""
-        return self.scene.replay.run()
+        with self._precision():
+            return self.scene.replay.run()
+
+    def _precision(self) -> AbstractContextManager[None]:
+        """Matrix products as the side has them, below what the variant changes."""
+        if not self.one_pass:
+            return nullcontext()
+        return intercepted(rounded_products(to_bfloat16))
 
     def _distance(self, spots: dict[Spot, torch.Tensor], seen: Seen, variant: Variant) -> float:
         if seen.spot not in spots:
