@@ -80,7 +80,7 @@ def _of_each_side(command: Command) -> Command:
 @click.option("--optimizer", type=click.Choice(_OPTIMIZERS), default="adamw", show_default=True)
 @click.option("--learning-rate", type=float, default=1e-3, show_default=True)
 @click.option(
-    "--loss", default="mse", show_default=True, help="mse, cross_entropy or file.py:function."
+    "--loss", default="auto", show_default=True, help="mse, cross_entropy or file.py:function."
 )
 @click.option(
     "--tokens", type=click.IntRange(0), default=0, metavar="N", help="Decode N tokens greedily."

@@ -67,7 +67,7 @@ class Options:
     train: int = 0
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
-    loss: str = "mse"
+    loss: str = "auto"
     tokens: int = 0
     logits: str | None = None
     batch: bool = False

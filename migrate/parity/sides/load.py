@@ -114,8 +114,10 @@ def _takes_inputs(found: Any) -> bool:
 
 
 def _parameters(found: Any) -> dict[str, inspect.Parameter]:
+    # Of a class its own __init__: the metaclass of nnx takes anything.
+    maker = found.__init__ if isinstance(found, type) else found  # type: ignore[misc]
     try:
-        return dict(inspect.signature(found).parameters)
+        return dict(inspect.signature(maker).parameters)
     except (TypeError, ValueError):
         return {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ def gradients(
     for number in range(inputs.count):
         model.zero_grad(set_to_none=True)
         model.requires_grad_(True)
-        with torch_variant.running(where, settings), _backward_of_rnns(where):
+        with torch_variant.running(where, settings), _backward_of_rnns(where), _written_out(where):
             given = torch_call.tensors(inputs[number], where, settings)
             floating = {n: t.requires_grad_() for n, t in given.items() if t.is_floating_point()}
             outputs = dict(torch_call.call(model, model, given, runner.shown))
@@ -58,6 +59,48 @@ def gradients(
         found |= {f"inputs/{n}": t.grad for n, t in floating.items() if t.grad is not None}
         _write(found, into / f"{number:03d}.safetensors")
     model.zero_grad(set_to_none=True)
+
+
+def _written_out(where: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """On XLA batch normalisations in evaluation mode as torch_xla can take their gradients.
+
+    Its own backward of them refuses the running statistics (pytorch/xla #3361).
+    """
+    return _BatchNorms() if where.type == "xla" else contextlib.nullcontext()
+
+
+class _BatchNorms(TorchFunctionMode):
+    """Writes out those that use running statistics: (x - mean) / sqrt(var + eps) · weight + bias."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is not nn.functional.batch_norm:
+            return func(*args, **kwargs)
+        bound = inspect.signature(_batch_norm).bind(*args, **kwargs)
+        bound.apply_defaults()
+        if bound.arguments["training"]:
+            return func(*args, **kwargs)
+        return _batch_norm(*bound.args, **bound.kwargs)
+
+
+def _batch_norm(
+    input: Any,  # noqa: A002 (torch's names)
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    def lying(values: Any) -> Any:
+        return values.reshape(1, -1, *[1] * (input.ndim - 2))
+
+    normalised = (input - lying(running_mean)) * torch.rsqrt(lying(running_var) + eps)
+    scaled = normalised if weight is None else normalised * lying(weight)
+    return scaled if bias is None else scaled + lying(bias)
 
 
 def _backward(
