@@ -13,6 +13,7 @@ import libcst as cst
 from migrate.errors import MigrateError
 from migrate.hazards.after_rewrite import after_rewrite, origins, run_elsewhere
 from migrate.hazards.facts import Facts
+from migrate.hazards.pending_values import COLLECTIVE
 from migrate.rewrite.apply import apply
 from migrate.rewrite.calls.facts import ModuleCalls
 from migrate.rewrite.context import Context
@@ -182,7 +183,8 @@ class _Later:
 
 
 def _later(source: Source, data: bytes, rules: Sequence[Rule], options: Options) -> _Later:
-    if not rules or not (options.defer_reads or source.is_notebook):
+    wanted = options.defer_reads or source.is_notebook or COLLECTIVE.search(data)
+    if not rules or not wanted:
         return _Later(data)
     between = parse(data, source.path)
     found, data = _pass(between, rules, None, options)

@@ -29,9 +29,9 @@ class GuardedCollective(NamedHazard):
 
     **Why.** The replicas that do not come to it are waited for: all hang.
 
-    **What to do.** Call it in every replica, and put only what uses the result under the condition. The two
-    halves of an asymmetric pair of barriers, each under its condition, become `xm.rendezvous(tag)` with one
-    tag, and are no hazard.
+    **What to do.** Call it in every replica, then `torch_xla.sync()` (XLA308), and put only what uses the
+    result under the condition. The two halves of an asymmetric pair of barriers, each under its condition,
+    become `xm.rendezvous(tag)` with one tag, and are no hazard.
 
     Source: pytorch/xla#3625, #8660.
     """
@@ -110,11 +110,13 @@ class GuardedCollective(NamedHazard):
     mended = example(
         """
         import torch.distributed as dist
+        import torch_xla
         import torch_xla.core.xla_model as xm
 
 
         def finish(loss, rank):
             dist.all_reduce(loss)
+            torch_xla.sync()
             if rank == 0:
                 print(loss)
 
