@@ -6,39 +6,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from migrate.parity.alignment import Alignment, TensorPair
 from migrate.parity.dump import Dump
 from migrate.parity.inputs import InputSet
 from migrate.parity.profiles import Profile
-from migrate.parity.sides.runner import Forced, Generated, Training
 from migrate.parity.sides.settings import Settings
+from migrate.parity.sides.side import Side
 from migrate.parity.weight_pairs import WeightPair
-
-
-class Side(Protocol):
-    """What the tasks ask of `migrate.parity.sides.side.Side`."""
-
-    def capture_into(
-        self,
-        settings: Settings,
-        inputs: InputSet,
-        folder: Path,
-        *,
-        layers: bool = True,
-        forced: Forced | None = None,
-    ) -> float:
-        """See `Runner`."""
-
-    def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:
-        """See `Runner`."""
-
-    def train(self, settings: Settings, inputs: InputSet, training: Training) -> list[float]:
-        """See `Runner`."""
-
-    def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:
-        """See `Runner`."""
 
 
 @dataclass(frozen=True)
