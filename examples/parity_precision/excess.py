@@ -18,9 +18,11 @@ HERE = Path(__file__).resolve().parent
 
 def run() -> None:
     """One process: decode, and write tokens and margins."""
+    import torch
     import torch_xla
     from language_model import Logits, decode, prompts
 
+    torch.set_num_threads(1)
     model = Logits().bfloat16().to(torch_xla.device())
     found = decode(model, prompts(), "xla")
     print(json.dumps([found.tokens.tolist(), found.margins.tolist()]))
@@ -43,7 +45,8 @@ def roundings() -> None:
 
 
 def child(task: str, flags: str = "") -> str:
-    environment = {**os.environ, "PJRT_DEVICE": "CPU", "XLA_FLAGS": flags}
+    # XLA_HLO_DEBUG puts the lines of the source to the operations; it is read when Python starts.
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "XLA_FLAGS": flags, "XLA_HLO_DEBUG": "1"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", __file__, task],
         env=environment,

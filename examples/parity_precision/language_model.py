@@ -55,7 +55,8 @@ def decode(model: Any, ids: torch.Tensor, device: str = "cpu") -> Decoded:
     ids, margins = ids.clone(), []
     with torch.no_grad():
         for place in range(PROMPT, LENGTH):
-            logits = model(ids.to(device))[:, place - 1].float().cpu()
+            # All of them come back: on XLA each place that is cut out there would be a graph of its own.
+            logits = model(ids.to(device)).cpu()[:, place - 1].float()
             best = logits.topk(2)
             ids[:, place] = best.indices[:, 0]
             margins.append(best.values[:, 0] - best.values[:, 1])

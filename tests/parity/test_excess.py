@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -146,7 +147,11 @@ def test_a_torch_module_goes_through_torch_xla_to_the_tpu_compiler(tmp_path: Pat
     script = tmp_path / "gate.py"
     script.write_text(TORCH)
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=False
+        [sys.executable, str(script)],
+        env=os.environ | {"PJRT_DEVICE": "CPU", "XLA_HLO_DEBUG": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout.endswith("known\n"), done.stdout + done.stderr
     assert f"aten__silu: multiply [4,32], {script}:13" in done.stdout
