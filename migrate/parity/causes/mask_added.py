@@ -62,6 +62,8 @@ def _handlers(attended: float) -> Mapping[str, Handler]:
 
     def filled(call: FunctionCall) -> Any:
         mask = call.get(1, "mask")
+        if not call.args[0].any():  # a mask is made, no scores are masked
+            return call.run()
         return call.args[0] + torch.where(mask, 1 - attended, attended).to(call.args[0].dtype)
 
     def where(call: FunctionCall) -> Any:

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import nn
 
 from migrate.parity.causes.frame.functions import FunctionCall, Handler
-from migrate.parity.causes.frame.pattern import Example, Pattern, Variant
+from migrate.parity.causes.frame.pattern import Example, Pattern, Variant, loaded
 from migrate.parity.causes.frame.scene import Scene
 
 
@@ -34,6 +34,20 @@ class _Mean(nn.Module):
 class _PlainMean(nn.Module):
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return x.mean(1)
+
+
+class _Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x, x, key_padding_mask=mask == 0)[0]
+
+
+class _Unmasked(_Attention):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x, x)[0]
 
 
 def _inputs() -> tuple[torch.Tensor, ...]:
@@ -60,6 +74,13 @@ class MaskIgnored(Pattern):
     rank = 0
     examples = (
         Example(_Truth, lambda twin: _Faulty(), _inputs, "does not apply the mask"),
+        Example(
+            _Attention,
+            lambda twin: loaded(_Unmasked(), twin),
+            _padded,
+            "does not apply the mask (key_padding_mask)",
+            layer="attention",
+        ),
         Example(_Mean, lambda twin: _PlainMean(), _padded, "does not apply the mask"),
     )
 
