@@ -217,7 +217,7 @@ LLAMA = Pair(
             "swiglu-halves",
             "the halves of gate and up are swapped",
             "layers.1.mlp",
-            None,
+            "swapped-halves",
         ),
         Fault("geglu", "gelu in the place of silu", "layers.1.mlp", "activation"),
         Fault("rmsnorm-eps", "1e-6 in the place of 1e-5", "layers.1.input_norm", "norm-eps"),

@@ -159,10 +159,10 @@ CAUSAL = Pair(
         ),
         Fault("mask-off-by-one", "the mask lets each token see the next", "", "causal-mask"),
         Fault("missing-residual", "around the attention", "layer.1", "missing-term"),
-        Fault("post-norm", "the norms after the sums", "layer.1", None),
+        Fault("post-norm", "the norms after the sums", "layer.1", "norm-place"),
         Fault("gelu-tanh", "jax's gelu in its default form", "layer.1", "gelu-form"),
         Fault("layernorm-eps", "Flax's default of 1e-6", "layer.1.norm1", "norm-eps"),
-        Fault("layers-swapped", "the blocks in the wrong order", "", "other-layers-weights"),
+        Fault("layers-swapped", "the blocks in the wrong order", "", "other-tensor"),
     ),
 )
 
@@ -342,7 +342,7 @@ BERT = Pair(
         Fault(
             "positions-offset", "positions from 2 on, as in RoBERTa and OPT", "", "position-offset"
         ),
-        Fault("last-token", "the pooler reads the last token", "", None),
+        Fault("last-token", "the pooler reads the last token", "", "token-pooling"),
         Fault(
             "mask-polarity", "1 is taken for what is masked", "layer.0.attention", "mask-polarity"
         ),

@@ -56,10 +56,10 @@ LSTM = Pair(
             "lstm-gates",
             "the gates are stored in another framework's order (i, g, f, o)",
             "lstm",
-            None,
+            "gate-order",
             spoil=gates_of_keras,
         ),
-        Fault("reversed-time", "the sequence goes in backwards", "", None),
+        Fault("reversed-time", "the sequence goes in backwards", "", "reversed-time"),
     ),
 )
 
@@ -127,9 +127,9 @@ GRU = Pair(
             "gru-reset",
             "the reset gate before the hidden product, torch and cuDNN have it after",
             "gru",
-            None,
+            "gru-reset",
         ),
-        Fault("first-state", "the first state is read, not the last", "", None),
+        Fault("first-state", "the first state is read, not the last", "", "token-pooling"),
     ),
 )
 
@@ -178,7 +178,7 @@ BAG = Pair(
     LinenBagClassifier,
     padded_ids,
     faults=(
-        Fault("mean-counts-padding", "the mean is over the padding too", "", None),
+        Fault("mean-counts-padding", "the mean is over the padding too", "", "mask-ignored"),
         Fault("selu-for-elu", "selu in the place of elu", "", "activation"),
     ),
 )
@@ -289,7 +289,7 @@ POST_NORM = Pair(
     LinenPostNorm,
     lambda g: {"input_ids": ids(g, 15, 2, 6)},
     faults=(
-        Fault("norm-first", "pre-norm taken for granted", "encoder.layers.0", None),
+        Fault("norm-first", "pre-norm taken for granted", "encoder.layers.0", "norm-place"),
         Fault("gelu-for-relu", "gelu in the place of relu", "encoder.layers.0", "activation"),
     ),
 )

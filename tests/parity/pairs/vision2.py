@@ -70,7 +70,7 @@ UNET = Pair(
         Fault(
             "align-corners", "resized with the corners aligned, as old torch did", "", "resize-form"
         ),
-        Fault("concat-order", "the skip is put first", "", None),
+        Fault("concat-order", "the skip is put first", "", "concat-order"),
         Fault(
             "padding-same", "SAME with a stride of 2, as Flax examples have", "down", "padding-same"
         ),
@@ -146,7 +146,12 @@ CONVNEXT = Pair(
     channels_last=("x",),
     faults=(
         Fault("gelu-tanh", "jax's gelu in its default form, in one block", "blocks.1", "gelu-form"),
-        Fault("layer-scale-missing", "the learned scale of the branch is not used", "blocks.1"),
+        Fault(
+            "layer-scale-missing",
+            "the learned scale of the branch is not used",
+            "blocks.1",
+            "missing-scale",
+        ),
     ),
 )
 
@@ -232,9 +237,9 @@ VIT = Pair(
             "mean-pooling",
             "the head reads the mean of the patches, not the class token",
             "",
-            None,
+            "token-pooling",
         ),
-        Fault("patch-order", "patches are counted column by column", ""),
+        Fault("patch-order", "patches are counted column by column", "", "flatten-order"),
     ),
 )
 
@@ -305,7 +310,12 @@ MIXER = Pair(
     LinenMixer,
     lambda g: {"x": normal(g, 2, 6, 5)},
     faults=(
-        Fault("parallel-branches", "both branches read the block's input, as in GPT-J", "blocks.1"),
+        Fault(
+            "parallel-branches",
+            "both branches read the block's input, as in GPT-J",
+            "blocks.1",
+            "missing-term",
+        ),
     ),
 )
 
@@ -344,8 +354,8 @@ GATED = Pair(
     lambda g: {"x": normal(g, 2, 5, 11)},
     channels_last=("x",),
     faults=(
-        Fault("glu-halves", "the gate is taken from the first half", "", None),
-        Fault("dilation-missing", "the dilation was forgotten", "conv"),
+        Fault("glu-halves", "the gate is taken from the first half", "", "swapped-halves"),
+        Fault("dilation-missing", "the dilation was forgotten", "conv", "dilation"),
     ),
 )
 
