@@ -16,10 +16,10 @@ import libcst as cst
 
 from migrate.hazards.facts import Facts
 from migrate.rewrite.collective_calls import OBJECTS, TENSORS, called, makes_gloo_group
-from migrate.rewrite.dataflow import base_name
+from migrate.rewrite.dataflow import VIEWS, base_name
 from migrate.rewrite.device_values import HOST_ATTRIBUTES
 from migrate.rewrite.reads import CONVERSIONS, METHODS, ON_THE_HOST, is_log
-from migrate.rewrite.tree import bind, code, keyword, string_value
+from migrate.rewrite.tree import bind, code, is_dotted_name, keyword, string_value
 from migrate.rewrite.walk import children as children
 
 XM = "torch_xla.core.xla_model."
@@ -58,6 +58,9 @@ SAVES = frozenset({"torch.save", "numpy.save", "numpy.savez"})
 DESCRIBES = frozenset(
     {"dim", "element_size", "get_device", "is_contiguous", "numel", "size", "stride"}
 )
+# Methods that give the same memory, or what the object holds.
+HOLDS = re.compile(rf"{VIEWS.pattern}|buffers|items|named_parameters|parameters|values")
+HANDING_ON = frozenset({"enumerate", "iter", "list", "reversed", "sorted", "tuple", "zip"})
 DESCRIBING = frozenset({"getattr", "hasattr", "id", "isinstance", "len", "range", "type"})
 KEEPING = frozenset({"append", "extend", "insert", "add", "update", "appendleft", "setdefault"})
 
@@ -108,14 +111,23 @@ def _all_places(call: cst.Call) -> list[str]:
 
 
 def places(node: cst.BaseExpression) -> Iterator[str]:
-    """Yield the dotted names of the tensors that `node` is, or holds: `x` of `x.data[0]`."""
+    """Yield the dotted names of the tensors that `node` is, or holds: `x` of `x.data[0].view(-1)`."""
     if isinstance(node, cst.List | cst.Tuple):
         for element in node.elements:
             yield from places(element.value)
     elif isinstance(node, cst.ListComp | cst.GeneratorExp):
         yield from places(node.for_in.iter)
-    elif name := base_name(node):
-        yield name.removesuffix(".data")
+    elif isinstance(node, cst.Subscript):
+        yield from places(node.value)
+    elif isinstance(node, cst.Call):
+        # What a method of an object gives is another thing: `stats.loss()`.
+        if isinstance(node.func, cst.Attribute) and HOLDS.fullmatch(node.func.attr.value):
+            yield from places(node.func.value)
+        elif isinstance(node.func, cst.Name) and node.func.value in HANDING_ON:
+            for arg in node.args:
+                yield from places(arg.value)
+    elif is_dotted_name(node):
+        yield (base_name(node) or "").removesuffix(".data")
 
 
 def is_read(call: cst.Call, given: bool, facts: Facts) -> bool:

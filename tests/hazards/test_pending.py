@@ -118,6 +118,7 @@ def test_a_value_that_is_there(made: str) -> None:
         "if rank == 0: print(best)",
         "if epoch == 0: print(x)",
         "if rank == 0: print(dict(x=3))",
+        "dist.all_reduce(losses.latest())\nif rank == 0: print(losses)",
     ],
 )
 def test_no_read_of_some_replicas(read: str) -> None:
