@@ -32,7 +32,7 @@ FileLocations
 
 StackFrames
 1 {file_location_id=1 parent_frame_id=1}
-2 {file_location_id=2 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=2}
 
 
 %fused (p: bf16[4,8]) -> bf16[4,8] {
@@ -132,7 +132,7 @@ class Gate(nn.Module):
         self.linear = nn.Linear(16, 32)
 
     def forward(self, x):
-        return nn.functional.silu(self.linear(x))  # line 13
+        return nn.functional.silu(self.linear(x))
 
 excess = find_excess(program_of_torch(Gate().bfloat16(), [torch.randn(4, 16).bfloat16()]))
 for one in excess.roundings:
@@ -154,5 +154,5 @@ def test_a_torch_module_goes_through_torch_xla_to_the_tpu_compiler(tmp_path: Pat
         check=False,
     )
     assert done.stdout.endswith("known\n"), done.stdout + done.stderr
-    assert f"aten__silu: multiply [4,32], {script}:13" in done.stdout
-    assert "aten__addmm: add [4,32]" in done.stdout
+    assert f"aten__silu: logistic [4,32], {script}:14" in done.stdout
+    assert f"aten__addmm: add [4,32], {script}:14" in done.stdout

@@ -29,8 +29,8 @@ _INSTRUCTION = re.compile(
 )
 _OP_NAME, _FRAME = re.compile(r'op_name="([^"]*)"'), re.compile(r"stack_frame_id=(\d+)")
 _LINE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
-# Frames of a framework say little: the user's line is the innermost outside of them.
-_FRAMEWORK = re.compile(r"/(site|dist)-packages/")
+# Frames of a framework say little: the model's line is the innermost outside of them.
+_FRAMEWORK = re.compile(r"/(site|dist)-packages/(torch|torch_xla|jax|jaxlib|flax)/")
 
 
 @dataclass(frozen=True)
@@ -162,20 +162,20 @@ class _Sources:
 
     def of(self, line: str) -> str:
         """`file.py:line` of an instruction: the user's, where the frames reach that far."""
-        if match := _LINE.search(line):
-            return f"{match[1]}:{match[2]}"
         frame = _FRAME.search(line)
         places = self._walk(frame[1]) if frame else []
+        if match := _LINE.search(line):  # the innermost one, once more
+            places.append(f"{match[1]}:{match[2]}")
         users = [place for place in places if not _FRAMEWORK.search(place)]
         return next(iter(users or places), "")
 
     def _walk(self, number: str) -> list[str]:
-        """The frames from the innermost outwards; the outermost is its own parent."""
+        """The frames from the innermost outwards."""
         places: list[str] = []
-        visited: set[str] = set()
-        while number in self._frames and number not in visited:
-            visited.add(number)
-            place, number = self._frames[number]
+        while number in self._frames:
+            place, parent = self._frames[number]
+            # XLA writes the parent's number plus one: 1 is none.
+            number = str(int(parent or 1) - 1)
             if place in self._places:
                 file, line = self._places[place]
                 places.append(f"{file}:{line}")
