@@ -45,6 +45,9 @@ class Pending:
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.calls: dict[int, cst.Call] = {}
+        self.inner: dict[
+            int, set[int]
+        ] = {}  # the collectives of a call of a function of the script
         self.elsewhere: set[int] = set()  # calls of functions of other files
         self.lazy: set[int] = set()  # statement lines that go on with pending values, unread
         self._ran: dict[int, Ran] = {}

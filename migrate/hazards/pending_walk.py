@@ -297,8 +297,11 @@ class Walk:
         self._add(v.kept_in(node, self._facts), given)
         return receiver | given
 
-    def _origin(self, call: cst.Call) -> Origins:
+    def _origin(self, call: cst.Call, inner: Origins = NONE) -> Origins:
         self._pending.calls[id(call)] = call
+        if inner:
+            known = self._pending.inner.setdefault(id(call), set())
+            known.update(one for one in inner if isinstance(one, int))
         self._touched = True
         return frozenset({id(call)})
 
@@ -313,7 +316,7 @@ class Walk:
         ran = self._pending.ran(function)
         if ran.ends and self._facts.guards.around(call) is None:
             self._state.clear()
-        result = self._origin(call) if any_call(ran.returned) else NONE
+        result = self._origin(call, ran.returned) if any_call(ran.returned) else NONE
         names = parameters(function)
         for index, arg in enumerate(call.args):
             name = arg.keyword.value if arg.keyword is not None else ""
@@ -326,7 +329,7 @@ class Walk:
                 result |= args[index]
             if ran.writes(name):
                 for place in v.places(arg.value):
-                    self._state[place] = self._origin(call)
+                    self._state[place] = self._origin(call, ran.state[name])
         return result
 
 

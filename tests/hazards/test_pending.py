@@ -180,3 +180,25 @@ def test_a_function_of_another_file_is_a_warning(tmp_path: Path) -> None:
     found = check_source(parse(script.read_bytes(), script), Config(select=("XLA308",)))
     assert [(one.line, one.severity) for one in found] == [(7, Severity.WARNING)]
     assert "XLA308" in {note.rule for note in rewrite(script).findings}
+
+
+def test_what_is_run_in_the_function_that_makes_it_is_there_for_its_caller() -> None:
+    text = """\
+import torch.distributed as dist
+import torch_xla
+
+
+def evaluate(x, rank):
+    dist.all_reduce(x)
+    if rank == 0:
+        print(x.item())
+    return x
+
+
+def run(x, rank, best):
+    x = evaluate(x, rank)
+    if rank == 0 and x > best:
+        print("best")
+"""
+    done = rewrite_source(parse(text.encode(), Path("a.py"))).data.decode()
+    assert done == text.replace("e(x)\n", "e(x)\n    torch_xla.sync()\n")

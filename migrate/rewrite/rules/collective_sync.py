@@ -179,6 +179,13 @@ class CollectiveSync(Rule):
             yield from self.report(
                 one.read, f"{message}: torch_xla.sync() in all of them before it"
             )
+        # What is run in the function that makes it is no longer pending for its callers.
+        inside = {id(c) for one, _ in needs for c in one.collectives if id(c) not in pending.inner}
+        needs = [
+            (one, places)
+            for one, places in needs
+            if not all(pending.inner.get(id(c), {0}) <= inside for c in one.collectives)
+        ]
         for place, one in _chosen(needs, context):
             yield self._edit(place, one, context)
 
