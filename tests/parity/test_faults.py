@@ -15,7 +15,6 @@ PAGE = Path(__file__).parents[2] / "docs/parity/faults.md"
 QUICK = (
     "mlp_gelu/gelu-tanh",
     "layernorm_mlp/transposed-kernel",
-    "resnet_mini/padding-same",
     "jax_softmax_pool/softmax-axis",
     "attention/mask-polarity",
     "torch_same/layernorm-eps",

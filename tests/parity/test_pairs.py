@@ -11,7 +11,7 @@ from tests.parity.pairs.catalogue import PAIRS
 from tests.parity.pairs.engine import run
 
 # One of each kind of port; the others are long.
-QUICK = ("mlp", "conv_bn", "jax_mlp", "gru", "scanned", "torch_same")
+QUICK = ("mlp", "mlp_gelu", "conv_bn", "jax_mlp", "torch_same")
 NAMES = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.long, id=name) for name in PAIRS
 ]

@@ -12,6 +12,7 @@ from tests.parity.pairs.catalogue import FAULTS, PAIRS
 from tests.parity.pairs.pair import Fault, Pair, made_inputs, randomised
 from tests.parity.pairs.weights import port_outputs, port_weights, torch_outputs
 
+pytestmark = pytest.mark.long
 # Float32 keeps the first; the smallest mistake is an epsilon of 1e-5 after a norm.
 WITHIN, BEYOND = 5e-6, 6e-6
 
@@ -43,7 +44,6 @@ def test_a_clean_pair_agrees(name: str, tmp_path: Path) -> None:
     assert distance(PAIRS[name], tmp_path) <= WITHIN
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_changes_the_outputs(name: str, tmp_path: Path) -> None:
     pair, fault = FAULTS[name]
