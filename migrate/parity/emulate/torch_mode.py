@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from migrate.parity.emulate.seen import Emulation
+from migrate.parity.emulate.torch_einsum import einsum_by_bmm
 from migrate.parity.emulate.torch_opaque import has_products_inside
 from migrate.parity.emulate.torch_products import PRODUCTS
 from migrate.parity.sides.settings import Precision
@@ -40,7 +41,7 @@ def emulated(precision: Precision) -> Iterator[Emulation]:
         ValueError: no such precision.
     """
     seen = Emulation(precision)
-    with _no_fused_kernels(), _Einsum(), _Products(seen):
+    with _no_fused_kernels(), _Einsum(seen), _Products(seen):
         yield seen
 
 
@@ -77,13 +78,19 @@ def _onednn(enabled: bool) -> Iterator[None]:
 class _Einsum(TorchFunctionMode):
     """torch_xla lowers `einsum` whole, past every mode of dispatch: here it becomes matmuls first."""
 
+    def __init__(self, seen: Emulation) -> None:
+        super().__init__()
+        self._seen = seen
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.einsum and isinstance(args[0], str):
-            tensors = args[1:]
-            if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
-                tensors = tuple(tensors[0])
-            if any(tensor.device.type == "xla" for tensor in tensors):
-                return torch.ops.aten.einsum.default.decompose(args[0], list(tensors))
+        if func is torch.einsum:
+            tensors = [x for x in tree_leaves(args) if isinstance(x, torch.Tensor)]
+            if any(tensor.device.type == "xla" and _counts(tensor) for tensor in tensors):
+                if len(tensors) == 2 and isinstance(args[0], str):
+                    result = einsum_by_bmm(args[0], *tensors)
+                    if result is not None:
+                        return result
+                self._seen.unhandled.add("aten::einsum (torch_xla)")
         return func(*args, **(kwargs or {}))
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from migrate.parity.emulate.torch_einsum import einsum_by_bmm
 from migrate.parity.emulate.torch_mode import emulated
 from migrate.parity.emulate.torch_opaque import has_products_inside
 from migrate.parity.emulate.torch_products import PRODUCTS
@@ -202,6 +203,29 @@ def test_modules_with_fused_kernels(
     assert 1e-5 < relative(found, wanted) < 0.05
     if not inference:
         found.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("equation", "a", "b"),
+    [
+        ("bhij,kj->bhik", (2, 3, 4, 5), (6, 5)),
+        ("bhid,bhjd->bhij", (2, 3, 4, 5), (2, 3, 6, 5)),
+        ("bij, bjk -> kb", (2, 4, 5), (2, 5, 3)),
+        ("bi,bj->bij", (2, 4), (2, 5)),
+        ("ij,kj->", (2, 4), (3, 4)),
+    ],
+)
+def test_einsum_of_two_tensors_is_a_product(
+    equation: str, a: tuple[int, ...], b: tuple[int, ...]
+) -> None:
+    x, y = drawn(*a), drawn(*b)
+    found = einsum_by_bmm(equation, x, y)
+    torch.testing.assert_close(found, torch.einsum(equation, x, y), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("equation", ["ii,ij->j", "...i,ij->...j", "ij,jk"])
+def test_other_einsums_are_not_taken(equation: str) -> None:
+    assert einsum_by_bmm(equation, drawn(3, 3), drawn(3, 3)) is None
 
 
 def test_attention_and_its_gradient() -> None:
