@@ -22,8 +22,6 @@ def test_torch_xla_matches(name: str) -> None:
     target = minilm_folder() if name == "minilm" else f"{REAL}:{name}"
     inputs = [word for one in INPUTS[name] for word in ("--inputs", one)]
     command = [
-        "-m",
-        "migrate",
         "parity",
         target,
         f"xla:{target}",
