@@ -36,6 +36,7 @@ def run(script: Path, args: Sequence[str], start: Start, ranks: int, env: dict[s
     """
     own = start.style in ("environment", "option")
     port, store_port = str(_free_port()), str(_free_port())
+    env = {**env, activate.PORT: str(_free_port())}
     processes = []
     received: list[int] = []
 

@@ -27,6 +27,8 @@ PLUGINS = "SHIMS_PLUGINS"
 STORE_PORT = "SHIMS_STORE_PORT"
 # Set where `python -m shims` starts the ranks, and in simulated replicas: all are on this machine.
 ONE_MACHINE = "SHIMS_ONE_MACHINE"
+# The port at which the ranks of `python -m shims` meet, whatever port the script names.
+PORT = "SHIMS_PORT"
 
 # Backend -> (the imports that it waits for, the function that installs it). The first of them that is
 # complete does; torch_xla imports torch, which is complete while torch_xla is not.

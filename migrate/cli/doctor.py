@@ -11,7 +11,7 @@ from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 
 
 @click.command(
-    epilog="Examples: migrate doctor; migrate doctor --devices",
+    epilog="Example: migrate doctor --devices",
     short_help="Check versions, devices, environment.",
 )
 @click.option(

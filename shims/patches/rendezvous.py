@@ -1,10 +1,13 @@
-"""Where ranks meet: those of `python -m shims` are on this machine, whatever host the script names."""
+"""Where ranks meet: those of `python -m shims` are on this machine, whatever host the script names.
+
+They meet at a port of their run: many scripts name the same one, and two of them may run at a time.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,6 +16,9 @@ from shims.patches import calls
 from shims.patches.cuda import refusal
 
 LOOPBACK = "127.0.0.1"
+
+# The first port that the script names, for which its run has another. All ranks name the same first.
+_named: list[str] = []
 
 
 @contextlib.contextmanager
@@ -32,14 +38,26 @@ def here(kwargs: dict[str, Any], devices: int) -> Iterator[dict[str, Any]]:
         yield kwargs
         return
     if url is None or url.startswith("env://"):
-        with _variable("MASTER_ADDR"):
+        with _variable("MASTER_ADDR", lambda host: LOOPBACK), _variable("MASTER_PORT", _port):
             yield kwargs
         return
     parts = urlsplit(url)
-    if parts.scheme == "tcp" and parts.port is not None and parts.hostname != LOOPBACK:
-        _log(parts.hostname)
-        url = parts._replace(netloc=f"{LOOPBACK}:{parts.port}").geturl()
+    if parts.scheme == "tcp" and parts.port is not None:
+        place = f"{LOOPBACK}:{_port(str(parts.port))}"
+        if place != parts.netloc:
+            _log(parts.netloc, place)
+            url = parts._replace(netloc=place).geturl()
     yield {**kwargs, "init_method": url}
+
+
+def _port(named: str) -> str:
+    """The port of this run in the place of the one that the script names."""
+    own = os.environ.get(activate.PORT)
+    if own is None:
+        return named
+    if not _named:
+        _named.append(named)
+    return own if named == _named[0] else named
 
 
 def require_same(asked: int | None, running: int) -> None:
@@ -67,19 +85,19 @@ def _all_here(kwargs: Mapping[str, Any], url: str | None, devices: int) -> bool:
 
 
 @contextlib.contextmanager
-def _variable(name: str) -> Iterator[None]:
-    host = os.environ.get(name)
-    if host is None or host == LOOPBACK:
+def _variable(name: str, answer: Callable[[str], str]) -> Iterator[None]:
+    given = os.environ.get(name)
+    if given is None or answer(given) == given:
         yield
         return
-    _log(host)
-    os.environ[name] = LOOPBACK
+    _log(given, answer(given))
+    os.environ[name] = answer(given)
     try:
         yield
     finally:
-        os.environ[name] = host
+        os.environ[name] = given
 
 
-def _log(host: str | None) -> None:
+def _log(given: str, place: str) -> None:
     if calls.enabled():
-        calls.saw(f"rendezvous at {host}", f"at {LOOPBACK}: all ranks are on this machine")
+        calls.saw(f"rendezvous at {given}", f"at {place}: all ranks are on this machine")

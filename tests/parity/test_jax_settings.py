@@ -116,9 +116,7 @@ def test_nothing_is_fed_where_shapes_differ(tmp_path: Path) -> None:
     other = given(tmp_path / "other", 1, x=(4, 64))
     forced = Forced(truth.folder, same_model(truth))
     made = dump(runner, other, tmp_path / "dump", forced=forced)
-    assert (
-        "first: the truth's 0 does not fit (shape [8, 64] instead of [4, 64])" in made.facts.notes
-    )
+    assert "first: the truth's 0 does not fit ([8, 64] cannot lie as [4, 64])" in made.facts.notes
 
 
 def test_what_float32_does_not_hold_is_fed_as_its_largest(tmp_path: Path) -> None:

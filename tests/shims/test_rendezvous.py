@@ -57,6 +57,20 @@ def test_the_host_of_a_url(
         assert reachable == {**given, "init_method": answered}
 
 
+def test_two_runs_of_one_script_meet_at_ports_of_their_own(launched: pytest.MonkeyPatch) -> None:
+    launched.setattr(rendezvous, "_named", [])
+    launched.setenv(activate.PORT, "40001")
+    launched.setenv("MASTER_PORT", "12355")
+    with rendezvous.here({"world_size": 2}, 2):
+        assert os.environ["MASTER_PORT"] == "40001"
+    assert os.environ["MASTER_PORT"] == "12355"
+    # A second group that the script makes at another port keeps it; the first has the run's again.
+    for named, answered in (("23", "23"), ("12355", "40001")):
+        url = f"tcp://{FAR}:{named}"
+        with rendezvous.here({"init_method": url, "world_size": 2}, 2) as given:
+            assert given["init_method"] == f"tcp://127.0.0.1:{answered}"
+
+
 def test_another_launcher_knows_its_hosts(launched: pytest.MonkeyPatch) -> None:
     launched.delenv(activate.ONE_MACHINE)
     with rendezvous.here({"world_size": 2}, 2):
