@@ -17,7 +17,6 @@ from migrate.parity.profiles import find_profile
 from migrate.parity.sides.runner import Forced
 from migrate.parity.sides.settings import TRUTH, Precision, Settings
 from migrate.parity.sides.side import Side
-from migrate.parity.weights import WeightMap
 
 # From the coarsest to the finest: the emulation is of the coarser of the two sides.
 _PRECISIONS: tuple[Precision, ...] = ("default", "high", "highest")
@@ -91,8 +90,8 @@ def capture_all(
         dumps["e"] = run("e", source, settings["e"])
     explicit = None if options.align is None else load_alignment_file(options.align)
     sides = {"a": a, "b": b, "e": source}
-    weights = {"a": ready.weights_a, "b": ready.weights_b, "e": WeightMap({})}
-    weights["e"] = weights[same]
+    own = ready.weights_a if ready.truth_of_a else ready.weights_b
+    weights = {"a": ready.weights_a, "b": ready.weights_b, "e": own}
     found: dict[str, Captured] = {}
     for name, side in sides.items():
         if name == "e" and dumps["e"] is dumps[same]:

@@ -17,7 +17,7 @@ from migrate.parity.judge import Breach, Judged, Judgement, judgement
 from migrate.parity.options import Options
 from migrate.parity.outputs import compare_outputs
 from migrate.parity.prepare import TORCH, Prepared, prepare
-from migrate.parity.profiles import Profile, choose_profile, find_profile, limits_as_text
+from migrate.parity.profiles import Profile, limits_as_text, profile_for
 from migrate.parity.recorded import compare_recorded
 from migrate.parity.results import Cause, Parity
 from migrate.parity.sections import compare_sections
@@ -64,7 +64,8 @@ def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Prog
     clock.lap("inputs and weights")
     captures = capture_all(a, b, ready, options, work, progress)
     clock.lap("running")
-    profile = _profile(captures, options)
+    facts = captures.a.dump.facts, captures.b.dump.facts
+    profile = profile_for(*facts, options.profile, strict=options.strict)
     progress("comparing the layers")
     sides = _judged(captures.a), _judged(captures.b), _judged(captures.e)
     padding = attended(ready.inputs)
@@ -95,13 +96,6 @@ def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Prog
         histograms=(*judged.histograms, *outputs.histograms),
         notes=_notes(captures, judged, ready),
     )
-
-
-def _profile(captures: Captures, options: Options) -> Profile:
-    if options.profile is not None:
-        return find_profile(options.profile, strict=options.strict)
-    facts = captures.a.dump.facts, captures.b.dump.facts
-    return choose_profile(*facts, strict=options.strict)
 
 
 def _judged(captured: Captured) -> Judged:

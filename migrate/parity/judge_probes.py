@@ -155,10 +155,6 @@ class Probes:
             bool(pair.arguments) or not any(call.arguments for call in self._calls.by_layer[layer])
         )
 
-    def consumers(self, layer: str) -> bool:
-        """Whether something is known of a layer from what the layers inside or after it were given."""
-        return bool(self._given.get(layer))
-
     def _give(self, pair: Pair, truth: Call, mine: Call) -> None:
         """Lay what a call was given to the account of the layer that computed it."""
         refs, given = _by_path(truth.arguments), _by_path(mine.arguments)

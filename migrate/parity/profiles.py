@@ -268,6 +268,17 @@ def find_profile(name: str, *, strict: bool = False) -> Profile:
     return dataclasses.replace(found, ratio=ratio, strict=True)
 
 
+def profile_for(a: Facts, b: Facts, name: str | None, *, strict: bool = False) -> Profile:
+    """The profile that the user names, else the one that `choose_profile` finds.
+
+    Raises:
+        ParityError: there is none of that name.
+    """
+    if name is not None:
+        return find_profile(name, strict=strict)
+    return choose_profile(a, b, strict=strict)
+
+
 def choose_profile(a: Facts, b: Facts, *, strict: bool = False) -> Profile:
     """The profile for what the sides say of themselves: the coarser of the two decides.
 

@@ -17,7 +17,7 @@ from migrate.parity.judge import Judged, judgement
 from migrate.parity.options import Options, SideOptions
 from migrate.parity.outputs import compare_outputs
 from migrate.parity.prepare import TORCH, inputs_for
-from migrate.parity.profiles import choose_profile, find_profile, limits_as_text
+from migrate.parity.profiles import limits_as_text, profile_for
 from migrate.parity.results import Parity
 from migrate.parity.sides.capture import INPUTS
 from migrate.parity.sides.settings import TRUTH, Settings
@@ -104,10 +104,7 @@ def _compared(
         if dump is not measured
     }
     facts = dumps["A"].facts, dumps["B"].facts
-    if options.profile is not None:
-        profile = find_profile(options.profile, strict=options.strict)
-    else:
-        profile = choose_profile(*facts, strict=options.strict)
+    profile = profile_for(*facts, options.profile, strict=options.strict)
     sides = measured, judged.get("A"), judged["B"], None, profile
     padding = attended(inputs)
     layers = judgement(*sides, padding=padding)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrate.parity.alignment import Alignment, TensorPair
+from migrate.parity.alignment import TensorPair
 from migrate.parity.dump import Dump
 from migrate.parity.inputs import InputSet
 from migrate.parity.profiles import Profile
@@ -93,8 +93,3 @@ class Parties:
 def same_outputs(dump: Dump) -> tuple[TensorPair, ...]:
     """The outputs of one who has the truth's model: each is its own partner."""
     return tuple(TensorPair(ref.path, ref.path) for ref in dump.outputs.get(0, ()))
-
-
-def own_alignment(dump: Dump) -> Alignment:
-    """The same as an alignment."""
-    return Alignment((), same_outputs(dump))

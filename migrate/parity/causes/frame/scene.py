@@ -123,8 +123,3 @@ class Scene:
 
 def _one(make: Callable[[], Mapping[str, Handler]], only: int) -> AbstractContextManager[None]:
     return intercepted(make(), only)
-
-
-def part_names(parts: tuple[Part, ...]) -> str:
-    """The words for these parts."""
-    return parts[0].name if len(parts) == 1 else f"each of {len(parts)} layers"
