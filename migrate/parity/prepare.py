@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrate.parity.channels import channels_first_inputs
+from converters.errors import ConversionError
+from migrate.parity.channels import channels_first_inputs, layout_remedy
 from migrate.parity.dump import Dump
 from migrate.parity.errors import InputsError, ParityError
 from migrate.parity.inputs import InputSet, write_inputs
@@ -76,7 +77,8 @@ def prepare(
         if side not in functions:
             side.prepare(how, inputs)
     conversion = Conversion(options.mapping, options.drop, _image_shapes(inputs))
-    mine = _weights(truth, other, first.weights, second.weights, conversion, work)
+    with _layout_told(inputs, settings[other]):
+        mine = _weights(truth, other, first.weights, second.weights, conversion, work)
     for side in functions:  # whose weights nobody knows but who gives them
         side.prepare(settings[side], inputs)
     truths = same_names(work / "truth.safetensors")
@@ -122,6 +124,18 @@ def _image_shapes(inputs: InputSet) -> tuple[tuple[int, ...], ...] | None:
 def _laid_out(options: SideOptions, layouts: tuple[str, ...]) -> Settings:
     chosen = layouts if options.channels_last is None else options.channels_last
     return dataclasses.replace(options.settings, transposed=chosen)
+
+
+@contextlib.contextmanager
+def _layout_told(inputs: InputSet, settings: Settings) -> Iterator[None]:
+    """A linen model makes its weights to fit what it is given, also where that lies the wrong way round."""
+    try:
+        yield
+    except (ParityError, ConversionError) as error:
+        layout = layout_remedy(error.what, inputs[0], settings.transposed)
+        if not layout or not settings.transposed:
+            raise
+        raise ParityError(error.what, f"{layout}; {error.remedy}") from error
 
 
 def _weights(

@@ -14,6 +14,7 @@ from migrate.parity.capture.jax_eager import eager
 from migrate.parity.capture.jax_forced import Feed
 from migrate.parity.capture.jax_recorder import Recorder
 from migrate.parity.capture.jax_values import is_floating, named, tensors
+from migrate.parity.channels import layout_remedy
 from migrate.parity.dump import DumpWriter
 from migrate.parity.errors import ParityError
 from migrate.parity.inputs import InputSet
@@ -51,7 +52,8 @@ class Passes:
 
         function, args = self.function(bound), (weights, bound.args, dict(bound.kwargs))
         key = (tuple(bound.kwargs), str(jax.tree.map(lambda one: (one.shape, one.dtype), args)))
-        with in_user_code(self._model.shown):
+        transposed = self._session.settings.transposed
+        with in_user_code(self._model.shown, inputs=bound.named(), transposed=transposed):
             if key not in self._compiled:
                 self._compiled[key] = self._session.compiled(function).lower(*args).compile()
             start = time.perf_counter()
@@ -175,8 +177,16 @@ def joined(parts: list[Outputs]) -> Outputs:
 
 
 @contextlib.contextmanager
-def in_user_code(shown: str, remedy: str = "run the model alone on these inputs") -> Any:
+def in_user_code(
+    shown: str,
+    remedy: str = "run the model alone on these inputs",
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    transposed: tuple[str, ...] = (),
+) -> Any:
     """What the user's model raises, in one line with its place.
+
+    With `inputs` the remedy speaks of their layout where their shapes are what it raises for.
 
     Raises:
         ParityError: instead of it.
@@ -187,8 +197,9 @@ def in_user_code(shown: str, remedy: str = "run the model alone on these inputs"
         raise
     except Exception as error:
         place = raised(error.__traceback__)
-        what = " ".join(str(error).split())[:300]
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        layout = layout_remedy(what, inputs or {}, transposed)
         raise ParityError(
-            f"{shown}: {type(error).__name__}: {what}" + (f" ({place})" if place else ""),
-            remedy,
+            f"{shown}: {what}" + (f" ({place})" if place else ""),
+            "; ".join(filter(None, (layout, remedy))),
         ) from error

@@ -71,7 +71,8 @@ class JaxRunner:
             return
         plain = Settings(device=settings.device, transposed=settings.transposed)
         session = Session(plain)
-        with session.active(), in_user_code(self._shown):
+        layout = settings.transposed
+        with session.active(), in_user_code(self._shown, inputs=inputs[0], transposed=layout):
             bound = self._arguments.bind(session.inputs(inputs[0]))
             self._model.initialise(bound, settings.seed, session.once)
         self._prepared = True
