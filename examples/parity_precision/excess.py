@@ -45,8 +45,7 @@ def roundings() -> None:
 
 
 def child(task: str, flags: str = "") -> str:
-    # XLA_HLO_DEBUG puts the lines of the source to the operations; it is read when Python starts.
-    environment = {**os.environ, "PJRT_DEVICE": "CPU", "XLA_FLAGS": flags, "XLA_HLO_DEBUG": "1"}
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "XLA_FLAGS": flags}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", __file__, task],
         env=environment,

@@ -76,16 +76,14 @@ def program_of_jax(function: Any, *args: Any, name: str = "") -> Program:
 def program_of_torch(module: Any, inputs: Sequence[Any] | Mapping[str, Any]) -> Program:
     """A torch module as torch_xla lowers it, with the source lines of the calls.
 
-    Has to run in a process that has torch_xla (`PJRT_DEVICE=CPU` will do), started with `XLA_HLO_DEBUG=1`:
-    without it the lines are those inside of torch. The module is copied, and left where it is.
+    Has to run in a process that has torch_xla (`PJRT_DEVICE=CPU` will do); `XLA_HLO_DEBUG=1` is not needed.
+    The module is copied, and left where it is.
 
     Args:
         inputs: the arguments of its forward pass, in order or by name.
     """
     import copy
 
-    # The innermost lines at least, if it was not there when the process started.
-    os.environ["XLA_HLO_DEBUG"] = "1"
     import torch
     import torch_xla
     from torch.utils._pytree import tree_leaves, tree_map

@@ -148,7 +148,7 @@ def test_a_torch_module_goes_through_torch_xla_to_the_tpu_compiler(tmp_path: Pat
     script.write_text(TORCH)
     done = subprocess.run(
         [sys.executable, str(script)],
-        env=os.environ | {"PJRT_DEVICE": "CPU", "XLA_HLO_DEBUG": "1"},
+        env=os.environ | {"PJRT_DEVICE": "CPU"},
         capture_output=True,
         text=True,
         check=False,
