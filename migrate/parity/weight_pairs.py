@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -66,11 +66,6 @@ class WeightPair:
             parts = self.join.split(mine, [part.shape for part in taken])
         for piece, one, part in zip(self.pieces, taken, parts or (), strict=True):
             yield piece.key, one, part
-
-
-def same_weights(names: Iterable[str]) -> tuple[WeightPair, ...]:
-    """Each name is its own."""
-    return tuple(WeightPair(name, (name,)) for name in names)
 
 
 def paired_weights(weights: WeightMap) -> tuple[WeightPair, ...]:

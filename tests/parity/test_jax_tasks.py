@@ -18,6 +18,7 @@ from migrate.parity.inputs import write_inputs
 from migrate.parity.sides.jax_runner import JaxRunner
 from migrate.parity.sides.runner import Training
 from migrate.parity.sides.settings import TRUTH, Settings
+from migrate.parity.sides.torch_runner import TorchRunner
 from tests.parity.jax_sides import RANDOM, given, relative
 
 
@@ -157,6 +158,38 @@ def test_training_is_torchs(kind: Any, optimizer: str, loss: str, tmp_path: Path
         torchs.append(float(value.detach()))
     assert losses == pytest.approx(torchs, rel=1e-10)
     assert losses == runner.train(TRUTH, inputs, training)
+
+
+@pytest.mark.parametrize("loss", ["mse", "cross_entropy"])
+def test_what_is_not_counted_is_no_part_of_the_loss(loss: str, tmp_path: Path) -> None:
+    """As on torch's side, in bfloat16 too, whose numbers cannot count to 299."""
+    runner, module = both("linen", tmp_path)
+    inputs = given(tmp_path / "inputs", 1, x=(300, 4))
+    classes = loss == "cross_entropy"
+    target = RANDOM(0).integers(0, 3, 300) if classes else RANDOM(0).normal(size=(300, 3))
+    jaxs = Training(1, (0,), "sgd", 0.05, loss, "out", tmp_path)
+    torchs = Training(1, (0,), "sgd", 0.05, loss, "", tmp_path)
+    side = TorchRunner(module, "torch", "net.py:TorchMlp")
+
+    def losses(settings: Settings, kept: int) -> tuple[float, float]:
+        counted = np.broadcast_to((np.arange(300) < kept)[:, None], (300, 3))
+        counted = counted[:, 0] if classes else counted
+        arrays = {"target": target, "counted": np.ascontiguousarray(counted)}
+        save_file(arrays, tmp_path / "000.safetensors")
+        (mine,), (theirs,) = (
+            runner.train(settings, inputs, jaxs),
+            side.train(settings, inputs, torchs),
+        )
+        return mine, theirs
+
+    module.train()
+    out = module(torch.from_numpy(inputs[0]["x"]).double()).detach()
+    function = getattr(torch.nn.functional, loss if classes else "mse_loss")
+    for kept in (299, 7):
+        wanted = float(function(out[:kept], torch.from_numpy(target[:kept])))
+        assert losses(TRUTH, kept) == pytest.approx((wanted, wanted), rel=1e-6)
+        assert losses(Settings(dtype="bfloat16"), kept) == pytest.approx((wanted,) * 2, rel=2e-2)
+    assert losses(Settings(), 0) == (0.0, 0.0)
 
 
 def test_the_users_loss(tmp_path: Path) -> None:

@@ -34,12 +34,13 @@ def train(
         step: Any = None
         for number in training.order[: training.steps]:
             bound = passes.bound(inputs[number])
-            target = load_file(training.targets / f"{number:03d}.safetensors")["target"]
+            wanted = load_file(training.targets / f"{number:03d}.safetensors")
+            wanted = {name: session.plain(array) for name, array in wanted.items()}
             if step is None:
                 step = session.compiled(_step(model, bound, optimizer, loss, training.output))
             with in_user_code(model.shown):
                 trained, kept, state, value = step(
-                    trained, kept, state, bound.args, dict(bound.kwargs), session.plain(target)
+                    trained, kept, state, bound.args, dict(bound.kwargs), wanted
                 )
             losses.append(float(value))
     return losses
@@ -51,7 +52,7 @@ def _step(
     import jax
     import optax
 
-    def step(trained: Any, kept: Any, state: Any, args: Any, kwargs: Any, target: Any) -> Any:
+    def step(trained: Any, kept: Any, state: Any, args: Any, kwargs: Any, wanted: Any) -> Any:
         def scalar(trained: Any) -> Any:
             here = Bound(args, kwargs, bound.modes, bound.renamed)
             made, changed = model.apply(trained | kept, here, train=True)
@@ -62,7 +63,7 @@ def _step(
                     f"{', '.join(outputs)}",
                     "name the output that the loss is of",
                 )
-            return loss(outputs[output], target), changed
+            return loss(outputs[output], wanted["target"], wanted.get("counted")), changed
 
         (value, changed), gradients = jax.value_and_grad(scalar, has_aux=True)(trained)
         updates, state = optimizer.update(gradients, state, trained)
@@ -87,19 +88,33 @@ def _optimizer(training: Training) -> Any:
     return makers[training.optimizer]()
 
 
-def _loss(training: Training) -> Callable[[Any, Any], Any]:
+def _loss(training: Training) -> Callable[[Any, Any, Any], Any]:
     import jax
     import jax.numpy as jnp
 
-    def mse(output: Any, target: Any) -> Any:
-        return jnp.mean((output - target) ** 2)
+    def mean(values: Any, counted: Any) -> Any:
+        if counted is None:
+            return jnp.mean(values)
+        wide = jnp.promote_types(values.dtype, jnp.float32)  # which holds how many they are
+        total = jnp.sum(values, where=counted, dtype=wide)
+        return (total / jnp.maximum(counted.sum(), 1)).astype(values.dtype)
 
-    def cross_entropy(output: Any, target: Any) -> Any:
+    def mse(output: Any, target: Any, counted: Any) -> Any:
+        if counted is not None:  # before anything else: what lies there may be infinite
+            output = jnp.where(counted, output, target)
+        return mean((output - target) ** 2, counted)
+
+    def cross_entropy(output: Any, target: Any, counted: Any) -> Any:
+        if counted is not None:
+            output = jnp.where(counted[..., None], output, 0)
         chosen = jnp.take_along_axis(jax.nn.log_softmax(output), target[..., None], axis=-1)
-        return -jnp.mean(chosen)
+        return -mean(chosen[..., 0], counted)
 
-    known: dict[str, Callable[[Any, Any], Any]] = {"mse": mse, "cross_entropy": cross_entropy}
-    return known[training.loss] if training.loss in known else _users(training.loss)
+    known: dict[str, Callable[..., Any]] = {"mse": mse, "cross_entropy": cross_entropy}
+    if training.loss in known:
+        return known[training.loss]
+    own = _users(training.loss)
+    return lambda output, target, counted: own(output, target)
 
 
 def _users(spec: str) -> Callable[[Any, Any], Any]:

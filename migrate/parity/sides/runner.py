@@ -55,7 +55,8 @@ class Training:
             "cross_entropy": mean over all but the last axis of its log-softmax at the integer target;
             or `file.py:function` called with (outputs, targets) that gives a scalar.
         output: path of the output that the loss is of.
-        targets: a folder with NNN.safetensors, key "target", in this side's layout.
+        targets: a folder with NNN.safetensors, key "target", in this side's layout; where positions are
+            padding also "counted", bool of the same shape: what the mean of mse or cross_entropy is over.
     """
 
     steps: int

@@ -167,9 +167,9 @@ def train(
                     f"{runner.shown}: has no output {training.output or '(a single tensor)'}",
                     f"its outputs are: {', '.join(outputs)}",
                 )
-            target = torch_call.tensors(_read(training.targets, number), where, settings)["target"]
+            wanted = torch_call.tensors(_read(training.targets, number), where, settings)
             optimizer.zero_grad(set_to_none=True)
-            loss = loss_of(outputs[training.output], target)
+            loss = loss_of(outputs[training.output], wanted["target"], wanted.get("counted"))
             loss.backward()
             optimizer.step()
         losses.append(loss.detach())
@@ -197,17 +197,34 @@ def _optimizer(training: Training, parameters: Sequence[Any], shown: str) -> tor
     )
 
 
-def _loss(training: Training) -> Callable[[Any, Any], Any]:
+def _loss(training: Training) -> Callable[[Any, Any, Any], Any]:
     if training.loss == "mse":
-        return lambda output, target: torch.mean((output - target) ** 2)
+        return _squares
     if training.loss == "cross_entropy":
         return _cross_entropy
-    return _own_loss(training.loss)
+    own = _own_loss(training.loss)
+    return lambda output, target, counted: own(output, target)
 
 
-def _cross_entropy(output: Any, target: Any) -> Any:
+def _squares(output: Any, target: Any, counted: Any) -> Any:
+    if counted is not None:  # before anything else: what lies there may be infinite
+        output = torch.where(counted, output, target)
+    return _mean((output - target) ** 2, counted)
+
+
+def _cross_entropy(output: Any, target: Any, counted: Any) -> Any:
+    if counted is not None:
+        output = torch.where(counted.unsqueeze(-1), output, 0.0)
     logs = torch.log_softmax(output, -1)
-    return -torch.mean(torch.gather(logs, -1, target.long().unsqueeze(-1)))
+    return -_mean(torch.gather(logs, -1, target.long().unsqueeze(-1)).squeeze(-1), counted)
+
+
+def _mean(values: Any, counted: Any) -> Any:
+    if counted is None:
+        return torch.mean(values)
+    wide = torch.promote_types(values.dtype, torch.float32)  # which holds how many they are
+    total = torch.sum(torch.where(counted, values, 0.0), dtype=wide)
+    return (total / counted.sum().clamp(min=1)).to(values.dtype)
 
 
 def _own_loss(spec: str) -> Callable[[Any, Any], Any]:

@@ -7,6 +7,9 @@ run was off by at any step up to then: the gates of `migrate prove`; and by what
 (`ADAM`). Without an emulated run the first limit grows by itself with every step. Where that noise is above
 1e-2 nothing is judged from there on.
 
+What an `attention_mask` calls padding is no part of mse and cross entropy: right models differ in what they
+put out there.
+
 **All steps** are judged against the spread of seeds: A is trained 5 times more on the same data in other
 orders. Single losses are of other inputs then, so what is compared are means over the last n steps, n being
 the number of inputs; the curves are these too. B has A's order and must be nearer to A at every step than
@@ -28,7 +31,7 @@ from migrate.parity.alignment import TensorPair
 from migrate.parity.errors import ParityError
 from migrate.parity.results import Check, Section
 from migrate.parity.sides.runner import Training
-from migrate.parity.tasks.outputs import floating_outputs, logits_path, output
+from migrate.parity.tasks.outputs import floating_outputs, logits_path, output, positions
 from migrate.parity.tasks.party import Parties, Party
 
 ORDERS = 5  # of A beside its own
@@ -163,15 +166,24 @@ def _write_targets(parties: Parties, pair: TensorPair, path: str, loss: str, fol
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(parties.inputs.count):
         truth = output(parties.truth.dump, number, path)
+        counted = positions(parties, number, truth.shape).reshape(truth.shape)
         rng = np.random.default_rng([parties.seed, number, 13])
         if loss == "cross_entropy":
             target = _classes(pair, truth, rng)
         else:
             # As large as the outputs: the loss is then as sensitive to them as it can be.
-            size = float(np.sqrt(np.mean(truth.astype(np.float64) ** 2))) or 1.0
-            drawn = np.asarray(size * rng.standard_normal(truth.shape), np.float32)
+            seen = truth[counted].astype(np.float64)
+            size = float(np.sqrt(np.mean(seen**2))) if seen.size else 0.0
+            drawn = np.asarray((size or 1.0) * rng.standard_normal(truth.shape), np.float32)
             target = pair.as_mine(drawn)
-        save_file({"target": np.ascontiguousarray(target)}, folder / f"{number:03d}.safetensors")
+        made = {"target": target}
+        if not counted.all():
+            laid = pair.as_mine(counted)
+            made["counted"] = laid[..., 0] if loss == "cross_entropy" else laid
+        save_file(
+            {name: np.ascontiguousarray(array) for name, array in made.items()},
+            folder / f"{number:03d}.safetensors",
+        )
 
 
 def _classes(pair: TensorPair, truth: np.ndarray[Any, Any], rng: np.random.Generator) -> Any:

@@ -18,7 +18,7 @@ from migrate.parity.profiles import find_profile
 from migrate.parity.sides.settings import TRUTH, Settings
 from migrate.parity.sides.side import InProcess, Side
 from migrate.parity.tasks.party import Parties, Party, same_outputs
-from migrate.parity.weight_pairs import WeightPair, same_weights
+from migrate.parity.weight_pairs import WeightPair
 
 
 class Mlp(nn.Module):
@@ -94,7 +94,8 @@ def parties(
     side = torch_side(a, work / "a")
     other = torch_side(b, work / "b") if isinstance(b, nn.Module) else b
     b_settings = b_settings or Settings()
-    weights = same_weights(name for name, _ in a.named_parameters(remove_duplicate=False))
+    names = (name for name, _ in a.named_parameters(remove_duplicate=False))
+    weights = tuple(WeightPair(name, (name,)) for name in names)
     made = {}
     for name, (one, settings) in {
         "T": (side, TRUTH),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from migrate.parity.alignment import TensorPair
 from migrate.parity.errors import ParityError
-from migrate.parity.inputs import InputSet
+from migrate.parity.inputs import InputSet, write_inputs
 from migrate.parity.results import Check, Section
 from migrate.parity.sides.runner import Training
 from migrate.parity.sides.settings import Settings
@@ -123,6 +125,48 @@ def test_logits_train_on_classes(tmp_path: Path) -> None:
     assert section.passed
     assert "cross_entropy of output logits" in section.notes[0]
     assert dict(section.curves)["A, each step"][0] == pytest.approx(math.log(50), rel=0.1)
+
+
+class Padded(Words):
+    """Words whose outputs at padding are what `elsewhere` says: nobody looks at them."""
+
+    def __init__(self, elsewhere: float = 0.0) -> None:
+        super().__init__()
+        self.elsewhere = elsewhere
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: Any = None, mask: Any = None) -> Any:
+        logits = super().forward(input_ids)["logits"]
+        known = mask if attention_mask is None else attention_mask
+        # In proportion to the logits: gradients flow from there too.
+        there = logits * self.elsewhere
+        return {"logits": torch.where(known.bool()[..., None], logits, there)}
+
+
+def padded(elsewhere: float) -> Padded:
+    torch.manual_seed(0)
+    return Padded(elsewhere)
+
+
+def with_padding(work: Path, *, told: bool = True) -> InputSet:
+    mask = np.arange(20) < np.array([[20], [13], [7]])
+    ids = [np.random.default_rng(seed).integers(50, size=(3, 20)) for seed in range(4)]
+    named = "attention_mask" if told else "mask"
+    return write_inputs(work / "inputs", [{"input_ids": one, named: mask} for one in ids])
+
+
+@pytest.mark.parametrize("loss", ["mse", "cross_entropy"])
+def test_padding_is_no_part_of_the_loss(loss: str, tmp_path: Path) -> None:
+    options = TrainingOptions(4, "momentum", 1e-2, loss=loss)
+    for told in (True, False):  # that nobody tells what is padding is all that makes a difference
+        work = tmp_path / str(told)
+        made = parties(padded(0.5), padded(3.0), with_padding(work, told=told), work)
+        assert compare_training(made, options).passed is told
+
+
+def test_what_is_infinite_at_padding_is_no_part_of_the_loss(tmp_path: Path) -> None:
+    made = parties(padded(0.5), padded(math.inf), with_padding(tmp_path), tmp_path)
+    first, *_ = compare_training(made, TrainingOptions(1, "sgd")).checks
+    assert first.passed
 
 
 class LastImage(Image):
