@@ -60,6 +60,7 @@ def prepared(script: Script, repositories: Path, scratch: Path) -> Place:
         "PYTHONPATH": os.pathsep.join(str(entry) for entry in python_path if str(entry)),
         "PUBLIC_SCRIPTS_SMALL_RESNET": "1" if script.small_resnet else "",
         "PUBLIC_SCRIPTS_SAMPLES": str(script.samples),
+        "PUBLIC_SCRIPTS_WORKERS": "" if script.workers is None else str(script.workers),
         "OPENAI_LOGDIR": str(out),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", _xla_flags(script)),
     }

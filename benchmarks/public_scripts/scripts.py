@@ -33,6 +33,7 @@ class Script:
         optimized: let XLA optimize, which compiles longer, for a script whose batches, which no argument
             sets, are so large that computing is most of its time.
         samples: how many images torchvision's own data sets have.
+        workers: of each DataLoader, at most; None: as many as the script asks for.
     """
 
     repository: str
@@ -44,6 +45,7 @@ class Script:
     folder: str = ""
     small_resnet: bool = False
     samples: int = 32
+    workers: int | None = None
     optimized: bool = False
     args_on_xla: str = ""
     args_to_prove: str = ""
@@ -176,10 +178,11 @@ SCRIPTS = (
     Script(
         "The-AI-Summer+pytorch-ddp",
         "train_ddp.py",
-        stands_in=f"{DATA}; {RESNET}",
+        stands_in=f"{DATA}; {RESNET}; one worker for each DataLoader, not 16",
         small_resnet=True,
         # Its batches of 256 make two steps.
         samples=1024,
+        workers=1,
         optimized=True,
     ),
     Script(

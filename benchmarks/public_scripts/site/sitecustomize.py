@@ -1,6 +1,7 @@
 """Run at the start of each process of a public script: data sets and models, made small, and a record.
 
 The record is a line for each optimizer step, with the rank and a sum over the weights before the step.
+PUBLIC_SCRIPTS_FLOAT64=1 makes float64 the default dtype: whether two runs part by rounding alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from shims.activate import after_import
 
 SAMPLES = int(os.environ.get("PUBLIC_SCRIPTS_SAMPLES", "32"))
+WORKERS = os.environ.get("PUBLIC_SCRIPTS_WORKERS", "")
 
 
 def _small_data() -> None:
@@ -56,6 +58,24 @@ def _small_resnet() -> None:
     models.resnet50 = resnet50
 
 
+def _few_workers() -> None:
+    """Worker processes of a DataLoader: each imports torch, and on XLA the script too, for a few images."""
+    from torch.utils.data import DataLoader
+
+    make = DataLoader.__init__
+
+    def made(self: Any, *args: Any, num_workers: int = 0, **kwargs: Any) -> None:
+        make(self, *args, num_workers=min(num_workers, int(WORKERS)), **kwargs)
+
+    DataLoader.__init__ = made
+
+
+def _float64() -> None:
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+
+
 def _no_hub() -> None:
     import torch
 
@@ -88,5 +108,9 @@ if os.environ.get("PUBLIC_SCRIPTS_SAMPLES"):
     if os.environ.get("PUBLIC_SCRIPTS_SMALL_RESNET"):
         after_import("torchvision", _small_resnet)
     after_import("torch", _no_hub)
+    if WORKERS:
+        after_import("torch", _few_workers)
+    if os.environ.get("PUBLIC_SCRIPTS_FLOAT64"):
+        after_import("torch", _float64)
 if os.environ.get("PUBLIC_SCRIPTS_RECORDS"):
     after_import("torch", _record)
