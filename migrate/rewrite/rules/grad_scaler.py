@@ -9,6 +9,7 @@ import libcst as cst
 
 from migrate.rewrite.context import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.scaler_states import empty_states
 from migrate.rewrite.scalers import Change, Removal, branches_made_equal, only_branch
 from migrate.rewrite.tree import bind, code, keyword, keyword_arg, string_value, with_args
 
@@ -49,11 +50,13 @@ class GradScaler(Rule):
     Everywhere else (an attribute, an argument of a function, an optional scaler that is tested for None,
     `get_scale()`) the scaler stays and is made with `enabled=False`: `scale` then returns its argument,
     `step` steps, the rest does nothing, `get_scale()` is 1.0, its state is empty and loading one is
-    ignored. So a checkpoint of the CUDA script still loads; the CUDA script does not load the empty
-    state.
+    ignored. So a checkpoint of the CUDA script still loads here.
 
-    **Reported.** The internals of a scaler, which a disabled one lacks, and a scaler made with `**`
-    arguments. An enabled scaler would work on XLA, but reads a value in every step.
+    **Reported.** Where the state of such a scaler is saved: it is empty, and the CUDA script, which does not
+    load an empty one, stops with "The source state dict is empty" when it resumes from this checkpoint. Let
+    it load the state only where there is one: `if state: scaler.load_state_dict(state)`. Also the
+    internals of a scaler, which a disabled one lacks, and a scaler made with `**` arguments. An enabled
+    scaler would work on XLA, but reads a value in every step.
 
     Source: torch 2.9 on torch_xla 2.9 (measured); `torch_xla.amp.GradScaler` is gone in 2.9.
     """
@@ -200,6 +203,26 @@ class GradScaler(Rule):
             """,
             "internals",
         ),
+        reported(
+            """
+            import torch
+
+
+            def save(model, scaler, path):
+                torch.save({'model': model.state_dict(), 'scaler': scaler.state_dict()}, path)
+            """,
+            "the CUDA script does not load it",
+        ),
+        left_alone(
+            """
+            import torch
+
+
+            def saved(scaler: Standardise, loss_scaler):
+                mine = Standardise()
+                return scaler.state_dict(), mine.state_dict(), loss_scaler.load_state_dict({})
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
@@ -213,14 +236,22 @@ class GradScaler(Rule):
                     yield from self._by_shims(call, context)
             return
         changes: list[Change] = []
+        disabled: list[cst.Call] = []
         for call in context.all_of(cst.Call):
             if context.qualified_name(call.func) in SCALERS:
                 planned = Removal(context, call, partial(_at_rest, call, context)).plan()
                 if planned is None:
+                    disabled.append(call)
                     yield from self._disable(call, context)
                 else:
                     changes += planned
         yield from self._remove(changes, context)
+        for save in empty_states(disabled, SCALERS, context):
+            message = (
+                f"`{code(save)}` is empty, as the scaler is disabled, and the CUDA script does not load it: "
+                "let that load the state only where there is one"
+            )
+            yield from self.report(save, message)
 
     def _internals(self, node: cst.Attribute) -> Iterator[Finding]:
         own = isinstance(node.value, cst.Name) and node.value.value == "self"

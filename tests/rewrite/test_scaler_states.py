@@ -1,0 +1,94 @@
+"""The state of a scaler that the rewrite disables: where it is saved, that is told."""
+
+from __future__ import annotations
+
+from inspect import cleandoc
+from pathlib import Path
+
+import pytest
+import torch
+
+from migrate.rewrite.engine import rewrite_source
+from migrate.rewrite.source import parse
+
+SAVED = {
+    "an attribute": """
+        class Trainer:
+            def __init__(self):
+                self.amp = torch.cuda.amp.GradScaler()
+
+            def save(self, path):
+                torch.save({'amp': self.amp.state_dict()}, path)
+        """,
+    "an optional one": """
+        def main(half, path):
+            half = GradScaler('cuda') if half else None
+            fit(half)
+            torch.save({'amp': half.state_dict() if half else None}, path)
+        """,
+    "given to a function": """
+        def main(path):
+            mine = GradScaler('cuda')
+            fit(mine)
+            torch.save(mine.state_dict(), path)
+        """,
+    "a parameter": """
+        def save(grad_scaler, path):
+            torch.save(grad_scaler.state_dict(), path)
+        """,
+    "a parameter by its type": """
+        def save(mine: GradScaler | None, path):
+            torch.save(mine.state_dict(), path)
+        """,
+}
+NOT_SAVED = {
+    "one in a variable, which stays for its state": """
+        def main(loss, optimizer, path):
+            scaler = GradScaler('cuda')
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            torch.save(scaler.state_dict(), path)
+        """,
+    "one that was disabled before": """
+        class Trainer:
+            def __init__(self):
+                self.amp = GradScaler('cuda', enabled=False)
+
+            def save(self, path):
+                torch.save({'amp': self.amp.state_dict()}, path)
+        """,
+    "another object of the name": """
+        def main(path):
+            scaler = Standardise()
+            torch.save(scaler.state_dict(), path)
+        """,
+    "a parameter of another type": """
+        def save(scaler: Standardise, path):
+            torch.save(scaler.state_dict(), path)
+        """,
+}
+
+
+def found(script: str) -> list[str]:
+    text = f"import torch\nfrom torch.amp import GradScaler\n\n\n{cleandoc(script)}\n"
+    done = rewrite_source(parse(text.encode(), Path("script.py")))
+    return [note.message for note in done.findings if "is empty" in note.message]
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_an_empty_state_that_is_saved_is_told(name: str) -> None:
+    (message,) = found(SAVED[name])
+    assert ".state_dict()` is empty, as the scaler is disabled" in message
+
+
+@pytest.mark.parametrize("name", NOT_SAVED)
+def test_other_states_are_not(name: str) -> None:
+    assert not found(NOT_SAVED[name])
+
+
+def test_torch_loads_no_empty_state_and_the_condition_that_is_advised_helps() -> None:
+    state = torch.amp.GradScaler("cpu", enabled=False).state_dict()
+    scaler = torch.amp.GradScaler("cpu")
+    with pytest.raises(RuntimeError, match="source state dict is empty"):
+        scaler.load_state_dict(state)
+    assert not state
