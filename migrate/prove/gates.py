@@ -20,7 +20,8 @@ noise floor judges them, which then is what autocast does to the original.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from migrate.prove.floor import NoiseFloor
 from migrate.prove.meters import PRINTED_GATE
@@ -48,10 +49,13 @@ class Gates:
     Attributes:
         floor: of the original; None: the fixed gates hold.
         bfloat16: whether both sides multiplied in it.
+        moves: by how much rounding moves each parameter in Adam's first step (`migrate.prove.adam`), of
+            both sides the larger: noise like that of the floor, from the first step on.
     """
 
     floor: NoiseFloor | None = None
     bfloat16: bool = False
+    moves: Mapping[str, float] = field(default_factory=dict)
 
     def loss(self, optimizer: int, step: int) -> float:
         """For the relative difference of a loss."""
@@ -65,11 +69,12 @@ class Gates:
     def parameter(self, name: str, optimizer: int, step: int) -> float:
         """For the relative distance of a parameter after a step; infinite above the ceiling."""
         floor = self.floor.at(optimizer, step).parameters.get(name, 0.0) if self.floor else 0.0
-        return _weight(floor, step)
+        return _weight(max(floor, self._move(name)), step)
 
     def final(self, name: str, last: int) -> float:
         """For the relative distance of a weight after the last step; infinite above the ceiling."""
-        return _weight(self.floor.final.get(name, 0.0) if self.floor else 0.0, last)
+        floor = self.floor.final.get(name, 0.0) if self.floor else 0.0
+        return _weight(max(floor, self._move(name)), last)
 
     def printed(self) -> float:
         """For the relative difference of a printed number, beside the gate of its own."""
@@ -82,6 +87,10 @@ class Gates:
     def blind(self, optimizer: int, step: int) -> bool:
         """Whether the noise of a step is above the ceiling, so that nothing is judged from it on."""
         return self._values(optimizer, step) > CEILING
+
+    def _move(self, name: str) -> float:
+        # Never blind by itself: that the original differs from itself by more is for its runs to show.
+        return min(self.moves.get(name, 0.0), CEILING)
 
     def _values(self, optimizer: int, step: int) -> float:
         return self.floor.at(optimizer, step).values if self.floor else 0.0

@@ -5,7 +5,7 @@
 the files of `migrate.prove.records`.
 
 On XLA nothing is read inside a step, as that would cut its graph in two: the values are kept lazy,
-computed in the step's own graph, and read once it has been synchronised. Not seen:
+computed in the step's own graph, and read after a sync (`migrate.prove.unread`). Not seen:
 `torch.autograd.grad` and `torch.func.grad`.
 """
 
@@ -29,11 +29,12 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from migrate.prove import listen, norms, records, seeds, sums, variances
+from migrate.prove import adam, listen, norms, records, seeds, sums, variances
 from migrate.prove.gather import Gathering
 from migrate.prove.names import parameter_names, roots
 from migrate.prove.settings import STEPS
 from migrate.prove.stop import StepLimit, StoppedError
+from migrate.prove.unread import Unread
 from migrate.prove.weights import parts, save
 
 
@@ -93,7 +94,7 @@ class Recorder:
         # its last weights are read after that has returned.
         self._roots: dict[str, torch.nn.Module] = {}
         self._header: records.Header | None = None
-        self._unread: list[Callable[[], None]] = []
+        self._unread = Unread()
 
     def saw_module(self, module: torch.nn.Module) -> None:
         """Keep a weak reference to a module, by the order in which modules are made."""
@@ -158,7 +159,7 @@ class Recorder:
             self._limit.leave(header.rank, header.world_size)
 
         if any(tensor.device.type == "xla" for tensor in final.values()):
-            self._read_after_sync(end)
+            self._unread.add(end, at_once=True)
             if now:
                 sys.modules["torch_xla"].sync()
         else:
@@ -208,14 +209,14 @@ class Recorder:
         losses, self._losses = self._losses, []
         clipped, self._clipped_from = self._clipped_from, []
         with torch.no_grad():
-            # Of squares only: with the plain sum too a simulated step took 1.15 times its CPU time, not 1.08.
-            checksum = sums.joined(sums.squares(tensor) for tensor in held).sum()
+            checksum = sums.all_squares(held)
             snapshot = {
                 name: parameter.detach().clone()
                 for name, parameter in zip(names, held, strict=True)
                 if step in records.SNAPSHOT_STEPS
             }
         path = self._path(records.snapshot_path, number, step)
+        moves = adam.first_moves(optimizer, dict(zip(map(id, held), names, strict=True)), step)
         details = self.gathering.after_step(optimizer, held, names, self._roots, self._modules)
 
         def read() -> None:
@@ -232,25 +233,16 @@ class Recorder:
                     learning_rates=tuple(float(rate) for rate in rates),
                     checksum=(checksum.item(),),
                     details=details(),
+                    moves=moves(self._shares),
                 )
             )
             if snapshot:
                 save(snapshot, path, self._shares)
 
         if any(tensor.device.type == "xla" for tensor in [*held, *losses]):
-            self._read_after_sync(read)
+            # The copies of all parameters are not held for longer than needed.
+            self._unread.add(read, at_once=bool(snapshot))
         else:
-            read()
-
-    def _read_after_sync(self, read: Callable[[], None]) -> None:
-        from torch_xla.core import xla_model
-
-        self._unread.append(read)
-        xla_model.add_step_closure(self._read_all)
-
-    def _read_all(self) -> None:
-        unread, self._unread = self._unread, []
-        for read in unread:
             read()
 
     def finish(self) -> None:
@@ -258,7 +250,7 @@ class Recorder:
         if self._finished or self._header is None:
             return
         with contextlib.suppress(StoppedError):
-            self._read_all()
+            self._unread.read_all()
         if not self._finished:
             self._finished = True
             save(self._tensors(), records.final_path(self._folder, self._header.rank), self._shares)

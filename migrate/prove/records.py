@@ -58,6 +58,8 @@ class StepRecord:
         dropout: the largest probability of an active dropout so far; 0.0 for none.
         switched_off: the largest probability of a dropout that the proof switched off so far.
         details: what explains a difference.
+        moves: of each parameter, by how much of its norm rounding moves Adam's first step, where this is
+            one (`migrate.prove.adam`).
     """
 
     step: int
@@ -73,6 +75,7 @@ class StepRecord:
     dropout: float
     switched_off: float = 0.0
     details: Details = field(default_factory=Details)
+    moves: dict[str, float] = field(default_factory=dict)
 
     @property
     def loss(self) -> float | None:

@@ -108,7 +108,18 @@ def judge(
             f"the rewrite on ranks {compare.ranges(ours)}"
         )
         return Judgement(Verdict.RANK_COUNT, message, None, (), ())
-    return replace(_judge_steps(original, ours, Gates(floor, bfloat16)), floor=floor)
+    gates = Gates(floor, bfloat16, _first_moves(original, ours))
+    return replace(_judge_steps(original, ours, gates), floor=floor)
+
+
+def _first_moves(*sides: _Ranks) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for ranks in sides:
+        for record in ranks.values():
+            for step in record.steps:
+                for name, move in step.moves.items():
+                    found[name] = max(found.get(name, 0.0), move)
+    return found
 
 
 def _judge_steps(original: _Ranks, ours: _Ranks, gates: Gates) -> Judgement:

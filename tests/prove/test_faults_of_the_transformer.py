@@ -180,7 +180,10 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Twice:
         folder = tmp_path_factory.mktemp("original")
         script = folder / "train.py"
         script.write_text((EXAMPLE / "before.py").read_text())
-        how: dict[str, Any] = {"side": "original", "replicas": 2, "folder": folder}
+        # Its number is the order of the sums (`migrate.prove.summation`): the same in every session.
+        kept = folder / f"records{int(reordered)}"
+        kept.mkdir()
+        how: dict[str, Any] = {"side": "original", "replicas": 2, "folder": kept}
         runs.append(record_run(script, ARGS, settings=SETTINGS, reordered=reordered, **how)[0])
     return runs[0], runs[1]
 

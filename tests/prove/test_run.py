@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from migrate.prove import records
 from migrate.prove.errors import NoScriptError, RunTimeoutError
-from migrate.prove.run import run_script
+from migrate.prove.run import Side, run_script
 
 # Starts a child that outlives it, says both process ids, then waits.
 LINGERING = """
@@ -55,6 +56,22 @@ def test_the_script_runs_as_python_runs_it(tmp_path: Path) -> None:
         "and an error",
     ]
     assert result.seconds > 0
+
+
+@pytest.mark.parametrize("given", [pytest.param(None, marks=pytest.mark.long), "2"])
+def test_both_sides_have_the_same_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    """Sums are added in another order by another number of threads."""
+    if given is None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    path = script(tmp_path, "import torch\nprint('threads', torch.get_num_threads())\n")
+    sides: tuple[Side, ...] = ("original", "xla")
+    how: dict[str, Any] = {"replicas": 2, "record_dir": tmp_path, "timeout": 100}
+    said = [run_script(path, side=side, output="capture", **how).output for side in sides]
+    assert [text.splitlines()[-1:] for text in said] == [[f"threads {given or 1}"]] * 2
 
 
 def test_a_script_that_is_missing(tmp_path: Path) -> None:
