@@ -12,6 +12,7 @@ captures of the largest layer, and against all captures. Exit code 1 above the l
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import subprocess
@@ -19,6 +20,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from migrate.parity.dump import Dump
 
 LIMIT = 4.0
 WIDTH, HEADS, LAYERS, ROWS, LENGTH = 512, 8, 12, 4, 128
@@ -116,16 +121,28 @@ def run(layers: bool) -> dict[str, float]:
             found = judgement(captures.truth, *sides, find_profile("f32-highest"))  # type: ignore[misc]
             assert {one.verdict for one in found.layers} == {LayerVerdict.MATCH}
         seconds = time.process_time() - cpu, time.perf_counter() - wall
-        written = sum(file.stat().st_size for file in (work / "truth").rglob("*.safetensors"))
-        largest = max(file.stat().st_size for file in (work / "truth").rglob("*.safetensors"))
+        sizes = tensor_bytes(captures.truth)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "cpu": seconds[0],
         "wall": seconds[1],
         "peak": peak,
-        "written": written,
-        "largest": largest,
+        "captured": sum(sizes),
+        "largest": max(sizes, default=0),
     }
+
+
+def tensor_bytes(truth: Dump) -> list[int]:
+    """Of each call's tensors, those that no call before it had."""
+    seen: set[tuple[int, str, str]] = set()
+    sizes = []
+    for call in truth.calls:
+        sizes.append(0)
+        for ref in (*call.arguments, *call.outputs):
+            if (call.input, ref.file, ref.key) not in seen:
+                seen.add((call.input, ref.file, ref.key))
+                sizes[-1] += 8 * math.prod(ref.shape)
+    return sizes
 
 
 def main() -> int:
@@ -163,7 +180,7 @@ def main() -> int:
     console = Console(width=120, highlight=False)
     console.print(table)
     console.print(
-        f"captures of the truth {layers['written'] / 1e6:.0f} MB, of its largest call "
+        f"tensors of the truth {layers['captured'] / 1e6:.0f} MB, of its largest call "
         f"{layers['largest'] / 1e6:.1f} MB; peak memory {plain['peak'] / 1e6:.0f} MB plain, "
         f"{layers['peak'] / 1e6:.0f} MB compared"
     )

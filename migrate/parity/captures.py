@@ -1,5 +1,4 @@
-"""Everything that the sides compute for a comparison, on disk: as they run, and layer by layer on the truth's
-inputs."""
+"""All that the sides compute for a comparison: as they run, and layer by layer on the truth's inputs."""
 
 from __future__ import annotations
 
@@ -8,36 +7,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrate.parity.align import align, load_alignment_file
-from migrate.parity.alignment import Alignment
+from migrate.parity.align import load_alignment_file
 from migrate.parity.dump import Dump
+from migrate.parity.dump_joined import joined
 from migrate.parity.options import Options
 from migrate.parity.prepare import Prepared
 from migrate.parity.profiles import find_profile
-from migrate.parity.sides.runner import Forced
+from migrate.parity.runs import Captured, Groups, Run, part_of
 from migrate.parity.sides.settings import TRUTH, Precision, Settings
 from migrate.parity.sides.side import Side
+from migrate.parity.weights import WeightMap
 
 # From the coarsest to the finest: the emulation is of the coarser of the two sides.
 _PRECISIONS: tuple[Precision, ...] = ("default", "high", "highest")
 _PROFILES: dict[str, Precision] = {"tpu-default": "default", "f32-high": "high"}
-
-
-@dataclass(frozen=True)
-class Captured:
-    """What one of the four computed: A, B, the truth or the emulation.
-
-    Attributes:
-        settings: with which.
-        dump: as it runs.
-        alignment: with the truth.
-        local: with each layer fed with the truth's inputs; None: layers are not compared.
-    """
-
-    settings: Settings
-    dump: Dump
-    alignment: Alignment
-    local: Dump | None = None
 
 
 @dataclass(frozen=True)
@@ -71,55 +54,53 @@ def capture_all(
         ParityError: a side cannot run.
     """
     source = a if ready.truth_of_a else b
-    seconds: dict[str, float] = {}
-
-    def run(name: str, side: Side, settings: Settings) -> Dump:
-        progress(f"running {_WORDS[name]}")
-        folder = work / name
-        seconds[name] = side.capture_into(settings, ready.inputs, folder, layers=options.layers)
-        return Dump(folder)
-
-    truth = run("truth", source, TRUTH)
-    dumps = {"a": run("a", a, ready.a), "b": run("b", b, ready.b)}
-    settings = {"a": ready.a, "b": ready.b, "e": emulation(ready.a, ready.b, options.profile)}
-    # A torch side on the CPU in the very precision is the emulation.
-    same = "a" if ready.truth_of_a else "b"
-    if source.kind == "torch" and _plain(settings[same]) == settings["e"]:
-        dumps["e"] = dumps[same]
-    else:
-        dumps["e"] = run("e", source, settings["e"])
+    layers, measured = options.layers, options.layers and options.keep is None
     explicit = None if options.align is None else load_alignment_file(options.align)
-    sides = {"a": a, "b": b, "e": source}
-    own = ready.weights_a if ready.truth_of_a else ready.weights_b
-    weights = {"a": ready.weights_a, "b": ready.weights_b, "e": own}
-    found: dict[str, Captured] = {}
-    for name, side in sides.items():
-        if name == "e" and dumps["e"] is dumps[same]:
-            found[name] = found[same]
-            continue
-        alignment = align(
-            truth,
-            dumps[name],
-            weights[name].names,
-            explicit if side is not source else None,
-        )
-        local = None
-        if options.layers:
-            progress(f"running {_WORDS[name]} on the truth's inputs, layer by layer")
-            folder = work / f"{name}-local"
-            forced = Forced(truth.folder, alignment)
-            side.capture_into(settings[name], ready.inputs, folder, forced=forced)
-            local = Dump(folder)
-        found[name] = Captured(settings[name], dumps[name], alignment, local)
-    return Captures(truth, found["a"], found["b"], found["e"], seconds)
+
+    def run(name: str, side: Side, settings: Settings, weights: WeightMap) -> Run:
+        said = explicit if side is not source else None
+        return Run(name, side, settings, weights, said, ready.inputs, work, layers, measured)
+
+    runs = {"a": run("a", a, ready.a, ready.weights_a), "b": run("b", b, ready.b, ready.weights_b)}
+    # A torch side on the CPU in the very precision is the emulation.
+    same, emulated = "a" if ready.truth_of_a else "b", emulation(ready.a, ready.b, options.profile)
+    if source.kind != "torch" or _plain(runs[same].settings) != emulated:
+        runs["e"] = run("e", source, emulated, runs[same].weights)
+    truths: list[Dump] = []
+    seconds = 0.0
+    # Sides that take turns at a device start anew at each: all inputs then go together.
+    together = not measured or a.takes_turns or b.takes_turns
+    groups = Groups(ready.inputs.count, together=together)
+    for numbers in groups:
+        told, part = _told(numbers, ready.inputs.count), part_of(numbers, ready.inputs.count)
+        progress(f"running the truth, float64 on the CPU{told}")
+        folder = work / "truth" / part
+        if truths:
+            truths[-1].forget_layers(into=folder)
+        seconds += source.capture_into(TRUTH, ready.inputs, folder, layers=layers, numbers=numbers)
+        truths.append(Dump(folder))
+        groups.fit(folder / "tensors")
+        for one in runs.values():
+            progress(f"running {_WORDS[one.name]}{told}")
+            one.take(truths[-1], numbers)
+    if measured:
+        truths[-1].forget_layers()
+    found = {name: one.captured() for name, one in runs.items()}
+    plain = {"truth": seconds} | {name: one.seconds for name, one in runs.items()}
+    return Captures(joined(truths), found["a"], found["b"], found.get("e", found[same]), plain)
 
 
 _WORDS = {
-    "truth": "the truth, float64 on the CPU",
     "a": "side A",
     "b": "side B",
     "e": "the emulation of the declared precision",
 }
+
+
+def _told(numbers: tuple[int, ...], count: int) -> str:
+    if len(numbers) == count:
+        return ""
+    return f" (input {numbers[0] + 1} of {count})" if len(numbers) == 1 else " (the other inputs)"
 
 
 def emulation(a: Settings, b: Settings, profile: str | None = None) -> Settings:

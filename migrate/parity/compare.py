@@ -9,24 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from migrate.parity.alignment import Alignment, Pair
-from migrate.parity.captures import Captured, Captures, capture_all
+from migrate.parity.captures import Captures, capture_all
+from migrate.parity.closer import Closer, look_closer
 from migrate.parity.dump import Dump
 from migrate.parity.explain import explain
 from migrate.parity.inputs import attended
 from migrate.parity.judge import Breach, Judged, Judgement, judgement
+from migrate.parity.judge_measure import own_errors
 from migrate.parity.options import Options
 from migrate.parity.outputs import compare_outputs
 from migrate.parity.prepare import TORCH, Prepared, prepare
 from migrate.parity.profiles import Profile, limits_as_text, profile_for
 from migrate.parity.recorded import compare_recorded
 from migrate.parity.results import Cause, Parity
+from migrate.parity.runs import Captured
 from migrate.parity.sections import compare_sections
 from migrate.parity.sides.settings import TRUTH
 from migrate.parity.sides.side import Side
 from migrate.parity.sides.start import started, workplace
 from migrate.parity.sides.target import Target
 from migrate.parity.tasks.party import Parties, Party, same_outputs
-from migrate.parity.verdict import conclude, first_parting
+from migrate.parity.verdict import conclude
 from migrate.parity.weight_pairs import paired_weights
 from migrate.parity.weights import WeightMap
 
@@ -75,7 +78,15 @@ def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Prog
     parties = _parties(a, b, ready, captures, options, profile, judged, work)
     sections = tuple(compare_sections(a, b, ready, parties, options, progress))
     clock.lap("comparing the rest")
-    causes = _causes(a if ready.truth_of_a else b, judged, captures, work, progress)
+    causes: tuple[Cause, ...] = ()
+    histograms = outputs.histograms
+    if judged.breaches:
+        progress("looking for the cause")
+        closer = look_closer(a, b, captures, ready, judged.breaches[0], work)
+        causes = _causes(a if ready.truth_of_a else b, judged, closer, work)
+        places = [(one.layer, one.place) for one in judged.foremost]
+        tensors = _judged(closer.a), _judged(closer.b)
+        histograms = (*own_errors(closer.truth, *tensors, places, padding), *histograms)
     clock.lap("looking for the cause")
     outcome = conclude(judged, outputs, sections, causes)
     return Parity(
@@ -93,7 +104,7 @@ def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Prog
         verdict=outcome.verdict,
         sentence=outcome.sentence,
         seconds=clock.laps(captures.seconds),
-        histograms=(*judged.histograms, *outputs.histograms),
+        histograms=histograms,
         notes=_notes(captures, judged, ready),
     )
 
@@ -135,17 +146,13 @@ def _parties(
     )
 
 
-def _causes(
-    source: Side, judged: Judgement, captures: Captures, work: Path, progress: Progress
-) -> tuple[Cause, ...]:
+def _causes(source: Side, judged: Judgement, closer: Closer, work: Path) -> tuple[Cause, ...]:
     """Why the first layer parts that parts by itself; nobody can say where no side is torch's."""
-    found = first_parting(judged)
-    if found is None or source.kind not in TORCH:
+    if source.kind not in TORCH:
         return ()
-    progress("looking for the cause")
-    _, breach = found
-    captured = captures.a if breach.side == "A" else captures.b
-    seen = _seen(captures.truth, captured.alignment, breach)
+    breach = judged.breaches[0]
+    captured = closer.a if breach.side == "A" else closer.b
+    seen = _seen(closer.truth, captured.alignment, breach)
     if seen is None:
         return ()
     pair, number, between = seen
@@ -153,12 +160,13 @@ def _causes(
         source,
         breach.side,
         captured.alignment,
-        captures.truth.folder,
+        closer.truth.folder,
         captured.dump.folder,
         None if captured.local is None else captured.local.folder,
         layer=pair.truth,
         side_layer=pair.layer,
         number=number,
+        inputs=closer.inputs,
         relative_l2=breach.finding.errors.relative_l2,
         breached_locally=not between,
         work=work,

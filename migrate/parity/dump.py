@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import zlib
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from converters.atomic import atomic_write
-from migrate.parity.errors import DumpError
+from migrate.parity.errors import DumpError, ParityError
 
 FORMAT = 1
 _FILE = "dump.json"
+_RECENT = 4
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,8 @@ class Named:
     Attributes:
         path: as of `TensorRef`.
         array: its values, as numpy (bfloat16 of ml_dtypes is taken).
-        identity: equal for two that are the same tensor with the same values, None if that is not known.
-            What it is made of must stay alive until the dump is closed, lest an id comes again.
+        identity: equal for two that are the same tensor with the same values (`DumpWriter.identity`), None
+            if that is not known.
     """
 
     path: str
@@ -141,6 +144,7 @@ class DumpWriter:
         self._calls: list[Call] = []
         self._outputs: dict[int, tuple[TensorRef, ...]] = {}
         self._known: dict[Hashable, TensorRef] = {}
+        self._sized: dict[str, float] = {}
         self._files = 0
         (folder / "tensors").mkdir(parents=True, exist_ok=True)
 
@@ -148,27 +152,47 @@ class DumpWriter:
         """Declare a layer; a second time is ignored."""
         self._layers.setdefault(layer.name, layer)
 
+    def identity(self, array: np.ndarray[Any, Any]) -> Hashable:
+        """For `Named`: equal for arrays with the same values, so that they are written once."""
+        return content(array)
+
+    def given(
+        self,
+        layer: str,
+        number: int,
+        input: int,  # noqa: A002 (the field's word)
+        arguments: Sequence[Named],
+    ) -> tuple[TensorRef, ...]:
+        """Write what a call is given, before it runs: it may write into them."""
+        del layer, number, input
+        return self._write(arguments)
+
     def call(
         self,
         layer: str,
         number: int,
         input: int,  # noqa: A002 (the field's word)
         order: int,
-        arguments: Sequence[Named],
+        arguments: tuple[TensorRef, ...],
         outputs: Sequence[Named],
     ) -> None:
-        """Write one call of a layer."""
-        refs = self._write([*arguments, *outputs])
-        cut = len(arguments)
-        self._calls.append(Call(layer, number, input, order, tuple(refs[:cut]), tuple(refs[cut:])))
+        """Write one call of a layer, when it has ended; its arguments are what `given` gave."""
+        self._calls.append(Call(layer, number, input, order, arguments, self._write(outputs)))
 
     def outputs(self, input: int, tensors: Sequence[Named]) -> None:  # noqa: A002
-        """Write the model's outputs for an input, from a run *without* hooks."""
-        self._outputs[input] = tuple(self._write(tensors))
+        """Write the model's outputs for an input, from a run *without* hooks.
 
-    def note(self, text: str) -> None:
-        """Add a line to the notes of its facts, once."""
-        if text not in self._facts.notes:
+        Raises:
+            ParityError: it has others than for another input.
+        """
+        self._outputs[input] = self._write(tensors)
+        require_same_outputs(self._facts.target, self._outputs)
+
+    def note(self, text: str, size: float | None = None) -> None:
+        """Add a line to the notes of its facts, once; of a text with `{size}` the largest counts."""
+        if size is not None:
+            self._sized[text] = max(size, self._sized.get(text, 0.0))
+        elif text not in self._facts.notes:
             notes = (*self._facts.notes, text)
             self._facts = dataclasses.replace(self._facts, notes=notes)
 
@@ -177,6 +201,7 @@ class DumpWriter:
         value = {
             "format": FORMAT,
             "facts": dataclasses.asdict(self._facts),
+            "sized": self._sized,
             "inputs": self._inputs,
             "layers": [dataclasses.asdict(layer) for layer in self._layers.values()],
             "calls": [dataclasses.asdict(call) for call in self._calls],
@@ -188,8 +213,8 @@ class DumpWriter:
         with atomic_write(self.folder / _FILE, overwrite=True) as file:
             file.write(json.dumps(value).encode())
 
-    def _write(self, tensors: Sequence[Named]) -> list[TensorRef]:
-        from safetensors.numpy import save_file
+    def _write(self, tensors: Sequence[Named]) -> tuple[TensorRef, ...]:
+        from safetensors.numpy import save
 
         name = f"{self._files:06d}"
         new: dict[str, np.ndarray[Any, Any]] = {}
@@ -206,9 +231,26 @@ class DumpWriter:
             if tensor.identity is not None:
                 self._known[tensor.identity] = ref
         if new:
-            save_file(new, self.folder / "tensors" / f"{name}.safetensors")
+            _overwrite(self.folder / "tensors" / f"{name}.safetensors", save(new))
             self._files += 1
-        return refs
+        return tuple(refs)
+
+
+def _overwrite(path: Path, data: bytes) -> None:
+    """Write a file into the pages of the one that is there, if one is (`Dump.forget_layers`)."""
+    with path.open("r+b" if path.exists() else "wb") as file:
+        file.write(data)
+        file.truncate()
+
+
+def content(array: np.ndarray[Any, Any]) -> Hashable:
+    """Equal for arrays with the same values, by two checksums of the bytes that fail independently.
+
+    A hash that withstands an adversary costs more than the layers it is taken of.
+    """
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    words = flat[: flat.size // 8 * 8].view(np.uint64)
+    return array.shape, array.dtype.name, zlib.crc32(flat.data), int(words.sum(dtype=np.uint64))
 
 
 def _storable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -220,6 +262,14 @@ def _storable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 class Dump:
     """A complete dump. Tensors are read when they are asked for.
+
+    Attributes:
+        folder: where it is.
+        facts: what ran, with all notes.
+        said, sized: its notes without and with a size (`DumpWriter.note`).
+        inputs: how many there are; they need not all be in here.
+        layers, calls: of the model.
+        outputs: input → the model's outputs.
 
     Raises:
         DumpError: it is not complete, or not one.
@@ -244,7 +294,9 @@ class Dump:
 
     def _take(self, value: Mapping[str, Any]) -> None:
         facts = value["facts"]
-        self.facts = Facts(**facts | {"notes": tuple(facts["notes"])})
+        self.said = tuple(facts["notes"])
+        self.sized = {text: float(size) for text, size in value.get("sized", {}).items()}
+        self.facts = Facts(**facts | {"notes": self.notes})
         self.inputs = int(value["inputs"])
         self.layers = {
             one["name"]: Layer(**one | {"weights": tuple(one["weights"])})
@@ -255,6 +307,29 @@ class Dump:
             for one in value["calls"]
         )
         self.outputs = {int(number): _refs(refs) for number, refs in value["outputs"].items()}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All notes, a line each."""
+        return *self.said, *(text.format(size=f"{size:.1e}") for text, size in self.sized.items())
+
+    def forget_layers(self, into: Path | None = None) -> None:
+        """Delete the tensors of layers; the model's outputs stay.
+
+        Args:
+            into: the folder of a dump that will be written next: over these files, as it costs several
+                times as much to let a machine find new pages for as many.
+        """
+        kept = {ref.file for refs in self.outputs.values() for ref in refs}
+        if into is not None:
+            (into / "tensors").mkdir(parents=True)
+        for file in (self.folder / "tensors").iterdir():
+            if file.stem in kept:
+                continue
+            if into is None:
+                file.unlink()
+            else:
+                file.rename(into / "tensors" / file.name)
 
     def of(self, layer: str) -> Iterator[Call]:
         """The calls of a layer, input by input."""
@@ -275,6 +350,42 @@ class Dump:
         except (OSError, SafetensorError) as error:
             raise DumpError(f"{path}: {error}", "record it again with --keep") from None
         return array
+
+
+def require_same_outputs(target: str, outputs: Mapping[int, Sequence[TensorRef]]) -> None:
+    """Require that a model has the same outputs for all inputs.
+
+    Raises:
+        ParityError: it has not.
+    """
+    paths = {number: [ref.path for ref in refs] for number, refs in outputs.items()}
+    first = min(paths, default=0)
+    for number, found in sorted(paths.items()):
+        if found != paths[first]:
+            raise ParityError(
+                f"{target}: input {number} gives other outputs ({', '.join(found)}) than input "
+                f"{first} ({', '.join(paths[first])})",
+                "give inputs for which the model gives the same structure",
+            )
+
+
+class RecentDump(Dump):
+    """A dump that holds the tensors that were read last: a layer's output is the next one's argument."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._read: OrderedDict[tuple[str, str], np.ndarray[Any, Any]] = OrderedDict()
+
+    def tensor(self, ref: TensorRef) -> np.ndarray[Any, Any]:
+        """See `Dump`; nobody may write into it."""
+        key = ref.file, ref.key
+        if key not in self._read:
+            self._read[key] = super().tensor(ref)
+            self._read[key].flags.writeable = False
+        self._read.move_to_end(key)
+        if len(self._read) > _RECENT:
+            self._read.popitem(last=False)
+        return self._read[key]
 
 
 def _refs(values: Sequence[Mapping[str, Any]]) -> tuple[TensorRef, ...]:

@@ -25,6 +25,7 @@ def explain(
     layer: str,
     side_layer: str,
     number: int,
+    inputs: tuple[int, ...],
     relative_l2: float,
     breached_locally: bool,
     work: Path,
@@ -38,6 +39,7 @@ def explain(
         truth, accumulated, local: dumps of the truth and of that side.
         layer, side_layer: the names of the layer in the truth and at the side.
         number: the truth's call of it.
+        inputs: to look at, the one that shows it most first.
         relative_l2: how far it parts.
         breached_locally: whether by its own error.
         work: a folder for what is passed.
@@ -55,6 +57,7 @@ def explain(
             "layer": layer,
             "side_layer": side_layer,
             "number": number,
+            "inputs": inputs,
             "relative_l2": relative_l2,
             "breached_locally": breached_locally,
         }
@@ -84,5 +87,6 @@ def explain_for(runner: Any, request: Mapping[str, Any]) -> list[dict[str, Any]]
         request["relative_l2"],
         request["breached_locally"],
         request["side"],
+        tuple(request["inputs"]),
     )
     return [dataclasses.asdict(cause) for cause in explained(model, context)]

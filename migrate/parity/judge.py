@@ -7,19 +7,21 @@ limits act together, and against which false alarms, is told in docs/parity/limi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from migrate.parity.dump import Dump
 from migrate.parity.judge_limits import Finding, finding
-from migrate.parity.judge_measure import Histogram, Measured, Meter, Padding, Slot
+from migrate.parity.judge_measure import Measured, Meter, Padding, Slot
 from migrate.parity.judge_probes import Calls, Judged, Place, Probes
 from migrate.parity.kinds import Operation, operation
 from migrate.parity.profiles import Profile
 from migrate.parity.results import LayerResult, LayerVerdict, Side
 
 __all__ = ["Breach", "Judged", "Judgement", "judge", "judgement"]
+
+_LOOKED_AT = 4
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,19 @@ class Judgement:
         layers: in order of execution.
         breaches: own errors that are too large, in order of execution.
         notes: a line each.
-        histograms: own errors in the first layers that part, as of `results.Parity`.
     """
 
     layers: tuple[LayerResult, ...]
     breaches: tuple[Breach, ...] = ()
     notes: tuple[str, ...] = ()
-    histograms: tuple[Histogram, ...] = ()
+
+    @property
+    def foremost(self) -> tuple[Breach, ...]:
+        """The first breach of each of the first layers that part, as many as a reader looks at."""
+        found: dict[str, Breach] = {}
+        for one in self.breaches:
+            found.setdefault(one.layer, one)
+        return tuple(found.values())[:_LOOKED_AT]
 
     @property
     def first(self) -> LayerResult | None:
@@ -142,7 +150,6 @@ class _Judge:
             tuple(layers),
             tuple(breaches),
             tuple(dict.fromkeys((*self._meter.notes, *self._notes))),
-            tuple(self._meter.histogram(one.layer, one.place) for one in _first_of_each(breaches)),
         )
 
     def _layer(self, name: str, order: int, depth: int) -> LayerResult:
@@ -327,14 +334,3 @@ class _Judge:
 
 def _worst(found: Mapping[Place, Finding]) -> Finding | None:
     return max(found.values(), key=lambda one: one.severity, default=None)
-
-
-# Histograms read their tensors again: of as many layers as a reader looks at.
-_HISTOGRAMS = 4
-
-
-def _first_of_each(breaches: Sequence[Breach]) -> list[Breach]:
-    found: dict[str, Breach] = {}
-    for one in breaches:
-        found.setdefault(one.layer, one)
-    return list(found.values())[:_HISTOGRAMS]

@@ -1,18 +1,21 @@
-"""Measures what a layer's probes show, each tensor once."""
+"""Measures what a layer's probes show, each tensor once; or takes what was measured before."""
 
 from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from migrate.parity.dump import Dump, TensorRef
-from migrate.parity.judge_probes import Place, Probe, Probes, lie_as
+from migrate.parity.judge_probes import Calls, Judged, Place, Probe, Probes
+from migrate.parity.judge_sums import Key, compared, in_ulps, is_exact, key_of, sums_of
 from migrate.parity.kinds import Operation
-from migrate.parity.metrics import EDGES, Measurement, Sums, measure
+from migrate.parity.measured import measured_of
+from migrate.parity.metrics import EDGES, Measurement, Sums
 
 Array = np.ndarray[Any, Any]
 Padding = Mapping[int, Array]
@@ -43,7 +46,8 @@ class Meter:
 
     def __init__(self, truth: Dump, probes: Mapping[Slot, Probes], padding: Padding) -> None:
         self._truth, self._probes, self._padding = truth, probes, padding
-        self._sums: dict[Hashable, Sums] = {}
+        # What one layer puts out and another takes is one tensor, and E may be A.
+        self._known: dict[Path, dict[Key, Sums | None]] = {}
         self.notes: list[str] = []
 
     def of(self, name: str, kind: Operation) -> Measured:
@@ -59,21 +63,6 @@ class Meter:
                 self._measure(slot, probe, truth, kind, found[slot])
         return found
 
-    def histogram(self, layer: str, place: Place) -> Histogram:
-        """Own errors of A and B at a place, as of `results.Parity`."""
-        counts: dict[str, tuple[int, ...]] = {"A": (), "B": ()}
-        for side in counts:
-            probes = self._probes.get(Slot(side, True))
-            measured = Measurement("float32", histogram=True)
-            for probe in probes.of(layer) if probes is not None else ():
-                if probe.place != place:
-                    continue
-                found = self._tensors(Slot(side, True), probe, _Lazy(self._truth, probe.truth))
-                if found is not None:
-                    measured.add(probe.input, *found)
-            counts[side] = measured.histogram()
-        return layer or "the model", EDGES, counts["A"], counts["B"]
-
     def _measure(
         self,
         slot: Slot,
@@ -82,37 +71,69 @@ class Meter:
         kind: Operation,
         found: dict[Place, tuple[Measurement, bool]],
     ) -> None:
-        exact = "float" not in probe.truth.dtype and "float" not in probe.mine.dtype
-        ulps = kind is Operation.ELEMENTWISE and slot.local and not exact
-        dtype = probe.mine.dtype
-        dump = self._probes[slot].dump
-        # What one layer puts out and another takes is one tensor, and E may be A.
-        key = (id(dump), probe.input, probe.truth.file, probe.truth.key, probe.mine.file)
-        whole = (*key, probe.mine.key, probe.pair.axes, probe.pair.shape, probe.pair.split, ulps)
-        if whole not in self._sums:
-            tensors = self._tensors(slot, probe, truth)
-            if tensors is None:
-                return
-            self._sums[whole] = measure(*tensors, dtype, elementwise=ulps)
-        if probe.place not in found:
-            found[probe.place] = Measurement(dtype, elementwise=ulps), exact
-        found[probe.place][0].take(probe.input, self._sums[whole])
-
-    def _tensors(self, slot: Slot, probe: Probe, truth: _Lazy) -> tuple[Array, Array] | None:
-        """The truth's tensor as the side's lies, and the side's; without padding. None: they do not fit."""
-        mine = self._probes[slot].dump.tensor(probe.mine)
-        lying = lie_as(probe.pair, truth.array, mine.shape)
-        if lying is None:
+        sums = self._of_tensor(slot, probe, truth, in_ulps(probe, kind, local=slot.local))
+        if sums is None:
             note = (
-                f"{slot.side}: {probe.place.layer}: {mine.shape} does not fit the truth's "
-                f"{truth.array.shape} on input {probe.input}; it is not compared there"
+                f"{slot.side}: {probe.place.layer}: {probe.mine.shape} does not fit the truth's "
+                f"{probe.truth.shape} on input {probe.input}; it is not compared there"
             )
             self.notes.append(note)
-            return None
-        kept = self._padding.get(probe.input)
-        if kept is not None and mine.ndim > 2 and mine.shape[:2] == kept.shape:
-            return lying[kept], mine[kept]
-        return lying, mine
+            return
+        if probe.place not in found:
+            ulps = in_ulps(probe, kind, local=slot.local)
+            measured = Measurement(probe.mine.dtype, elementwise=ulps)
+            found[probe.place] = measured, is_exact(probe)
+        found[probe.place][0].take(probe.input, sums)
+
+    def _of_tensor(self, slot: Slot, probe: Probe, truth: _Lazy, ulps: bool) -> Sums | None:
+        dump, key = self._probes[slot].dump, key_of(probe, ulps=ulps)
+        if dump.folder not in self._known:
+            self._known[dump.folder] = measured_of(dump)
+        known = self._known[dump.folder]
+        if key not in known:
+            kept = self._padding.get(probe.input)
+            known[key] = sums_of(probe, truth.array, dump.tensor(probe.mine), kept, ulps=ulps)
+        return known[key]
+
+
+def own_errors(
+    truth: Dump, a: Judged | None, b: Judged, places: Sequence[tuple[str, Place]], padding: Padding
+) -> tuple[Histogram, ...]:
+    """Histograms of the own errors of A and B, as of `results.Parity`.
+
+    Args:
+        truth: the truth.
+        a, b: the sides, with tensors.
+        places: of these layers.
+        padding: as of `judge.judgement`.
+    """
+    calls = Calls(truth)
+    sides = {
+        name: Probes(calls, side.local, side.alignment, fed=True)
+        for name, side in (("A", a), ("B", b))
+        if side is not None and side.local is not None
+    }
+    found = []
+    for layer, place in places:
+        counts = {"A": (), "B": ()} | {
+            name: _counted(truth, probes, layer, place, padding) for name, probes in sides.items()
+        }
+        found.append((layer or "the model", EDGES, counts["A"], counts["B"]))
+    return tuple(found)
+
+
+def _counted(
+    truth: Dump, probes: Probes, layer: str, place: Place, padding: Padding
+) -> tuple[int, ...]:
+    measured = Measurement("float32", histogram=True)
+    for probe in probes.of(layer):
+        if probe.place != place:
+            continue
+        tensors = truth.tensor(probe.truth), probes.dump.tensor(probe.mine)
+        found = compared(probe, *tensors, padding.get(probe.input))
+        if found is not None:
+            measured.add(probe.input, *found)
+    return measured.histogram()
 
 
 class _Lazy:

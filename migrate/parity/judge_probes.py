@@ -97,6 +97,54 @@ class Calls:
         return self._makers.get((number, ref.file, ref.key))
 
 
+class Partners:
+    """What of a side's call is measured against what of the truth's.
+
+    Args:
+        calls: the truth's.
+        alignment: of the side.
+    """
+
+    def __init__(self, calls: Calls, alignment: Alignment) -> None:
+        self._calls, self._alignment = calls, alignment
+        self._aligned = {pair.truth for pair in alignment.pairs}
+
+    def of(self, layer: str, number: int, input: int) -> tuple[Pair, Call] | None:  # noqa: A002
+        """The pair of a side's call, and the truth's call."""
+        found = self._alignment.pair(layer, number)
+        if found is None:
+            return None
+        truth = self._calls.by_key.get((found[0].truth, found[1], input))
+        return None if truth is None else (found[0], truth)
+
+    def outputs(self, pair: Pair, truth: Call, made: tuple[TensorRef, ...]) -> Iterator[Probe]:
+        """What a call puts out."""
+        refs, mine = _by_path(truth.outputs), _by_path(made)
+        for one in pair.outputs:
+            if one.truth in refs and one.mine in mine:
+                place = Place("output", truth.layer, truth.number, one.truth)
+                yield Probe(place, truth.input, one, refs[one.truth], mine[one.mine])
+
+    def arguments(
+        self, pair: Pair, truth: Call, given: tuple[TensorRef, ...]
+    ) -> Iterator[tuple[str, Probe]]:
+        """What a call is given, with the layer of the truth that computes it."""
+        refs, mine = _by_path(truth.arguments), _by_path(given)
+        for one in pair.arguments:
+            if one.truth not in refs or one.mine not in mine:
+                continue
+            ref = refs[one.truth]
+            place = Place("argument", truth.layer, truth.number, one.truth)
+            owner = self._calls.dump.layers[truth.layer].parent
+            maker = self._calls.maker(truth.input, ref)
+            if maker is not None and maker[0].layer not in self._aligned:
+                # The side computes in passing what is a layer of the truth's.
+                owner = maker[0].layer
+                place = Place("output", owner, maker[0].number, maker[1])
+            if owner is not None:
+                yield owner, Probe(place, truth.input, one, ref, mine[one.mine])
+
+
 class Probes:
     """What there is to measure of one dump of a side.
 
@@ -108,20 +156,23 @@ class Probes:
     """
 
     def __init__(self, calls: Calls, dump: Dump, alignment: Alignment, *, fed: bool) -> None:
-        self.dump, self._calls, self._alignment = dump, calls, alignment
-        self._aligned = {pair.truth for pair in alignment.pairs}
+        self.dump, self._calls = dump, calls
+        self._partners = Partners(calls, alignment)
         self.by_key: dict[CallKey, tuple[Pair, Call]] = {}
-        self._given: dict[str, list[tuple[Place, int, TensorPair, TensorRef, TensorRef]]]
-        self._given = defaultdict(list)
+        self._given: dict[str, list[Probe]] = defaultdict(list)
         for call in dump.calls:
-            found = alignment.pair(call.layer, call.number)
+            found = self._partners.of(call.layer, call.number, call.input)
             if found is None:
                 continue
-            key = (found[0].truth, found[1], call.input)
-            if key in calls.by_key and key not in self.by_key:
-                self.by_key[key] = found[0], call
-                if fed:
-                    self._give(found[0], calls.by_key[key], call)
+            pair, truth = found
+            key = (truth.layer, truth.number, truth.input)
+            if key in self.by_key:
+                continue
+            self.by_key[key] = pair, call
+            for owner, probe in (
+                self._partners.arguments(pair, truth, call.arguments) if fed else ()
+            ):
+                self._given[owner].append(probe)
 
     def pair(self, layer: str) -> Pair | None:
         """The pair of a layer of the truth."""
@@ -138,15 +189,9 @@ class Probes:
         """What is measured of a layer of the truth, input by input."""
         for truth in self._calls.by_layer[layer]:
             found = self.by_key.get((layer, truth.number, truth.input))
-            if found is None:
-                continue
-            refs, mine = _by_path(truth.outputs), _by_path(found[1].outputs)
-            for pair in found[0].outputs:
-                if pair.truth in refs and pair.mine in mine:
-                    place = Place("output", layer, truth.number, pair.truth)
-                    yield Probe(place, truth.input, pair, refs[pair.truth], mine[pair.mine])
-        for given in self._given.get(layer, ()):
-            yield Probe(*given)
+            if found is not None:
+                yield from self._partners.outputs(found[0], truth, found[1].outputs)
+        yield from self._given.get(layer, ())
 
     def fed(self, layer: str) -> bool:
         """Whether a layer was fed: it takes no tensors, or one of them has a partner."""
@@ -154,23 +199,6 @@ class Probes:
         return pair is not None and (
             bool(pair.arguments) or not any(call.arguments for call in self._calls.by_layer[layer])
         )
-
-    def _give(self, pair: Pair, truth: Call, mine: Call) -> None:
-        """Lay what a call was given to the account of the layer that computed it."""
-        refs, given = _by_path(truth.arguments), _by_path(mine.arguments)
-        for one in pair.arguments:
-            if one.truth not in refs or one.mine not in given:
-                continue
-            ref = refs[one.truth]
-            place = Place("argument", truth.layer, truth.number, one.truth)
-            owner = self._calls.dump.layers[truth.layer].parent
-            maker = self._calls.maker(truth.input, ref)
-            if maker is not None and maker[0].layer not in self._aligned:
-                # The side computes in passing what is a layer of the truth's.
-                owner = maker[0].layer
-                place = Place("output", owner, maker[0].number, maker[1])
-            if owner is not None:
-                self._given[owner].append((place, truth.input, one, ref, given[one.mine]))
 
 
 def _by_path(refs: tuple[TensorRef, ...]) -> dict[str, TensorRef]:

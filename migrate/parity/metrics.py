@@ -36,6 +36,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 PIECE = 8192  # less than what makes BLAS start threads for a dot product
 _LARGE = -9e8
+_EXPONENT = np.uint64(0x7FF << 52)
 # Edges of log10 |error / rms(t)|.
 EDGES: tuple[float, ...] = tuple(-18 + 0.25 * step for step in range(85))
 
@@ -68,9 +69,11 @@ class Floating:
 
     def spacing(self, values: Floats) -> Floats:
         """The distance of neighbouring numbers at these magnitudes."""
-        _, exponent = np.frexp(values)
-        exponent = np.maximum(exponent - 1, self.lowest)
-        return np.ldexp(1.0, exponent - self.bits + 1)
+        # The sign and the significand gone, what is left of a float64 is the power of two.
+        power = (np.ascontiguousarray(values).view(np.uint64) & _EXPONENT).view(np.float64)
+        np.maximum(power, math.ldexp(1.0, self.lowest), out=power)
+        power *= math.ldexp(1.0, 1 - self.bits)
+        return power
 
 
 def floating(dtype: str) -> Floating | None:
@@ -88,7 +91,12 @@ def ulps(truth: Floats, side: Floats, dtype: str) -> Floats:
     if kind is None:
         raise ValueError(f"{dtype} has no units in the last place")
     unit = kind.spacing(truth)
-    return np.abs(side - np.rint(truth / unit) * unit) / unit
+    rounded = truth / unit
+    np.rint(rounded, out=rounded)
+    # Both are multiples of a power of two: nothing is rounded here.
+    distance = side / unit
+    distance -= rounded
+    return np.abs(distance, out=distance)
 
 
 @dataclass(frozen=True)
@@ -157,6 +165,8 @@ def measure(
     if not exact and is_mask(truth) and is_mask(side):
         truth, side, exact = truth == 0, side == 0, True
     total = Sums(elements=truth.size)
+    error = t_total = x_total = product = worst = beside = 0.0
+    farthest, counted, bins = 0.0, 0, None
     for t, x in _pieces(truth, side):
         if exact:
             t, x = np.ones(t.size), (x != t) + 1.0
@@ -166,27 +176,22 @@ def measure(
         if not t_t + x_x < _LARGE * _LARGE:
             t, x, lost = _comparable(t, x)
             total, t_t, x_x = total + lost, float(t @ t), float(x @ x)
-        if t.size:
-            total += _of_piece(t, x, t_t, x_x, dtype if elementwise else None, histogram)
-    return total
-
-
-def _of_piece(
-    t: Floats, x: Floats, t_t: float, x_x: float, ulps_in: str | None, histogram: bool
-) -> Sums:
-    difference = x - t
-    np.abs(difference, out=difference)
-    worst = int(difference.argmax())
-    return Sums(
-        error=float(difference @ difference),
-        truth=t_t,
-        side=x_x,
-        product=float(x @ t),
-        worst=float(difference[worst]),
-        beside=abs(float(t[worst])),
-        ulps=0.0 if ulps_in is None else float(ulps(t, x, ulps_in).max()),
-        counted=t.size,
-        bins=_binned(difference) if histogram else None,
+            if not t.size:
+                continue
+        difference = x - t
+        error += float(difference @ difference)
+        product += float(x @ t)
+        t_total, x_total, counted = t_total + t_t, x_total + x_x, counted + t.size
+        np.abs(difference, out=difference)
+        place = int(difference.argmax())
+        if difference[place] > worst:
+            worst, beside = float(difference[place]), abs(float(t[place]))
+        if elementwise:
+            farthest = max(farthest, float(ulps(t, x, dtype).max()))
+        if histogram:
+            bins = _binned(difference) if bins is None else bins + _binned(difference)
+    return total + Sums(
+        error, t_total, x_total, product, worst, beside, farthest, counted, bins=bins
     )
 
 

@@ -124,7 +124,7 @@ def _compared(
         causes=(),
         verdict=outcome.verdict,
         sentence=outcome.sentence,
-        histograms=(*layers.histograms, *outputs.histograms),
+        histograms=outputs.histograms,
         notes=(*layers.notes, *(note for one in judged.values() for note in one.alignment.notes)),
     )
 

@@ -64,7 +64,8 @@ class Run:
         )
         number = self._counts.get(name, 0)
         self._counts[name] = number + 1
-        given = [self._named(str(at), one) for at, one in enumerate(arguments)]
+        named = [self._named(str(at), one) for at, one in enumerate(arguments)]
+        given = self._writer.given(name, number, self._input, named)
         truth = self._truth(name, number)
         fed = list(arguments)
         if truth is not None:

@@ -132,7 +132,7 @@ def test_what_float32_does_not_hold_is_fed_as_its_largest(tmp_path: Path) -> Non
     writer = DumpWriter(tmp_path / "huge", truth.facts, 1)
     huge = [Named("x", np.array([np.finfo(np.float64).min, 1.0, -np.inf]))]
     writer.layer(truth.layers[""])
-    writer.call("", 0, 0, 0, huge, [Named("", huge[0].array)])
+    writer.call("", 0, 0, 0, writer.given("", 0, 0, huge), [Named("", huge[0].array)])
     writer.close()
     forced = Forced(tmp_path / "huge", same_model(truth))
     made = dump(runner, inputs, tmp_path / "dump", forced=forced)

@@ -16,6 +16,7 @@ from migrate.parity.align import align
 from migrate.parity.alignment import Alignment, Pair, TensorPair
 from migrate.parity.dump import Dump
 from migrate.parity.judge import Judged, Judgement, judge, judgement
+from migrate.parity.judge_measure import own_errors
 from migrate.parity.profiles import Profile, find_profile
 from migrate.parity.results import LayerVerdict
 from tests.parity.numpy_attention import INPUTS, WEIGHTS, Faults, flax_like, names, torch_like
@@ -51,10 +52,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
 _FOLDER = Path()
 
 
+def faulty(folder: Path, faults: Faults | None) -> Judged:
+    return judged(folder / "b", base()[0], functools.partial(flax_like, faults=faults), names())
+
+
 def compared(folder: Path, faults: Faults | None = None, profile: Profile = F32) -> Judgement:
     truth, a = base()
-    b = judged(folder / "b", truth, functools.partial(flax_like, faults=faults), names())
-    return judgement(truth, a, b, a, profile)
+    return judgement(truth, a, faulty(folder, faults), a, profile)
 
 
 def test_a_clean_pair_matches(tmp_path: Path) -> None:
@@ -103,10 +107,14 @@ def test_what_comes_after_a_fault_is_carried(tmp_path: Path) -> None:
 
 
 def test_two_faults_are_both_found_and_the_first_is_first(tmp_path: Path) -> None:
-    found = compared(tmp_path, {0: "gelu", 2: "eps"})
+    truth, a_side = base()
+    b_side = faulty(tmp_path, {0: "gelu", 2: "eps"})
+    found = judgement(truth, a_side, b_side, a_side, F32)
     assert [breach.layer for breach in found.breaches] == ["block.0.act", "block.2.norm"]
-    assert [one[0] for one in found.histograms] == ["block.0.act", "block.2.norm"]
-    _, edges, a, b = found.histograms[1]
+    places = [(breach.layer, breach.place) for breach in found.foremost]
+    histograms = own_errors(truth, a_side, b_side, places, {})
+    assert [one[0] for one in histograms] == ["block.0.act", "block.2.norm"]
+    _, edges, a, b = histograms[1]
     assert sum(a) == sum(b) == 8 * 3 * 5 * 8
     assert edges[a.index(max(a))] < -6.5 < -5.5 < edges[b.index(max(b))]
 

@@ -14,9 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from migrate.parity.capture import torch as capture
 from migrate.parity.capture.torch_tree import call_leaves, leaves, replaced, to_numpy, to_tensor
-from migrate.parity.dump import Dump
+from migrate.parity.dump import Dump, content
 from migrate.parity.errors import InputsError, ParityError
 from migrate.parity.inputs import write_inputs
 from migrate.parity.sides.settings import TRUTH, Settings
@@ -104,10 +103,10 @@ def test_what_the_dtype_cannot_hold_becomes_its_largest() -> None:
 
 def test_content_tells_tensors_apart() -> None:
     array = np.arange(20, dtype=np.float32).reshape(4, 5)
-    assert capture.content(array) == capture.content(array.copy())
+    assert content(array) == content(array.copy())
     turned = np.ascontiguousarray(array.T)
     others = [array[::-1], turned, array.reshape(5, 4), array.astype(np.float64), -array]
-    assert len({capture.content(one) for one in [array, *others]}) == 6
+    assert len({content(one) for one in [array, *others]}) == 6
 
 
 def test_calls_nest_and_end_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

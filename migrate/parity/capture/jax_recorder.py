@@ -11,6 +11,7 @@ from typing import Any
 
 from migrate.parity.capture.jax_forced import Feed
 from migrate.parity.capture.jax_values import is_batched, is_floating, is_traced, named, tensors
+from migrate.parity.capture.recent import Recent
 from migrate.parity.dump import DumpWriter, Layer
 
 _SHOWN = 3
@@ -41,6 +42,7 @@ class Recorder:
 
     Attributes:
         renamed: names of the model's own arguments → the inputs' names, where they differ.
+        recent: knows tensors again.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Recorder:
         dtype: str,
     ) -> None:
         self._writer, self._feed, self._dtype = writer, feed, dtype
+        self.recent = Recent(writer.identity)
         self.renamed: Mapping[str, str] = {}
         self._stack: list[Seen] = []
         self._declared: set[str] = set()
@@ -134,7 +137,10 @@ class Recorder:
         for array in outputs.values():
             if is_floating(array.dtype) and array.dtype.name != self._dtype:
                 self._other_dtypes.setdefault(seen.name, array.dtype.name)
-        self._writer.call(seen.name, number, self._input, self._order, named(given), named(outputs))
+        # Arrays of JAX do not change: what was given may be taken now.
+        at = seen.name, number, self._input
+        refs = self._writer.given(*at, named(given, self.recent))
+        self._writer.call(*at, self._order, refs, named(outputs, self.recent))
         self._order += 1
 
     def _arguments(

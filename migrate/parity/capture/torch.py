@@ -1,110 +1,87 @@
 """Layers of a torch model as it runs: hooks on every module.
 
 Arguments are taken before a module runs, as operations in place change them later, and its outputs after
-it. What is taken goes to a `Store`: on the CPU and CUDA it is written at once (`Written`), so that memory
-holds the arguments of the layers that are running and nothing else; under XLA it is kept until the pass
-is over (`migrate.parity.capture.xla`).
+it. What is taken goes to a `Store`: on the CPU and CUDA it is written or measured at once (`Written`), so
+that memory holds none of it; under XLA it is kept until the pass is over (`migrate.parity.capture.xla`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import zlib
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
 
-import numpy as np
 import torch
 from torch import nn
 
 from migrate.parity.capture import frames
+from migrate.parity.capture.recent import Recent
 from migrate.parity.capture.torch_forced import Forcing
 from migrate.parity.capture.torch_layers import layers
-from migrate.parity.capture.torch_tree import Array, call_leaves, leaves, replaced, to_numpy
-from migrate.parity.dump import DumpWriter, Named
+from migrate.parity.capture.torch_tree import call_leaves, leaves, replaced, to_numpy
+from migrate.parity.dump import DumpWriter, Named, TensorRef
 
 
 class Store(Protocol):
     """Where tensors go."""
 
-    def snapshot(self, path: str, tensor: Any) -> Any:
-        """Take an argument before its layer runs."""
+    def given(self, layer: str, number: int, tensors: Sequence[tuple[str, Any]]) -> Any:
+        """Take the arguments of a call before it runs."""
 
     def call(
         self,
         layer: str,
         number: int,
         order: int,
-        arguments: Sequence[Any],
+        given: Any,
         outputs: Sequence[tuple[str, Any]],
     ) -> None:
-        """Take a call that ended; `arguments` are what `snapshot` gave."""
+        """Take a call that ended; `given` is what the method of that name gave."""
 
 
 class Written:
-    """Write each call when it ends; a tensor that was written before, by its values, is not again."""
+    """Write arguments before each call and outputs when it ends, so that nothing is held."""
 
     def __init__(self, writer: DumpWriter) -> None:
         self._writer = writer
+        self._recent = Recent(writer.identity)
         self._input = 0
-        self._on_disk: set[Hashable] = set()
-        # Snapshots of the layers that run now: the same tensor is held once, however deep they nest.
-        self._held: WeakValueDictionary[Hashable, Array] = WeakValueDictionary()
 
     def begin(self, number: int) -> None:
         """What comes now belongs to this input."""
         self._input = number
 
-    def snapshot(self, path: str, tensor: Any) -> Named:
+    def given(
+        self, layer: str, number: int, tensors: Sequence[tuple[str, Any]]
+    ) -> tuple[TensorRef, ...]:
         """See `Store`."""
-        array = to_numpy(tensor)
-        identity = content(array)
-        if identity in self._on_disk:
-            # The writer takes it from what it has: the values need not be held.
-            array = np.broadcast_to(np.zeros((), array.dtype), array.shape)
-        elif (held := self._held.get(identity)) is not None:
-            array = held
-        else:
-            array = array.copy()
-            self._held[identity] = array
-        return Named(path, array, identity)
-
-    def named(self, path: str, tensor: Any) -> Named:
-        """A tensor that is written at once."""
-        array = to_numpy(tensor)
-        return Named(path, array, content(array))
+        return self._writer.given(layer, number, self._input, self._named(tensors))
 
     def call(
         self,
         layer: str,
         number: int,
         order: int,
-        arguments: Sequence[Named],
+        given: tuple[TensorRef, ...],
         outputs: Sequence[tuple[str, Any]],
     ) -> None:
         """See `Store`."""
-        after = [self.named(path, tensor) for path, tensor in outputs]
-        self._writer.call(layer, number, self._input, order, arguments, after)
-        self._on_disk.update(one.identity for one in (*arguments, *after))
+        self._writer.call(layer, number, self._input, order, given, self._named(outputs))
 
     def outputs(self, number: int, outputs: Sequence[tuple[str, Any]]) -> None:
         """The model's outputs for an input."""
-        named = [self.named(path, tensor) for path, tensor in outputs]
-        self._writer.outputs(number, named)
-        self._on_disk.update(one.identity for one in named)
+        self._writer.outputs(number, self._named(outputs))
 
+    def _named(self, tensors: Sequence[tuple[str, Any]]) -> list[Named]:
+        return [self._one(path, tensor) for path, tensor in tensors]
 
-def content(array: Array) -> Hashable:
-    """Equal for arrays with the same values, by two checksums of the bytes that fail independently.
-
-    A hash that withstands an adversary costs more than the layers it is taken of.
-    """
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    words = flat[: flat.size // 8 * 8].view(np.uint64)
-    return array.shape, array.dtype.name, zlib.crc32(flat.data), int(words.sum(dtype=np.uint64))
+    def _one(self, path: str, tensor: Any) -> Named:
+        array = to_numpy(tensor)
+        if tensor.is_inference():
+            return Named(path, array, self._recent.by_values(array))
+        return Named(path, array, self._recent.identity(tensor, array, tensor._version))
 
 
 @dataclass
@@ -113,7 +90,7 @@ class _Running:
 
     name: str
     number: int
-    arguments: list[Any]
+    given: Any
     # What stands in the place of an argument: (the caller's tensor, the one fed, its version).
     fed: list[tuple[Any, Any, int]] = field(default_factory=list)
 
@@ -187,8 +164,7 @@ class Hooks:
                 self._met[name] = parent, frames.caller()
             given = call_leaves(args, kwargs)
             # As they were given: what the caller computed shows nowhere else (`Forced`).
-            taken = [self.store.snapshot(path, tensor) for path, tensor in given]
-            running = _Running(name, number, taken)
+            running = _Running(name, number, self.store.given(name, number, given))
             if self._forcing is not None:
                 new = self._forcing.feed(name, number, self._input, given)
                 args, kwargs = replaced(args, new), replaced(kwargs, new)
@@ -207,7 +183,7 @@ class Hooks:
                 running = self._stack.pop()
             outputs = list(leaves(output))
             self._note_dtypes(name, outputs)
-            self.store.call(name, running.number, self._order, running.arguments, outputs)
+            self.store.call(name, running.number, self._order, running.given, outputs)
             self._order += 1
             if self._forcing is None:
                 return None

@@ -7,7 +7,7 @@ from typing import Any
 
 from migrate.parity.alignment import Pair, TensorPair
 from migrate.parity.capture.torch_tree import to_tensor
-from migrate.parity.dump import Call, Dump, TensorRef
+from migrate.parity.dump import Call, TensorRef
 from migrate.parity.judge_probes import lie_as
 from migrate.parity.sides.runner import Forced
 
@@ -24,7 +24,7 @@ class Forcing:
     """
 
     def __init__(self, forced: Forced) -> None:
-        self._truth = Dump(forced.truth)
+        self._truth = forced.dump
         self._alignment = forced.alignment
         self._calls = {(call.layer, call.number, call.input): call for call in self._truth.calls}
         self._recent: dict[Any, tuple[Any, int]] = {}

@@ -20,7 +20,7 @@ class _Call:
     layer: str
     number: int
     order: int
-    arguments: tuple[Kept, ...]
+    given: tuple[Kept, ...]
     outputs: tuple[Kept, ...]
 
 
@@ -36,40 +36,45 @@ class Later:
         # The originals live as long as their ids are looked at: no other tensor can have one.
         self._known: dict[tuple[int, int], tuple[int, Any]] = {}
 
-    def snapshot(self, path: str, tensor: Any) -> Kept:
-        """Keep a tensor as it is now; later writes in place do not reach the copy."""
-        key = id(tensor), tensor._version
-        if key not in self._known:
-            self._known[key] = len(self._copies), tensor
-            self._copies.append(tensor.detach().clone())
-        return path, self._known[key][0]
+    def given(
+        self, layer: str, number: int, tensors: Sequence[tuple[str, Any]]
+    ) -> tuple[Kept, ...]:
+        """See `Store`."""
+        del layer, number
+        return tuple(self._keep(path, tensor) for path, tensor in tensors)
 
     def call(
         self,
         layer: str,
         number: int,
         order: int,
-        arguments: Sequence[Kept],
+        given: tuple[Kept, ...],
         outputs: Sequence[tuple[str, Any]],
     ) -> None:
         """See `Store`."""
-        after = tuple(self.snapshot(path, tensor) for path, tensor in outputs)
-        self._calls.append(_Call(layer, number, order, tuple(arguments), after))
+        after = tuple(self._keep(path, tensor) for path, tensor in outputs)
+        self._calls.append(_Call(layer, number, order, given, after))
 
     def read(self, written: Written, outputs: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
         """Run the pass that was recorded, write its calls, forget them; give the outputs on the CPU."""
         values = fetched([*self._copies, *(tensor for _, tensor in outputs)])
         for one in self._calls:
-            written.call(
-                one.layer,
-                one.number,
-                one.order,
-                [written.named(path, values[at]) for path, at in one.arguments],
-                [(path, values[at]) for path, at in one.outputs],
+            given, made = (
+                [(path, values[at]) for path, at in kept] for kept in (one.given, one.outputs)
             )
+            refs = written.given(one.layer, one.number, given)
+            written.call(one.layer, one.number, one.order, refs, made)
         last = values[len(self._copies) :]
         self._forget()
         return [(path, tensor) for (path, _), tensor in zip(outputs, last, strict=True)]
+
+    def _keep(self, path: str, tensor: Any) -> Kept:
+        """Keep a tensor as it is now; later writes in place do not reach the copy."""
+        key = id(tensor), tensor._version
+        if key not in self._known:
+            self._known[key] = len(self._copies), tensor
+            self._copies.append(tensor.detach().clone())
+        return path, self._known[key][0]
 
 
 def fetched(tensors: Sequence[Any]) -> list[Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from migrate.parity.dump import DumpWriter
-from migrate.parity.inputs import InputSet
-from migrate.parity.sides.runner import Forced, Runner
+from migrate.parity.inputs import InputSet, attended
+from migrate.parity.sides.runner import Forced, Reference, Runner
 from migrate.parity.sides.settings import Settings
 
 INPUTS = "inputs"
@@ -22,13 +23,28 @@ def capture_into(
     *,
     layers: bool = True,
     forced: Forced | None = None,
+    measured: Reference | None = None,
+    numbers: Sequence[int] | None = None,
 ) -> float:
     """Write a complete dump of a run; give the seconds of its plain passes (`Runner.capture`).
 
     The inputs lie beside it, in `inputs`, so that another side can be compared with it later.
+
+    Args:
+        runner, settings, inputs, layers, forced, numbers: as of `Runner.capture`.
+        folder: of the dump.
+        measured: tensors of layers are measured against this instead of being written (`parity.measured`).
     """
-    writer = DumpWriter(folder, runner.facts(settings), inputs.count)
-    seconds = runner.capture(settings, inputs, writer, layers=layers, forced=forced)
+    facts = runner.facts(settings)
+    writer = DumpWriter(folder, facts, inputs.count)
+    if measured is not None:
+        from migrate.parity.measured import MeasuringWriter
+
+        fed, padding = forced is not None, attended(inputs)
+        writer = MeasuringWriter(folder, facts, inputs.count, measured, padding, fed=fed)
+    seconds = runner.capture(
+        settings, inputs, writer, layers=layers, forced=forced, numbers=numbers
+    )
     shutil.copytree(inputs.folder, folder / INPUTS, copy_function=_link, dirs_exist_ok=True)
     writer.close()
     return seconds

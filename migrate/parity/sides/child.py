@@ -72,17 +72,19 @@ class Child:
 
     def capture(self, request: Request) -> Any:
         """Write a dump."""
-        forced = None
-        if request["forced"] is not None:
-            text = Path(request["forced"]["alignment"]).read_text()
-            forced = Forced(Path(request["forced"]["truth"]), Alignment.from_json(text))
+        passed, reference = request["reference"], None
+        if passed is not None:
+            alignment = Alignment.from_json(Path(passed["alignment"]).read_text())
+            reference = Forced(Path(passed["truth"]), alignment)
         return capture_into(
             self._runner,
             _settings(request),
             _inputs(request),
             Path(request["folder"]),
             layers=request["layers"],
-            forced=forced,
+            forced=reference if request["forced"] else None,
+            measured=reference if request["measured"] else None,
+            numbers=request["numbers"],
         )
 
     def gradients(self, request: Request) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,14 @@ class Passes:
     def __init__(self, model: JaxModel, arguments: Arguments, session: Session) -> None:
         self._model, self._arguments, self._session = model, arguments, session
         self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._placed: tuple[Any, dict[str, Any]] | None = None
+
+    def weights(self) -> dict[str, Any]:
+        """The model's weights on the device, as the settings want them."""
+        own = self._model.weights
+        if self._placed is None or self._placed[0] is not own:
+            self._placed = own, self._session.weights(self._model)
+        return self._placed[1]
 
     def bound(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Bound:
         """An input, on the device, as the model takes it."""
@@ -104,6 +112,7 @@ def capture(
     *,
     layers: bool,
     forced: Forced | None,
+    numbers: Sequence[int] | None,
 ) -> float:
     """See `Runner.capture`."""
     import jax.numpy as jnp
@@ -112,14 +121,14 @@ def capture(
     feed = None if forced is None else Feed(forced)
     recorder = Recorder(writer, feed, session.settings.dtype)
     with session.active():
-        weights = session.weights(model)
-        for number in range(inputs.count):
+        weights = passes.weights()
+        for number in range(inputs.count) if numbers is None else numbers:
             arrays = inputs[number]
             outputs: Outputs = {}
             if forced is None:
                 outputs, took = passes.outputs(weights, arrays)
                 seconds += took
-                writer.outputs(number, named(outputs))
+                writer.outputs(number, named(outputs, recorder.recent))
             if not layers and forced is None:
                 continue
             recorder.start(number)
@@ -133,7 +142,8 @@ def capture(
     if difference > _ROUNDINGS * float(jnp.finfo(session.settings.dtype).eps):
         writer.note(
             "layers were run one operation at a time; so the outputs differ from the jitted ones by "
-            f"{difference:.1e} (relative L2)"
+            "{size} (relative L2)",
+            difference,
         )
     if session.not_emulated:
         writer.note(f"not emulated: {', '.join(sorted(session.not_emulated))}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -97,6 +98,7 @@ class JaxRunner:
         *,
         layers: bool = True,
         forced: Forced | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> float:
         """See `Runner`. With `forced` there is no plain pass: the dump has no outputs, 0.0 is given.
 
@@ -104,7 +106,8 @@ class JaxRunner:
         """
         self.prepare(settings, inputs)
         passes, session = self._ready(settings)
-        return capture(passes, self._model, session, inputs, writer, layers=layers, forced=forced)
+        of = passes, self._model, session, inputs, writer
+        return capture(*of, layers=layers, forced=forced, numbers=numbers)
 
     def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:
         """See `Runner`."""

@@ -94,6 +94,11 @@ class SideProcess(Side):
         self._log = work / f"{label}.log"
         turns.join(self)
 
+    @property
+    def takes_turns(self) -> bool:  # type: ignore[override]
+        """See `Side`."""
+        return self._turns.shared
+
     def start(self) -> None:
         """Start the process and load the model; weights that it had before it rested come back."""
         self._turns.take(self)

@@ -6,12 +6,14 @@ wrong with the user's model or inputs is a `ParityError` in one line; it travels
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 from migrate.parity.alignment import Alignment
-from migrate.parity.dump import DumpWriter, Facts
+from migrate.parity.dump import Dump, DumpWriter, Facts, RecentDump
 from migrate.parity.inputs import InputSet
 from migrate.parity.sides.settings import Settings
 
@@ -19,7 +21,24 @@ Kind = Literal["torch", "xla", "linen", "nnx", "jax"]
 
 
 @dataclass(frozen=True)
-class Forced:
+class Reference:
+    """The truth, and how a side lies to it.
+
+    Attributes:
+        truth: the dump of the truth, of the same inputs.
+        alignment: of this side with the truth.
+    """
+
+    truth: Path
+    alignment: Alignment
+
+    @functools.cached_property
+    def dump(self) -> Dump:
+        """The truth's dump, open; it holds the tensors that were read last."""
+        return RecentDump(self.truth)
+
+
+class Forced(Reference):
     """Feed every layer with the truth's inputs, so that what it puts out has its own error only.
 
     Before a layer that has a pair runs, its arguments are replaced by the truth's (in the side's dtype and
@@ -31,14 +50,7 @@ class Forced:
     caller computes between the layers that it calls (an activation that is no module, a mask, a residual)
     is seen nowhere else. Values that the side's dtype does not hold (float64's most negative number in a
     mask) become its largest, not infinities.
-
-    Attributes:
-        truth: the dump of the truth, of the same inputs.
-        alignment: of this side with the truth.
     """
-
-    truth: Path
-    alignment: Alignment
 
 
 @dataclass(frozen=True)
@@ -122,12 +134,16 @@ class Runner(Protocol):
         *,
         layers: bool = True,
         forced: Forced | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> float:
         """Run the model on each input and write what it computes; give the seconds of the plain passes.
 
         The outputs in the dump are always those of a pass without hooks. Where those of the pass with
         hooks differ (observation can change how a compiler fuses), the dump gets a note (`writer.note`) with
         the relative L2 difference. The writer is closed by the caller.
+
+        Args:
+            numbers: of the inputs that are run; None: all.
         """
 
     def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:

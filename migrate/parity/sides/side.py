@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,14 @@ from migrate.parity.compile import Program
 from migrate.parity.dump import Facts
 from migrate.parity.inputs import InputSet, read_inputs
 from migrate.parity.results import Check, Section
-from migrate.parity.sides.runner import Forced, Generated, Kind, Runner, Training
+from migrate.parity.sides.runner import (
+    Forced,
+    Generated,
+    Kind,
+    Reference,
+    Runner,
+    Training,
+)
 from migrate.parity.sides.settings import Settings
 
 
@@ -28,9 +36,11 @@ class Side(ABC):
 
     Attributes:
         kind: what its model is.
+        takes_turns: whether it starts anew after the other one ran.
     """
 
     kind: Kind
+    takes_turns = False
 
     def __init__(self, work: Path) -> None:
         self._folder = work
@@ -74,11 +84,14 @@ class Side(ABC):
         *,
         layers: bool = True,
         forced: Forced | None = None,
+        measured: Reference | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> float:
-        """See `sides.capture.capture_into`."""
-        passed = None
-        if forced is not None:
-            passed = {"truth": str(forced.truth), "alignment": str(self._written(forced.alignment))}
+        """See `sides.capture.capture_into`; `measured` is `forced`, where both are given."""
+        reference, passed = forced or measured, None
+        if reference is not None:
+            alignment = self._written(reference.alignment)
+            passed = {"truth": str(reference.truth), "alignment": str(alignment)}
         seconds: float = self.ask(
             {
                 "do": "capture",
@@ -86,7 +99,10 @@ class Side(ABC):
                 "inputs": str(inputs.folder),
                 "folder": str(folder),
                 "layers": layers,
-                "forced": passed,
+                "reference": passed,
+                "forced": forced is not None,
+                "measured": measured is not None,
+                "numbers": numbers,
             }
         )
         return seconds

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,37 @@ from migrate.parity.capture.torch_tree import to_numpy
 from migrate.parity.capture.xla import Later, fetched
 from migrate.parity.compile import Program, program_of_torch
 from migrate.parity.dump import DumpWriter, Facts
-from migrate.parity.errors import ParityError
 from migrate.parity.inputs import InputSet
 from migrate.parity.sides import torch_call, torch_variant, torch_weights
 from migrate.parity.sides.runner import Forced, Generated, Training
 from migrate.parity.sides.settings import Settings
 from migrate.parity.sides.torch_call import Array, Outputs
 from migrate.parity.sides.torch_variant import DTYPES, Kind
+
+_MOVED = "watching the layers changes the outputs by a relative L2 of {size}"
+_MOVED_COMPILED = f"{_MOVED} (layers run eagerly, the outputs are of torch.compile)"
+# The truth's and the one that is compared with it take turns, input by input.
+_VARIANTS = 2
+
+
+@dataclass
+class _Variant:
+    """The model with some settings.
+
+    Attributes:
+        model: a copy.
+        unmoved: whether a pass with hooks gave the very outputs of one without.
+    """
+
+    model: nn.Module
+    unmoved: bool = False
+    _compiled: Any = None
+
+    def compiled(self, where: torch.device) -> Any:
+        """The model under torch.compile."""
+        if self._compiled is None:
+            self._compiled = torch_variant.compiled(self.model, where)
+        return self._compiled
 
 
 class TorchRunner:
@@ -41,7 +67,7 @@ class TorchRunner:
         self.module = getattr(module, "_orig_mod", module)  # torch.compile's wrapper has no layers
         self.module.eval()
         self.shown = shown
-        self._variant: tuple[Any, nn.Module] | None = None
+        self._variants: OrderedDict[Any, _Variant] = OrderedDict()
 
     def facts(self, settings: Settings) -> Facts:
         """See `Runner`."""
@@ -89,7 +115,7 @@ class TorchRunner:
     def load_weights(self, file: Path) -> None:
         """See `Runner`."""
         torch_weights.load(self.module, file, self.shown)
-        self._variant = None
+        self._variants.clear()
 
     def capture(
         self,
@@ -99,37 +125,46 @@ class TorchRunner:
         *,
         layers: bool = True,
         forced: Forced | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> float:
         """See `Runner`. With `forced` there is no plain pass: the dump has no outputs, 0.0 is given.
 
-        Where `settings.batch` cuts an input, the calls of its parts are counted on.
+        Where `settings.batch` cuts an input, the calls of its parts are counted on. In float64, the truth,
+        the first input's plain pass tells whether hooks change anything; if not, others go without.
         """
-        model, where = self.variant(settings)
+        variant, where = self._variant(settings)
+        model = variant.model
         written = Written(writer)
         forcing = None if forced is None else Forcing(forced)
         expected = DTYPES[settings.dtype] if settings.dtype == "float64" else None
         hooks = Hooks(model, Later() if where.type == "xla" else written, forcing, expected)
-        run = torch_variant.compiled(model, where) if settings.compiled else model
-        seconds, paths, differs = 0.0, None, 0.0
+        run = variant.compiled(where) if settings.compiled else model
+        eager = settings.dtype == "float64" and where.type == "cpu" and not settings.compiled
+        seconds, differs, watched = 0.0, 0.0, layers or forced is not None
         with torch.no_grad():
-            for number in range(inputs.count):
-                plain: Outputs = []
-                if forced is None:
+            for number in range(inputs.count) if numbers is None else numbers:
+                plain: Outputs | None = None
+                if forced is None and not (layers and eager and variant.unmoved):
                     start = time.perf_counter()
                     plain = self._pass(run, model, inputs[number], where, settings)
                     seconds += time.perf_counter() - start
-                    self._same_structure(number, plain, paths or plain)
-                    paths = paths or plain
-                    written.outputs(number, plain)
-                if not layers and forced is None:
+                hooked = (
+                    self._hooked(hooks, written, model, number, inputs, where, settings)
+                    if watched
+                    else None
+                )
+                if forced is not None:
                     continue
-                hooked = self._hooked(hooks, written, model, number, inputs, where, settings)
-                if forced is None:
+                written.outputs(number, plain or hooked or [])
+                if plain is not None and hooked is not None:
                     differs = max(differs, _difference(plain, hooked))
-        if layers or forced is not None:
+                    variant.unmoved = _equal(plain, hooked)
+        if watched:
             hooks.declare(writer)
-            for note in _notes(model, hooks, forcing, differs, settings):
+            for note in _notes(model, hooks, forcing):
                 writer.note(note)
+        if differs:
+            writer.note(_MOVED_COMPILED if settings.compiled else _MOVED, differs)
         return seconds
 
     def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:
@@ -157,13 +192,21 @@ class TorchRunner:
         return program_of_torch(model, torch_call.tensors(inputs[0], where, on_host))
 
     def variant(self, settings: Settings) -> tuple[nn.Module, torch.device]:
-        """The model as the settings want it, in eval(), and where it is. The last one is kept."""
+        """The model as the settings want it, in eval(), and where it is. The last ones are kept."""
+        found, where = self._variant(settings)
+        return found.model, where
+
+    def _variant(self, settings: Settings) -> tuple[_Variant, torch.device]:
         where = torch_variant.device(self.kind, settings)
         key = settings.dtype, where
-        if self._variant is None or self._variant[0] != key:
-            self._variant = None  # before the next is made: two at a time are enough
-            self._variant = key, torch_variant.variant(self.module, where, settings)
-        return self._variant[1], where
+        if key not in self._variants:
+            while len(self._variants) >= _VARIANTS:  # before the next is made
+                self._variants.popitem(last=False)
+            self._variants[key] = _Variant(
+                torch_variant.variant(self.module, where, settings, shared=True)
+            )
+        self._variants.move_to_end(key)
+        return self._variants[key], where
 
     def outputs(
         self, model: nn.Module, arrays: dict[str, Array], where: torch.device, settings: Settings
@@ -211,15 +254,6 @@ class TorchRunner:
             parts.append([(path, tensor.cpu()) for path, tensor in outputs])
         return torch_call.joined(parts, self.shown)
 
-    def _same_structure(self, number: int, outputs: Outputs, first: Outputs) -> None:
-        now, before = [path for path, _ in outputs], [path for path, _ in first]
-        if now != before:
-            raise ParityError(
-                f"{self.shown}: input {number} gives other outputs ({', '.join(now)}) than input 0 "
-                f"({', '.join(before)})",
-                "give inputs for which the model gives the same structure",
-            )
-
 
 def _difference(plain: Outputs, hooked: Outputs) -> float:
     """The largest relative L2 distance of an output with hooks from the one without."""
@@ -235,12 +269,16 @@ def _difference(plain: Outputs, hooked: Outputs) -> float:
     return worst
 
 
+def _equal(plain: Outputs, hooked: Outputs) -> bool:
+    return [path for path, _ in plain] == [path for path, _ in hooked] and all(
+        torch.equal(one, other) for (_, one), (_, other) in zip(plain, hooked, strict=True)
+    )
+
+
 def _notes(
     model: nn.Module,
     hooks: Hooks,
     forcing: Forcing | None,
-    differs: float,
-    settings: Settings,
 ) -> list[str]:
     notes = list(forcing.notes) if forcing is not None else []
     if hooks.odd:
@@ -248,11 +286,6 @@ def _notes(
         more = f" (and {len(hooks.odd) - 1} more)" if len(hooks.odd) > 1 else ""
         notes.append(
             f"the truth is not float64 throughout: {name or 'the model'}{more} gives {dtype}"
-        )
-    if differs:
-        why = " (layers run eagerly, the outputs are of torch.compile)" if settings.compiled else ""
-        notes.append(
-            f"watching the layers changes the outputs by a relative L2 of {differs:.1e}{why}"
         )
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         notes.append("layers inside TorchScript cannot be watched")

@@ -75,8 +75,12 @@ def is_emulated(where: torch.device, settings: Settings) -> bool:
     return cpu and settings.dtype == "float32" and settings.precision != "highest"
 
 
-def variant(module: nn.Module, where: torch.device, settings: Settings) -> nn.Module:
+def variant(
+    module: nn.Module, where: torch.device, settings: Settings, *, shared: bool = False
+) -> nn.Module:
     """A copy of the model in the settings' dtype on a device, in eval().
+
+    With `shared` its parameters may lie in the model's memory: nobody may write into them.
 
     Parameters and floating buffers are cast. In bfloat16 the frequencies of rotary embeddings stay as they
     are, as `from_pretrained(dtype=torch.bfloat16)` leaves them: rounded to 8 bits they would turn far
@@ -87,7 +91,7 @@ def variant(module: nn.Module, where: torch.device, settings: Settings) -> nn.Mo
     """
     try:
         with torch.no_grad():  # TorchScript copies by operations that autograd would follow
-            model = _copied(module)
+            model = _copied(module, shared=shared and where.type == "cpu")
     except Exception as error:
         raise ParityError(
             f"the model cannot be copied ({type(error).__name__}: {_first_line(error)})",
@@ -109,16 +113,22 @@ def variant(module: nn.Module, where: torch.device, settings: Settings) -> nn.Mo
     return model
 
 
-def _copied(module: nn.Module) -> nn.Module:
+def _copied(module: nn.Module, *, shared: bool) -> nn.Module:
+    """A copy; a `shared` one has its parameters' values in the same memory, until they are cast."""
+    kept = {
+        id(one): nn.Parameter(one.data, one.requires_grad)
+        for one in (module.parameters() if shared else ())
+        if type(one) is nn.Parameter
+    }
     try:
-        return copy.deepcopy(module)
+        return copy.deepcopy(module, dict(kept))
     except RuntimeError:
         # What a module keeps of its last pass (the old weight_norm's product) is no leaf; it is made anew.
         for holder in module.modules():
             for name, value in vars(holder).items():
                 if isinstance(value, torch.Tensor) and not value.is_leaf:
                     setattr(holder, name, value.detach())
-        return copy.deepcopy(module)
+        return copy.deepcopy(module, dict(kept))
 
 
 def _tied(model: nn.Module) -> list[list[str]]:

@@ -27,6 +27,8 @@ class Context:
         relative_l2: how far it parts.
         breached_locally: whether by its local error; if not, what it was given is looked at first.
         side: the word for it in sentences, "A" or "B".
+        inputs: which of the inputs are looked at, the one that shows it most first; the side's dumps have
+            others perhaps not. None: the first two.
     """
 
     layer: str
@@ -42,6 +44,7 @@ class Context:
     relative_l2: float = 0.0
     breached_locally: bool = True
     side: str = "B"
+    inputs: tuple[int, ...] | None = None
 
     @property
     def one_pass(self) -> bool:

@@ -47,7 +47,8 @@ class Look:
 def looks(context: Context) -> list[Look]:
     """What to look at, for the inputs on which the truth has the call, two at most."""
     found = []
-    for number in range(context.truth.inputs):
+    numbers = range(context.truth.inputs) if context.inputs is None else context.inputs
+    for number in numbers:
         if _call(context.truth, context.layer, context.number, number) is None:
             continue
         look = _look(context, number)
