@@ -3,10 +3,10 @@
     python benchmarks/parity_cost.py
 
 A transformer of 12 layers and its linen twin, in one process. Plain: A, B, the truth in float64 and the
-emulation run, and their outputs are written. Compared: all layers of these are written too, each runs again
-on the truth's inputs, and everything is judged. The ratio of CPU seconds counts, as other work on the
-machine changes the wall time. Memory: the peak of the compared run above the plain one, against the
-captures of the largest layer, and against all captures. Exit code 1 above the limits.
+emulation run, and their outputs are written. Compared: the truth's layers are written too, input by input,
+those of the others are measured against them, each runs again on the truth's inputs, and everything is
+judged. The ratio of CPU seconds counts, as other work on the machine changes the wall time. Memory: the peak
+of both runs, beside the tensors of the truth's largest call, and all of them. Exit code 1 above the limit.
 """
 
 from __future__ import annotations
