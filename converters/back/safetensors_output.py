@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from converters.atomic import atomic_write
-from converters.checkpoint.dtypes import SAFETENSORS_CODES, numpy_dtype
+from converters.checkpoint.dtypes import SAFETENSORS_CODES
 from converters.checkpoint.pytree import Leaf
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import UnsupportedDtypeError
 from converters.output.layouts import FileLayoutBuilder
 from converters.output.write import write_layout
+from converters.safetensors_header import safetensors_header
 
 
 @dataclass(frozen=True)
@@ -82,20 +82,4 @@ def _start(infos: Mapping[str, TensorInfo], metadata: Mapping[str, str]) -> tupl
                 f"{key} has the element type {info.dtype}, which safetensors lacks",
                 "write a .pt file instead",
             )
-    # Wide types first, as the safetensors library does: every tensor is then aligned in the file.
-    ordered = sorted(infos, key=lambda key: -numpy_dtype(infos[key].dtype, key).itemsize)
-    starts: dict[str, int] = {}
-    end = 0
-    for key in ordered:
-        starts[key] = end
-        end += infos[key].nbytes
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    for key, info in infos.items():
-        header[key] = {
-            "dtype": SAFETENSORS_CODES[info.dtype],
-            "shape": list(info.shape),
-            "data_offsets": [starts[key], starts[key] + info.nbytes],
-        }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text, ordered
+    return safetensors_header(infos, metadata)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from converters.checkpoint.dtypes import SAFETENSORS_CODES, numpy_dtype
 from converters.checkpoint.pytree import Leaf
 from converters.errors import UnsupportedDtypeError
 from converters.output.layouts import FileLayoutBuilder, Frame, OutputLayout
+from converters.safetensors_header import safetensors_header
 
 INDEX_NAME = "model.safetensors.index.json"
 
@@ -28,24 +28,13 @@ def safetensors_layout(
                 f"{leaf.path} has the element type {leaf.info.dtype}, which safetensors lacks",
                 "write msgpack instead",
             )
-    # As the safetensors library orders them: every array is then aligned in the file.
+    # As the safetensors library names them in the header.
     ordered = sorted(
         leaves, key=lambda leaf: (-numpy_dtype(leaf.info.dtype, leaf.path).itemsize, leaf.path)
     )
-    entries: dict[str, Any] = {"__metadata__": dict(metadata)}
-    offset = 0
-    for leaf in ordered:
-        end = offset + leaf.info.nbytes
-        entries[leaf.path] = {
-            "dtype": SAFETENSORS_CODES[leaf.info.dtype],
-            "shape": leaf.info.shape,
-            "data_offsets": (offset, end),
-        }
-        offset = end
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    start, _ = safetensors_header({leaf.path: leaf.info for leaf in ordered}, metadata)
     builder = FileLayoutBuilder(file)
-    builder.add(len(text).to_bytes(8, "little") + text)
+    builder.add(start)
     for leaf in ordered:
         builder.placed(leaf, [builder.place(0, leaf.info.nbytes)])
     return builder.built()

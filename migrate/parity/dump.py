@@ -10,9 +10,7 @@ the input of the next) is written once.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import zlib
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from converters.atomic import atomic_write
+from converters.checkpoint.safetensors_file import SafetensorsFile
+from converters.errors import ConversionError
 from migrate.parity.errors import DumpError, ParityError
 
 FORMAT = 1
-_FILE = "dump.json"
+DUMP_FILE = "dump.json"
 _RECENT = 4
 
 
@@ -134,132 +133,6 @@ class Named:
     identity: Hashable | None = None
 
 
-class DumpWriter:
-    """Writes a dump as the side runs: what was handed over is on disk, not in memory."""
-
-    def __init__(self, folder: Path, facts: Facts, inputs: int) -> None:
-        self.folder = folder
-        self._facts, self._inputs = facts, inputs
-        self._layers: dict[str, Layer] = {}
-        self._calls: list[Call] = []
-        self._outputs: dict[int, tuple[TensorRef, ...]] = {}
-        self._known: dict[Hashable, TensorRef] = {}
-        self._sized: dict[str, float] = {}
-        self._files = 0
-        (folder / "tensors").mkdir(parents=True, exist_ok=True)
-
-    def layer(self, layer: Layer) -> None:
-        """Declare a layer; a second time is ignored."""
-        self._layers.setdefault(layer.name, layer)
-
-    def identity(self, array: np.ndarray[Any, Any]) -> Hashable:
-        """For `Named`: equal for arrays with the same values, so that they are written once."""
-        return content(array)
-
-    def given(
-        self,
-        layer: str,
-        number: int,
-        input: int,  # noqa: A002 (the field's word)
-        arguments: Sequence[Named],
-    ) -> tuple[TensorRef, ...]:
-        """Write what a call is given, before it runs: it may write into them."""
-        del layer, number, input
-        return self._write(arguments)
-
-    def call(
-        self,
-        layer: str,
-        number: int,
-        input: int,  # noqa: A002 (the field's word)
-        order: int,
-        arguments: tuple[TensorRef, ...],
-        outputs: Sequence[Named],
-    ) -> None:
-        """Write one call of a layer, when it has ended; its arguments are what `given` gave."""
-        self._calls.append(Call(layer, number, input, order, arguments, self._write(outputs)))
-
-    def outputs(self, input: int, tensors: Sequence[Named]) -> None:  # noqa: A002
-        """Write the model's outputs for an input, from a run *without* hooks.
-
-        Raises:
-            ParityError: it has others than for another input.
-        """
-        self._outputs[input] = self._write(tensors)
-        require_same_outputs(self._facts.target, self._outputs)
-
-    def note(self, text: str, size: float | None = None) -> None:
-        """Add a line to the notes of its facts, once; of a text with `{size}` the largest counts."""
-        if size is not None:
-            self._sized[text] = max(size, self._sized.get(text, 0.0))
-        elif text not in self._facts.notes:
-            notes = (*self._facts.notes, text)
-            self._facts = dataclasses.replace(self._facts, notes=notes)
-
-    def close(self) -> None:
-        """Complete the dump: whoever made the writer calls it, when the runner has captured."""
-        value = {
-            "format": FORMAT,
-            "facts": dataclasses.asdict(self._facts),
-            "sized": self._sized,
-            "inputs": self._inputs,
-            "layers": [dataclasses.asdict(layer) for layer in self._layers.values()],
-            "calls": [dataclasses.asdict(call) for call in self._calls],
-            "outputs": {
-                str(number): [dataclasses.asdict(ref) for ref in refs]
-                for number, refs in self._outputs.items()
-            },
-        }
-        with atomic_write(self.folder / _FILE, overwrite=True) as file:
-            file.write(json.dumps(value).encode())
-
-    def _write(self, tensors: Sequence[Named]) -> tuple[TensorRef, ...]:
-        from safetensors.numpy import save
-
-        name = f"{self._files:06d}"
-        new: dict[str, np.ndarray[Any, Any]] = {}
-        refs = []
-        for tensor in tensors:
-            known = self._known.get(tensor.identity) if tensor.identity is not None else None
-            if known is not None:
-                refs.append(dataclasses.replace(known, path=tensor.path))
-                continue
-            key = str(len(new))
-            new[key] = _storable(tensor.array)
-            ref = TensorRef(tensor.path, name, key, tensor.array.shape, tensor.array.dtype.name)
-            refs.append(ref)
-            if tensor.identity is not None:
-                self._known[tensor.identity] = ref
-        if new:
-            _overwrite(self.folder / "tensors" / f"{name}.safetensors", save(new))
-            self._files += 1
-        return tuple(refs)
-
-
-def _overwrite(path: Path, data: bytes) -> None:
-    """Write a file into the pages of the one that is there, if one is (`Dump.forget_layers`)."""
-    with path.open("r+b" if path.exists() else "wb") as file:
-        file.write(data)
-        file.truncate()
-
-
-def content(array: np.ndarray[Any, Any]) -> Hashable:
-    """Equal for arrays with the same values, by two checksums of the bytes that fail independently.
-
-    A hash that withstands an adversary costs more than the layers it is taken of.
-    """
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    words = flat[: flat.size // 8 * 8].view(np.uint64)
-    return array.shape, array.dtype.name, zlib.crc32(flat.data), int(words.sum(dtype=np.uint64))
-
-
-def _storable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array in a dtype that safetensors has for numpy, exactly."""
-    if array.dtype.name in ("bfloat16", "float16") or array.dtype.name.startswith("float8"):
-        array = array.astype(np.float32)
-    return np.ascontiguousarray(array).reshape(array.shape)
-
-
 class Dump:
     """A complete dump. Tensors are read when they are asked for.
 
@@ -278,19 +151,24 @@ class Dump:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            value = json.loads((folder / _FILE).read_text())
+            value = json.loads((folder / DUMP_FILE).read_text())
         except FileNotFoundError:
             raise DumpError(
-                f"{folder}: is no complete dump, it has no {_FILE}", "record it again with --keep"
+                f"{folder}: is no complete dump, it has no {DUMP_FILE}",
+                "record it again with --keep",
             ) from None
         except (OSError, ValueError) as error:
-            raise DumpError(f"{folder / _FILE}: {error}", "record it again with --keep") from None
+            raise DumpError(
+                f"{folder / DUMP_FILE}: {error}", "record it again with --keep"
+            ) from None
         if not isinstance(value, dict) or value.get("format") != FORMAT:
-            raise DumpError(f"{folder / _FILE}: not of format {FORMAT}", "record it again")
+            raise DumpError(f"{folder / DUMP_FILE}: not of format {FORMAT}", "record it again")
         try:
             self._take(value)
         except (KeyError, TypeError, AttributeError) as error:
-            raise DumpError(f"{folder / _FILE}: damaged ({error!r})", "record it again") from None
+            raise DumpError(
+                f"{folder / DUMP_FILE}: damaged ({error!r})", "record it again"
+            ) from None
 
     def _take(self, value: Mapping[str, Any]) -> None:
         facts = value["facts"]
@@ -336,20 +214,20 @@ class Dump:
         return (call for call in self.calls if call.layer == layer)
 
     def tensor(self, ref: TensorRef) -> np.ndarray[Any, Any]:
-        """The values of a tensor.
+        """The values of a tensor: a view of the file, into which nobody may write.
 
         Raises:
             DumpError: its file is missing or damaged.
         """
-        from safetensors import SafetensorError, safe_open
-
         path = self.folder / "tensors" / f"{ref.file}.safetensors"
         try:
-            with safe_open(path, framework="numpy") as file:
-                array: np.ndarray[Any, Any] = file.get_tensor(ref.key)
-        except (OSError, SafetensorError) as error:
-            raise DumpError(f"{path}: {error}", "record it again with --keep") from None
-        return array
+            return SafetensorsFile(path).read(ref.key)
+        except ConversionError as error:
+            raise DumpError(error.what, "record it again with --keep") from None
+        except KeyError:
+            raise DumpError(
+                f"{path}: has no tensor {ref.key}", "record it again with --keep"
+            ) from None
 
 
 def require_same_outputs(target: str, outputs: Mapping[int, Sequence[TensorRef]]) -> None:
@@ -377,11 +255,10 @@ class RecentDump(Dump):
         self._read: OrderedDict[tuple[str, str], np.ndarray[Any, Any]] = OrderedDict()
 
     def tensor(self, ref: TensorRef) -> np.ndarray[Any, Any]:
-        """See `Dump`; nobody may write into it."""
+        """See `Dump`."""
         key = ref.file, ref.key
         if key not in self._read:
             self._read[key] = super().tensor(ref)
-            self._read[key].flags.writeable = False
         self._read.move_to_end(key)
         if len(self._read) > _RECENT:
             self._read.popitem(last=False)

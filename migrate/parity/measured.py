@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from migrate.parity.dump import Call, Dump, DumpWriter, Facts, Named, TensorRef
+from migrate.parity.dump import Call, Dump, Facts, Named, TensorRef
 from migrate.parity.dump_joined import JoinedDump
+from migrate.parity.dump_writer import DumpWriter
 from migrate.parity.errors import DumpError
 from migrate.parity.judge_probes import Calls, Partners, Probe
 from migrate.parity.judge_sums import Key, in_ulps, key_of, sums_of

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from migrate.parity.alignment import Alignment
-from migrate.parity.dump import Dump, DumpWriter, Facts, Layer, Named
+from migrate.parity.dump import Dump, Facts, Layer, Named
+from migrate.parity.dump_writer import DumpWriter
 
 Array = np.ndarray[Any, Any]
 Model = Callable[["Run", Array], Array]

@@ -120,7 +120,7 @@ def test_nothing_is_fed_where_shapes_differ(tmp_path: Path) -> None:
 
 
 def test_what_float32_does_not_hold_is_fed_as_its_largest(tmp_path: Path) -> None:
-    from migrate.parity.dump import DumpWriter
+    from migrate.parity.dump_writer import DumpWriter
     from migrate.parity.sides.runner import Forced
 
     def function(x: Any) -> Any:

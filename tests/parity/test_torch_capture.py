@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from migrate.parity.capture.torch_tree import call_leaves, leaves, replaced, to_numpy, to_tensor
-from migrate.parity.dump import Dump, content
+from migrate.parity.dump import Dump
 from migrate.parity.errors import InputsError, ParityError
 from migrate.parity.inputs import write_inputs
 from migrate.parity.sides.settings import TRUTH, Settings
@@ -99,14 +99,6 @@ def test_what_the_dtype_cannot_hold_becomes_its_largest() -> None:
     assert values[1] == -np.inf
     assert np.isnan(values[2])
     assert values[3] == 1.0
-
-
-def test_content_tells_tensors_apart() -> None:
-    array = np.arange(20, dtype=np.float32).reshape(4, 5)
-    assert content(array) == content(array.copy())
-    turned = np.ascontiguousarray(array.T)
-    others = [array[::-1], turned, array.reshape(5, 4), array.astype(np.float64), -array]
-    assert len({content(one) for one in [array, *others]}) == 6
 
 
 def test_calls_nest_and_end_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

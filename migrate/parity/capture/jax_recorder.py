@@ -12,7 +12,8 @@ from typing import Any
 from migrate.parity.capture.jax_forced import Feed
 from migrate.parity.capture.jax_values import is_batched, is_floating, is_traced, named, tensors
 from migrate.parity.capture.recent import Recent
-from migrate.parity.dump import DumpWriter, Layer
+from migrate.parity.dump import Layer
+from migrate.parity.dump_writer import DumpWriter
 
 _SHOWN = 3
 

@@ -21,7 +21,8 @@ from migrate.parity.capture.recent import Recent
 from migrate.parity.capture.torch_forced import Forcing
 from migrate.parity.capture.torch_layers import layers
 from migrate.parity.capture.torch_tree import call_leaves, leaves, replaced, to_numpy
-from migrate.parity.dump import DumpWriter, Named, TensorRef
+from migrate.parity.dump import Named, TensorRef
+from migrate.parity.dump_writer import DumpWriter
 
 
 class Store(Protocol):

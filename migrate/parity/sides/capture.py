@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from migrate.parity.dump import DumpWriter
+from migrate.parity.dump_writer import DumpWriter
 from migrate.parity.inputs import InputSet, attended
 from migrate.parity.sides.runner import Forced, Reference, Runner
 from migrate.parity.sides.settings import Settings

@@ -15,7 +15,7 @@ from migrate.parity.capture.jax_forced import Feed
 from migrate.parity.capture.jax_recorder import Recorder
 from migrate.parity.capture.jax_values import is_floating, named, tensors
 from migrate.parity.channels import layout_remedy
-from migrate.parity.dump import DumpWriter
+from migrate.parity.dump_writer import DumpWriter
 from migrate.parity.errors import ParityError
 from migrate.parity.inputs import InputSet
 from migrate.parity.sides.jax_arguments import Arguments, Bound

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from migrate.parity.compile import Program, program_of_jax
-from migrate.parity.dump import DumpWriter, Facts
+from migrate.parity.dump import Facts
+from migrate.parity.dump_writer import DumpWriter
 from migrate.parity.errors import InputsError, ParityError
 from migrate.parity.inputs import InputSet
 from migrate.parity.results import Section

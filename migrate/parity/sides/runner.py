@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from migrate.parity.alignment import Alignment
-from migrate.parity.dump import Dump, DumpWriter, Facts, RecentDump
+from migrate.parity.dump import Dump, Facts, RecentDump
+from migrate.parity.dump_writer import DumpWriter
 from migrate.parity.inputs import InputSet
 from migrate.parity.sides.settings import Settings
 

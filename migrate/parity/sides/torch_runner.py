@@ -19,7 +19,8 @@ from migrate.parity.capture.torch_forced import Forcing
 from migrate.parity.capture.torch_tree import to_numpy
 from migrate.parity.capture.xla import Later, fetched
 from migrate.parity.compile import Program, program_of_torch
-from migrate.parity.dump import DumpWriter, Facts
+from migrate.parity.dump import Facts
+from migrate.parity.dump_writer import DumpWriter
 from migrate.parity.inputs import InputSet
 from migrate.parity.sides import torch_call, torch_variant, torch_weights
 from migrate.parity.sides.runner import Forced, Generated, Training
