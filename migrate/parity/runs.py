@@ -6,12 +6,14 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from migrate.parity.align import align
 from migrate.parity.alignment import Alignment
 from migrate.parity.dump import Dump
 from migrate.parity.dump_joined import joined
-from migrate.parity.inputs import InputSet
+from migrate.parity.inputs import InputSet, attended
+from migrate.parity.measured_dump import measure_dump
 from migrate.parity.sides.runner import Forced
 from migrate.parity.sides.settings import Settings
 from migrate.parity.sides.side import Side
@@ -77,43 +79,51 @@ class Run:
         The first time its layers are aligned with the truth's.
         """
         part = part_of(numbers, self.inputs.count)
-        folder = self.work / self.name / part
-        if not self.measured:
-            self.seconds += self.side.capture_into(
-                self.settings, self.inputs, folder, layers=self.layers, numbers=numbers
-            )
-            self._alignment = self._alignment or self._aligned(truth, folder)
-        reference = Forced(truth.folder, self._alignment or self._found(truth))
-        if self.measured:
-            self.seconds += self.side.capture_into(
-                self.settings, self.inputs, folder, measured=reference, numbers=numbers
-            )
-        self._plain.append(Dump(folder))
+        self._plain.append(self._as_it_runs(truth, numbers, self.work / self.name / part))
         if self.layers:
+            reference = self._reference(truth)
             folder = self.work / f"{self.name}-local" / part
-            self.side.capture_into(
-                self.settings,
-                self.inputs,
-                folder,
-                forced=reference,
-                measured=reference if self.measured else None,
-                numbers=numbers,
-            )
+            measured = reference if self.measured else None
+            self._capture(folder, numbers, forced=reference, measured=measured)
             self._local.append(Dump(folder))
+
+    def _as_it_runs(self, truth: Dump, numbers: Sequence[int], folder: Path) -> Dump:
+        if not self.measured:
+            self._capture(folder, numbers, layers=self.layers)
+            self._alignment = self._alignment or self._aligned(truth, folder)
+        elif self._alignment is not None:
+            self._capture(folder, numbers, measured=self._reference(truth))
+        else:
+            self._first(truth, folder, numbers)
+        return Dump(folder)
+
+    def _first(self, truth: Dump, folder: Path, numbers: Sequence[int]) -> None:
+        """The first input's tensors are written: by them layers are aligned; then they are measured."""
+        written, first = self.work / f"{self.name}-first", numbers[0]
+        self._capture(written, [first])
+        self._alignment = self._aligned(truth, written)
+        if len(numbers) == 1:
+            padding = attended(self.inputs)
+            measure_dump(Dump(written), folder, self._reference(truth), padding)
+        shutil.rmtree(written)
+        if len(numbers) > 1:  # they are one dump, and run as one
+            self.seconds = 0.0
+            self._capture(folder, numbers, measured=self._reference(truth))
+
+    def _capture(self, folder: Path, numbers: Sequence[int], **how: Any) -> None:
+        self.seconds += self.side.capture_into(
+            self.settings, self.inputs, folder, numbers=numbers, **how
+        )
+
+    def _reference(self, truth: Dump) -> Forced:
+        assert self._alignment is not None
+        return Forced(truth.folder, self._alignment)
 
     def captured(self) -> Captured:
         """All that was taken."""
         assert self._alignment is not None
         local = joined(self._local) if self._local else None
         return Captured(self.settings, joined(self._plain), self._alignment, local, self.measured)
-
-    def _found(self, truth: Dump) -> Alignment:
-        """The alignment by the tensors of one input."""
-        folder, first = self.work / f"{self.name}-first", min(truth.outputs)
-        self.side.capture_into(self.settings, self.inputs, folder, numbers=(first,))
-        self._alignment = self._aligned(truth, folder)
-        shutil.rmtree(folder)
-        return self._alignment
 
     def _aligned(self, truth: Dump, folder: Path) -> Alignment:
         return align(truth, Dump(folder), self.weights.names, self.explicit)
