@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from migrate.parity.dump_joined import joined
 from migrate.parity.options import Options
 from migrate.parity.prepare import Prepared
 from migrate.parity.profiles import find_profile
-from migrate.parity.runs import Captured, Groups, Run, part_of
+from migrate.parity.runs import FIRST, Captured, Groups, Run, part_of
 from migrate.parity.sides.settings import TRUTH, Precision, Settings
 from migrate.parity.sides.side import Side
 from migrate.parity.weights import WeightMap
@@ -85,6 +86,7 @@ def capture_all(
             one.take(truths[-1], numbers)
     if measured:
         truths[-1].forget_layers()
+        shutil.rmtree(work / FIRST, ignore_errors=True)
     found = {name: one.captured() for name, one in runs.items()}
     plain = {"truth": seconds} | {name: one.seconds for name, one in runs.items()}
     return Captures(joined(truths), found["a"], found["b"], found.get("e", found[same]), plain)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from migrate.parity.align import align
 from migrate.parity.alignment import Alignment
-from migrate.parity.dump import Dump
+from migrate.parity.dump import DUMP_FILE, Dump
 from migrate.parity.dump_joined import joined
 from migrate.parity.inputs import InputSet, attended
 from migrate.parity.measured_dump import measure_dump
@@ -22,6 +21,7 @@ from migrate.parity.weights import WeightMap
 # Of the truth's tensors, which are on disk while its sides are fed with them: pages that are written again
 # and again cost a tenth of those that a machine has to find.
 _BYTES = 256 << 20
+FIRST = "first"
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,14 @@ class Run:
 
     def _first(self, truth: Dump, folder: Path, numbers: Sequence[int]) -> None:
         """The first input's tensors are written: by them layers are aligned; then they are measured."""
-        written, first = self.work / f"{self.name}-first", numbers[0]
-        self._capture(written, [first])
+        # All sides in the same files, one after the other: see `Dump.forget_layers`.
+        written = self.work / FIRST
+        self._capture(written, numbers[:1])
         self._alignment = self._aligned(truth, written)
         if len(numbers) == 1:
             padding = attended(self.inputs)
             measure_dump(Dump(written), folder, self._reference(truth), padding)
-        shutil.rmtree(written)
+        (written / DUMP_FILE).unlink()
         if len(numbers) > 1:  # they are one dump, and run as one
             self.seconds = 0.0
             self._capture(folder, numbers, measured=self._reference(truth))

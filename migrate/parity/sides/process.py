@@ -28,6 +28,9 @@ from shims.tpu import tpu_present
 
 # What the other environment of --python-a sees of this one: these packages alone, not their neighbours.
 _PACKAGES = ("migrate", "converters", "shims")
+# Between two layers, while a tensor is measured, torch's threads sleep: by default they spin for a while,
+# a sixth of all processor time.
+THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
 _TAIL_LINES = 40
 _LEAVING_SECONDS = 5.0
 
@@ -159,7 +162,7 @@ class SideProcess(Side):
         return self._exchange(request)
 
     def _variables(self) -> dict[str, str]:
-        variables = dict(os.environ)
+        variables = THREADS | dict(os.environ)
         if not tpu_present():
             # Without one, both runtimes would first look for it.
             variables |= {
