@@ -109,18 +109,15 @@ class DumpWriter:
         """Complete the dump: whoever made the writer calls it, when the runner has captured."""
         value = {
             "format": FORMAT,
-            "facts": dataclasses.asdict(self._facts),
+            "facts": self._facts,
             "sized": self._sized,
             "inputs": self._inputs,
-            "layers": [dataclasses.asdict(layer) for layer in self._layers.values()],
-            "calls": [dataclasses.asdict(call) for call in self._calls],
-            "outputs": {
-                str(number): [dataclasses.asdict(ref) for ref in refs]
-                for number, refs in self._outputs.items()
-            },
+            "layers": list(self._layers.values()),
+            "calls": self._calls,
+            "outputs": self._outputs,
         }
         with atomic_write(self.folder / DUMP_FILE, overwrite=True) as file:
-            file.write(json.dumps(value).encode())
+            file.write(json.dumps(value, default=vars).encode())
 
     def _values(self, known: Hashable) -> Array:
         """Those of an array that `identity` was asked for, as bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from enum import StrEnum
@@ -50,6 +51,7 @@ _NAMES: tuple[tuple[Operation, str], ...] = (
 )
 
 
+@functools.cache
 def operation(kind: str) -> Operation:
     """The class of operation of a layer with this class name ("LayerNorm", "nnx.Linear")."""
     name = kind.rpartition(".")[2].replace("_", "").lower()

@@ -21,6 +21,7 @@ that differ.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class Floating:
         return power
 
 
+@functools.cache
 def floating(dtype: str) -> Floating | None:
     """Of a dtype's name; None for integers and bools."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import linecache
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -80,9 +81,13 @@ def _line_of_def(code: CodeType) -> int:
 
 
 def _place(file: str, line: int) -> str:
+    return f"{shown}:{line}" if (shown := _shown(file, os.getcwd())) else ""
+
+
+@functools.cache
+def _shown(file: str, below: str) -> str:
+    """A file's path, relative to a folder if it is below it."""
     if not file or file.startswith("<"):
         return ""
-    path = Path(file).absolute()
-    if path.is_relative_to(Path.cwd()):
-        path = path.relative_to(Path.cwd())
-    return f"{path}:{line}"
+    path = Path(below, file)
+    return str(path.relative_to(below) if path.is_relative_to(below) else path)
