@@ -12,7 +12,7 @@ from migrate.parity.alignment import Alignment, Pair
 from migrate.parity.captures import Captures, capture_all
 from migrate.parity.closer import Closer, look_closer
 from migrate.parity.dump import Dump
-from migrate.parity.explain import explain
+from migrate.parity.explain import Explanation, explain
 from migrate.parity.inputs import attended
 from migrate.parity.judge import Breach, Judged, Judgement, judgement
 from migrate.parity.judge_measure import own_errors
@@ -21,7 +21,7 @@ from migrate.parity.outputs import compare_outputs
 from migrate.parity.prepare import TORCH, Prepared, prepare
 from migrate.parity.profiles import Profile, limits_as_text, profile_for
 from migrate.parity.recorded import compare_recorded
-from migrate.parity.results import Cause, Parity
+from migrate.parity.results import Parity
 from migrate.parity.runs import Captured
 from migrate.parity.sections import compare_sections
 from migrate.parity.sides.settings import TRUTH
@@ -78,17 +78,17 @@ def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Prog
     parties = _parties(a, b, ready, captures, options, profile, judged, work)
     sections = tuple(compare_sections(a, b, ready, parties, options, progress))
     clock.lap("comparing the rest")
-    causes: tuple[Cause, ...] = ()
+    explanation = Explanation()
     histograms = outputs.histograms
     if judged.breaches:
         progress("looking for the cause")
         closer = look_closer(a, b, captures, ready, judged.breaches[0], work)
-        causes = _causes(a if ready.truth_of_a else b, judged, closer, work)
+        explanation = _causes(a if ready.truth_of_a else b, judged, closer, work)
         places = [(one.layer, one.place) for one in judged.foremost]
         tensors = _judged(closer.a), _judged(closer.b)
         histograms = (*own_errors(closer.truth, *tensors, places, padding), *histograms)
     clock.lap("looking for the cause")
-    outcome = conclude(judged, outputs, sections, causes)
+    outcome = conclude(judged, outputs, sections, explanation.causes)
     return Parity(
         a=captures.a.dump.facts,
         b=captures.b.dump.facts,
@@ -100,12 +100,12 @@ def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Prog
         layers=judged.layers,
         sections=(outputs.section, *sections),
         first=outcome.first,
-        causes=causes,
+        causes=explanation.causes,
         verdict=outcome.verdict,
         sentence=outcome.sentence,
         seconds=clock.laps(captures.seconds),
         histograms=histograms,
-        notes=_notes(captures, judged, ready),
+        notes=(*_notes(captures, judged, ready), *explanation.notes),
     )
 
 
@@ -146,15 +146,15 @@ def _parties(
     )
 
 
-def _causes(source: Side, judged: Judgement, closer: Closer, work: Path) -> tuple[Cause, ...]:
+def _causes(source: Side, judged: Judgement, closer: Closer, work: Path) -> Explanation:
     """Why the first layer parts that parts by itself; nobody can say where no side is torch's."""
     if source.kind not in TORCH:
-        return ()
+        return Explanation()
     breach = judged.breaches[0]
     captured = closer.a if breach.side == "A" else closer.b
     seen = _seen(closer.truth, captured.alignment, breach)
     if seen is None:
-        return ()
+        return Explanation()
     pair, number, between = seen
     return explain(
         source,

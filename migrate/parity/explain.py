@@ -5,13 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from migrate.parity.alignment import Alignment
 from migrate.parity.dump import Dump
 from migrate.parity.results import Cause
 from migrate.parity.sides.settings import TRUTH
 from migrate.parity.sides.side import Side
+
+
+class Explanation(NamedTuple):
+    """The causes that were found, the most reliable first, and what to know of the search."""
+
+    causes: tuple[Cause, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def explain(
@@ -29,8 +36,8 @@ def explain(
     relative_l2: float,
     breached_locally: bool,
     work: Path,
-) -> tuple[Cause, ...]:
-    """The causes that are found, the most reliable first.
+) -> Explanation:
+    """Ask for the causes.
 
     Args:
         asked: the side with the truth's torch model.
@@ -62,10 +69,10 @@ def explain(
             "breached_locally": breached_locally,
         }
     )
-    return tuple(Cause(**one) for one in found)
+    return Explanation(tuple(Cause(**one) for one in found["causes"]), tuple(found["notes"]))
 
 
-def explain_for(runner: Any, request: Mapping[str, Any]) -> list[dict[str, Any]]:
+def explain_for(runner: Any, request: Mapping[str, Any]) -> dict[str, Any]:
     """What the process of the torch side does of that."""
     from migrate.parity.causes import Context
     from migrate.parity.causes import explain as explained
@@ -89,4 +96,6 @@ def explain_for(runner: Any, request: Mapping[str, Any]) -> list[dict[str, Any]]
         request["side"],
         tuple(request["inputs"]),
     )
-    return [dataclasses.asdict(cause) for cause in explained(model, context)]
+    notes: list[str] = []
+    causes = explained(model, context, note=notes.append)
+    return {"causes": [dataclasses.asdict(cause) for cause in causes], "notes": notes}

@@ -5,6 +5,7 @@ One file a cause; a file put here is tried, nothing else names it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,12 @@ def all_patterns() -> tuple[Pattern, ...]:
     return tuple(sorted(found, key=lambda pattern: (pattern.rank, pattern.name)))
 
 
-def explain(model: Any, context: Context, seconds: float = 20.0) -> tuple[Cause, ...]:
+def explain(
+    model: Any,
+    context: Context,
+    seconds: float = 20.0,
+    note: Callable[[str], None] = lambda _: None,
+) -> tuple[Cause, ...]:
     """Why the layer parts, the most reliable first; empty if that is unknown.
 
     Args:
@@ -42,7 +48,8 @@ def explain(model: Any, context: Context, seconds: float = 20.0) -> tuple[Cause,
             was.
         context: what is known of the layer.
         seconds: no further variant is tried after that.
+        note: told if for that reason some were not.
     """
     from migrate.parity.causes.frame.explain import explained
 
-    return explained(model, context, all_patterns(), seconds)
+    return explained(model, context, all_patterns(), seconds, note)

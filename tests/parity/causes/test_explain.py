@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from typing import Any
 
@@ -102,7 +103,12 @@ def test_where_no_variant_fits_settings_that_differ_are_likely(compare: Any) -> 
         settings={"epsilon": 1e-6, "use_bias": False},
         truth_settings={"eps": 1e-5, "bias": True},
     )
-    causes = explain(compared.model, odd, seconds=0.0)
+    notes: list[str] = []
+    causes = explain(compared.model, odd, seconds=0.0, note=notes.append)
+    (note,) = notes
+    assert re.match(
+        r"the search for causes ended after 0 s: \S+, \S+, \S+ and \d+ more not tried", note
+    )
     assert [(cause.name, cause.certain) for cause in causes] == [
         ("missing-bias", False),
         ("norm-eps", False),

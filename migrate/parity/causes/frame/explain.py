@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +40,35 @@ class _Found:
         return not self.fit.whole, tier, self.pattern.rank, *where, after
 
 
+class _Clock:
+    """The time for a search."""
+
+    def __init__(self, seconds: float, note: Callable[[str], None]) -> None:
+        self._seconds, self._note = seconds, note
+        self._until = time.monotonic() + seconds
+
+    def is_up(self, left: tuple[Pattern, ...]) -> bool:
+        """Whether it is over; then it is told which were not tried."""
+        if time.monotonic() <= self._until:
+            return False
+        names = ", ".join(pattern.name for pattern in left[:_SHOWN])
+        more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        self._note(
+            f"the search for causes ended after {self._seconds:g} s: {names}{more} not tried, or not in "
+            "all variants"
+        )
+        return True
+
+
 def explained(
-    model: nn.Module, context: Context, patterns: tuple[Pattern, ...], seconds: float
+    model: nn.Module,
+    context: Context,
+    patterns: tuple[Pattern, ...],
+    seconds: float,
+    note: Callable[[str], None],
 ) -> tuple[Cause, ...]:
     """See `causes.explain`."""
-    found = _tried(model, context, patterns, time.monotonic() + seconds)
+    found = _tried(model, context, patterns, _Clock(seconds, note))
     known = {cause.name for cause in found}
     return (*found, *(cause for cause in _told(context, patterns) if cause.name not in known))
 
@@ -61,14 +85,14 @@ def _told(context: Context, patterns: tuple[Pattern, ...]) -> Iterator[Cause]:
 
 
 def _tried(
-    model: nn.Module, context: Context, patterns: tuple[Pattern, ...], until: float
+    model: nn.Module, context: Context, patterns: tuple[Pattern, ...], clock: _Clock
 ) -> tuple[Cause, ...]:
     dtype = getattr(torch, context.dtype, torch.float32)
     trials = list(_trials(model, context, dtype))
     if not trials:
         return ()
     with several(rounded(trials[0].scene, dtype)):
-        found = list(_found(trials, context, patterns, until))
+        found = list(_found(trials, context, patterns, clock))
     best = max(min((one.fit.after for one in found), default=0.0), context.noise / 8)
     named: dict[str, Cause] = {}
     for one in sorted(found, key=lambda one: one.order(best)):
@@ -96,15 +120,15 @@ def _suspected(trial: Trial, context: Context, patterns: tuple[Pattern, ...]) ->
 
 
 def _found(
-    trials: list[Trial], context: Context, patterns: tuple[Pattern, ...], until: float
+    trials: list[Trial], context: Context, patterns: tuple[Pattern, ...], clock: _Clock
 ) -> Iterator[_Found]:
     scales = max(1, len(trials[0].scene.parts)) ** 0.5
     first, *others = [Gauge(trial, context.noise * scales) for trial in trials]
     if not first.parting:
         return
-    for pattern in patterns:
+    for tried, pattern in enumerate(patterns):
         for variant in pattern.variants(first.trial.scene):
-            if time.monotonic() > until:
+            if clock.is_up(patterns[tried:]):
                 return
             fit = first.fit(variant)
             if fit is not None and all(_holds(pattern, variant.text, one, fit) for one in others):
