@@ -11,7 +11,6 @@ the input of the next) is written once.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy as np
 from converters.checkpoint.safetensors_file import SafetensorsFile
 from converters.errors import ConversionError
 from migrate.parity.errors import DumpError, ParityError
+from migrate.parity.last_used import LastUsed
 
 FORMAT = 1
 DUMP_FILE = "dump.json"
@@ -252,17 +252,12 @@ class RecentDump(Dump):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._read: OrderedDict[tuple[str, str], np.ndarray[Any, Any]] = OrderedDict()
+        self._read: LastUsed[np.ndarray[Any, Any]] = LastUsed(_RECENT)
 
     def tensor(self, ref: TensorRef) -> np.ndarray[Any, Any]:
         """See `Dump`."""
-        key = ref.file, ref.key
-        if key not in self._read:
-            self._read[key] = super().tensor(ref)
-        self._read.move_to_end(key)
-        if len(self._read) > _RECENT:
-            self._read.popitem(last=False)
-        return self._read[key]
+        read = super().tensor
+        return self._read.get((ref.file, ref.key), lambda: read(ref))
 
 
 def _refs(values: Sequence[Mapping[str, Any]]) -> tuple[TensorRef, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from migrate.parity.alignment import Pair, TensorPair
 from migrate.parity.capture.jax_values import is_floating, rebuilt, tensors
 from migrate.parity.dump import Call, TensorRef
 from migrate.parity.judge_probes import lie_as
+from migrate.parity.last_used import LastUsed
 from migrate.parity.sides.runner import Forced
 
 _RECENT = 4
@@ -27,7 +27,7 @@ class Feed:
     def __init__(self, forced: Forced) -> None:
         self._forced = forced
         self._truth = forced.dump
-        self._recent: OrderedDict[Any, Any] = OrderedDict()
+        self._recent: LastUsed[Any] = LastUsed(_RECENT)
         self._calls = {(one.layer, one.number, one.input): one for one in self._truth.calls}
         self.notes: list[str] = []
 
@@ -82,16 +82,14 @@ class Feed:
     def _array(self, pair: TensorPair, ref: TensorRef, like: Any) -> Any:
         """The truth's tensor; what one layer was answered with the next takes."""
         key = ref.file, ref.key, pair.axes, pair.shape, pair.split, like.shape, like.dtype
-        if key not in self._recent:
-            # The pair was found on the first input; this one may be longer.
-            lying = lie_as(pair, self._truth.tensor(ref), tuple(like.shape))
-            if lying is None:
-                raise ValueError(f"{list(ref.shape)} cannot lie as {list(like.shape)}")
-            self._recent[key] = _as(like, lying)
-        self._recent.move_to_end(key)
-        if len(self._recent) > _RECENT:
-            self._recent.popitem(last=False)
-        return self._recent[key]
+        return self._recent.get(key, lambda: self._read(pair, ref, like))
+
+    def _read(self, pair: TensorPair, ref: TensorRef, like: Any) -> Any:
+        # The pair was found on the first input; this one may be longer.
+        lying = lie_as(pair, self._truth.tensor(ref), tuple(like.shape))
+        if lying is None:
+            raise ValueError(f"{list(ref.shape)} cannot lie as {list(like.shape)}")
+        return _as(like, lying)
 
     def _misfit(self, layer: str, pair: TensorPair, why: str) -> None:
         note = f"{layer or 'the model'}: the truth's {pair.truth or 'output'} does not fit ({why})"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
+
+from migrate.parity.last_used import LastUsed
 
 # What a layer gives the next ones take: attention takes one tensor three times, with others between.
 _KEPT = 8
@@ -28,7 +29,7 @@ class Recent:
 
     def __init__(self, by_values: Callable[[np.ndarray[Any, Any]], Hashable]) -> None:
         self.by_values = by_values
-        self._known: OrderedDict[int, tuple[weakref.ref[Any], int, Hashable]] = OrderedDict()
+        self._known: LastUsed[tuple[weakref.ref[Any], int, Hashable]] = LastUsed(_KEPT)
 
     def identity(self, tensor: Any, array: np.ndarray[Any, Any], version: int = 0) -> Hashable:
         """Of a tensor with these values.
@@ -36,12 +37,13 @@ class Recent:
         Args:
             version: another one after each write into it.
         """
-        known = self._known.get(id(tensor))
+
+        def look() -> tuple[weakref.ref[Any], int, Hashable]:
+            return weakref.ref(tensor), version, self.by_values(array)
+
+        known = self._known.get(id(tensor), look)
         # Another tensor may have the id of one that is gone.
-        if known is None or known[0]() is not tensor or known[1] != version:
-            known = weakref.ref(tensor), version, self.by_values(array)
-        self._known[id(tensor)] = known
-        self._known.move_to_end(id(tensor))
-        if len(self._known) > _KEPT:
-            self._known.popitem(last=False)
+        if known[0]() is not tensor or known[1] != version:
+            self._known.forget(id(tensor))
+            known = self._known.get(id(tensor), look)
         return known[2]

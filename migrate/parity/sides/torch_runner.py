@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -22,6 +21,7 @@ from migrate.parity.compile import Program, program_of_torch
 from migrate.parity.dump import Facts
 from migrate.parity.dump_writer import DumpWriter
 from migrate.parity.inputs import InputSet
+from migrate.parity.last_used import LastUsed
 from migrate.parity.sides import torch_call, torch_variant, torch_weights
 from migrate.parity.sides.runner import Forced, Generated, Training
 from migrate.parity.sides.settings import Settings
@@ -68,7 +68,7 @@ class TorchRunner:
         self.module = getattr(module, "_orig_mod", module)  # torch.compile's wrapper has no layers
         self.module.eval()
         self.shown = shown
-        self._variants: OrderedDict[Any, _Variant] = OrderedDict()
+        self._variants: LastUsed[_Variant] = LastUsed(_VARIANTS)
 
     def facts(self, settings: Settings) -> Facts:
         """See `Runner`."""
@@ -116,7 +116,7 @@ class TorchRunner:
     def load_weights(self, file: Path) -> None:
         """See `Runner`."""
         torch_weights.load(self.module, file, self.shown)
-        self._variants.clear()
+        self._variants.forget()
 
     def capture(
         self,
@@ -199,15 +199,11 @@ class TorchRunner:
 
     def _variant(self, settings: Settings) -> tuple[_Variant, torch.device]:
         where = torch_variant.device(self.kind, settings)
-        key = settings.dtype, where
-        if key not in self._variants:
-            while len(self._variants) >= _VARIANTS:  # before the next is made
-                self._variants.popitem(last=False)
-            self._variants[key] = _Variant(
-                torch_variant.variant(self.module, where, settings, shared=True)
-            )
-        self._variants.move_to_end(key)
-        return self._variants[key], where
+
+        def make() -> _Variant:
+            return _Variant(torch_variant.variant(self.module, where, settings, shared=True))
+
+        return self._variants.get((settings.dtype, where), make), where
 
     def outputs(
         self, model: nn.Module, arrays: dict[str, Array], where: torch.device, settings: Settings
