@@ -2,7 +2,7 @@
 
     python benchmarks/parity_cost.py
 
-A transformer of 12 layers and its linen twin, in one process with the threads of a side's. Plain: A, B, the
+A transformer of 12 layers and its linen twin, in one process with the settings of a side's. Plain: A, B, the
 truth in float64 and the emulation run, and their outputs are written. Compared: the truth's layers are
 written too, input by input, those of the others are measured against them, each runs again on the truth's
 inputs, and everything is judged. The ratio of CPU seconds counts, as other work on the machine changes the
@@ -153,7 +153,7 @@ def main() -> int:
         return 0
     from rich.console import Console
 
-    from migrate.parity.sides.process import THREADS
+    from migrate.parity.sides.process import SETTINGS
     from migrate.views.tables import plain_table
 
     found = {}
@@ -163,7 +163,7 @@ def main() -> int:
             capture_output=True,
             text=True,
             check=True,
-            env={**THREADS, **os.environ, "JAX_PLATFORMS": "cpu"},
+            env={**SETTINGS, **os.environ, "JAX_PLATFORMS": "cpu"},
         )
         found[kind] = json.loads(done.stdout.splitlines()[-1])
     plain, layers = found["plain"], found["layers"]

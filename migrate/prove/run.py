@@ -241,7 +241,11 @@ def _environment(
     if observe_dir is not None:
         variables[OBSERVE_DIRECTORY] = str(observe_dir.resolve())
     # As torchrun does: N ranks with a thread for each core each would hinder one another.
-    return {"OMP_NUM_THREADS": "1", **os.environ, **variables}
+    defaults = {"OMP_NUM_THREADS": "1"}
+    if record_dir is not None:
+        # Both sides go through sets of words in one order.
+        defaults["PYTHONHASHSEED"] = "0"
+    return {**defaults, **os.environ, **variables}
 
 
 def _read(stream: IO[bytes], tail: deque[str]) -> None:

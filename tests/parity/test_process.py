@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 
+from migrate.parity.dump import Dump
 from migrate.parity.errors import ParityError, SideDiedError
 from migrate.parity.inputs import write_inputs
 from migrate.parity.sides.process import SideProcess, Turns
@@ -106,3 +107,35 @@ def test_another_interpreter_sees_only_our_packages(tmp_path):
     other = SideProcess("A", parse_target("net:Net"), tmp_path, Turns(), python="/elsewhere/python")
     (folder,) = tmp_path.glob("packages-*") if other._variables() else ()
     assert sorted(path.name for path in folder.iterdir()) == ["converters", "migrate", "shims"]
+
+
+ORDERED = """
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        made = {}
+        for word in {"local", "global", "full", "chunked", "linear"}:
+            made[word] = self.layer(x * len(word))
+        return made["global"]
+"""
+
+
+def test_both_sides_go_through_a_set_in_one_order(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    (tmp_path / "net.py").write_text(ORDERED)
+    target = parse_target(f"{tmp_path / 'net.py'}:Net")
+    given, found = inputs(tmp_path, 1), []
+    for label in "AB":
+        with SideProcess(label, target, tmp_path, Turns(), timeout=60.0) as started:
+            started.capture_into(Settings(), given, tmp_path / label)
+        dump = Dump(tmp_path / label)
+        calls = [call for call in dump.calls if call.layer == "layer"]
+        found.append([float(dump.tensor(call.arguments[0])[0, 0]) for call in calls])
+    assert len(found[0]) == 5
+    assert found[0] == found[1]

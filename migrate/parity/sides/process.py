@@ -28,9 +28,15 @@ from shims.tpu import tpu_present
 
 # What the other environment of --python-a sees of this one: these packages alone, not their neighbours.
 _PACKAGES = ("migrate", "converters", "shims")
-# Between two layers, while a tensor is measured, torch's threads sleep: by default they spin for a while,
-# a sixth of all processor time.
-THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
+# What both sides get where the user says nothing else.
+SETTINGS = {
+    # Between two layers, while a tensor is measured, torch's threads sleep: by default they spin for a while,
+    # a sixth of all processor time.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    # Models go through sets of words (Gemma 3 its kinds of attention, which share the layer that is called):
+    # in each process in an order of its own.
+    "PYTHONHASHSEED": "0",
+}
 _TAIL_LINES = 40
 _LEAVING_SECONDS = 5.0
 
@@ -162,7 +168,7 @@ class SideProcess(Side):
         return self._exchange(request)
 
     def _variables(self) -> dict[str, str]:
-        variables = THREADS | dict(os.environ)
+        variables = SETTINGS | dict(os.environ)
         if not tpu_present():
             # Without one, both runtimes would first look for it.
             variables |= {
