@@ -14,14 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from migrate.prove.records import RECORD_DIRECTORY
 from migrate.prove.settings import CHECKPOINT
 
 
 def install() -> None:
     """Look at the file after each `torch.save`, `os.replace` and `os.rename`."""
+    import torch
+
     checkpoint = Path(os.environ[CHECKPOINT])
     before = stamp(checkpoint)
     kept = kept_path(Path(os.environ[RECORD_DIRECTORY]))
