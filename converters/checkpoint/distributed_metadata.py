@@ -37,18 +37,28 @@ _RECORDS = frozenset(
         (f"{_CHECKPOINT}.metadata", "ChunkStorageMetadata"),
         (f"{_CHECKPOINT}.metadata", "MetadataIndex"),
         (f"{_CHECKPOINT}.metadata", "StorageMeta"),
-        (f"{_CHECKPOINT}.metadata", "_MEM_FORMAT_ENCODING"),
         (f"{_CHECKPOINT}.filesystem", "_StorageInfo"),
         (f"{_CHECKPOINT}.filesystem", "_StoragePrefix"),
         # Where torch before 2.3 had them.
         ("torch.distributed._shard.sharded_tensor.metadata", "TensorProperties"),
-        ("torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING"),
-        ("pathlib", "PosixPath"),
-        ("pathlib", "PurePosixPath"),
-        ("pathlib", "WindowsPath"),
-        ("pathlib", "PureWindowsPath"),
+        # Where the checkpoint was written to; "_local" is Python 3.13's.
+        *(
+            (module, f"{pure}{system}Path")
+            for module in ("pathlib", "pathlib._local")
+            for pure in ("", "Pure")
+            for system in ("Posix", "Windows")
+        ),
     }
 )
+_MEMORY_FORMATS = frozenset(
+    {"TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_PRESERVE_FORMAT"}
+)
+# Of an enum: the names of its members.
+_ENUMS = {
+    (f"{_CHECKPOINT}.metadata", "_MEM_FORMAT_ENCODING"): _MEMORY_FORMATS,
+    # Where torch before 2.3 had it.
+    ("torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING"): _MEMORY_FORMATS,
+}
 
 
 @dataclass(frozen=True)
@@ -121,9 +131,40 @@ def read_metadata(path: Path) -> list[Item]:
         raise damaged_pickle(str(path), str(error)[:120]) from None
 
 
+class _Enum(Constructor):
+    """An enum that is allowed, with the names of its members."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, module: str, name: str, members: frozenset[str]) -> None:
+        super().__init__(f"{module}.{name}", lambda *arguments: Record(name, arguments))
+        self.members = members
+
+
+def _member(*arguments: Any) -> Record:
+    """What `getattr(an enum, the name of a member)` is: so Python 3.11.0 to 3.11.4 pickle a member.
+
+    Raises:
+        ForbiddenNameError: any other use of getattr reaches for code.
+    """
+    match arguments:
+        case _Enum() as enum, str(name) if name in enum.members:
+            made: Record = enum.make(name)
+            return made
+    raise ForbiddenNameError("builtins.getattr")
+
+
+_GETATTR = Constructor("builtins.getattr", _member)
+
+
 def _find(module: str, name: str) -> Any:
-    if (module, name) in _RECORDS:
+    place = module, name
+    if place in _RECORDS:
         return Constructor(f"{module}.{name}", lambda *arguments: Record(name, arguments))
+    if place in _ENUMS:
+        return _Enum(module, name, _ENUMS[place])
+    if place == ("builtins", "getattr"):
+        return _GETATTR
     return find_name(module, name)
 
 

@@ -251,7 +251,10 @@ class Unpickler:
         if self._copied > _MOST_COPIES * (self.at + _SMALL):
             # Two bytes of a pickle recall a text of any length, which may then be copied.
             raise PickleError("it copies its values again and again")
-        self._stack[-1] = _exactly(Constructor, self._stack[-1]).make(*arguments)
+        function = self._stack[-1]
+        if not isinstance(function, Constructor):
+            raise PickleError(f"it calls a {type(function).__name__}")
+        self._stack[-1] = function.make(*arguments)
 
     def _build(self) -> None:
         state = self._stack.pop()

@@ -37,8 +37,9 @@ def prompts() -> torch.Tensor:
     """Rows of random tokens; what follows the prompt is still empty."""
     drawn = torch.randint(0, WORDS, (160, PROMPT), generator=torch.Generator().manual_seed(1))
     ids = torch.zeros(ROWS, LENGTH, dtype=torch.int64)
-    # Of the 160 prompts 29 part within 32 tokens under one pass; among these four are three of them.
-    ids[:, :PROMPT] = drawn[117 : 117 + ROWS]
+    # Of the 160 prompts 29 part within 32 tokens under one pass. Three of these four do, each by more than a
+    # thousand units in the last place on both sides, so that every CPU shows the same tokens.
+    ids[:, :PROMPT] = drawn[[112, 115, 129, 54]]
     return ids
 
 

@@ -35,7 +35,8 @@ def main() -> int:
         print(
             f"  row {row}, token {step}: {int(exact.tokens[row, step])} becomes "
             f"{int(runs['default'].tokens[row, step])}; in float64 it won by "
-            f"{float(exact.margins[row, step]):.1e}, the median is {typical:.1e}"
+            f"{float(exact.margins[row, step]):.1e}, the other now wins by "
+            f"{float(runs['default'].margins[row, step]):.1e}, the median is {typical:.1e}"
         )
     agree = torch.equal(plain.tokens, exact.tokens) and torch.equal(
         runs["highest"].tokens, exact.tokens

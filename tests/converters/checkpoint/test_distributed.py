@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
+    _MEM_FORMAT_ENCODING,
     BytesStorageMetadata,
     ChunkStorageMetadata,
     Metadata,
@@ -257,6 +259,59 @@ def test_code_in_metadata_is_refused_and_not_run(folder, tmp_path, nested, refus
     with refused(CheckpointHoldsCodeError, ".metadata", "posix.system", "nothing was executed"):
         open_checkpoint(folder)
     assert not canary.exists()
+
+
+WRITTEN = Path(__file__).parent / "written"
+
+
+@pytest.mark.parametrize("folder", sorted(path.name for path in WRITTEN.iterdir() if path.is_dir()))
+def test_what_each_python_and_torch_writes(folder):
+    """Members of enums and paths are pickled in other ways by Python 3.11.2, 3.12 and 3.13."""
+    checkpoint = open_checkpoint(WRITTEN / folder)
+    assert checkpoint.found == "model"
+    assert {key: info.dtype for key, info in checkpoint.infos.items()} == {
+        "weight": "float32",
+        "bias": "float32",
+    }
+    assert checkpoint.read("weight").tolist() == [[0.0, 0.125, 0.25], [0.375, 0.5, 0.625]]
+    assert checkpoint.read("bias").tolist() == [0.5, -1.0]
+    assert checkpoint.training["epoch"] == 3
+
+
+def test_each_way_of_writing_is_at_hand():
+    written = b"".join(path.read_bytes() for path in WRITTEN.glob("*/.metadata"))
+    for way in (b"builtins", b"getattr", b"pathlib._local", b"pathlib\x94", b"TORCH_CONTIGUOUS"):
+        assert way in written
+
+
+class Reached:
+    """Pickled as `getattr(of, name)`."""
+
+    def __init__(self, of, name):
+        self.pair = of, name
+
+    def __reduce__(self):
+        return getattr, self.pair
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [
+        (_MEM_FORMAT_ENCODING, "__class__"),
+        (_MEM_FORMAT_ENCODING, "mro"),
+        (_MEM_FORMAT_ENCODING, "TORCH_NO_FORMAT"),
+        (Metadata, "__init__"),
+        (Reached(_MEM_FORMAT_ENCODING, "TORCH_CHANNELS_LAST"), "name"),
+        ("text", "format"),
+    ],
+)
+def test_getattr_reaches_members_of_known_enums_only(folder, of, name, protocol, refused):
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    metadata.planner_data["x"] = Reached(of, name)
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata, protocol))
+    with refused(CheckpointHoldsCodeError, ".metadata", "getattr", "nothing was executed"):
+        open_checkpoint(folder)
 
 
 def test_code_in_an_object_is_refused_when_it_is_asked_for(tmp_path, refused):
