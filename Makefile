@@ -12,7 +12,7 @@ export PJRT_DEVICE ?= CPU
 # Much memory is taken and given back; in large pages that is several times cheaper on virtual machines.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: install demo test test-long test-newer test-flax4 lint docs bench constraints clean
+.PHONY: install demo test test-long test-machines test-newer test-flax4 lint docs bench constraints clean
 
 install: $(INSTALLED)
 
@@ -34,6 +34,13 @@ test: lint
 # Minutes to hours: run before a release, figures go to docs/results.md.
 test-long: install
 	$(BIN)/python -m pytest -m long
+
+# The tests as other machines would run them: other CPUs, Pythons and users, one core, load. Hours; run before a
+# release. Some of them: make test-machines MACHINES="avx2 load".
+MACHINES ?=
+
+test-machines: install
+	$(BIN)/python tests/machines.py $(MACHINES)
 
 # The same code with a newer torch and without torch_xla, in an environment of its own.
 NEWER := $(VENV)-newer

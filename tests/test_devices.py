@@ -30,6 +30,7 @@ from migrate.devices_programs import (
     not_finite,
 )
 from migrate.devices_report import Chip, DevicesReport
+from tests.waiting import LIMIT
 
 EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
 
@@ -263,7 +264,7 @@ def test_the_programs_compile_for_a_tpu(topology: str) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=LIMIT,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr[-2000:]

@@ -10,6 +10,7 @@ import atexit
 import collections
 import functools
 import inspect
+import multiprocessing
 import os
 import sys
 import threading
@@ -95,7 +96,7 @@ def report_at_exit() -> None:
     if not enabled():
         return
     atexit.register(_write)
-    # Children of multiprocessing leave without atexit.
+    # Before Python 3.13, children of multiprocessing leave without atexit.
     util.Finalize(None, _write, exitpriority=0)
 
 
@@ -110,6 +111,7 @@ def _write() -> None:
         sys.stderr.write(title + report())
         return
     path = Path(where)
-    if rank is not None or util._exiting:  # type: ignore[attr-defined]
+    # A child of multiprocessing has a file of its own.
+    if rank is not None or multiprocessing.parent_process() is not None:
         path = path.with_name(f"{path.name}.{rank or os.getpid()}")
     path.write_text(report())

@@ -12,6 +12,7 @@ import pytest
 
 from migrate.prove.run import run_script
 from migrate.rewrite.engine import rewrite
+from tests.waiting import LIMIT
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(folder.name for folder in EXAMPLES.glob("launch_*"))
@@ -45,12 +46,12 @@ def test_two_replicas_train_as_two_processes(name: str) -> None:
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=LIMIT,
         check=False,
     )
     assert before.returncode == 0, before.stderr
     after = run_script(
-        EXAMPLES / name / "after.py", side="xla", replicas=2, timeout=250, output="capture"
+        EXAMPLES / name / "after.py", side="xla", replicas=2, timeout=LIMIT, output="capture"
     )
     assert after.returncode == 0, after.output
     lines = losses(after.output)

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import LIMIT
+
 FOLDER = Path(__file__).parents[2] / "examples/parity_port"
 MIGRATE = Path(sys.executable).with_name("migrate")
 
@@ -22,7 +24,7 @@ def compared(port: str) -> tuple[int, dict[str, Any]]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=LIMIT,
     )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)

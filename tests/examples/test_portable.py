@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from shims import activate
+from tests.waiting import LIMIT
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "portable"
 CPU = {"MIGRATE_BACKEND": "cpu", "MIGRATE_RANKS": "2"}
@@ -29,7 +30,7 @@ def run(script: str, checkpoint: Path, variables: dict[str, str], *args: str) ->
         cwd=checkpoint.parent,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -10,6 +10,7 @@ from migrate.prove.proof import prove
 from migrate.prove.settings import Settings
 from migrate.prove.verdict import Verdict
 from migrate.rewrite.engine import rewrite
+from tests.waiting import LIMIT
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LAUNCHES = sorted(folder.name for folder in EXAMPLES.glob("launch_*"))
@@ -46,7 +47,7 @@ def test_an_example_trains_the_same(
         EXAMPLES / name / "after.py",
         ARGS.get(name, ()),
         replicas=replicas,
-        settings=Settings(amp="off", start=START.get(name), timeout=250),
+        settings=Settings(amp="off", start=START.get(name), timeout=LIMIT),
     )
     assert proof.verdict is Verdict.EQUAL, proof.message
     assert {step.rank for step in proof.steps} == set(range(replicas))

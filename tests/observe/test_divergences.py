@@ -13,6 +13,7 @@ from migrate.observe.graph_dump import Frame
 from migrate.observe.places import Cause
 from migrate.observe.records import Execution, Interval, read_lines, write_line
 from migrate.observe.report import observed
+from tests.waiting import LIMIT
 
 BLOCK = Frame("worker", "/home/user/train.py", 19)
 READ = Frame("worker", "/home/user/train.py", 23)
@@ -123,7 +124,7 @@ def test_a_real_run_with_other_graphs_ends_with_exit_code_1(tmp_path: Path) -> N
     script.write_text(SCRIPT)
     migrate = Path(sys.executable).with_name("migrate")
     command = [migrate, "run", script, "--json", "--replicas", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT)
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)["report"]["divergences"]
     assert found, done.stdout

@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import LIMIT
+
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe")
-_SECONDS = 60.0
 
 
 @functools.cache
@@ -118,10 +119,10 @@ class Browser:
                 return dict(answer["result"])
 
     def _message(self) -> dict[str, Any]:
-        end = time.monotonic() + _SECONDS
+        end = time.monotonic() + LIMIT
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self.read], [], [], max(0.0, end - time.monotonic()))
-            assert ready, "chromium gives no answer"
+            assert ready, f"waited {LIMIT:.0f} s for an answer of chromium"
             data = os.read(self.read, 1 << 16)
             assert data, "chromium has ended"
             self._buffer += data
@@ -170,7 +171,7 @@ def browser(profile: Path) -> Iterator[Browser]:
         yield one
         one.session = ""
         one.call("Browser.close")
-        process.wait(_SECONDS)
+        process.wait(LIMIT)
     finally:
         if process.poll() is None:
             process.kill()

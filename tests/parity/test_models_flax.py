@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.parity.pairs.real import minilm_folder
+from tests.waiting import LIMIT
 
 ROOM = Path(__file__).with_name("pairs")
 MIGRATE = Path(sys.executable).with_name("migrate")
@@ -43,7 +44,7 @@ def test_the_flax_model_matches(name: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=800,
+        timeout=LIMIT,
         env={**os.environ, "MINILM": minilm_folder()},
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

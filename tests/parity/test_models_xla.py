@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.parity.pairs.real import INPUTS, minilm_folder
+from tests.waiting import LIMIT
 
 MIGRATE = Path(sys.executable).with_name("migrate")
 REAL = Path(__file__).with_name("pairs") / "real.py"
@@ -35,7 +36,7 @@ def test_torch_xla_matches(name: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=800,
+        timeout=LIMIT,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert json.loads(done.stdout)["verdict"] == "match"

@@ -11,6 +11,7 @@ from migrate.parity.inputs import write_inputs
 from migrate.parity.sides.process import SideProcess, Turns
 from migrate.parity.sides.settings import Settings
 from migrate.parity.sides.target import parse_target
+from tests.waiting import LIMIT
 
 MODEL = """
 import os
@@ -50,7 +51,7 @@ number = 3
 def side(tmp_path):
     (tmp_path / "net.py").write_text(MODEL)
     target = parse_target(f"{tmp_path / 'net.py'}:Net")
-    with SideProcess("A", target, tmp_path, Turns(), timeout=60.0) as started:
+    with SideProcess("A", target, tmp_path, Turns(), timeout=LIMIT) as started:
         yield started
 
 
@@ -95,7 +96,7 @@ def test_what_cannot_be_loaded_is_one_line(tmp_path, name, message):
     (tmp_path / "net.py").write_text(MODEL)
     target = parse_target(f"{tmp_path / 'net.py'}:{name}")
     with pytest.raises(ParityError, match=message) as told:
-        SideProcess("B", target, tmp_path, Turns(), timeout=60.0).start()
+        SideProcess("B", target, tmp_path, Turns(), timeout=LIMIT).start()
     assert "\n" not in str(told.value)
 
 
@@ -132,7 +133,7 @@ def test_both_sides_go_through_a_set_in_one_order(tmp_path, monkeypatch):
     target = parse_target(f"{tmp_path / 'net.py'}:Net")
     given, found = inputs(tmp_path, 1), []
     for label in "AB":
-        with SideProcess(label, target, tmp_path, Turns(), timeout=60.0) as started:
+        with SideProcess(label, target, tmp_path, Turns(), timeout=LIMIT) as started:
             started.capture_into(Settings(), given, tmp_path / label)
         dump = Dump(tmp_path / label)
         calls = [call for call in dump.calls if call.layer == "layer"]

@@ -19,6 +19,7 @@ from migrate.parity.errors import ParityError
 from migrate.parity.inputs import read_inputs
 from migrate.parity.sides.runner import Forced
 from migrate.parity.sides.settings import TRUTH, Settings
+from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.xla
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ def in_a_process(what: str, folder: Path) -> Any:
         env=os.environ | {"PJRT_DEVICE": "CPU"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=LIMIT,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

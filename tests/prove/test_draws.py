@@ -9,6 +9,7 @@ import pytest
 from migrate.prove.proof import Proof, prove
 from migrate.prove.settings import Settings
 from migrate.prove.verdict import Verdict
+from tests.waiting import LIMIT
 
 DRAWING = """
 import torch
@@ -70,7 +71,7 @@ def proved(folder: Path, **settings: bool) -> Proof:
     original, rewritten = folder / "train.py", folder / "train_xla.py"
     original.write_text(ORIGINAL)
     rewritten.write_text(REWRITTEN)
-    return prove(original, rewritten, replicas=1, settings=Settings(timeout=200, **settings))
+    return prove(original, rewritten, replicas=1, settings=Settings(timeout=LIMIT, **settings))
 
 
 def test_draws_on_the_device_are_equal(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from migrate.prove.settings import Settings
 from migrate.prove.verdict import Verdict, judge
 from migrate.rewrite.engine import rewrite
 from tests.prove.test_faults import DOCS, Fault, check, edited
+from tests.waiting import LIMIT
 
 BEFORE = """
 import torch
@@ -59,7 +60,7 @@ def recorded(folder: Path, side: str, text: str) -> dict[int, RankRecord]:
     home = folder / side
     home.mkdir()
     (home / "train.py").write_text(text)
-    settings = Settings(timeout=250)
+    settings = Settings(timeout=LIMIT)
     return record_run(
         home / "train.py",
         side="original" if side == "original" else "xla",

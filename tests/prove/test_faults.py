@@ -12,6 +12,7 @@ from migrate.prove.proof import record_run
 from migrate.prove.records import RankRecord
 from migrate.prove.settings import Amp, Settings
 from migrate.prove.verdict import Verdict, judge, judge_with_floor
+from tests.waiting import LIMIT
 
 TOY = Path(__file__).parents[2] / "examples" / "ddp_toy"
 DOCS = Path(__file__).parents[2] / "docs" / "prove.md"
@@ -44,7 +45,7 @@ class Fault:
 
     def settings(self, amp: Amp = "keep") -> Settings:
         """Of the run of the faulty rewrite: no step after that of the difference is looked at."""
-        return Settings(amp=amp, steps=None if self.ends else self.step, timeout=250)
+        return Settings(amp=amp, steps=None if self.ends else self.step, timeout=LIMIT)
 
 
 WRAP = "ddp_model = DDP(model, gradient_as_bucket_view=True)"
@@ -224,7 +225,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> dict[int, RankRecord]:
     folder = tmp_path_factory.mktemp("original")
     script = folder / "train.py"
     script.write_text(edited((TOY / "before.py").read_text(), *SHORT))
-    settings = Settings(timeout=250)
+    settings = Settings(timeout=LIMIT)
     return record_run(script, side="original", replicas=2, folder=folder, settings=settings)[0]
 
 
@@ -252,7 +253,7 @@ def test_a_fault_is_found_at_its_step_and_named(
 def test_no_fault_is_found_in_the_clean_twin(
     original: dict[int, RankRecord], tmp_path: Path
 ) -> None:
-    judgement = judge(original, recorded(tmp_path, Settings(timeout=250))[1])
+    judgement = judge(original, recorded(tmp_path, Settings(timeout=LIMIT))[1])
     assert judgement.verdict is Verdict.EQUAL, judgement.message
     assert judgement.difference is None
 

@@ -12,13 +12,14 @@ from migrate.prove.records import RankRecord
 from migrate.prove.settings import Settings
 from migrate.prove.verdict import Verdict, judge_with_floor
 from tests.prove.test_faults import DOCS, FORK, Fault, check, edited
+from tests.waiting import LIMIT
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "transformer"
 # One epoch of three steps.
 ARGS = ("--epochs", "1", "--examples", "96", "--depth", "1")
 Twice = tuple[dict[int, RankRecord], dict[int, RankRecord]]
 # float16 overflows where bfloat16 does not: what is planted here shows in float32.
-SETTINGS = Settings(amp="off", timeout=250)
+SETTINGS = Settings(amp="off", timeout=LIMIT)
 
 CLIP = "nn.utils.clip_grad_norm_(model.parameters(), args.clip)"
 LOSS = "loss = loss / args.accumulate"

@@ -18,6 +18,7 @@ from migrate.prove.weights import save
 from migrate.views.prove import proof_as_json
 from tests.prove.test_prove import AFTER, BEFORE, edited
 from tests.prove.test_verdict import STEP, WEIGHTS, folder, rank
+from tests.waiting import LIMIT
 
 __all__ = ["folder"]  # the fixture
 
@@ -224,7 +225,7 @@ def test_a_net_that_differs_from_itself_is_judged_by_its_floor(tmp_path: Path) -
     before.write_text(edited(BEFORE, *DEEP))
     after.write_text(edited(AFTER, *DEEP, IN_HALVES))
     said: list[str] = []
-    proof = prove(before, after, replicas=2, settings=Settings(timeout=250), progress=said.append)
+    proof = prove(before, after, replicas=2, settings=Settings(timeout=LIMIT), progress=said.append)
     assert proof.floor is not None
     assert proof.floor.steps[-1].values > GRADIENT_GATE
     assert proof.verdict is Verdict.EQUAL, (proof.message, proof.floor, proof.steps)
@@ -256,7 +257,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, RankRecord
             side="original",
             replicas=2,
             folder=kept,
-            settings=Settings(timeout=250),
+            settings=Settings(timeout=LIMIT),
             reordered=reordered,
         )
         runs.append(recorded)
@@ -272,7 +273,7 @@ def test_a_fault_in_such_a_net_is_found_all_the_same(
     script = tmp_path / "train_xla.py"
     script.write_text(edited(AFTER, *DEEP, FAULTS[fault]))
     recorded, _ = record_run(
-        script, side="xla", replicas=2, folder=tmp_path, settings=Settings(timeout=250)
+        script, side="xla", replicas=2, folder=tmp_path, settings=Settings(timeout=LIMIT)
     )
     judgement = judge(original, recorded, floor)
     assert judgement.verdict is Verdict.DIFFERS, judgement.message

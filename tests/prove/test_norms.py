@@ -13,6 +13,7 @@ from migrate.prove import norms
 from migrate.prove.proof import prove
 from migrate.prove.settings import Settings
 from migrate.prove.verdict import Verdict
+from tests.waiting import LIMIT
 
 # Called by the names that torch has at the time.
 NORMS: dict[str, Callable[[Any], Any]] = {
@@ -93,6 +94,6 @@ def test_clipping_of_a_large_vocabulary(
     before.write_text(CLIPPED.replace("MOST", "0.1").replace("SYNC", "") + "train('cuda')\n")
     program = CLIPPED.replace("MOST", most).replace("SYNC", "torch_xla.sync()")
     after.write_text(f"import torch_xla\n{program}train('xla')\n")
-    proof = prove(before, after, replicas=1, settings=Settings(timeout=250))
+    proof = prove(before, after, replicas=1, settings=Settings(timeout=LIMIT))
     assert proof.verdict is verdict, proof.message
     assert said in proof.message

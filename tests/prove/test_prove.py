@@ -12,12 +12,13 @@ from migrate.prove.gates import LOSS_GATE, PARAMETER_GATE
 from migrate.prove.proof import Proof, prove
 from migrate.prove.settings import Amp, Settings
 from migrate.prove.verdict import Verdict
+from tests.waiting import LIMIT
 
 TOY = Path(__file__).parents[2] / "examples" / "ddp_toy"
 BEFORE = (TOY / "before.py").read_text()
 AFTER = (TOY / "after.py").read_text()
 
-TIMED = Settings(timeout=250)
+TIMED = Settings(timeout=LIMIT)
 
 # One epoch of three steps on two ranks: enough for every fault.
 SHORT = (("range(3)", "range(1)"), ("size=512", "size=96"))
@@ -157,7 +158,7 @@ def test_accumulation_clipping_buffers_and_two_optimizers_without_a_launch(tmp_p
 @pytest.mark.long
 def test_a_difference_under_dropout_is_explained(tmp_path: Path) -> None:
     edits = ("DROPOUT", "0.5"), ("MOMENTUM", "0.0")
-    settings = Settings(deterministic=False, timeout=250)
+    settings = Settings(deterministic=False, timeout=LIMIT)
     proof = prove_accumulation(tmp_path, *edits, settings=settings)
     assert proof.verdict is Verdict.DIFFERS
     assert any("dropout with p=0.5 was active" in note for note in proof.notes)
@@ -235,7 +236,7 @@ def test_autocast_can_be_kept_or_off_or_in_bfloat16(
     else:
         edits.append(("TYPE", "torch.bfloat16"))
     after.write_text(f"import torch_xla\n{edited(PRECISION, *edits)}train('xla')\n")
-    proof = prove(before, after, replicas=1, settings=Settings(amp=amp, timeout=250))
+    proof = prove(before, after, replicas=1, settings=Settings(amp=amp, timeout=LIMIT))
     assert proof.verdict is verdict, proof.message
     assert ("autocast was switched off on both sides" in proof.notes) is (amp == "off")
     assert ("autocast to float16 was made bfloat16 on both sides" in proof.notes) is (amp == "bf16")

@@ -11,6 +11,7 @@ from migrate.prove.proof import prove
 from migrate.prove.resume import FORWARD, REVERSE, ResumeProof, prove_resuming
 from migrate.prove.settings import Settings
 from migrate.prove.verdict import Verdict
+from tests.waiting import LIMIT
 
 SCRIPT = """
 import os
@@ -40,7 +41,7 @@ LOAD = "optimizer.load_state_dict(kept['optimizer'])"
 STATE = "{'model': model.state_dict(), 'optimizer': optimizer.state_dict(), 'epoch': epoch + 1}"
 SAVE = f"torch.save({STATE}, 'snapshot.pt')"
 XM_SAVE = f"xm.save({STATE}, 'snapshot.pt')"
-SETTINGS = Settings(timeout=200)
+SETTINGS = Settings(timeout=LIMIT)
 
 
 def written(
@@ -93,7 +94,7 @@ def test_a_file_that_is_there_is_the_start(tmp_path: Path) -> None:
     )
     assert Path("snapshot.pt").exists()
     before = Path("snapshot.pt").read_bytes()
-    proof = resumed(scripts, Settings(timeout=200, steps=2))
+    proof = resumed(scripts, Settings(timeout=LIMIT, steps=2))
     assert proof.equal, [one.proof.message for one in proof.directions]
     assert [len(one.proof.steps) for one in proof.directions] == [2, 2]
     assert Path("snapshot.pt").read_bytes() == before
@@ -172,7 +173,7 @@ def test_the_transformer_with_all_its_state() -> None:
         ["--save", "last.pt", "--examples", "64"],
         Path("last.pt"),
         resume_args=["--resume", "last.pt"],
-        settings=Settings(amp="off", steps=2, timeout=200),
+        settings=Settings(amp="off", steps=2, timeout=LIMIT),
     )
     forward, reverse = (one.proof for one in proof.directions)
     assert forward.verdict is Verdict.EQUAL, forward.message

@@ -10,6 +10,7 @@ from migrate.prove.proof import prove, record_run
 from migrate.prove.records import RankRecord
 from migrate.prove.settings import Settings
 from migrate.prove.verdict import Verdict
+from tests.waiting import LIMIT
 
 STUBBORN = """
 import torch, torch.distributed as dist
@@ -59,7 +60,7 @@ def recorded(folder: Path, text: str, steps: int) -> dict[int, RankRecord]:
         side="original",
         replicas=2,
         folder=records,
-        settings=Settings(steps=steps, timeout=100),
+        settings=Settings(steps=steps, timeout=LIMIT),
     )
     return found
 
@@ -115,7 +116,7 @@ TOY = Path(__file__).parents[2] / "examples" / "ddp_toy"
 
 
 def test_both_sides_stop_at_the_same_step() -> None:
-    settings = Settings(steps=2, timeout=200)
+    settings = Settings(steps=2, timeout=LIMIT)
     proof = prove(TOY / "before.py", TOY / "after.py", replicas=2, settings=settings)
     assert proof.verdict is Verdict.EQUAL, proof.message
     assert {(step.rank, step.step) for step in proof.steps} == {(0, 1), (0, 2), (1, 1), (1, 2)}

@@ -14,6 +14,7 @@ from migrate.rewrite.engine import Rewrite, rewrite_source
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.source import parse
 from shims import activate
+from tests.waiting import LIMIT
 
 DEFERRED = Options(defer_reads=True)
 STEP = """
@@ -287,7 +288,7 @@ def lines(script: str, folder: Path) -> list[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

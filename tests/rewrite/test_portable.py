@@ -16,6 +16,7 @@ from migrate.rewrite.options import Options
 from migrate.rewrite.rule import Example, Kind, Rule
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.source import parse
+from tests.waiting import LIMIT
 
 PORTABLE = Options(style="portable")
 TORCH_XLA = re.compile(r"torch_xla|\bx[mr]\.|['\"]xla(://)?['\"]")
@@ -196,7 +197,7 @@ def run(*command: str, cwd: Path, **environment: str) -> str:
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,6 +11,7 @@ import pytest
 
 from migrate.rewrite.engine import rewrite_source
 from migrate.rewrite.source import parse
+from tests.waiting import LIMIT
 
 # Whole numbers and quarters only: every sum is exact, so that both sides have the same bits.
 DATA = """
@@ -115,7 +116,7 @@ def lines(script: str, folder: Path) -> list[str]:
         env={**os.environ, "PJRT_DEVICE": "CPU"},
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -7,6 +7,7 @@ import pytest
 
 from shims import activate
 from shims.errors import BackendError
+from tests.waiting import LIMIT
 
 
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -15,7 +16,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=LIMIT,
         check=False,
     )
 

@@ -15,6 +15,7 @@ import torch
 
 from shims import _atomic
 from shims.checkpoint import CheckpointError, load, save
+from tests.waiting import LIMIT
 
 # A Python in which torch_xla cannot be imported, and the shims are not used.
 PLAIN = "import sys; sys.modules['torch_xla'] = None; sys.modules['shims'] = None\n"
@@ -26,7 +27,7 @@ def python(code: str, *args: object) -> str:
         env={**os.environ, "OMP_NUM_THREADS": "1", "PJRT_DEVICE": "CPU"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -274,6 +275,6 @@ def test_two_ranks_write_once_and_do_not_wait(guarded: bool, tmp_path: Path) -> 
         for rank in range(2)
     ]
     for process in ranks:
-        assert process.communicate(timeout=60)[0].splitlines()[-1] == "['x.pt']"
+        assert process.communicate(timeout=LIMIT)[0].splitlines()[-1] == "['x.pt']"
         assert process.returncode == 0
     assert load(folder / "x.pt") == {"rank": 0}

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from shims import activate
+from tests.waiting import LIMIT
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -16,7 +17,7 @@ def run(program: str, folder: Path, **more: str) -> subprocess.CompletedProcess[
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=LIMIT,
         check=False,
     )
 

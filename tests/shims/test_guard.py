@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from shims.guard import RecompilationError, RecompilationWarning, guard
+from tests.waiting import LIMIT
 
 SETUP = """
 import sys
@@ -55,7 +56,7 @@ def on_xla(loop: str, tmp_path: Path) -> list[str]:
         env={**os.environ, "OMP_NUM_THREADS": "1", "PJRT_DEVICE": "CPU", "PYTHONPATH": os.getcwd()},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

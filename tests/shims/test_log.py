@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from shims.log import log
+from tests.waiting import LIMIT
 
 
 def python(code: str, *args: object) -> list[str]:
@@ -20,7 +21,7 @@ def python(code: str, *args: object) -> list[str]:
         env={**os.environ, "OMP_NUM_THREADS": "1", "PJRT_DEVICE": "CPU"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -150,7 +151,7 @@ def test_nothing_is_lost_at_the_end_of_a_spawned_replica(tmp_path: Path) -> None
         [sys.executable, str(script), str(tmp_path / "rank")],
         env={**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"},
         check=True,
-        timeout=120,
+        timeout=LIMIT,
     )
     assert (tmp_path / "rank-1").read_text() == "tensor(2.)"
     assert (tmp_path / "rank-0").read_text() == "tensor(0.)"

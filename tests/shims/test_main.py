@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from shims._script import Start, find_start
+from tests.waiting import LIMIT
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -18,7 +19,7 @@ def shims(folder: Path, *args: str, **more: str) -> subprocess.CompletedProcess[
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=LIMIT,
         check=False,
     )
 
@@ -191,7 +192,7 @@ def test_one_import_does_the_same(tmp_path: Path) -> None:
         env={**os.environ, "MIGRATE_BACKEND": "cpu"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ import pytest
 from shims import activate
 from shims.errors import DeviceNotAnsweredError
 from shims.patches import rendezvous
+from tests.waiting import LIMIT
 
 PROGRAMS = Path(__file__).parent / "programs"
 # Of the block for documentation (RFC 5737): no host has it.
@@ -95,7 +96,7 @@ def test_ranks_meet_here_though_the_script_names_another_host(place: str, tmp_pa
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from shims import activate
 from shims._termination import Termination
 from shims.checkpoint import load
 from shims.resume import PREEMPTED, Preempted, ResumeError, ResumeWarning, resume
+from tests.waiting import LIMIT, until
 
 PROGRAM = Path(__file__).parent / "programs" / "resumed_training.py"
 STARTS = itertools.count()
@@ -41,7 +41,7 @@ def start(
     ]
     outcomes = []
     for process in processes:
-        output, _ = process.communicate(timeout=100)
+        output, _ = process.communicate(timeout=LIMIT)
         outcomes.append((process.returncode, output))
     return outcomes
 
@@ -132,7 +132,7 @@ def test_simulated_xla_replicas(tmp_path: Path) -> None:
             env={**os.environ, "OMP_NUM_THREADS": "1", **simulated},
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=LIMIT,
             check=False,
         )
 
@@ -228,7 +228,7 @@ def test_sigterm_in_a_thread_that_is_not_the_main_one(tmp_path: Path) -> None:
                     for number in run.batches(range(9)):
                         if number == 4:
                             os.kill(os.getpid(), signal.SIGTERM)
-                            time.sleep(0.05)
+                            until(Termination().asked, "the signal")
         except SystemExit as end:
             ends.append(end)
 
@@ -246,14 +246,16 @@ def test_sigterm_in_a_thread_that_is_not_the_main_one(tmp_path: Path) -> None:
 def test_a_terminated_child_is_no_preemption() -> None:
     seen: list[int] = []
     previous = signal.signal(signal.SIGTERM, lambda *_: seen.append(1))
+    ready, told = os.pipe()
     try:
         with Termination() as outer, Termination() as inner:
             child = os.fork()
             if child == 0:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                time.sleep(30)
+                os.write(told, b"x")
+                signal.pause()
                 os._exit(0)
-            time.sleep(0.2)
+            os.read(ready, 1)
             os.kill(child, signal.SIGTERM)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
             assert not outer.asked()

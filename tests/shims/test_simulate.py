@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from shims import activate
+from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.xla
 
@@ -22,7 +23,7 @@ def run(
         capture_output=True,
         text=True,
         # Far beyond what these take: a run that hangs fails.
-        timeout=200,
+        timeout=LIMIT,
         check=False,
     )
 
@@ -124,7 +125,7 @@ def test_the_processes_of_torchrun_are_replicas(tmp_path: Path) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -161,7 +162,7 @@ def test_cuda_code_that_imports_torch_xla_first(tmp_path: Path) -> None:
         "import torch_xla\nimport torch\nprint(torch.ones(2, device='cuda').sum().item())\n"
     )
     command = [sys.executable, "-m", "shims", "--ranks", "1", "--backend", "xla", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.stdout.splitlines()[-1:] == ["2.0"], done.stderr
 
 
@@ -186,7 +187,7 @@ def test_a_script_that_imports_torch_xla_late(tmp_path: Path) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1", **activate.environment("simulate", 2)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stderr

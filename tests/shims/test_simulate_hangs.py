@@ -100,5 +100,5 @@ def test_who_waits_for_whom_is_said_and_nothing_is_ended() -> None:
     done = run(FAILING, "busy", SHIMS_WAIT_NOTICE_SECONDS="1")
     assert done.returncode == 0, done.stderr
     (said,) = [line for line in done.stderr.splitlines() if line.startswith("shims: ")]
-    assert re.search(rf"replica 0 has waited \d s in .*{LAST}", said), said
+    assert re.search(rf"replica 0 has waited \d+ s in .*{LAST}", said), said
     assert re.search(rf"replica 1 is at \S*{place('time.sleep(5)')} \(step 1\)", said), said

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import LIMIT
+
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "fuzz_checkpoints.py"
 FILES = 306  # 18 of each kind
 
@@ -37,7 +39,7 @@ fuzz_checkpoints.run(2, 0, Path(sys.argv[2]), lambda _, outcome: print(outcome))
 
 def test_damaged_files_are_refused_in_one_line():
     command = [sys.executable, str(BENCHMARK), "--files", str(FILES)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
     assert run.returncode == 0, run.stdout + run.stderr
     assert f"{FILES} files" in run.stdout
     assert "0 failures, canary not made" in run.stdout
@@ -63,7 +65,7 @@ def test_the_check_above_can_fail(tmp_path, body, part):
     script = tmp_path / "driver.py"
     script.write_text(DRIVER.format(body=body))
     command = [sys.executable, str(script), str(BENCHMARK.parent), str(tmp_path / "canary")]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("Outcome(") == 2
     assert "what='failure'" in run.stdout

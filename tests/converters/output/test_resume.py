@@ -18,6 +18,7 @@ from converters.layers.layout import Permute
 from converters.mapping.leaves import Piece, PlannedLeaf
 from converters.output import load_pytree, recipe_of, write_pytree
 from converters.output.partial import partial_path
+from tests.waiting import LIMIT
 
 ROOT = Path(__file__).resolve().parents[3]
 SIDE = 1024  # 4 MB an array
@@ -62,7 +63,7 @@ def finish(tmp_path, *arguments):
     run = start(tmp_path, *arguments)
     assert run.stdout.readline() == "begun\n"
     began = time.perf_counter()
-    resumed = run.communicate(timeout=120)[0]
+    resumed = run.communicate(timeout=LIMIT)[0]
     assert run.returncode == 0
     return int(resumed), time.perf_counter() - began
 

@@ -18,6 +18,7 @@ from converters.back.safetensors_output import Entry, write_safetensors
 from converters.checkpoint import StateDict
 from converters.target.fit import fit_plan
 from converters.target.shapes import target_shapes
+from tests.waiting import LIMIT
 
 PYTHON = Path(os.environ.get("FLAX4_PYTHON", Path(__file__).parents[3] / ".venv-flax4/bin/python"))
 WORKER = Path(__file__).with_name("flax4_models.py")
@@ -103,7 +104,7 @@ def worker(command, folder):
         [str(PYTHON), str(WORKER), command, str(folder)],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=LIMIT,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
         check=False,
     )

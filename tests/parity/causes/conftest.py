@@ -22,6 +22,7 @@ from migrate.parity.sides.capture import capture_into
 from migrate.parity.sides.runner import Forced
 from migrate.parity.sides.settings import TRUTH, Settings
 from migrate.parity.sides.torch_runner import TorchRunner
+from tests.waiting import LIMIT
 
 INPUTS = 2
 FLOAT32 = Settings()
@@ -97,7 +98,7 @@ class Compared:
 
     def causes(self) -> tuple[Cause, ...]:
         """What `explain` finds."""
-        return explain(self.model, self.context)
+        return explain(self.model, self.context, seconds=LIMIT)
 
     def causes_around(self) -> tuple[Cause, ...]:
         """What it finds of the layer around, which gives the layer other arguments than the truth's."""
@@ -106,7 +107,7 @@ class Compared:
         around = dataclasses.replace(
             self.context, layer=parent, side_layer=parent, settings={}, breached_locally=True
         )
-        return explain(self.model, around)
+        return explain(self.model, around, seconds=LIMIT)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.waiting import LIMIT
+
 PROGRAM = Path(__file__).parent / "programs" / "behaviours.py"
 RANKS = 2
 
@@ -29,7 +31,7 @@ def run(backend: str, folder: Path) -> Outcome:
         env={**os.environ, "OMP_NUM_THREADS": "1", **forced},
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -14,6 +14,7 @@ from shims import tpu
 from shims.api_errors import BackendMissingError, LaunchError
 from shims.backends import processes
 from shims.choice import Choice, Machine, choose, choose_for_cuda_code
+from tests.waiting import LIMIT
 
 
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -22,7 +23,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=LIMIT,
         check=False,
     )
 

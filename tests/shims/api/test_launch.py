@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.waiting import LIMIT
+
 GROUPS = Path(__file__).parent / "programs" / "groups.py"
 FILE = Path(__file__).parent / "programs" / "whole_file.py"
 TRAIN = Path(__file__).parents[3] / "examples" / "portable" / "train.py"
@@ -19,7 +21,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=LIMIT,
         check=False,
     )
 

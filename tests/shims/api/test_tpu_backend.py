@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.waiting import LIMIT
+
 PROGRAM = """
 import torch, torch_tpu
 from shims.backends.tpu import TpuBackend
@@ -34,7 +36,7 @@ def test_the_names_that_it_uses_exist() -> None:
         env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import LIMIT
+
 PROGRAMS = Path(__file__).parents[1] / "programs"
 PLACES = ["cpu", pytest.param("xla", marks=pytest.mark.xla)]
 
@@ -19,7 +21,7 @@ def run(place: str, program: Path, *args: str, **more: str) -> subprocess.Comple
         env={**os.environ, "OMP_NUM_THREADS": "1", **more},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -94,7 +96,7 @@ def test_what_xla_refuses_names_the_call_and_its_line(tmp_path: Path) -> None:
         [sys.executable, "-m", "shims", "--ranks", "1", "--backend", "xla", str(script)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 1

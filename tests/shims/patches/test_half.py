@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 from shims.patches import half
+from tests.waiting import LIMIT
 
 
 def gradients(convolve, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
@@ -62,5 +63,5 @@ assert names[:2] == ["ToCopyBackward0", "ConvolutionBackward0"], names
     script = tmp_path / "train.py"
     script.write_text(source)
     command = [sys.executable, "-m", "shims", "--ranks=1", "--backend=cpu", str(script)]
-    done = subprocess.run(command, text=True, capture_output=True, timeout=100, check=False)
+    done = subprocess.run(command, text=True, capture_output=True, timeout=LIMIT, check=False)
     assert done.returncode == 0, done.stderr

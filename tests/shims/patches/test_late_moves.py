@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import LIMIT
+
 PROGRAM = Path(__file__).parents[1] / "programs" / "late_moves.py"
 
 
@@ -15,7 +17,7 @@ def losses(place: str) -> list[float]:
         [sys.executable, "-m", "shims", "--ranks", "2", "--backend", place, str(PROGRAM), place],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stderr

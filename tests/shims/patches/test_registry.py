@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import LIMIT
+
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 
@@ -13,7 +15,7 @@ def test_torch_is_what_it_was_after_an_uninstall() -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stderr
