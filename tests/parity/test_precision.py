@@ -30,7 +30,8 @@ def test_the_top_token_flips_in_one_pass_and_only_there() -> None:
     assert "float32 on the CPU parts from float64 in 0 of 4 rows" in output
     assert "six passes part from float64 in 0" in output
     assert "one pass parts from float64 in 3" in output
-    assert "row 0, token 13: 55 becomes 323" in output
+    for flip in ("row 0, token 19: 33 becomes 212", "row 1, token 8: 444 becomes 458"):
+        assert flip in output
 
 
 @needs_libtpu
