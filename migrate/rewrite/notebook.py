@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from migrate.errors import MigrateError
-from migrate.rewrite.calls.facts import ModuleCalls
-from migrate.rewrite.engine import Note, NotStableError, Rewrite, check_stable, rewrite_source
-from migrate.rewrite.notebook_cells import RULE, Cells, NotMappedError, join
-from migrate.rewrite.notebook_shell import shell_advice
-from migrate.rewrite.notebook_text import Cell, Notebook, parse_notebook
+from migrate.reading.calls.facts import ModuleCalls
+from migrate.reading.notebook.cells import RULE, Cells, NotMappedError, join
+from migrate.reading.notebook.shell import shell_advice
+from migrate.reading.notebook.text import Cell, Notebook, parse_notebook
+from migrate.reading.tree.prescan import concerns_rules
+from migrate.reading.tree.source import NotPythonError, parse
 from migrate.rewrite.options import DEFAULT, Options
-from migrate.rewrite.prescan import concerns_rules
-from migrate.rewrite.source import NotPythonError, parse
+from migrate.rewrite.story import Note, NotStableError, Rewrite, check_stable, rewrite_source
 
 # A cell that writes a script of its own.
 WRITES = re.compile(

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from migrate.rewrite.context import Context
-from migrate.rewrite.launch import is_guard
+from migrate.reading.replicas.launch import is_guard
+from migrate.reading.script import Context
+from migrate.reading.tree.tree import nodes
 from migrate.rewrite.remaining import remaining
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
-from migrate.rewrite.tree import nodes
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,19 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migrate.rewrite.collective_calls import makes_gloo_group
-from migrate.rewrite.context import Context
-from migrate.rewrite.cuda_only import HARMLESS
-from migrate.rewrite.devices import names_cuda
-from migrate.rewrite.environment import CALLS
-from migrate.rewrite.launch import INIT
-from migrate.rewrite.portable_advice import BACKEND, DEVICE, PORTABLE_ADVICE
-from migrate.rewrite.ranks import SPAWN
+from migrate.reading.replicas.launch import INIT
+from migrate.reading.replicas.ranks import SPAWN
+from migrate.reading.script import Context
+from migrate.reading.tree.tree import code, keyword, string_value
+from migrate.reading.values.collectives import makes_gloo_group
+from migrate.reading.values.devices import names_cuda
+from migrate.reading.values.environment import CALLS
 from migrate.rewrite.rule import Finding
-from migrate.rewrite.rules.comm_hooks import HOOKS, is_registered
-from migrate.rewrite.rules.ddp import DDP
-from migrate.rewrite.rules.grad_scaler import SCALERS
-from migrate.rewrite.tree import code, keyword, string_value
+from migrate.rewrite.rules.models.comm_hooks import HOOKS, is_registered
+from migrate.rewrite.rules.models.ddp import DDP
+from migrate.rewrite.rules.precision.grad_scaler import SCALERS
+from migrate.rewrite.styles.advice import BACKEND, DEVICE, PORTABLE_ADVICE
+from migrate.rewrite.styles.cuda_only import HARMLESS
 
 NAME = "unhandled"
 

@@ -14,7 +14,7 @@ import libcst as cst
 from migrate.rewrite.options import DEFAULT, Options
 
 if TYPE_CHECKING:
-    from migrate.rewrite.context import Context
+    from migrate.reading.script import Context
 
 Replacement = cst.CSTNode | cst.RemovalSentinel | cst.FlattenSentinel[cst.BaseStatement]
 

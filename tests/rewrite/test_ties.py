@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from migrate.hazards.check import check_context
-from migrate.hazards.config import Config
-from migrate.rewrite.context import Context
-from migrate.rewrite.engine import Rewrite, rewrite
-from migrate.rewrite.repository import rewrite_folder
-from migrate.rewrite.source import read
+from migrate.check.check import check_context
+from migrate.check.config import Config
+from migrate.reading.script import Context
+from migrate.reading.tree.source import read
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.story import Rewrite, rewrite
 
 SWAP = "torch.__future__.set_swap_module_params_on_conversion(True)"
 
