@@ -33,7 +33,7 @@ from pathlib import Path
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import ModuleCalls, calls_of_file
 from migrate.reading.project.project import Project
-from migrate.reading.script import Context
+from migrate.reading.script import Script
 from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.tree.source import NotPythonError, NotUtf8Error, Source, parse
 from migrate.rewrite.apply import RuleConflictError, apply
@@ -137,7 +137,7 @@ def _analysed(
 def _one(tally: Tally, source: Source, calls: ModuleCalls) -> None:
     path = source.path
     try:
-        context = Context(source, calls)
+        context = Script(source, calls)
         unedited = source.render(apply(context.module, (), context.imports, context.definitions))
         if unedited != source.data:
             tally.fail("not written back byte for byte", str(path))

@@ -25,7 +25,7 @@ from migrate.reading.notebook.text import (
     parse_notebook,
 )
 from migrate.reading.project.entries import Entry
-from migrate.reading.script import Context
+from migrate.reading.script import Script
 from migrate.reading.tree.source import (
     NotPythonError,
     NotUtf8Error,
@@ -98,10 +98,10 @@ def check_source(source: Source, config: Config, known: Known | None = None) -> 
             imports are read, and who calls it is not known.
     """
     known = known or Known()
-    return check_facts(Facts(Context(source, known.calls), known.entries), config, known.whole)
+    return check_facts(Facts(Script(source, known.calls), known.entries), config, known.whole)
 
 
-def check_context(context: Context, config: Config) -> tuple[Finding, ...]:
+def check_context(context: Script, config: Config) -> tuple[Finding, ...]:
     """Return the hazards of a script of which a context is there already."""
     return check_facts(Facts(context), config)
 
@@ -156,7 +156,7 @@ def hits(facts: Facts, hazards: Iterable[Hazard]) -> Iterator[tuple[Hazard, Hit]
 
 
 def _finding(
-    path: Path, context: Context, hit: Hit, code: str, name: str, severity: Severity
+    path: Path, context: Script, hit: Hit, code: str, name: str, severity: Severity
 ) -> Finding:
     start = context.position(hit.node)
     first_line = context.module.code_for_node(hit.node).strip().splitlines()[0]

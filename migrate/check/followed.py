@@ -20,7 +20,7 @@ from migrate.reading.notebook.cells import code_of
 from migrate.reading.project.entries import Entry
 from migrate.reading.project.project import MOST_MODULES, Project, root_of
 from migrate.reading.project.reach import Entries, Leaving, leaving, reached, starts
-from migrate.reading.script import Context
+from migrate.reading.script import Script
 from migrate.reading.tree.memory import collect_seldom
 from migrate.reading.tree.source import parse
 
@@ -124,7 +124,7 @@ class Followed:
 def _leaving(look: _Look) -> tuple[Leaving, ...]:
     try:
         data = code_of(look.path.read_bytes(), look.path)
-        context = Context(parse(data, look.path), look.calls)
+        context = Script(parse(data, look.path), look.calls)
     except (OSError, MigrateError):
         return ()  # the check itself says what is wrong
     return tuple(leaving(Facts(context, look.entries), look.name))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.reading.script import Context
+from migrate.reading.script import Script
 
 COMMENT = re.compile(r"#\s*migrate:\s*ignore(?:\[([^\]]*)\])?")
 
@@ -43,7 +43,7 @@ class Ignore:
         return f"{', '.join(idle)} is not reported on this line" if idle else None
 
 
-def ignores(context: Context) -> dict[int, Ignore]:
+def ignores(context: Script) -> dict[int, Ignore]:
     """Return the comments of a script by line."""
     found = {}
     for node in context.all_of(cst.Comment):

@@ -11,10 +11,9 @@ from migrate.check.finding import UNREADABLE, Finding
 from migrate.check.hazard import Severity
 from migrate.reading.calls.facts import ModuleCalls
 from migrate.reading.notebook.cells import Cells, join
-from migrate.reading.notebook.text import Notebook
-from migrate.reading.script import Context
+from migrate.reading.notebook.text import Notebook, written_scripts
+from migrate.reading.script import Script
 from migrate.reading.tree.source import NotPythonError, parse
-from migrate.rewrite.notebook import written_scripts
 
 NAME = "not-python"
 
@@ -32,14 +31,14 @@ def check_notebook(
     from migrate.check.check import check_context
 
     cells = join(notebook)
-    context = Context(parse(cells.code.encode(), notebook.path), calls)
+    context = Script(parse(cells.code.encode(), notebook.path), calls)
     found = [_in_cell(one, cells) for one in check_context(context, config)]
     if config.selects(UNREADABLE):
         found += _unread(cells)
     for cell, script in written_scripts(notebook):
         above = cell.source.count("\n") - script.count("\n")
         try:
-            written = Context(parse(script.encode(), notebook.path.parent / f"{cell.number}.py"))
+            written = Script(parse(script.encode(), notebook.path.parent / f"{cell.number}.py"))
         except NotPythonError as error:
             if config.selects(UNREADABLE):
                 why = error.what.rpartition(": ")[2]

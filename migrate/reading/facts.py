@@ -1,4 +1,4 @@
-"""What the hazards may ask about a script beside what the rewrite rules ask."""
+"""What the hazards ask about a script beside what the rewrite rules ask."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from migrate.reading.project.entries import Entry
 from migrate.reading.replicas.guards import Guards
 from migrate.reading.replicas.launch import RANKS
 from migrate.reading.replicas.ranks import LAUNCHERS
-from migrate.reading.script import Context
+from migrate.reading.script import Script
 from migrate.reading.steps.in_step import Steps
 from migrate.reading.tree.tree import string_value, targets
 from migrate.reading.values.tensors import Tensors
@@ -28,11 +28,18 @@ class Facts:
     Args:
         context: the script as the rewrite rules see it.
         entries: the functions, by the lines of their `def`, that steps of other files run.
+        portable: whether it is known to be written for `shims`: the result of the style portable.
     """
 
-    def __init__(self, context: Context, entries: Mapping[int, Entry] | None = None) -> None:
+    def __init__(
+        self,
+        context: Script,
+        entries: Mapping[int, Entry] | None = None,
+        portable: bool = False,
+    ) -> None:
         self.context = context
         self.entries = entries or {}
+        self.portable = portable
 
     @cached_property
     def bindings(self) -> Bindings:
@@ -92,7 +99,7 @@ class Facts:
                 index = target.slice[0].slice
                 found.add(string_value(index.value) if isinstance(index, cst.Index) else None)
         by_shims = not self.called.isdisjoint({"shims.launch", "shims.launch_script"})
-        if by_shims or self.context.portable:
+        if by_shims or self.portable:
             return RANKS
         return frozenset(name for name in found if name and self.uses_xla)
 

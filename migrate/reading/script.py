@@ -1,4 +1,4 @@
-"""What the rules may ask about a script: names, positions, parents, scopes, what is a worker's rank."""
+"""What may be asked about a script: names, positions, parents, scopes, what is a worker's rank."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from libcst.metadata import CodePosition
 
 from migrate.reading.calls.facts import ModuleCalls, calls_of_script
 from migrate.reading.names.imported_names import ImportedNames
+from migrate.reading.replicas.for_cuda import guarded
 from migrate.reading.replicas.guards import Guards
 from migrate.reading.replicas.launch import Launch
 from migrate.reading.replicas.ranks import Ranks
@@ -20,36 +21,25 @@ from migrate.reading.tree.source import Source
 from migrate.reading.tree.tree import nodes_of, targets
 from migrate.reading.tree.walk import order
 from migrate.reading.values.devices import Devices, is_move
-from migrate.rewrite.edits.definitions import Definitions
-from migrate.rewrite.edits.imports import Imports
-from migrate.rewrite.options import DEFAULT, Options
-from migrate.rewrite.styles.cuda_only import guarded
-from migrate.rewrite.styles.vocabulary import Vocabulary, vocabulary_of
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 Other = TypeVar("Other", bound=cst.CSTNode)
 
 
-class Context:
-    """A script with everything that is known about it before a rule looks.
+class Script:
+    """A script with everything that is known about it before a rule or a hazard looks.
 
     Args:
         source: the script as read.
         calls: what its calls run, where the project that it is a part of has been looked at; else the
             local modules that it imports are read when that is asked for.
-        options: how the script is to be rewritten.
     """
 
-    def __init__(
-        self, source: Source, calls: ModuleCalls | None = None, options: Options = DEFAULT
-    ) -> None:
+    def __init__(self, source: Source, calls: ModuleCalls | None = None) -> None:
         self.source = source
-        self.options = options
         self._calls = calls
         self.module = source.module
         self._of_kinds: dict[tuple[type[cst.CSTNode], ...], list[cst.CSTNode]] = {}
-        self.imports = Imports(self.module)
-        self.definitions = Definitions(self.module)
 
     def qualified_name(self, node: cst.CSTNode | None) -> str | None:
         """Return the imported dotted name that `node` stands for, aliases resolved.
@@ -236,16 +226,6 @@ class Context:
         return Launch(self)
 
     @cached_property
-    def vocabulary(self) -> Vocabulary:
-        """How the chosen style spells the device, the launch, the step and the like."""
-        return vocabulary_of(self)
-
-    @property
-    def portable(self) -> bool:
-        """Whether the script is to run on CUDA, the CPU and a TPU, by `shims`."""
-        return self.options.style == "portable"
-
-    @cached_property
     def for_cuda(self) -> frozenset[int]:
         """The ids of the nodes below `if shims.device_type() == "cuda"`, which stay as they are."""
         return guarded(self)
@@ -290,18 +270,3 @@ class Context:
             (self.qualified_name(node) or "").startswith("torch.distributed.rpc.")
             for node in self.all_of(cst.Attribute, cst.Name)
         )
-
-    @cached_property
-    def quote(self) -> str:
-        """The quotation mark that most string literals of the script use."""
-        marks = Counter(
-            string.quote for string in self.all_of(cst.SimpleString) if len(string.quote) == 1
-        )
-        return "'" if marks["'"] > marks['"'] else '"'
-
-    def string(self, value: str, like: cst.CSTNode | None = None) -> cst.SimpleString:
-        """Return a string literal in the script's own quotation marks, or those of the literal `like`."""
-        quote = self.quote
-        if isinstance(like, cst.SimpleString) and len(like.quote) == 1:
-            quote = like.quote
-        return cst.SimpleString(f"{quote}{value}{quote}")

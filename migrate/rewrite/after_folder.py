@@ -13,7 +13,7 @@ from migrate.reading.calls.facts import ModuleCalls, calls_of_file
 from migrate.reading.facts import Facts
 from migrate.reading.project.entries import Entry
 from migrate.reading.project.reach import Entries, Leaving, leaving, reached, starts
-from migrate.reading.script import Context
+from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
 from migrate.rewrite.after_rewrite import Left, Spoken, left_of, origins
 
@@ -113,7 +113,7 @@ def left_in(look: Look) -> tuple[Left, ...]:
 
 def _facts(look: Look) -> Facts | None:
     try:
-        return Facts(Context(parse(look.after, look.path), look.calls), look.entries)
+        return Facts(Script(parse(look.after, look.path), look.calls), look.entries)
     except MigrateError:
         return None  # reported where the file itself is rewritten
 

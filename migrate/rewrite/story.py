@@ -15,7 +15,6 @@ from migrate.reading.calls.facts import ModuleCalls
 from migrate.reading.facts import Facts
 from migrate.reading.flow.pending_values import COLLECTIVE
 from migrate.reading.notebook.text import SUFFIX, Notebook
-from migrate.reading.script import Context
 from migrate.reading.tree.source import NotPythonError, Source, decoded, parse, read
 from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.after_rewrite import after_rewrite, origins, run_elsewhere
@@ -25,6 +24,7 @@ from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.plan import Plan, plan
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
 from migrate.rewrite.rules import all_rules
+from migrate.rewrite.workspace import Workspace
 
 
 class NotStableError(MigrateError):
@@ -145,11 +145,11 @@ def rewrite_source(
     elif check:
         rewritten = check_stable(data, source.path, rules, options=options)
     else:
-        rewritten = Context(parse(data, source.path), options=options)
+        rewritten = Workspace(parse(data, source.path), options=options)
     findings = (*_notes(found, found.findings), *later.findings)
     elsewhere: tuple[Path, ...] = ()
     if chosen is None:
-        facts = Facts(rewritten)
+        facts = Facts(rewritten, portable=rewritten.portable)
         findings = _with_hazards(found.context, facts, findings)
         elsewhere = run_elsewhere(facts)
     edits = [
@@ -162,7 +162,7 @@ def rewrite_source(
 
 
 def _with_hazards(
-    original: Context, rewritten: Facts, findings: tuple[Note, ...]
+    original: Workspace, rewritten: Facts, findings: tuple[Note, ...]
 ) -> tuple[Note, ...]:
     """Return `findings` with the hazards that the rewritten script still has, in order of the lines."""
     spoken = [(note.line, note.column, note.rule, note.message) for note in findings]
@@ -208,7 +208,7 @@ def _later(source: Source, data: bytes, rules: Sequence[Rule], options: Options)
 def _pass(
     source: Source, rules: Sequence[Rule], calls: ModuleCalls | None, options: Options
 ) -> tuple[Plan, bytes]:
-    context = Context(source, calls, options)
+    context = Workspace(source, calls, options)
     found = plan(context, rules)
     if source.is_notebook:
         found = within_cells(found)
@@ -225,7 +225,7 @@ def check_stable(
     *,
     calls: ModuleCalls | None = None,
     options: Options = DEFAULT,
-) -> Context:
+) -> Workspace:
     """See that `data`, a rewritten form of the script at `path`, parses and would not change again.
 
     Returns:

@@ -7,7 +7,7 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
-from migrate.reading.script import Context
+from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.devices import Kind
@@ -106,7 +106,7 @@ def test_a_block_of_comments_survives_its_branch() -> None:
 )
 def test_a_parameter_is_the_device_that_all_calls_pass(calls: str, expected: Kind) -> None:
     script = f"import torch\n\n\ndef put(x, where=None):\n    return x.to(where)\n\n\n{calls}\n"
-    context = Context(parse(script.encode(), Path("script.py")))
+    context = Script(parse(script.encode(), Path("script.py")))
     moved = next(call for call in nodes_of(context.module, cst.Call) if code(call.func) == "x.to")
     assert context.devices.kind(moved.args[0].value) is expected
 

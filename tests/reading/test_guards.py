@@ -8,7 +8,7 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
-from migrate.reading.script import Context
+from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
 from migrate.reading.tree.tree import code, nodes_of
 
@@ -25,7 +25,7 @@ from utils import is_main_process
 def around(script: str) -> cst.If | cst.FunctionDef | None:
     """What guards the call of `here` in the script."""
     text = HEAD + textwrap.dedent(script).strip() + "\n"
-    context = Context(parse(text.encode(), Path("script.py")))
+    context = Script(parse(text.encode(), Path("script.py")))
     (call,) = [call for call in nodes_of(context.module, cst.Call) if code(call.func) == "here"]
     return context.guards.around(call)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.reading.replicas.launch import Style
-from migrate.reading.script import Context
+from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
 from migrate.rewrite.story import Rewrite, rewrite_source
 
@@ -36,7 +36,7 @@ def run(text: str) -> Rewrite:
 
 
 def style(text: str) -> Style:
-    return Context(parse(text.encode(), Path("script.py"))).launch.style
+    return Script(parse(text.encode(), Path("script.py"))).launch.style
 
 
 def guarded(top: str = "", body: str = "pass", guard: str = "main()") -> str:

@@ -19,7 +19,7 @@ from libcst.metadata import (
     ScopeProvider,
 )
 
-from migrate.reading.script import Context
+from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
 from migrate.reading.tree.tree import is_dotted_name
 
@@ -120,7 +120,7 @@ SOURCES = [
 
 @pytest.mark.parametrize("text", SOURCES)
 def test_imported_names_are_those_of_libcst(text: str) -> None:
-    context = Context(parse(text.encode(), Path("script.py")))
+    context = Script(parse(text.encode(), Path("script.py")))
     expected = of_libcst(MetadataWrapper(context.module, unsafe_skip_copy=True))
     found = {node: context.qualified_name(node) for node in expected}
     code = context.module.code_for_node
@@ -138,7 +138,7 @@ def test_imported_names_are_those_of_libcst(text: str) -> None:
 
 @pytest.mark.parametrize("text", SOURCES)
 def test_positions_are_those_of_libcst(text: str) -> None:
-    context = Context(parse(text.encode(), Path("script.py")))
+    context = Script(parse(text.encode(), Path("script.py")))
     wrapper = MetadataWrapper(context.module, unsafe_skip_copy=True)
     for node, expected in wrapper.resolve(PositionProvider).items():
         assert context.position(node) == expected.start

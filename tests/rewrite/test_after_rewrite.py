@@ -7,7 +7,7 @@ from pathlib import Path
 
 from migrate.check.rules import all_hazards
 from migrate.reading.facts import Facts
-from migrate.reading.script import Context
+from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
 from migrate.rewrite.after_rewrite import Left, after_rewrite
 from migrate.rewrite.rules import all_rules
@@ -44,7 +44,7 @@ def train(model, loader, optimizer):
 
 def left(before: str, after: str, spoken: list[tuple[int, int, str, str]]) -> tuple[Left, ...]:
     source = parse(inspect.cleandoc(after).encode() + b"\n", Path("script.py"))
-    return after_rewrite(inspect.cleandoc(before) + "\n", Facts(Context(source)), spoken)
+    return after_rewrite(inspect.cleandoc(before) + "\n", Facts(Script(source)), spoken)
 
 
 def test_the_place_is_that_of_the_original() -> None:

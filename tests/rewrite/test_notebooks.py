@@ -279,17 +279,17 @@ class TestRefused:
         """What no rule does today: a run of statements at module level put into one block."""
         import libcst as cst
 
-        from migrate.reading.script import Context
         from migrate.reading.tree.source import parse
         from migrate.rewrite.apply import apply
         from migrate.rewrite.edits.one_cell import within_cells
         from migrate.rewrite.plan import Plan
         from migrate.rewrite.rule import Run, Wrap
+        from migrate.rewrite.workspace import Workspace
 
         cells = join(
             parse_notebook(json.dumps(content("x = 1", "y = 2")).encode(), Path("a.ipynb"))
         )
-        context = Context(parse(cells.code.encode(), Path("a.ipynb")))
+        context = Workspace(parse(cells.code.encode(), Path("a.ipynb")))
         body = context.module.body
 
         def make(run: Run) -> cst.BaseStatement:

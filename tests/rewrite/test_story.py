@@ -10,11 +10,11 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
-from migrate.reading.script import Context
 from migrate.reading.tree.source import parse
 from migrate.rewrite.apply import RuleConflictError
 from migrate.rewrite.rule import Edit, Rule, Safety, left_alone, reported
 from migrate.rewrite.story import NotStableError, Rewrite, rewrite_source
+from migrate.rewrite.workspace import Workspace
 
 EXAMPLES = (left_alone("x"), reported("y", "z"))
 
@@ -43,7 +43,7 @@ class _Rename(Rule):
     def __init__(self, old: str, new: str) -> None:
         self._old, self._new = old, new
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit]:
         assert isinstance(node, cst.Name)
         if node.value == self._old:
             new = cst.Name(self._new)

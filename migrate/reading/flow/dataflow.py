@@ -14,7 +14,7 @@ from migrate.reading.tree.tree import is_attribute_of_self, is_dotted_name
 from migrate.reading.tree.walk import children
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.reading.script import Script
     from migrate.reading.values.device_values import DeviceValues
 
 # Methods that leave what they are called on as it was; those of tensors need not be listed.
@@ -74,7 +74,7 @@ def base_name(node: cst.CSTNode) -> str | None:
     return get_full_name_for_node(node)
 
 
-def flow(node: cst.CSTNode, values: DeviceValues, context: Context) -> Flow:
+def flow(node: cst.CSTNode, values: DeviceValues, context: Script) -> Flow:
     """Return what running `node` does to the names around it.
 
     A method changes what it is called on, unless that is a tensor: there `x.mul_(…)` and `x += 1` do.
@@ -116,7 +116,7 @@ def is_view(value: cst.BaseExpression) -> bool:
 
 
 class _Collector:
-    def __init__(self, found: Flow, values: DeviceValues, context: Context) -> None:
+    def __init__(self, found: Flow, values: DeviceValues, context: Script) -> None:
         self._found = found
         self._values = values
         self._context = context

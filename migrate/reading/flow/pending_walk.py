@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.check.rules.syncs.double_sync import LOADERS
 from migrate.reading.flow import pending_values as v
 from migrate.reading.flow.dataflow import base_name
 from migrate.reading.flow.pending_elsewhere import makes_a_collective
 from migrate.reading.flow.pending_state import ENTRY, NONE, Origins, Ran, State, any_call, joined
 from migrate.reading.steps.in_step import is_step
+from migrate.reading.steps.loops import DEVICE_LOADERS
 from migrate.reading.tree.tree import is_dotted_name, nodes_of
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Walk:
             _, bound = self._context.bound_to(iterated)
             return isinstance(bound, cst.Call) and self._is_device_loader(bound)
         calls = nodes_of(iterated, cst.Call)
-        return any(self._facts.names.of(call.func) in LOADERS for call in calls)
+        return any(self._facts.names.of(call.func) in DEVICE_LOADERS for call in calls)
 
     def _with(self, node: cst.With) -> None:
         step = is_step(node, self._context)

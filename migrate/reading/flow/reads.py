@@ -13,7 +13,7 @@ from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.reading.script import Script
 
 METHODS = frozenset({"cpu", "item", "numpy", "tolist"})
 CONVERSIONS = frozenset({"bool", "float", "format", "int", "repr", "round", "str"})
@@ -34,7 +34,7 @@ METER_METHODS = frozenset({"add", "add_meter", "record", "run", "set_step", "upd
 LOG_FUNCTION = re.compile(r"_*(log|print|logging)(_.*)?", re.IGNORECASE)
 
 
-def is_log(call: cst.Call, context: Context) -> bool:
+def is_log(call: cst.Call, context: Script) -> bool:
     """Whether `call` prints, logs, or feeds a meter or a progress bar."""
     func = call.func
     if isinstance(func, cst.Name):
@@ -51,7 +51,7 @@ def is_log(call: cst.Call, context: Context) -> bool:
     return func.attr.value in METER_METHODS and _named_logger(func.value)
 
 
-def _is_logger(receiver: cst.BaseExpression, context: Context) -> bool:
+def _is_logger(receiver: cst.BaseExpression, context: Script) -> bool:
     """Whether `receiver` is no tensor: `x.log()` is arithmetic, `wandb.log(…)` is not."""
     is_module = context.qualified_name(receiver) is not None
     return is_module or _named_logger(receiver) or isinstance(receiver, cst.Name | cst.Attribute)
@@ -70,7 +70,7 @@ class Reads:
         context: the script.
     """
 
-    def __init__(self, values: DeviceValues, context: Context) -> None:
+    def __init__(self, values: DeviceValues, context: Script) -> None:
         self._values = values
         self._context = context
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import libcst as cst
 
-from migrate.reading.script import Context
+from migrate.reading.script import Script
 from migrate.reading.tree.tree import bind, is_attribute_of_self
 
 Owner = cst.FunctionDef | cst.Module
@@ -51,7 +51,7 @@ class Binding:
 class Bindings:
     """Names, parameters and attributes of one script, found in one pass."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Script) -> None:
         self._context = context
         self.names: dict[tuple[int, str], list[Binding]] = defaultdict(list)
         self.comprehended: dict[tuple[int, str], Binding] = {}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import libcst as cst
 
-from migrate.reading.script import Context
+from migrate.reading.script import Script
 
 
 class Names:
     """Qualified names by node: `torch.nonzero` wherever the script calls it, aliases resolved."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Script) -> None:
         self.roots: set[str] = set()  # first parts of the imported modules
         bound: set[str] = set()
         for node in context.all_of(cst.Import, cst.ImportFrom):
@@ -33,7 +33,7 @@ class Names:
                 ):
                     self._names[id(use)] = self._seen(name_of_use, context)
 
-    def _seen(self, name: str, context: Context) -> str:
+    def _seen(self, name: str, context: Script) -> str:
         """Return `name`, after a dot where a module of the project has taken the name of a library."""
         own = any(name.startswith(f"{module}.") for module in context.calls.local)
         return f".{name}" if own else name

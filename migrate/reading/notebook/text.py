@@ -261,3 +261,16 @@ def _written_lines(value: str) -> list[tuple[str, str, int]]:
     if offset is not None:
         found.append((line, written, offset))
     return found
+
+
+# A cell that writes a script of its own.
+WRITES = re.compile(
+    r"\s*%%(?:writefile|file)[ \t]+(?!-a\b|--append\b)['\"]?([^\s'\"]+\.py)['\"]?[ \t]*\n"
+)
+
+
+def written_scripts(notebook: Notebook) -> Iterator[tuple[Cell, str]]:
+    """Yield the cells that write a script of their own, `%%writefile train.py`, with its text."""
+    for cell in notebook.cells:
+        if match := WRITES.match(cell.source):
+            yield cell, cell.source[match.end() :]

@@ -12,7 +12,7 @@ from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.tree.walk import children
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.reading.script import Script
 
 # Names that hold the same on every replica: counters, options.
 COUNTERS = re.compile(
@@ -37,7 +37,7 @@ class Rest:
     asked: tuple[cst.BaseExpression, ...]
 
 
-def on_first(test: cst.BaseExpression, context: Context) -> Rest | None:
+def on_first(test: cst.BaseExpression, context: Script) -> Rest | None:
     """Take a test of the rank apart; None where it does not simply let the first replica pass."""
     all_parts = parts(test)
     asked = [part for part in all_parts if context.guards.asks(part)]
@@ -77,7 +77,7 @@ def parts(test: cst.BaseExpression) -> list[cst.BaseExpression]:
     return [test]
 
 
-def _passes_first(part: cst.BaseExpression, context: Context) -> bool:
+def _passes_first(part: cst.BaseExpression, context: Script) -> bool:
     """Whether the first replica certainly passes `part`, which asks for the rank."""
     if isinstance(part, cst.BooleanOperation):
         sides = [part.left, part.right]

@@ -11,10 +11,10 @@ from migrate.reading.steps.loops import Loop, loops
 from migrate.reading.tree.tree import nodes_of
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.reading.script import Script
 
 
-def micro_batches(node: cst.CSTNode, context: Context) -> Loop | None:
+def micro_batches(node: cst.CSTNode, context: Script) -> Loop | None:
     """Return the loop in `node`, or in a function that it calls, that runs one micro-batch a turn.
 
     In one step with the optimizer's it would be unrolled: a graph as many times as long, and another one

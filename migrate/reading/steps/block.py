@@ -19,7 +19,7 @@ from migrate.reading.tree.tree import nodes_of
 from migrate.reading.values.device_values import DeviceValues
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.reading.script import Script
 
 ON_STATE = re.compile(
     "eval|named_parameters|parameters|requires_grad_|state_dict|step|train|unscale_|zero_grad"
@@ -40,7 +40,7 @@ class Body:
         self,
         block: cst.IndentedBlock,
         batch: Sequence[str],
-        context: Context,
+        context: Script,
         whole: frozenset[int] = frozenset(),
     ) -> None:
         self.block = block

@@ -16,7 +16,7 @@ from migrate.reading.calls.facts import Definition
 from migrate.reading.tree.tree import nodes_of
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.reading.script import Script
 
 __all__ = ["BOTH", "Effect", "Effects", "Loop"]
 
@@ -29,7 +29,7 @@ class Effects:
     A step loop consumes its effects: who calls `train()` does not train a step.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Script) -> None:
         self._context = context
         self._calls = context.calls
         self._functions = {

@@ -8,7 +8,7 @@ from enum import Enum, auto
 import libcst as cst
 
 from migrate.reading.project.entries import Entry
-from migrate.reading.script import Context
+from migrate.reading.script import Script
 from migrate.reading.steps.effects import BOTH
 from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.steps.outside import Outside
@@ -40,7 +40,7 @@ class Steps:
         entries: the functions, by the lines of their `def`, that steps of other files run.
     """
 
-    def __init__(self, context: Context, entries: Mapping[int, Entry] | None = None) -> None:
+    def __init__(self, context: Script, entries: Mapping[int, Entry] | None = None) -> None:
         self._context = context
         self._inside: dict[int, str] = {}  # with where another file calls it
         self._bodies: dict[int, str] = {}
@@ -203,7 +203,7 @@ class Steps:
                     yield function
 
 
-def is_step(block: cst.With, context: Context) -> bool:
+def is_step(block: cst.With, context: Script) -> bool:
     """Whether `block` is `with torch_xla.step():`."""
     return any(
         isinstance(item.item, cst.Call)

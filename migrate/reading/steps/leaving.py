@@ -10,7 +10,7 @@ from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.tree.walk import children
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.reading.script import Script
 
 EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort"})
 
@@ -39,7 +39,7 @@ def ends_program(node: cst.CSTNode) -> bool:
     return any(next(nodes_of(node, kind), None) is not None for kind in kinds)
 
 
-def never_reached(node: cst.If, context: Context) -> list[cst.BaseStatement]:
+def never_reached(node: cst.If, context: Script) -> list[cst.BaseStatement]:
     """Return the ways out below an `if` whose body, which runs always, leaves the function.
 
     None of them where anything else is below it: that is left to the author.

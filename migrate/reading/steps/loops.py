@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.reading.tree.tree import nodes, nodes_of
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.reading.script import Script
 
 Loop = cst.For | cst.While
 
@@ -31,7 +31,7 @@ def loops(root: cst.CSTNode) -> Iterator[Loop]:
     return (node for node in nodes(root) if isinstance(node, cst.For | cst.While))
 
 
-def has_sync(loop: Loop, context: Context) -> bool:
+def has_sync(loop: Loop, context: Script) -> bool:
     """Whether the loop, a block around it, or a function that trains in it already ends its graphs."""
     calls = list(nodes_of(loop, cst.Call))
     seen: set[int] = set()
@@ -66,3 +66,11 @@ def _names(target: cst.BaseExpression) -> list[str]:
     if isinstance(target, cst.Tuple | cst.List):
         return [name for element in target.elements for name in _names(element.value)]
     return [target.value] if isinstance(target, cst.Name) else []
+
+
+DEVICE_LOADERS = frozenset(
+    {
+        "torch_xla.distributed.parallel_loader.MpDeviceLoader",
+        "torch_xla.distributed.parallel_loader.ParallelLoader",
+    }
+)

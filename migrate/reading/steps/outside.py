@@ -15,7 +15,7 @@ from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.reading.script import Script
 
 
 class Outside(StrEnum):
@@ -53,7 +53,7 @@ SCHEDULE = re.compile(
 
 
 def why_outside(
-    statement: cst.BaseStatement, values: DeviceValues, context: Context
+    statement: cst.BaseStatement, values: DeviceValues, context: Script
 ) -> Outside | None:
     """Return why `statement` does not belong in a step; None where nothing speaks against it."""
     for test in (node.test for node in nodes_of(statement, cst.If)):
@@ -98,7 +98,7 @@ def _last(call: cst.Call) -> str:
     return func.value if isinstance(func, cst.Name) else ""
 
 
-def _is_computation(call: cst.Call, context: Context) -> bool:
+def _is_computation(call: cst.Call, context: Script) -> bool:
     """Whether the function is one of torch's that only sound alike: `checkpoint`, `inference_mode`."""
     name = context.qualified_name(call.func) or ""
     return name.startswith("torch.") and name != "torch.save"

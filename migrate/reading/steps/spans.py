@@ -21,7 +21,7 @@ from migrate.reading.tree.tree import nodes
 from migrate.reading.tree.walk import children
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.reading.script import Script
 
 Inner = tuple[cst.IndentedBlock, list[str]]
 
@@ -52,7 +52,7 @@ class Trained:
         context: the script.
     """
 
-    def __init__(self, block: cst.IndentedBlock, batch: Sequence[str], context: Context) -> None:
+    def __init__(self, block: cst.IndentedBlock, batch: Sequence[str], context: Script) -> None:
         self.context = context
         self.body = Body(block, batch, context)
         self.batch = tuple(batch)

@@ -17,7 +17,7 @@ from migrate.reading.values.device_values import DeviceValues
 from migrate.reading.values.devices import moves
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.reading.script import Script
 
 # What follows an optimizer's step and is work of the device: averages of weights, a scaler's update.
 AVERAGE = re.compile(
@@ -41,7 +41,7 @@ class Statement:
 
     node: cst.BaseStatement
     values: DeviceValues
-    context: Context
+    context: Script
     whole: cst.BaseStatement | None = None
 
     @cached_property

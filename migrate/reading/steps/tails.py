@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from migrate.reading.steps.layout import Piece
 from migrate.reading.steps.statement import Statement
 from migrate.reading.tree.tree import code, nodes_of
-from migrate.rewrite.rule import Run
 
 
 class Tail:
@@ -32,35 +30,6 @@ class Tail:
         self.statements = statements
         kept = [s for s in block.body if s not in statements]
         self.rest = node.with_changes(body=block.with_changes(body=kept))
-        self._updated: list[cst.BaseStatement] = []
-
-    def cut(self, run: Run) -> Sequence[cst.BaseStatement]:
-        """Take the updated statements out of the body; called before `piece`, from the inside out."""
-        self._updated = list(run)
-        return []
-
-    def piece(self, index: int) -> Piece:
-        """Return the piece that goes below the block: the statements, below the same test if it is one.
-
-        Args:
-            index: where in the run the `if` or `with` stands.
-        """
-
-        def make(run: Run) -> Sequence[cst.BaseStatement]:
-            if not self._updated or not isinstance(self.node, cst.If):
-                return self._updated
-            parts = [part for part in run.parts[index] if isinstance(part, cst.If)]
-            test = parts[0].test if parts else self.node.test
-            body = cst.IndentedBlock(body=_without_blank_above(self._updated))
-            return [cst.If(test=test, body=body)]
-
-        return make
-
-
-def _without_blank_above(statements: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
-    first = statements[0]
-    lines = [line for line in getattr(first, "leading_lines", ()) if line.comment is not None]
-    return [first.with_changes(leading_lines=lines), *statements[1:]]
 
 
 def tail(statement: Statement) -> Tail | None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import keyword_arg, with_args
-
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
-    from migrate.rewrite.rule import Edit, Rule
+    from migrate.reading.script import Script
 
 MODULES = ("torch.distributed.", "torch.distributed.distributed_c10d.")
 
@@ -61,7 +57,7 @@ POINT_TO_POINT = frozenset(
 )
 
 
-def called(call: cst.Call, context: Context) -> str | None:
+def called(call: cst.Call, context: Script) -> str | None:
     """Return the name of the function of torch.distributed that `call` calls, else None."""
     name = context.qualified_name(call.func) or ""
     for module in MODULES:
@@ -71,18 +67,7 @@ def called(call: cst.Call, context: Context) -> str | None:
     return None
 
 
-def beside(call: cst.Call, name: str, context: Context) -> str:
-    """Return how the script writes the function `name` of torch.distributed beside `call`.
-
-    `dist.get_world_size` for a call of `dist.all_reduce`; the module is imported where the call has a
-    bare name.
-    """
-    if isinstance(call.func, cst.Attribute):
-        return f"{cst.Module(body=[]).code_for_node(call.func.value)}.{name}"
-    return f"{context.imports.require('torch.distributed', 'dist')}.{name}"
-
-
-def makes_gloo_group(value: cst.CSTNode | None, context: Context) -> bool:
+def makes_gloo_group(value: cst.CSTNode | None, context: Script) -> bool:
     """Whether the expression `value` is certainly a group over gloo: `new_group(backend="gloo")`."""
     if isinstance(value, cst.Name):
         return makes_gloo_group(_other_value(value, context), context)
@@ -104,37 +89,6 @@ def makes_gloo_group(value: cst.CSTNode | None, context: Context) -> bool:
     return isinstance(returned, cst.Return) and makes_gloo_group(returned.value, context)
 
 
-def _other_value(name: cst.Name, context: Context) -> cst.BaseExpression | None:
+def _other_value(name: cst.Name, context: Script) -> cst.BaseExpression | None:
     _, value = context.bound_to(name)
     return value if isinstance(value, cst.Call) else None
-
-
-def as_shims(
-    rule: Rule, call: cst.Call, context: Context, bound: dict[str, cst.Arg], dropped: Container[str]
-) -> Edit:
-    """Return the edit that makes `call` the one of the same name in shims, in the portable style.
-
-    Args:
-        rule: in whose name.
-        call: a call of torch.distributed.
-        context: the script.
-        bound: its arguments, by parameter.
-        dropped: the parameters that shims does not have.
-    """
-    name = called(call, context)
-    function = cst.parse_expression(f"{context.imports.require('shims')}.{name}")
-    gone = [arg for parameter, arg in bound.items() if parameter in dropped]
-    kept = [(p, call.args.index(arg)) for p, arg in bound.items() if p not in dropped]
-    first = min((call.args.index(arg) for arg in gone), default=len(call.args))
-
-    def replace(updated: cst.Call) -> cst.Call:
-        args = []
-        for parameter, index in kept:
-            arg = updated.args[index]
-            named = arg.keyword is None and index > first
-            args.append(keyword_arg(parameter, arg.value) if named else arg)
-        if not args:
-            return cst.Call(function, lpar=updated.lpar, rpar=updated.rpar)
-        return with_args(updated, args).with_changes(func=function)
-
-    return rule.edit(call, replace, f"{name} → shims.{name}", consumes=[call.func, *gone])

@@ -21,7 +21,7 @@ from migrate.reading.tree.walk import children
 from migrate.reading.values.devices import is_move, moves
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.reading.script import Script
 
 # What the host knows of a tensor without its values.
 HOST_ATTRIBUTES = re.compile("device|dtype|grad_fn|is_cuda|is_leaf|ndim|requires_grad|shape")
@@ -55,7 +55,7 @@ class DeviceValues:
         context: the script.
     """
 
-    def __init__(self, root: cst.CSTNode, batch: Iterable[str], context: Context) -> None:
+    def __init__(self, root: cst.CSTNode, batch: Iterable[str], context: Script) -> None:
         self._context = context
         self.names = {name for name in batch if not COUNTER.fullmatch(name)}
         bindings = list(_bindings(root))
@@ -125,7 +125,7 @@ class DeviceValues:
         return any(self.mentions(arg.value) for arg in call.args)
 
 
-def is_conversion(call: cst.Call, context: Context) -> bool:
+def is_conversion(call: cst.Call, context: Script) -> bool:
     """Whether `call` is `x.to(…)`, with something else than a dtype: perhaps the device."""
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "to" or not call.args:
         return False

@@ -15,7 +15,7 @@ from migrate.reading.tree.tree import code, is_attribute_of_self, keyword, nodes
 from migrate.reading.values.arguments import passed_for
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.reading.script import Script
 
 CUDA = re.compile(r"cuda(:\d+)?")
 
@@ -87,7 +87,7 @@ class Devices:
     these, names such as `local_rank` and `gpu` are the index of a GPU and everything else is unknown.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Script) -> None:
         self._context = context
         self._known: dict[int, Kind] = {}
 
@@ -335,13 +335,13 @@ def option_names(call: cst.Call) -> list[str]:
     return [flag.lstrip("-").replace("-", "_") for flag in flags if flag]
 
 
-def is_device_count(node: cst.CSTNode | None, context: Context) -> bool:
+def is_device_count(node: cst.CSTNode | None, context: Script) -> bool:
     """Whether `node` counts the GPUs of this host."""
     names = {"torch.cuda.device_count", "torch.accelerator.device_count"}
     return isinstance(node, cst.Call) and context.qualified_name(node.func) in names
 
 
-def is_accelerator(node: cst.CSTNode | None, context: Context) -> bool:
+def is_accelerator(node: cst.CSTNode | None, context: Script) -> bool:
     """Whether the expression `node` is, or may be, an accelerator, CUDA or XLA, also by way of a name.
 
     `"cuda" if torch.cuda.is_available() else "cpu"` is one: the script means to train on it.
@@ -358,7 +358,7 @@ def device_argument(call: cst.Call) -> cst.Arg | None:
     return first if first is not None and first.keyword is None and not first.star else None
 
 
-def is_move(call: cst.Call, context: Context) -> bool:
+def is_move(call: cst.Call, context: Script) -> bool:
     """Whether `call` moves its receiver to an accelerator: `x.to(rank)`, `x.cuda()`, `x.to('xla')`."""
     if not isinstance(call.func, cst.Attribute):
         return False
@@ -372,7 +372,7 @@ def is_move(call: cst.Call, context: Context) -> bool:
     return arg is not None and is_accelerator(arg.value, context)
 
 
-def _is_own(method: cst.Attribute, context: Context) -> bool:
+def _is_own(method: cst.Attribute, context: Script) -> bool:
     """Whether `C().cuda` is a method of a class of the script that inherits from nothing."""
     made: cst.CSTNode | None = method.value
     if isinstance(made, cst.Name):
@@ -387,12 +387,12 @@ def _is_own(method: cst.Attribute, context: Context) -> bool:
     )
 
 
-def moves(root: cst.CSTNode, context: Context) -> Iterator[cst.Call]:
+def moves(root: cst.CSTNode, context: Script) -> Iterator[cst.Call]:
     """Yield the calls at and below `root` that move a value to an accelerator."""
     return (call for call in nodes_of(root, cst.Call) if is_move(call, context))
 
 
-def pins(call: cst.Call, context: Context) -> bool:
+def pins(call: cst.Call, context: Script) -> bool:
     """Whether `call` is `x.pin_memory()`, of a tensor."""
     func = call.func
     if not isinstance(func, cst.Attribute) or func.attr.value != "pin_memory" or call.args:

@@ -14,7 +14,7 @@ import libcst as cst
 from migrate.reading.names.bindings import Binding, Bindings, How
 from migrate.reading.names.names import Names
 from migrate.reading.project.entries import Entry, Kind
-from migrate.reading.script import Context
+from migrate.reading.script import Script
 from migrate.reading.steps.in_step import Steps
 from migrate.reading.tree.tree import code, is_attribute_of_self, keyword, string_value
 from migrate.reading.values import words as v
@@ -37,7 +37,7 @@ class Tensors:
 
     def __init__(
         self,
-        context: Context,
+        context: Script,
         bindings: Bindings,
         steps: Steps,
         names: Names,

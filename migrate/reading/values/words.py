@@ -116,3 +116,11 @@ NUMBER = re.compile(
     r"type|name|fn|shape|shapes|hw|args|kwargs|list|dict|info|metas|step|steps|id|p|prob|rate))$",
     re.IGNORECASE,
 )
+
+
+DDP = frozenset(
+    {
+        "torch.nn.parallel.DistributedDataParallel",
+        "torch.nn.parallel.distributed.DistributedDataParallel",
+    }
+)

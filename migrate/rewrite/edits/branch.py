@@ -12,7 +12,7 @@ from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Replacement, Rule
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.rewrite.workspace import Workspace
 
 
 def body_of(node: cst.If | cst.With, body: cst.BaseSuite) -> Replacement:
@@ -47,7 +47,7 @@ def _lines(statement: cst.BaseStatement) -> list[cst.EmptyLine]:
 
 
 def removed_with_comment(
-    rule: Rule, node: cst.CSTNode, names: Iterable[str], message: str, context: Context
+    rule: Rule, node: cst.CSTNode, names: Iterable[str], message: str, context: Workspace
 ) -> Edit:
     """Return the edit that removes a statement, with the comment above it if that is about `names`.
 
@@ -91,7 +91,7 @@ def _else_of(updated: cst.CSTNode) -> Replacement:
 
 
 def unwrapped(
-    rule: Rule, node: cst.With, contexts: Container[str], why: str, context: Context
+    rule: Rule, node: cst.With, contexts: Container[str], why: str, context: Workspace
 ) -> Iterator[Edit]:
     """Yield the edit by which the context managers `contexts` of a `with` go, and its body stays.
 

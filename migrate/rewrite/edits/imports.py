@@ -12,8 +12,9 @@ from typing import TypeVar
 import libcst as cst
 from libcst.helpers import get_absolute_module_for_import, get_full_name_for_node
 
-from migrate.reading.tree.tree import is_docstring, nodes_of, split_blank
+from migrate.reading.tree.tree import is_docstring, nodes_of
 from migrate.reading.tree.walk import children
+from migrate.rewrite.edits.nodes import split_blank
 from migrate.rewrite.edits.statements import KeepingComments
 
 # Imported for what the import does: it registers the backend.

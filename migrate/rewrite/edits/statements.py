@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import libcst as cst
 
-from migrate.reading.tree.tree import split_blank
 from migrate.rewrite.edits.emptied import without_emptied
+from migrate.rewrite.edits.nodes import split_blank
 from migrate.rewrite.rule import Run, Wrap
 
 

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, nodes, string_value
+from migrate.reading.tree.tree import code
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
     from migrate.rewrite.rule import Edit, Rule
+    from migrate.rewrite.workspace import Workspace
 
-ASKED = frozenset({"shims.device_type"})
 # Of torch.cuda, what does nothing where there is no GPU (measured, torch 2.9): the portable style keeps it.
 HARMLESS = frozenset(
     f"torch.cuda.{name}"
@@ -36,59 +35,13 @@ HARMLESS = frozenset(
 )
 
 
-def guarded(context: Context) -> frozenset[int]:
-    """Return the ids of the nodes that only CUDA runs, and of the questions whether this is CUDA."""
-    if not context.references("shims"):
-        return frozenset()
-    found: set[int] = set()
-    for node in context.nodes:
-        for root in _for_cuda(node, context):
-            found.update(id(below) for below in nodes(root))
-    return frozenset(found)
-
-
-def _for_cuda(node: cst.CSTNode, context: Context) -> Iterator[cst.CSTNode]:
-    if isinstance(node, cst.Comparison) and asks_for_device_type(node, context):
-        yield node
-    elif isinstance(node, cst.If | cst.IfExp) and _is_cuda(node.test, context):
-        yield node.body
-    elif isinstance(node, cst.BooleanOperation) and isinstance(node.operator, cst.And):
-        if _is_cuda(node.left, context):
-            yield node.right
-    elif isinstance(node, cst.BooleanOperation) and _is_cuda(node.left, context, cst.NotEqual):
-        yield node.right
-
-
-def asks_for_device_type(node: cst.Comparison, context: Context) -> bool:
-    """Whether `node` compares `shims.device_type()`, or `shims.device().type`, with something."""
-    left = node.left
-    if isinstance(left, cst.Attribute) and left.attr.value == "type":
-        left = left.value
-        return isinstance(left, cst.Call) and context.qualified_name(left.func) == "shims.device"
-    return isinstance(left, cst.Call) and context.qualified_name(left.func) in ASKED
-
-
-def _is_cuda(
-    test: cst.BaseExpression, context: Context, operator: type[cst.BaseCompOp] = cst.Equal
-) -> bool:
-    """Whether `test` holds on CUDA only; with `NotEqual`, everywhere else."""
-    joined = isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And)
-    if joined and operator is cst.Equal and isinstance(test, cst.BooleanOperation):
-        return _is_cuda(test.left, context) or _is_cuda(test.right, context)
-    if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
-        return False
-    asked = test.comparisons[0]
-    equal = isinstance(asked.operator, operator) and string_value(asked.comparator) == "cuda"
-    return equal and asks_for_device_type(test, context)
-
-
-def is_cuda(context: Context, other: str = "==") -> cst.BaseExpression:
+def is_cuda(context: Workspace, other: str = "==") -> cst.BaseExpression:
     """Return `shims.device_type() == "cuda"`, or the same with another comparison."""
     shims = context.imports.require("shims")
     return cst.parse_expression(f"{shims}.device_type() {other} {context.string('cuda').value}")
 
 
-def only_on_cuda(rule: Rule, node: cst.Expr | cst.Assign, context: Context, why: str) -> Edit:
+def only_on_cuda(rule: Rule, node: cst.Expr | cst.Assign, context: Workspace, why: str) -> Edit:
     """Return the edit that leaves a statement to CUDA, in an `if` of its own.
 
     Args:
@@ -113,7 +66,7 @@ def only_on_cuda(rule: Rule, node: cst.Expr | cst.Assign, context: Context, why:
 
 
 def contexts_on_cuda(
-    rule: Rule, node: cst.With, names: Container[str | None], context: Context
+    rule: Rule, node: cst.With, names: Container[str | None], context: Workspace
 ) -> Iterator[Edit]:
     """Yield the edits that leave the contexts `names` of a `with` to CUDA; elsewhere they do nothing."""
     for item in node.items:
@@ -134,7 +87,7 @@ def contexts_on_cuda(
         yield rule.edit(item.item, replace, message, consumes=[item.item])
 
 
-def or_none(updated: cst.BaseExpression, context: Context) -> cst.IfExp:
+def or_none(updated: cst.BaseExpression, context: Workspace) -> cst.IfExp:
     """Return `updated if shims.device_type() == "cuda" else None`."""
     return cst.IfExp(test=is_cuda(context), body=updated, orelse=cst.Name("None"))
 

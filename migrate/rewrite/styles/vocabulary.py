@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 import libcst as cst
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.rewrite.workspace import Workspace
 
 Word = Literal[
     "launch",
@@ -57,7 +57,7 @@ class Vocabulary(ABC):
 
     names: ClassVar[Mapping[Word, Name]]
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Workspace) -> None:
         self._context = context
 
     def write(self, word: Word) -> str:
@@ -188,7 +188,7 @@ class PortableVocabulary(Vocabulary):
         return False
 
 
-def vocabulary_of(context: Context) -> Vocabulary:
+def vocabulary_of(context: Workspace) -> Vocabulary:
     """Return the words in which `context`'s script is to be rewritten."""
     styles = {"native": NativeVocabulary, "portable": PortableVocabulary}
     return styles[context.options.style](context)

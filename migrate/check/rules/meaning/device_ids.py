@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import code, keyword
-from migrate.rewrite.rules.models.ddp import DDP
+from migrate.reading.values.words import DDP
 
 
 class DeviceIds(Hazard):

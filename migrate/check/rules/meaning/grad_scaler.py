@@ -9,8 +9,8 @@ import libcst as cst
 from migrate.check.common import NamedHazard
 from migrate.check.hazard import Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.flow.scalers import only_keeps_state
 from migrate.reading.tree.tree import code, keyword
-from migrate.rewrite.rules.precision.scalers import only_keeps_state
 
 
 class GradScaler(NamedHazard):

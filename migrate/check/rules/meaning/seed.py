@@ -78,7 +78,7 @@ class Seed(Hazard):
         """Yield one seed in a script that moves to a device and does not seed it."""
         assert isinstance(node, cst.Call)
         name = facts.names.of(node.func)
-        if facts.context.portable:
+        if facts.portable:
             return  # the rule rng speaks of seeds; those of a launching process stay
         if name not in SEEDS | CUDA_SEEDS or not facts.called.isdisjoint(XLA_SEEDS):
             return

@@ -11,7 +11,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.project.entries import Kind
 from migrate.reading.tree.tree import bind, code, keyword, nodes_of
-from migrate.rewrite.rules.saving.save_calls import PARAMETERS, is_on_cpu
+from migrate.reading.values.saved import PARAMETERS, is_on_cpu
 
 WEIGHTS = re.compile(r"(^|_|\.)(state|states|state_dict|ckpt|checkpoint|weights|save_dict|params)$")
 

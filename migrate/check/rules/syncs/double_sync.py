@@ -9,14 +9,9 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import is_step
+from migrate.reading.steps.loops import DEVICE_LOADERS
 from migrate.reading.tree.tree import nodes_of
 
-LOADERS = frozenset(
-    {
-        "torch_xla.distributed.parallel_loader.MpDeviceLoader",
-        "torch_xla.distributed.parallel_loader.ParallelLoader",
-    }
-)
 SYNCS = frozenset({"torch_xla.sync", "torch_xla.core.xla_model.mark_step"})
 
 
@@ -102,7 +97,7 @@ class DoubleSync(Hazard):
             _, bound = facts.context.bound_to(value)
             return isinstance(bound, cst.Call) and self._is_device_loader(bound, facts)
         if isinstance(value, cst.Call):
-            if facts.names.of(value.func) in LOADERS:
+            if facts.names.of(value.func) in DEVICE_LOADERS:
                 return True
             return any(self._is_device_loader(arg.value, facts) for arg in value.args)
         return False

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.workspace import Workspace
 
 
 class AsyncHandles(Rule):
@@ -70,7 +70,7 @@ class AsyncHandles(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the finding at one wait with a time limit."""
         assert isinstance(node, cst.Call)
         func = node.func
@@ -80,7 +80,7 @@ class AsyncHandles(Rule):
             message = f"{code(node)} raises on XLA: `{code(func)}()`, there is nothing to wait for"
             yield from self.report(node, message)
 
-    def _is_handle(self, node: cst.BaseExpression, context: Context) -> bool:
+    def _is_handle(self, node: cst.BaseExpression, context: Workspace) -> bool:
         """Whether `node` is what a collective of the same function returned."""
         if isinstance(node, cst.Call):
             return _is_async(node, context)
@@ -102,7 +102,7 @@ class AsyncHandles(Rule):
         )
 
 
-def _is_async(call: cst.Call, context: Context) -> bool:
+def _is_async(call: cst.Call, context: Workspace) -> bool:
     name = called(call, context)
     bound = bind(call, TENSORS[name]) if name in TENSORS else None
     wanted = bound.get("async_op") if bound else None

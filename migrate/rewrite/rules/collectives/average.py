@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import bind, code, is_dotted_name, keyword
 from migrate.reading.tree.walk import children
-from migrate.reading.values.collectives import TENSORS, as_shims, beside, called
+from migrate.reading.values.collectives import TENSORS, called
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.collectives.written import as_shims, beside
+from migrate.rewrite.workspace import Workspace
 
 AVG = frozenset(
     {"torch.distributed.ReduceOp.AVG", "torch.distributed.distributed_c10d.ReduceOp.AVG"}
@@ -108,7 +109,7 @@ class Average(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one statement, or the finding at a call that is not edited."""
         if isinstance(node, cst.Call):
             op = self._op(node, context)
@@ -132,7 +133,7 @@ class Average(Rule):
         yield self._edit(node, call, op, context)
 
     def _by_shims(
-        self, call: cst.Call, op: cst.BaseExpression, context: Context
+        self, call: cst.Call, op: cst.BaseExpression, context: Workspace
     ) -> Iterable[Edit | Finding]:
         """Yield the edits in the portable style: shims averages on every device."""
         if keyword(call, "group_dst") is not None:
@@ -142,7 +143,7 @@ class Average(Rule):
         yield self.edit(op, lambda _: mean, f"{code(op)} → {mean.value}", consumes=[op])
         yield as_shims(self, call, context, self._bound(call, context), ())
 
-    def _op(self, call: cst.Call, context: Context) -> cst.BaseExpression | None:
+    def _op(self, call: cst.Call, context: Workspace) -> cst.BaseExpression | None:
         """Return the `ReduceOp.AVG` of a collective."""
         name = called(call, context)
         bound = bind(call, TENSORS[name]) if name in RESULT else None
@@ -154,7 +155,7 @@ class Average(Rule):
         value = only.value if isinstance(only, cst.Expr | cst.Assign) else None
         return value if isinstance(value, cst.Call) else None
 
-    def _statement(self, call: cst.Call, context: Context) -> cst.SimpleStatementLine | None:
+    def _statement(self, call: cst.Call, context: Workspace) -> cst.SimpleStatementLine | None:
         """Return the line that is `call` and nothing else, where the division can follow it."""
         line = context.statement_around(call)
         if not isinstance(line, cst.SimpleStatementLine) or self._call_of(line) is not call:
@@ -165,7 +166,7 @@ class Average(Rule):
         plain = group is None or is_dotted_name(group.value)
         return line if plain and _is_place(result) else None
 
-    def _bound(self, call: cst.Call, context: Context) -> dict[str, cst.Arg]:
+    def _bound(self, call: cst.Call, context: Workspace) -> dict[str, cst.Arg]:
         return bind(call, TENSORS[called(call, context) or ""]) or {}
 
     def _edit(
@@ -173,7 +174,7 @@ class Average(Rule):
         line: cst.SimpleStatementLine,
         call: cst.Call,
         op: cst.BaseExpression,
-        context: Context,
+        context: Workspace,
     ) -> Edit:
         bound = self._bound(call, context)
         group = code(bound["group"].value) if "group" in bound else ""

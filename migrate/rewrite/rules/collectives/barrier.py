@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import bind, code, nodes_of
-from migrate.reading.values.collectives import as_shims, called, makes_gloo_group
+from migrate.reading.values.collectives import called, makes_gloo_group
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.barrier_pairs import is_met
 from migrate.rewrite.rules.collectives.step_barriers import is_in_step
+from migrate.rewrite.rules.collectives.written import as_shims
+from migrate.rewrite.workspace import Workspace
 
 PARAMETERS = ("group", "async_op", "device_ids")
 
@@ -156,7 +157,7 @@ class Barrier(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one barrier, or the finding."""
         assert isinstance(node, cst.Call)
         name = called(node, context)
@@ -201,7 +202,11 @@ class Barrier(Rule):
         yield self._edit(node, is_half, around, context)
 
     def _edit(
-        self, node: cst.Call, is_half: bool, around: cst.FunctionDef | cst.Module, context: Context
+        self,
+        node: cst.Call,
+        is_half: bool,
+        around: cst.FunctionDef | cst.Module,
+        context: Workspace,
     ) -> Edit:
         tag = around.name.value if isinstance(around, cst.FunctionDef) else "main"
         if not is_half:
@@ -224,7 +229,7 @@ class Barrier(Rule):
         return self.edit(node, replace, message, consumes=[node.func, *ids])
 
 
-def _refused(node: cst.Call, bound: dict[str, cst.Arg] | None, context: Context) -> str | None:
+def _refused(node: cst.Call, bound: dict[str, cst.Arg] | None, context: Workspace) -> str | None:
     """Return why the barrier `node` is not edited."""
     if bound is None:
         return f"barrier with * or ** arguments: {context.vocabulary.say('barrier')}"
@@ -238,7 +243,7 @@ def _refused(node: cst.Call, bound: dict[str, cst.Arg] | None, context: Context)
     return None
 
 
-def _barriers(around: cst.FunctionDef | cst.Module, context: Context) -> list[cst.Call]:
+def _barriers(around: cst.FunctionDef | cst.Module, context: Workspace) -> list[cst.Call]:
     """Return the barriers in `around`, those in functions inside it left out."""
     return [
         call
@@ -248,7 +253,7 @@ def _barriers(around: cst.FunctionDef | cst.Module, context: Context) -> list[cs
     ]
 
 
-def _is_half(barrier: cst.Call, context: Context) -> bool:
+def _is_half(barrier: cst.Call, context: Workspace) -> bool:
     """Whether a test of the rank in the same function decides which replicas come to `barrier`."""
     guard = context.guards.around(barrier)
     return isinstance(guard, cst.If)

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import bind, code, keyword
 from migrate.reading.values.collectives import TENSORS, called, makes_gloo_group
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.workspace import Workspace
 
 MADE = frozenset(
     f"torch.{name}"
@@ -94,7 +94,7 @@ class CollectiveInputs(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield a finding for each tensor of the CPU that one collective is given."""
         assert isinstance(node, cst.Call)
         parameters = TENSORS.get(called(node, context) or "")
@@ -114,19 +114,19 @@ class CollectiveInputs(Rule):
                 yield from self.report(arg.value, message)
 
 
-def _has_default(context: Context) -> bool:
+def _has_default(context: Workspace) -> bool:
     """Whether the script sets the device on which tensors are made."""
     calls = (call for call in context.all_of(cst.Call))
     names = {context.qualified_name(call.func) for call in calls if not _is_argument(call, context)}
     return bool(names & DEFAULTS)
 
 
-def _is_argument(call: cst.Call, context: Context) -> bool:
+def _is_argument(call: cst.Call, context: Workspace) -> bool:
     """Whether `call` is no statement or context of its own: `torch.device(…)` as an argument."""
     return not isinstance(context.parent(call), cst.Expr | cst.WithItem)
 
 
-def _is_on_the_cpu(value: cst.BaseExpression, context: Context) -> bool:
+def _is_on_the_cpu(value: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `value` is certainly a tensor of the CPU, or a list of such."""
     if isinstance(value, cst.Name):
         _, made = context.bound_to(value)

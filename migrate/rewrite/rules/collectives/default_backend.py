@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code
 from migrate.reading.values.devices import is_accelerator
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 DEFAULT = "torch.distributed.get_default_backend_for_device"
 
@@ -72,7 +72,7 @@ class DefaultBackend(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of one question for the default backend."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) != DEFAULT or len(node.args) != 1:

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.replicas.first_replica import joined, parts
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 
 class GuardedAverage(Rule):
@@ -96,7 +96,7 @@ class GuardedAverage(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one test of the rank, or the finding."""
         assert isinstance(node, cst.If)
         block = context.parent(node)
@@ -125,7 +125,7 @@ class GuardedAverage(Rule):
         yield self.edit(node, replace, f"`if {code(node.test)}`: all replicas divide")
 
 
-def _reduced(statements: Iterable[cst.CSTNode], context: Context) -> Iterable[cst.BaseExpression]:
+def _reduced(statements: Iterable[cst.CSTNode], context: Workspace) -> Iterable[cst.BaseExpression]:
     """Yield what the statements sum up with `dist.reduce`."""
     for line in statements:
         for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.replicas.launch import INIT
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import bind, code, keyword_arg, string_value, with_args
+from migrate.reading.tree.tree import bind, code, string_value
 from migrate.reading.values.collectives import TENSORS, called
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 PARAMETERS = (
     "backend",
@@ -139,7 +140,7 @@ class InitProcessGroup(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one call, or why it is left as it is."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in INIT:
@@ -184,7 +185,7 @@ class InitProcessGroup(Rule):
             consumes=[*gone, *_list(backend)],
         )
 
-    def _by_shims(self, node: cst.Call, context: Context, bound: dict[str, cst.Arg]) -> Edit:
+    def _by_shims(self, node: cst.Call, context: Workspace, bound: dict[str, cst.Arg]) -> Edit:
         """Return the edit in the portable style: shims knows the backend and the ranks."""
         function = cst.parse_expression(f"{context.imports.require('shims')}.init_distributed")
         timeout = node.args.index(bound["timeout"]) if "timeout" in bound else None
@@ -199,7 +200,7 @@ class InitProcessGroup(Rule):
         message = "init_process_group → shims.init_distributed: NCCL, gloo or the TPU runtime"
         return self.edit(node, replace, message, consumes=[node.func, *gone])
 
-    def _carries_cpu_tensors(self, backend: str, context: Context) -> bool:
+    def _carries_cpu_tensors(self, backend: str, context: Workspace) -> bool:
         """Whether collectives of the script may be made on tensors of the CPU, which XLA's group refuses."""
         return "cpu:" in backend or (
             backend == "gloo"
@@ -209,7 +210,7 @@ class InitProcessGroup(Rule):
             )
         )
 
-    def _replacement(self, node: cst.Call, context: Context, bound: dict[str, cst.Arg]):  # type: ignore[no-untyped-def]
+    def _replacement(self, node: cst.Call, context: Workspace, bound: dict[str, cst.Arg]):  # type: ignore[no-untyped-def]
         backend = bound.get("backend")
         xla = context.string("xla", like=backend.value if backend else None)
         address = context.string("xla://", like=backend.value if backend else None)
@@ -241,7 +242,7 @@ def _list(node: cst.CSTNode | None) -> list[cst.CSTNode]:
     return [] if node is None else [node]
 
 
-def in_rendezvous_argument(node: cst.CSTNode, context: Context) -> bool:
+def in_rendezvous_argument(node: cst.CSTNode, context: Workspace) -> bool:
     """Whether `node` is in an argument of `init_process_group` that the rewrite drops."""
     below: cst.CSTNode = node
     for above in context.ancestors(node):

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code, string_value
 from migrate.reading.values.collectives import called
 from migrate.reading.values.devices import dotted
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.advice import BACKEND as OF_SHIMS
+from migrate.rewrite.workspace import Workspace
 
 BACKEND = re.compile(r"(.*_)?backend", re.IGNORECASE)
 
@@ -85,7 +85,7 @@ class Nccl(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one literal, or the finding."""
         assert isinstance(node, cst.SimpleString)
         if string_value(node) != "nccl":
@@ -101,7 +101,7 @@ class Nccl(Rule):
             yield from self.report(node, said)
 
 
-def _is_of_the_group(node: cst.SimpleString, context: Context) -> bool:
+def _is_of_the_group(node: cst.SimpleString, context: Workspace) -> bool:
     """Whether the process group's backend is compared with the literal."""
     comparison = context.parent(node)
     if isinstance(comparison, cst.ComparisonTarget):
@@ -112,7 +112,7 @@ def _is_of_the_group(node: cst.SimpleString, context: Context) -> bool:
     return isinstance(other, cst.Call) and called(other, context) == "get_backend"
 
 
-def _is_kept(node: cst.SimpleString, context: Context) -> bool:
+def _is_kept(node: cst.SimpleString, context: Workspace) -> bool:
     """Whether the literal is kept under the name of a backend that the script compares with nothing."""
     above = context.parent(node)
     target: cst.CSTNode | None = None
@@ -131,7 +131,7 @@ def _is_kept(node: cst.SimpleString, context: Context) -> bool:
     return BACKEND.fullmatch(last) is not None and not _is_compared(last, context)
 
 
-def _is_compared(last: str, context: Context) -> bool:
+def _is_compared(last: str, context: Workspace) -> bool:
     return any(
         dotted(side).rpartition(".")[2] == last
         for node in context.all_of(cst.Comparison)
@@ -139,7 +139,7 @@ def _is_compared(last: str, context: Context) -> bool:
     )
 
 
-def _is_spoken_of(node: cst.SimpleString, context: Context) -> bool:
+def _is_spoken_of(node: cst.SimpleString, context: Workspace) -> bool:
     """Whether another rule speaks of the call that is given the literal."""
     for above in context.ancestors(node):
         if isinstance(above, cst.Call):

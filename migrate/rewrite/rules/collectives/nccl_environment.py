@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code
 from migrate.reading.values.environment import access, environment_name, is_read
 from migrate.rewrite.edits.imports import bindings
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 INERT = re.compile(
     r"(TORCH_)?NCCL_\w+|CUDA_LAUNCH_BLOCKING|CUDA_DEVICE_ORDER|CUDA_DEVICE_MAX_CONNECTIONS"
@@ -81,7 +81,7 @@ class NcclEnvironment(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the removal of one setting, or the finding at a variable that is read."""
         name = environment_name(node, context)
         if name is None or context.portable or INERT.fullmatch(name) is None:
@@ -104,5 +104,5 @@ class NcclEnvironment(Rule):
             )
 
 
-def _reads(node: cst.SimpleString, name: str, context: Context) -> bool:
+def _reads(node: cst.SimpleString, name: str, context: Workspace) -> bool:
     return environment_name(node, context) == name and is_read(node, context)

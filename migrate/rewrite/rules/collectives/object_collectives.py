@@ -6,10 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import bind, code, keyword_arg, with_args
-from migrate.reading.values.collectives import OBJECTS, as_shims, beside, called, makes_gloo_group
+from migrate.reading.tree.tree import bind, code
+from migrate.reading.values.collectives import OBJECTS, called, makes_gloo_group
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.collectives.written import as_shims, beside
+from migrate.rewrite.workspace import Workspace
 
 GROUP = '''\
 @{functools}.cache
@@ -103,7 +105,7 @@ class ObjectCollectives(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one collective of objects, or the finding."""
         assert isinstance(node, cst.Call)
         name = called(node, context)
@@ -131,7 +133,7 @@ class ObjectCollectives(Rule):
             return
         yield self._edit(node, context, name, [arg for arg in (group, device) if arg is not None])
 
-    def _edit(self, node: cst.Call, context: Context, name: str, gone: list[cst.Arg]) -> Edit:
+    def _edit(self, node: cst.Call, context: Workspace, name: str, gone: list[cst.Arg]) -> Edit:
         definition = GROUP.format(
             functools=context.imports.require("functools"),
             new_group=beside(node, "new_group", context),

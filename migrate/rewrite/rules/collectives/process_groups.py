@@ -6,10 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import bind, code, string_value, with_args
-from migrate.reading.values.collectives import as_shims, called
+from migrate.reading.tree.tree import bind, code, string_value
+from migrate.reading.values.collectives import called
+from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.collectives.written import as_shims
+from migrate.rewrite.workspace import Workspace
 
 PARAMETERS = (
     "ranks",
@@ -74,7 +76,7 @@ class ProcessGroups(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one group, or the finding."""
         assert isinstance(node, cst.Call)
         if called(node, context) != "new_group":

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 # On the XLA backend all other reductions raise.
 REDUCES = frozenset({"SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR"})
@@ -67,7 +67,7 @@ class ReduceOperation(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one old name, or the finding at a reduction that XLA has not."""
         assert isinstance(node, cst.Attribute)
         name = context.qualified_name(node) or ""

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import keyword
 from migrate.reading.values.collectives import POINT_TO_POINT, called
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.workspace import Workspace
 
 
 class SendRecv(Rule):
@@ -67,7 +67,7 @@ class SendRecv(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
         """Yield a finding for one message."""
         assert isinstance(node, cst.Call)
         name = called(node, context)

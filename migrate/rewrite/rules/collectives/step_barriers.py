@@ -12,10 +12,10 @@ from migrate.reading.values.collectives import TENSORS, called
 from migrate.reading.values.devices import moves
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.rewrite.workspace import Workspace
 
 
-def is_in_step(barrier: cst.Call, context: Context) -> bool:
+def is_in_step(barrier: cst.Call, context: Workspace) -> bool:
     """Whether `barrier` stands between the work of a step and a collective of the same iteration.
 
     The collective, or DDP's in the backward pass, waits for the other replicas anyway, and a rendezvous
@@ -39,12 +39,12 @@ def is_in_step(barrier: cst.Call, context: Context) -> bool:
     return moved and _communicates(after, context)
 
 
-def _is_alone(statement: cst.CSTNode, context: Context) -> bool:
+def _is_alone(statement: cst.CSTNode, context: Workspace) -> bool:
     """Whether only some replicas run a part of `statement`."""
     return any(context.guards.asks(branch.test) for branch in nodes_of(statement, cst.If))
 
 
-def _communicates(statements: Sequence[cst.CSTNode], context: Context) -> bool:
+def _communicates(statements: Sequence[cst.CSTNode], context: Workspace) -> bool:
     """Whether the statements make a collective, themselves or in a function of the script."""
     calls = [call for statement in statements for call in nodes_of(statement, cst.Call)]
     functions = (

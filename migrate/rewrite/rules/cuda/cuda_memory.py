@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import HARMLESS, is_cuda, only_on_cuda
+from migrate.rewrite.workspace import Workspace
 
 # Statements that only tell the CUDA allocator something.
 GONE = frozenset(
@@ -119,7 +119,7 @@ class CudaMemory(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the removal of a statement, or the finding on a figure."""
         if isinstance(node, cst.Expr):
             call = node.value

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code, is_attribute_of_self
 from migrate.rewrite.edits.branch import unwrapped
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.set_device import CONTEXTS as DEVICE_CONTEXTS
 from migrate.rewrite.rules.devices.set_device import STREAM_CONTEXTS as CONTEXTS
 from migrate.rewrite.styles.cuda_only import contexts_on_cuda, is_cuda, only_on_cuda, or_none
+from migrate.rewrite.workspace import Workspace
 
 MADE = frozenset(
     {
@@ -132,7 +132,7 @@ class CudaStreams(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the removal of one use of a stream, or the finding on one that stays."""
         if context.portable:
             yield from self._portable(node, context)
@@ -152,7 +152,7 @@ class CudaStreams(Rule):
             message = f"{code(node)} raises on XLA, which has no streams: remove it"
             yield from self.report(node, message)
 
-    def _portable(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def _portable(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edits that leave streams to CUDA; elsewhere a stream is None."""
         if isinstance(node, cst.With):
             names = {item.item for item in node.items if _is_of_a_name(item.item, context)}
@@ -172,7 +172,7 @@ class CudaStreams(Rule):
                 yield from self.report(node, message)
 
 
-def _is_of_a_name(node: cst.BaseExpression, context: Context) -> bool:
+def _is_of_a_name(node: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `node` is `torch.cuda.stream(s)`, which does nothing where `s` is None."""
     named = isinstance(node, cst.Call) and context.qualified_name(node.func) == "torch.cuda.stream"
     return (
@@ -182,15 +182,15 @@ def _is_of_a_name(node: cst.BaseExpression, context: Context) -> bool:
     )
 
 
-def _called(node: cst.CSTNode, context: Context) -> str | None:
+def _called(node: cst.CSTNode, context: Workspace) -> str | None:
     return context.qualified_name(node.func) if isinstance(node, cst.Call) else None
 
 
-def _made(node: cst.CSTNode, context: Context) -> bool:
+def _made(node: cst.CSTNode, context: Workspace) -> bool:
     return _called(node, context) in MADE
 
 
-def _is_told(node: cst.CSTNode, context: Context) -> bool:
+def _is_told(node: cst.CSTNode, context: Workspace) -> bool:
     """Whether `node` is a call that only orders streams, or marks a range for a profiler."""
     if not isinstance(node, cst.Call):
         return False
@@ -199,7 +199,7 @@ def _is_told(node: cst.CSTNode, context: Context) -> bool:
     return isinstance(node.func, cst.Attribute) and node.func.attr.value in METHODS
 
 
-def _is_spoken_for(node: cst.CSTNode, context: Context) -> bool:
+def _is_spoken_for(node: cst.CSTNode, context: Workspace) -> bool:
     """Whether the stream that `node` makes goes with what is around it."""
     above = context.parent(node)
     if isinstance(above, cst.Assign):
@@ -210,7 +210,7 @@ def _is_spoken_for(node: cst.CSTNode, context: Context) -> bool:
     )
 
 
-def _only_orders(assign: cst.Assign, context: Context) -> bool:
+def _only_orders(assign: cst.Assign, context: Workspace) -> bool:
     """Whether what `assign` keeps is used for nothing but the order of streams."""
     if len(assign.targets) != 1:
         return False
@@ -235,7 +235,7 @@ def _only_orders(assign: cst.Assign, context: Context) -> bool:
     )
 
 
-def _orders(node: cst.CSTNode, context: Context) -> bool:
+def _orders(node: cst.CSTNode, context: Workspace) -> bool:
     """Whether the stream `node` stands where this rule removes it: in a `with`, a wait, a record."""
     above = context.parent(node)
     is_method = isinstance(above, cst.Attribute) and above.attr.value in METHODS

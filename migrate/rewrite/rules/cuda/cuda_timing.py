@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 WAIT = frozenset({"torch.cuda.synchronize", "torch.accelerator.synchronize"})
 EVENT = frozenset({"torch.cuda.Event", "torch.Event"})
@@ -99,7 +99,7 @@ class CudaTiming(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of a wait, of an event that times, or the finding on another event."""
         if isinstance(node, cst.SimpleStatementLine):
             yield from self._line(node, context)
@@ -120,7 +120,7 @@ class CudaTiming(Rule):
         elif isinstance(node.func, cst.Attribute) and node.func.attr.value == "elapsed_time":
             yield from self._elapsed(node, context)
 
-    def _line(self, node: cst.SimpleStatementLine, context: Context) -> Iterable[Edit]:
+    def _line(self, node: cst.SimpleStatementLine, context: Workspace) -> Iterable[Edit]:
         if len(node.body) != 1:
             return
         small = node.body[0]
@@ -148,7 +148,7 @@ class CudaTiming(Rule):
             message = f"{code(value)} → {context.vocabulary.say('wait')}"
             yield self.edit(value, lambda _: wait, message, consumes=[value])
 
-    def _record(self, node: cst.SimpleStatementLine, event: str, context: Context) -> Edit:
+    def _record(self, node: cst.SimpleStatementLine, event: str, context: Workspace) -> Edit:
         waits = context.vocabulary.write("wait")
         time = context.imports.require("time")
         read = cst.parse_statement(f"{event} = {time}.perf_counter()")
@@ -161,7 +161,7 @@ class CudaTiming(Rule):
         message = f"{code(node)}: the host's clock, after a wait"
         return self.edit(node, replace, message, consumes=[node])
 
-    def _elapsed(self, node: cst.Call, context: Context) -> Iterable[Edit]:
+    def _elapsed(self, node: cst.Call, context: Workspace) -> Iterable[Edit]:
         assert isinstance(node.func, cst.Attribute)
         start = self._event(node.func.value, context)
         end = self._event(node.args[0].value, context) if len(node.args) == 1 else None
@@ -173,7 +173,7 @@ class CudaTiming(Rule):
             message = f"{code(node)} → milliseconds of the host's clock"
             yield self.edit(node, lambda _: difference, message, consumes=[node])
 
-    def _event(self, node: cst.CSTNode | None, context: Context) -> str | None:
+    def _event(self, node: cst.CSTNode | None, context: Workspace) -> str | None:
         """Return the name of the variable `node` if it is an event that only times."""
         if not isinstance(node, cst.Name):
             return None
@@ -192,7 +192,7 @@ class CudaTiming(Rule):
         return node.value if plain else None
 
 
-def _assigned_name(call: cst.Call, context: Context) -> cst.Name | None:
+def _assigned_name(call: cst.Call, context: Workspace) -> cst.Name | None:
     """Return the variable that the call's value is assigned to, in a statement of its own."""
     assign = context.parent(call)
     if isinstance(assign, cst.Assign) and len(assign.targets) == 1:
@@ -203,7 +203,7 @@ def _assigned_name(call: cst.Call, context: Context) -> cst.Name | None:
     return None
 
 
-def _is_plain(mention: cst.CSTNode, context: Context) -> bool:
+def _is_plain(mention: cst.CSTNode, context: Workspace) -> bool:
     """Whether `mention` is an assignment, `.record()`, `.synchronize()` or a part of elapsed_time."""
     above = context.parent(mention)
     if isinstance(above, cst.AssignTarget):
@@ -224,7 +224,7 @@ def _is_plain(mention: cst.CSTNode, context: Context) -> bool:
     return statement and above.attr.value in {"record", "synchronize"}
 
 
-def _waits_for_stream(call: cst.Call, context: Context) -> bool:
+def _waits_for_stream(call: cst.Call, context: Workspace) -> bool:
     func = call.func
     return (
         isinstance(func, cst.Attribute)

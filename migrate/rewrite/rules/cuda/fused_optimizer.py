@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import code, keyword, string_value, with_args
+from migrate.reading.tree.tree import code, keyword, string_value
+from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
+from migrate.rewrite.workspace import Workspace
 
 # Of an optimizer: which code runs its step. XLA compiles the plain one into the graph of the step.
 CHOICES = ("fused", "capturable")
@@ -70,7 +71,7 @@ class FusedOptimizer(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one construction of an optimizer, or the finding at its arguments."""
         if context.portable:
             for value in self._choices(node, context):
@@ -111,7 +112,7 @@ class FusedOptimizer(Rule):
                 node, replace, f"without {listed}: XLA fuses the step", consumes=written
             )
 
-    def _choices(self, node: cst.CSTNode, context: Context) -> Iterable[cst.BaseExpression]:
+    def _choices(self, node: cst.CSTNode, context: Workspace) -> Iterable[cst.BaseExpression]:
         """Yield the values that choose an implementation for CUDA."""
         if isinstance(node, cst.Dict):
             if not _makes_optimizers(context):
@@ -127,7 +128,7 @@ class FusedOptimizer(Rule):
             found = [arg.value for arg in args if arg is not None]
         yield from (v for v in found if _on(v))
 
-    def _on_cuda(self, value: cst.BaseExpression, context: Context) -> Edit:
+    def _on_cuda(self, value: cst.BaseExpression, context: Workspace) -> Edit:
         """Return the edit that leaves the choice `value` to CUDA."""
         message = f"{code(value)}: on CUDA only"
         test = is_cuda(context)
@@ -136,7 +137,7 @@ class FusedOptimizer(Rule):
         return self.edit(value, lambda updated: and_on_cuda(updated, test), message)
 
 
-def is_optimizer(call: cst.Call, context: Context) -> bool:
+def is_optimizer(call: cst.Call, context: Workspace) -> bool:
     """Whether `call` makes an optimizer of torch."""
     name = context.qualified_name(call.func) or ""
     parts = name.split(".")
@@ -144,7 +145,7 @@ def is_optimizer(call: cst.Call, context: Context) -> bool:
     return name.startswith("torch.optim.") and is_class
 
 
-def _makes_optimizers(context: Context) -> bool:
+def _makes_optimizers(context: Workspace) -> bool:
     return any(is_optimizer(call, context) for call in context.all_of(cst.Call))
 
 

@@ -7,11 +7,12 @@ from functools import lru_cache
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import code, keyword, nodes, string_value, with_args
+from migrate.reading.tree.tree import code, keyword, nodes, string_value
 from migrate.reading.values.devices import names_cuda
+from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
+from migrate.rewrite.workspace import Workspace
 
 LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 POSITION = 7  # of pin_memory among the parameters of a DataLoader
@@ -117,7 +118,7 @@ class PinnedMemory(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one loader, or of its arguments in a dictionary, or the finding."""
         if isinstance(node, cst.Dict):
             yield from self._dictionary(node, context)
@@ -149,7 +150,7 @@ class PinnedMemory(Rule):
             yield self.edit(node, replace, f"{code(gone[0])} goes: it is for CUDA", consumes=gone)
 
     def _portable(
-        self, node: cst.Call, pinned: cst.Arg | None, device: cst.Arg | None, context: Context
+        self, node: cst.Call, pinned: cst.Arg | None, device: cst.Arg | None, context: Workspace
     ) -> Iterable[Edit]:
         """Yield the edits in the portable style: pinned on CUDA only, by the current device."""
         if pinned is None and len(node.args) > POSITION:
@@ -169,7 +170,7 @@ class PinnedMemory(Rule):
             )
 
     def _on_cuda(
-        self, holder: cst.Arg | cst.BaseElement | cst.BaseDictElement, context: Context
+        self, holder: cst.Arg | cst.BaseElement | cst.BaseDictElement, context: Workspace
     ) -> Iterable[Edit]:
         """Yield the edit of an argument, or of an element of a dictionary, that says whether to pin."""
         value = holder.value
@@ -200,7 +201,7 @@ class PinnedMemory(Rule):
             consumes=[pinned],
         )
 
-    def _dictionary(self, node: cst.Dict, context: Context) -> Iterable[Edit]:
+    def _dictionary(self, node: cst.Dict, context: Workspace) -> Iterable[Edit]:
         at = [
             index
             for index, element in enumerate(node.elements)
@@ -225,7 +226,7 @@ class PinnedMemory(Rule):
         yield self.edit(node, replace, message, consumes=[element])
 
 
-def _makes_loader(call: cst.Call, context: Context) -> bool:
+def _makes_loader(call: cst.Call, context: Workspace) -> bool:
     """Whether `call` makes a torch DataLoader, itself or as the base of the class around it."""
     if context.qualified_name(call.func) in LOADERS:
         return True
@@ -237,7 +238,7 @@ def _makes_loader(call: cst.Call, context: Context) -> bool:
     )
 
 
-def _keeps_arguments(call: cst.Call, context: Context) -> bool:
+def _keeps_arguments(call: cst.Call, context: Workspace) -> bool:
     """Whether `call` keeps arguments of a loader: `dict(…)`, `kwargs.update(…)`, `partial(DataLoader, …)`."""
     if not _imports_loaders(context):
         return False
@@ -248,13 +249,13 @@ def _keeps_arguments(call: cst.Call, context: Context) -> bool:
 
 
 @lru_cache(maxsize=2)
-def _imports_loaders(context: Context) -> bool:
+def _imports_loaders(context: Workspace) -> bool:
     return any(
         context.qualified_name(node) in LOADERS for node in context.all_of(cst.Attribute, cst.Name)
     )
 
 
-def _is_on(value: cst.BaseExpression, context: Context) -> bool:
+def _is_on(value: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `value` is true on a GPU: it says so, or asks for CUDA."""
     if isinstance(value, cst.Name) and value.value != "True":
         _, bound = context.bound_to(value)

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code
 from migrate.reading.values.devices import DEVICE, Kind
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.rules.devices.kept_devices import device_for
 from migrate.rewrite.styles.cuda_only import is_cuda
+from migrate.rewrite.workspace import Workspace
 
 BFLOAT16 = frozenset({"torch.cuda.is_bf16_supported"})
 
@@ -19,7 +19,7 @@ BFLOAT16 = frozenset({"torch.cuda.is_bf16_supported"})
 ENDS = frozenset({"exit", "quit", "sys.exit"})
 
 
-def question(rule: Rule, call: cst.Call, context: Context) -> Iterator[Edit]:
+def question(rule: Rule, call: cst.Call, context: Workspace) -> Iterator[Edit]:
     """Yield the edit of one question: is there an accelerator?
 
     A choice of the device is that of shims, one of the backend too; any other choice stays, so that the
@@ -63,20 +63,20 @@ def insists(above: cst.CSTNode | None, condition: cst.BaseExpression, answer: ob
     )
 
 
-def _with_not(call: cst.Call, context: Context) -> tuple[cst.BaseExpression, bool]:
+def _with_not(call: cst.Call, context: Workspace) -> tuple[cst.BaseExpression, bool]:
     above = context.parent(call)
     if isinstance(above, cst.UnaryOperation) and isinstance(above.operator, cst.Not):
         return above, True
     return call, False
 
 
-def _is_device(chosen: cst.BaseExpression, other: cst.BaseExpression, context: Context) -> bool:
+def _is_device(chosen: cst.BaseExpression, other: cst.BaseExpression, context: Workspace) -> bool:
     """Whether a choice is between an accelerator and the CPU."""
     kinds = (context.devices.kind(chosen), context.devices.kind(other))
     return kinds[0] in (Kind.CUDA, Kind.INDEX, Kind.XLA) and kinds[1] is Kind.CPU
 
 
-def _device(rule: Rule, choice: cst.IfExp, context: Context) -> Edit:
+def _device(rule: Rule, choice: cst.IfExp, context: Workspace) -> Edit:
     place: cst.BaseExpression = choice
     made = context.parent(context.parent(choice))
     word = device_for(choice, context)
@@ -95,7 +95,7 @@ def _device(rule: Rule, choice: cst.IfExp, context: Context) -> Edit:
 
 
 def _answer(
-    rule: Rule, call: cst.Call, asked: cst.BaseExpression, negated: bool, context: Context
+    rule: Rule, call: cst.Call, asked: cst.BaseExpression, negated: bool, context: Workspace
 ) -> Edit:
     """Return the edit of a question whose answer stays a question."""
     shims = context.imports.require("shims")

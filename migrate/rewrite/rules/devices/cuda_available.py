@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.steps.leaving import never_reached
 from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.reading.values.devices import is_move, names_cuda
@@ -22,6 +21,7 @@ from migrate.rewrite.rules.devices.gpu_conditions import (
     parenthesised,
     whole_condition,
 )
+from migrate.rewrite.workspace import Workspace
 
 
 class CudaAvailable(Rule):
@@ -210,7 +210,7 @@ class CudaAvailable(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of the choice that one call decides."""
         assert isinstance(node, cst.Call)
         if not is_asked(node, context) or context.devices.says_where_to_load(node):
@@ -254,7 +254,7 @@ class CudaAvailable(Rule):
         yield from self.report(node, message)
 
     def _if(
-        self, node: cst.If, test: cst.BaseExpression, answer: Answer, context: Context
+        self, node: cst.If, test: cst.BaseExpression, answer: Answer, context: Workspace
     ) -> Iterable[Edit]:
         if not isinstance(answer, bool):
             yield self._test(test, answer, context)
@@ -287,7 +287,7 @@ class CudaAvailable(Rule):
                 )
 
     def _choice(
-        self, node: cst.IfExp, test: cst.BaseExpression, answer: Answer, context: Context
+        self, node: cst.IfExp, test: cst.BaseExpression, answer: Answer, context: Workspace
     ) -> Iterable[Edit]:
         if not isinstance(answer, bool):
             yield self._test(test, answer, context)
@@ -301,7 +301,7 @@ class CudaAvailable(Rule):
         yield self.edit(node, replace, message, consumes=[test, gone])
 
     def _assert(
-        self, node: cst.Assert, test: cst.BaseExpression, answer: Answer, context: Context
+        self, node: cst.Assert, test: cst.BaseExpression, answer: Answer, context: Workspace
     ) -> Iterable[Edit]:
         if isinstance(answer, bool):
             message = f"`{code(node)}` goes: it fails on a TPU"
@@ -309,7 +309,7 @@ class CudaAvailable(Rule):
         else:
             yield self._test(test, answer, context)
 
-    def _test(self, test: cst.BaseExpression, answer: Answer, context: Context) -> Edit:
+    def _test(self, test: cst.BaseExpression, answer: Answer, context: Workspace) -> Edit:
         """Return the edit of a condition of which only a part is decided, or of a value."""
 
         def replace(updated: cst.BaseExpression) -> cst.BaseExpression:
@@ -326,7 +326,7 @@ def _is_about_the_backend(choice: cst.IfExp) -> bool:
     return any(name in code(choice) for name in ("nccl", "gloo"))
 
 
-def _stays(branch: cst.CSTNode, context: Context) -> bool:
+def _stays(branch: cst.CSTNode, context: Workspace) -> bool:
     """Whether `branch` asks what only CUDA answers, or prepares for a branch that does.
 
     A branch prepares that has nothing of CUDA in it, in a function where another one asks.
@@ -348,7 +348,7 @@ def _stays(branch: cst.CSTNode, context: Context) -> bool:
     )
 
 
-def _asks_for_figures(branch: cst.CSTNode, context: Context) -> bool:
+def _asks_for_figures(branch: cst.CSTNode, context: Workspace) -> bool:
     calls = nodes_of(branch, cst.Call)
     # In the portable style some figures are those of every device.
     figures = FIGURES - FIELDS.keys() if context.portable else FIGURES

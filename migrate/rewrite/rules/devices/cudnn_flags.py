@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code, string_value
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.workspace import Workspace
 
 TF32 = frozenset({"torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32"})
 ASKED = frozenset(
@@ -72,7 +72,7 @@ class CudnnFlags(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
         """Yield the finding on one flag or question."""
         if isinstance(node, cst.Assign):
             named = any(context.qualified_name(t.target) in TF32 for t in node.targets)

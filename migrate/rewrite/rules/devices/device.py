@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import bind, code, keyword, keyword_arg, with_args
+from migrate.reading.tree.tree import bind, code, keyword
 from migrate.reading.values.devices import (
     ACCELERATOR,
     CURRENT,
@@ -23,6 +22,7 @@ from migrate.reading.values.devices import (
     option_names,
     pins,
 )
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.kept_devices import (
     DEVICE_NAME,
@@ -33,6 +33,7 @@ from migrate.rewrite.rules.devices.kept_devices import (
     unpinned,
     used_as_number,
 )
+from migrate.rewrite.workspace import Workspace
 
 # Calls of which other rules speak, whatever device they are given.
 OTHERS = ("torch.cuda.", "torch.Generator", "torch.autocast", "torch.amp.", "torch.distributed.")
@@ -239,7 +240,7 @@ class Device(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edits of one place that names a CUDA device."""
         if isinstance(node, cst.Call):
             yield from self._call(node, context)
@@ -257,7 +258,7 @@ class Device(Rule):
         elif isinstance(node, cst.DictElement) and DEVICE_NAME.fullmatch(_text(node.key)):
             yield from self._spelled(node.value, context)
 
-    def _call(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
+    def _call(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         name = context.qualified_name(node.func) or ""
         if context.devices.says_where_to_load(node):
             return
@@ -290,7 +291,7 @@ class Device(Rule):
                     yield from self._device(arg.value, context)
 
     def _kept(
-        self, value: cst.BaseExpression, target: cst.BaseExpression, context: Context
+        self, value: cst.BaseExpression, target: cst.BaseExpression, context: Workspace
     ) -> Iterable[Edit]:
         """Yield the edits of a value that is kept under a name that says that it is a device."""
         if isinstance(target, cst.Subscript) and DEVICE_NAME.fullmatch(_text(target.slice[0])):
@@ -303,7 +304,7 @@ class Device(Rule):
                 else:
                     yield from self._device(value, context)
 
-    def _device(self, value: cst.BaseExpression, context: Context) -> Iterable[Edit]:
+    def _device(self, value: cst.BaseExpression, context: Workspace) -> Iterable[Edit]:
         """Yield the edits of an expression that is a device and nothing else."""
         if isinstance(value, cst.IfExp):
             yield from self._device(value.body, context)
@@ -319,7 +320,7 @@ class Device(Rule):
         if names_cuda(value) or is_index or is_cuda or to_port(value, context):
             yield self._literal(value, context)
 
-    def _spelled(self, value: cst.BaseExpression, context: Context) -> Iterable[Edit]:
+    def _spelled(self, value: cst.BaseExpression, context: Workspace) -> Iterable[Edit]:
         """Yield the edits of the literals for CUDA devices in a value that may be something else."""
         if isinstance(value, cst.IfExp):
             yield from self._spelled(value.body, context)
@@ -327,7 +328,7 @@ class Device(Rule):
         elif names_cuda(value) or to_port(value, context):
             yield self._literal(value, context)
 
-    def _torch_device(self, node: cst.Call, context: Context) -> Iterable[Edit]:
+    def _torch_device(self, node: cst.Call, context: Workspace) -> Iterable[Edit]:
         first = keyword(node, "type") or (node.args[0] if node.args else None)
         if first is None:
             return
@@ -356,7 +357,7 @@ class Device(Rule):
             node, lambda call: call.with_changes(args=[cst.Arg(xla)]), message, consumes=node.args
         )
 
-    def _accelerator(self, node: cst.Call, context: Context) -> Edit:
+    def _accelerator(self, node: cst.Call, context: Workspace) -> Edit:
         made = context.vocabulary.device(node)
         said = context.vocabulary.device_said
         if not context.portable or code(made) != said:
@@ -364,7 +365,7 @@ class Device(Rule):
             made = cst.Call(cst.parse_expression(f"{module}.device"), [cst.Arg(made)])
         return self.edit(node, lambda _: made, f"{code(node)} → {said}", consumes=[node])
 
-    def _cuda(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
+    def _cuda(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         bound = bind(node, ("device", "non_blocking", "memory_format"))
         if bound is None:
             yield from self.report(node, "the arguments of .cuda() cannot be read: edit by hand")
@@ -382,7 +383,7 @@ class Device(Rule):
         message = f".cuda() → .to({context.vocabulary.device_said})"
         yield self.edit(node, replace, message, consumes=[node.func.attr, *gone])
 
-    def _literal(self, value: cst.BaseExpression, context: Context) -> Edit:
+    def _literal(self, value: cst.BaseExpression, context: Workspace) -> Edit:
         xla = device_for(value, context)
         message = f"device {code(value)} → {code(xla)}"
         return self.edit(value, lambda _: xla, message, consumes=[value])
@@ -392,7 +393,7 @@ def _text(key: cst.CSTNode) -> str:
     return code(key).strip("'\"")
 
 
-def _makes(value: cst.BaseExpression, context: Context) -> bool:
+def _makes(value: cst.BaseExpression, context: Workspace) -> bool:
     """Whether another edit of this rule speaks of the call `value`: it makes a device."""
     if not isinstance(value, cst.Call):
         return isinstance(value, cst.Name | cst.Attribute)

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code, nodes_of, string_value
 from migrate.reading.values.devices import Kind, is_move
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.kept_devices import DEVICE_NAME
 from migrate.rewrite.rules.devices.typed_tensors import DTYPES
+from migrate.rewrite.workspace import Workspace
 
 OWNERS = frozenset({"args", "cfg", "config", "conf", "hparams", "hps", "opt", "opts", "self"})
 
@@ -92,7 +92,7 @@ class DeviceTypes(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one question, or the finding on one that may choose a kernel."""
         if isinstance(node, cst.Comparison):
             yield from self._comparison(node, context)
@@ -113,7 +113,7 @@ class DeviceTypes(Rule):
         elif isinstance(node, cst.Attribute) and node.attr.value == "is_cuda":
             yield from self._is_cuda(node, context)
 
-    def _comparison(self, node: cst.Comparison, context: Context) -> Iterable[Edit | Finding]:
+    def _comparison(self, node: cst.Comparison, context: Workspace) -> Iterable[Edit | Finding]:
         if len(node.comparisons) != 1:
             return
         operator, right = node.comparisons[0].operator, node.comparisons[0].comparator
@@ -134,7 +134,7 @@ class DeviceTypes(Rule):
                     yield from self._kernel(node)
 
     def _tensor_type(
-        self, node: cst.Comparison, asked: cst.BaseExpression, value: str, context: Context
+        self, node: cst.Comparison, asked: cst.BaseExpression, value: str, context: Workspace
     ) -> Iterable[Edit]:
         if not isinstance(asked, cst.Call) or asked.args or asked is not node.left:
             return
@@ -152,7 +152,7 @@ class DeviceTypes(Rule):
         message = f"`{code(node)}` → its dtype; bfloat16 does not count as {DTYPES[value]}"
         yield self.edit(node, replace, message, consumes=[node.comparisons[0].comparator])
 
-    def _is_cuda(self, node: cst.Attribute, context: Context) -> Iterable[Edit | Finding]:
+    def _is_cuda(self, node: cst.Attribute, context: Workspace) -> Iterable[Edit | Finding]:
         if context.qualified_name(node) is not None:
             return
         above = context.parent(node)
@@ -183,7 +183,9 @@ class DeviceTypes(Rule):
         )
         yield Finding(self.name, node, message)
 
-    def _is_cpu(self, node: cst.Comparison, literal: cst.BaseExpression, context: Context) -> Edit:
+    def _is_cpu(
+        self, node: cst.Comparison, literal: cst.BaseExpression, context: Workspace
+    ) -> Edit:
         """Return the edit that asks for anything but the CPU, in the portable style."""
         cpu = context.string("cpu", like=literal)
         left = node.left is literal
@@ -198,7 +200,7 @@ class DeviceTypes(Rule):
         message = f"`{code(node)}` → whether it is anything but the CPU"
         return self.edit(node, replace, message, consumes=[literal])
 
-    def _starts(self, node: cst.Call, context: Context) -> Edit:
+    def _starts(self, node: cst.Call, context: Workspace) -> Edit:
         cpu = context.string("cpu", like=node.args[0].value)
         above = context.parent(node)
         loose = isinstance(
@@ -215,7 +217,7 @@ class DeviceTypes(Rule):
         message = f"`{code(node)}` → whether it is anything but the CPU"
         return self.edit(node, replace, message, consumes=node.args)
 
-    def _literal(self, literal: cst.BaseExpression, context: Context) -> Edit:
+    def _literal(self, literal: cst.BaseExpression, context: Workspace) -> Edit:
         xla = context.string("xla", like=literal)
         return self.edit(literal, lambda _: xla, f"{code(literal)} → 'xla'", consumes=[literal])
 
@@ -230,7 +232,7 @@ def _opposite(operator: cst.BaseCompOp) -> cst.BaseCompOp:
     return opposites[type(operator)]
 
 
-def _is_device(node: cst.BaseExpression, context: Context) -> bool:
+def _is_device(node: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `node` is the device that the script runs on, or its type; not that of some tensor."""
     if isinstance(node, cst.Call) and code(node.func) == "str" and len(node.args) == 1:
         return _is_device(node.args[0].value, context)
@@ -246,7 +248,7 @@ def _is_device(node: cst.BaseExpression, context: Context) -> bool:
     return DEVICE_NAME.fullmatch(node.value) is not None
 
 
-def _moves_something(branch: cst.CSTNode, context: Context) -> bool:
+def _moves_something(branch: cst.CSTNode, context: Workspace) -> bool:
     return any(
         is_move(call, context) or context.qualified_name(call.func) in DTYPES
         for call in nodes_of(branch, cst.Call)

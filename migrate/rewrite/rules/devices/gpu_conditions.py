@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.reading.tree.tree import nodes_of
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.rewrite.workspace import Workspace
 
 ASKED = frozenset(
     {
@@ -23,12 +23,12 @@ ASKED = frozenset(
 Answer = bool | cst.BaseExpression
 
 
-def is_asked(call: cst.Call, context: Context) -> bool:
+def is_asked(call: cst.Call, context: Workspace) -> bool:
     """Whether `call` asks for an accelerator that XLA is not, in the words of CUDA."""
     return context.qualified_name(call.func) in ASKED
 
 
-def whole_condition(call: cst.Call, context: Context) -> cst.BaseExpression:
+def whole_condition(call: cst.Call, context: Workspace) -> cst.BaseExpression:
     """Return the whole condition that `call` is a part of: `not`, `and` and `or` included."""
     condition: cst.BaseExpression = call
     above = context.parent(condition)
@@ -40,12 +40,12 @@ def whole_condition(call: cst.Call, context: Context) -> cst.BaseExpression:
     return condition
 
 
-def first_of(condition: cst.BaseExpression, call: cst.Call, context: Context) -> bool:
+def first_of(condition: cst.BaseExpression, call: cst.Call, context: Workspace) -> bool:
     """Whether `call` is the first question in `condition`."""
     return next(c for c in nodes_of(condition, cst.Call) if is_asked(c, context)) is call
 
 
-def fold(node: cst.BaseExpression, updated: cst.BaseExpression, context: Context) -> Answer:
+def fold(node: cst.BaseExpression, updated: cst.BaseExpression, context: Workspace) -> Answer:
     """Return what is left of a condition when there is an accelerator.
 
     Args:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import string_value
 from migrate.reading.values.devices import DEVICE, Kind, is_option, names_cuda
+from migrate.rewrite.workspace import Workspace
 
 DEVICE_NAME = re.compile(r"(.*_)?(acc|accelerator|devices|dev(ice)?_?(type|name|str(ing)?)?)", re.I)
 # Words of names that hold a number: `num_dev = 2`, `std_dev = 0`.
@@ -30,7 +30,7 @@ def says_a_device(name: str) -> bool:
     )
 
 
-def used_as_number(target: cst.Attribute | cst.Name, context: Context) -> bool:
+def used_as_number(target: cst.Attribute | cst.Name, context: Workspace) -> bool:
     """Whether the script calculates with what it keeps under the name of a device."""
     for node in context.devices.mentions(target):
         above = context.parent(node)
@@ -41,7 +41,7 @@ def used_as_number(target: cst.Attribute | cst.Name, context: Context) -> bool:
     return False
 
 
-def used_as_string(target: cst.CSTNode, context: Context) -> bool:
+def used_as_string(target: cst.CSTNode, context: Workspace) -> bool:
     """Whether the script takes what it keeps as `target` for a string: compares it, takes it apart."""
     if not isinstance(target, cst.Attribute | cst.Name):
         return True
@@ -53,21 +53,21 @@ def used_as_string(target: cst.CSTNode, context: Context) -> bool:
     )
 
 
-def is_kept(value: cst.Name | cst.Attribute, context: Context) -> bool:
+def is_kept(value: cst.Name | cst.Attribute, context: Workspace) -> bool:
     """Whether `value` is assigned under the name of a device, so that the assignment is edited."""
     last = value.attr.value if isinstance(value, cst.Attribute) else value.value
     assigned = DEVICE_NAME.fullmatch(last) and context.devices.values(value)
     return bool(assigned) and says_a_device(last) and not used_as_number(value, context)
 
 
-def device_for(value: cst.BaseExpression, context: Context) -> cst.BaseExpression:
+def device_for(value: cst.BaseExpression, context: Workspace) -> cst.BaseExpression:
     """Return what takes the place of `value`, an expression for a CUDA device."""
     words = context.vocabulary
     wants_type = context.portable and _is_a_string(value, context)
     return words.device_type(like=value) if wants_type else words.device(value, like=value)
 
 
-def _is_a_string(value: cst.BaseExpression, context: Context) -> bool:
+def _is_a_string(value: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `value` stands where the script wants the name of a device, not the device."""
     for above in context.ancestors(value):
         if isinstance(above, cst.Call):
@@ -90,12 +90,12 @@ def _is_str(call: cst.Call) -> bool:
     return isinstance(call.func, cst.Name) and call.func.value == "str"
 
 
-def to_port(value: cst.BaseExpression, context: Context) -> bool:
+def to_port(value: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `value` is the name of the XLA device, in a script that is to run elsewhere too."""
     return context.portable and string_value(value) == "xla"
 
 
-def unpinned(context: Context) -> Callable[[cst.Call], cst.BaseExpression]:
+def unpinned(context: Workspace) -> Callable[[cst.Call], cst.BaseExpression]:
     """Return the edit of `x.pin_memory()`: `x`, or in the portable style what pins it on CUDA only."""
     if not context.portable:
         return lambda call: cst.ensure_type(call.func, cst.Attribute).value

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import bind, code, keyword, keyword_arg, with_args
+from migrate.reading.tree.tree import bind, code, keyword
 from migrate.reading.values.devices import LOADERS, Kind
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.saving.save_calls import is_open_file
+from migrate.rewrite.workspace import Workspace
 
 PARAMETERS = ("f", "map_location", "weights_only")
 MOVE = "what is used without load_state_dict has to be moved to 'xla'"
@@ -107,7 +108,7 @@ class MapLocation(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one call that loads, or of the variable that says where to."""
         if isinstance(node, cst.Assign):
             target = node.targets[0].target
@@ -145,7 +146,7 @@ class MapLocation(Rule):
             yield from self._told(node, arg.value, context)
 
     def _told(
-        self, call: cst.Call, value: cst.BaseExpression, context: Context
+        self, call: cst.Call, value: cst.BaseExpression, context: Workspace
     ) -> Iterable[Edit | Finding]:
         if _is_cpu(value, context):
             return
@@ -159,7 +160,7 @@ class MapLocation(Rule):
             message = f"map_location={code(value)}: only 'cpu' loads beside XLA; {MOVE}"
             yield from self.report(call, message)
 
-    def _by_shims(self, call: cst.Call, context: Context) -> Edit:
+    def _by_shims(self, call: cst.Call, context: Workspace) -> Edit:
         """Return the edit in the portable style: shims.load loads to the CPU, everywhere."""
         function = cst.parse_expression(f"{context.imports.require('shims')}.load")
         bound = bind(call, PARAMETERS) or {}
@@ -181,13 +182,13 @@ class MapLocation(Rule):
         message = f"{code(call.func)} → shims.load, to the CPU; {MOVE}"
         return self.edit(call, replace, message, consumes=[call.func, *gone])
 
-    def _cpu(self, value: cst.BaseExpression, context: Context) -> Edit:
+    def _cpu(self, value: cst.BaseExpression, context: Workspace) -> Edit:
         cpu = context.string("cpu", like=value)
         message = f"map_location {code(value)} → 'cpu': XLA is no place to load to; {MOVE}"
         return self.edit(value, lambda _: cpu, message, consumes=[value])
 
 
-def _loads_by_shims(call: cst.Call, context: Context) -> bool:
+def _loads_by_shims(call: cst.Call, context: Workspace) -> bool:
     """Whether `call` is one of torch.load that shims.load can take the place of, in its style."""
     if not context.portable or context.qualified_name(call.func) != "torch.load":
         return False
@@ -195,11 +196,11 @@ def _loads_by_shims(call: cst.Call, context: Context) -> bool:
     return bound is not None and "f" in bound and not is_open_file(bound["f"].value, context)
 
 
-def _is_cpu(value: cst.BaseExpression, context: Context) -> bool:
+def _is_cpu(value: cst.BaseExpression, context: Workspace) -> bool:
     return context.devices.kind(value) is Kind.CPU
 
 
-def _says_where(value: cst.BaseExpression, context: Context) -> bool:
+def _says_where(value: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `value` certainly names a device, or a way from one to another."""
     if isinstance(value, cst.Dict):
         elements = [e for e in value.elements if isinstance(e, cst.DictElement)]

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.replicas.launch import INIT
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.edits.branch import unwrapped
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import contexts_on_cuda, only_on_cuda
+from migrate.rewrite.workspace import Workspace
 
 SETTERS = frozenset(
     {
@@ -103,7 +103,7 @@ class SetDevice(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the removal of a statement or of a `with`, or the finding on another use."""
         if isinstance(node, cst.Expr):
             name = _called(node.value, context)
@@ -122,7 +122,7 @@ class SetDevice(Rule):
             yield from self.report(node, message)
 
 
-def _joins(context: Context) -> bool:
+def _joins(context: Workspace) -> bool:
     """Whether the script joins the process group, for which shims makes the replica's GPU the current one."""
     return any(
         context.qualified_name(call.func) in INIT | {"shims.init_distributed"}
@@ -130,11 +130,11 @@ def _joins(context: Context) -> bool:
     )
 
 
-def _called(node: cst.BaseExpression, context: Context) -> str | None:
+def _called(node: cst.BaseExpression, context: Workspace) -> str | None:
     return context.qualified_name(node.func) if isinstance(node, cst.Call) else None
 
 
-def _is_part(node: cst.CSTNode, context: Context) -> bool:
+def _is_part(node: cst.CSTNode, context: Workspace) -> bool:
     """Whether `node` is a part of a longer name, what an import binds, or a statement's call."""
     above = context.parent(node)
     if isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName):

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import code, keyword_arg, string_value
+from migrate.reading.tree.tree import code, string_value
+from migrate.rewrite.edits.nodes import keyword_arg
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 DTYPES = {
     "torch.cuda.BFloat16Tensor": "bfloat16",
@@ -103,7 +104,7 @@ class TypedTensors(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one call that makes or converts a tensor, or the finding on a type."""
         if isinstance(node, cst.Call):
             yield from self._call(node, context)
@@ -124,7 +125,7 @@ class TypedTensors(Rule):
         )
         yield from self.report(node, message)
 
-    def _call(self, node: cst.Call, context: Context) -> Iterable[Edit]:
+    def _call(self, node: cst.Call, context: Workspace) -> Iterable[Edit]:
         dtype = DTYPES.get(context.qualified_name(node.func) or "")
         if dtype is not None:
             yield self._made(node, dtype, context)
@@ -148,7 +149,7 @@ class TypedTensors(Rule):
             message = f"{code(value)} → {code(xla)}, {dtype}"
             yield self.edit(node, replace, message, consumes=[node.func.attr, *node.args])
 
-    def _converts(self, call: cst.Call, context: Context) -> bool:
+    def _converts(self, call: cst.Call, context: Workspace) -> bool:
         """Whether `call` is `x.type(T)`, or `set_default_tensor_type(T)`, of a CUDA type."""
         if not isinstance(call.func, cst.Attribute) or len(call.args) != 1 or call.args[0].star:
             return False
@@ -158,10 +159,10 @@ class TypedTensors(Rule):
             return call.func.attr.value == "type" and dtype is not None
         return name == "torch.set_default_tensor_type" and dtype == "float32"
 
-    def _dtype(self, value: cst.BaseExpression, context: Context) -> str | None:
+    def _dtype(self, value: cst.BaseExpression, context: Workspace) -> str | None:
         return DTYPES.get(context.qualified_name(value) or string_value(value) or "")
 
-    def _made(self, node: cst.Call, dtype: str, context: Context) -> Edit:
+    def _made(self, node: cst.Call, dtype: str, context: Workspace) -> Edit:
         torch = context.imports.require("torch")
         xla = context.vocabulary.device(node)
         said = context.vocabulary.device_said
@@ -191,7 +192,7 @@ class TypedTensors(Rule):
         return self.edit(node, replace, message, consumes=[node.func])
 
 
-def _how(call: cst.Call, context: Context) -> str | None:
+def _how(call: cst.Call, context: Workspace) -> str | None:
     """Return the function that makes the tensor: from data, from a size, or None for either."""
     if any(arg.star or arg.keyword for arg in call.args):
         return None

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import nodes, targets
+from migrate.rewrite.workspace import Workspace
 
 
-def shared_names(guard: cst.If, context: Context) -> frozenset[str]:
+def shared_names(guard: cst.If, context: Workspace) -> frozenset[str]:
     """Return the names that the guard's body binds and that other code of the script uses."""
     bound = set(_bound(guard.body))
     if _looks_at_its_globals(context):
@@ -44,7 +44,7 @@ def _bound(body: cst.CSTNode) -> Iterable[str]:
                 yield name.split(".")[0]
 
 
-def _looks_at_its_globals(context: Context) -> bool:
+def _looks_at_its_globals(context: Workspace) -> bool:
     calls = (node for node in context.nodes if isinstance(node, cst.Call))
     names = {"globals", "exec", "eval"}
     return any(isinstance(call.func, cst.Name) and call.func.value in names for call in calls)

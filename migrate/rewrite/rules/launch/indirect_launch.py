@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import bind, code, elements, insert_first, nodes, with_args
+from migrate.reading.tree.tree import bind, code, elements, nodes
 from migrate.reading.values.arguments import calls_of, passed_for
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.edits.branch import removed_with_comment
+from migrate.rewrite.edits.nodes import insert_first, with_args
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.rules.collectives.init_process_group import in_rendezvous_argument
 from migrate.rewrite.rules.launch.launching import only_counts, with_aliases
+from migrate.rewrite.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class IndirectLaunch:
         position: of the worker's parameter for it.
     """
 
-    context: Context
+    context: Workspace
     launcher: cst.FunctionDef
     parameter: cst.Param
     calls: tuple[tuple[cst.Call, cst.Arg], ...]
@@ -85,7 +86,7 @@ class IndirectLaunch:
 
 
 def _only_counts(
-    arg: cst.Arg, calls: Sequence[tuple[cst.Call, cst.Arg]], context: Context
+    arg: cst.Arg, calls: Sequence[tuple[cst.Call, cst.Arg]], context: Workspace
 ) -> list[cst.CSTNode] | None:
     """Return the statements about the number that `arg` passes; None where they do more than to count."""
     value = arg.value
@@ -106,7 +107,7 @@ def _only_counts(
 
 
 def indirect_launch(
-    call: cst.Call, bound: Mapping[str, cst.Arg], context: Context
+    call: cst.Call, bound: Mapping[str, cst.Arg], context: Workspace
 ) -> IndirectLaunch | None:
     """Return how `call` launches what its function is given; None where it launches anything else.
 
@@ -146,7 +147,7 @@ def _elements(bound: Mapping[str, cst.Arg]) -> list[cst.BaseElement]:
     return elements(bound["args"]) if "args" in bound else []
 
 
-def _parameter(name: cst.Name, function: cst.FunctionDef, context: Context) -> cst.Param | None:
+def _parameter(name: cst.Name, function: cst.FunctionDef, context: Workspace) -> cst.Param | None:
     """Return the parameter of `function` without a default that `name` is."""
     owner, value = context.bound_to(name)
     if owner is not function or not isinstance(value, cst.Param) or value.default is not None:
@@ -154,7 +155,7 @@ def _parameter(name: cst.Name, function: cst.FunctionDef, context: Context) -> c
     return value if any(value is one for one in function.params.params) else None
 
 
-def _workers(fn: cst.Name, position: int, context: Context) -> tuple[cst.FunctionDef, ...]:
+def _workers(fn: cst.Name, position: int, context: Workspace) -> tuple[cst.FunctionDef, ...]:
     """Return the functions that are launched as `fn`, if each has a parameter at `position` to lose."""
     found: list[cst.FunctionDef] = []
     passed = passed_for(fn, context)

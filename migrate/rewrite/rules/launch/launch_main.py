@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 import libcst as cst
 
 from migrate.reading.replicas.launch import Style
-from migrate.reading.script import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.guard_body import WithoutAnnotations, shared_names
 from migrate.rewrite.rules.launch.replica_function import (
@@ -19,6 +18,7 @@ from migrate.rewrite.rules.launch.replica_function import (
     launch_statement,
     uses_hydra,
 )
+from migrate.rewrite.workspace import Workspace
 
 
 class LaunchMain(Rule):
@@ -224,7 +224,7 @@ class LaunchMain(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of the guard, or a finding for a call that a replica cannot make."""
         if isinstance(node, cst.Call):
             if (
@@ -290,7 +290,7 @@ class LaunchMain(Rule):
         yield self.edit(node, replace, message)
 
 
-def _below_launch(guard: cst.If, context: Context) -> Callable[[cst.If], cst.If]:
+def _below_launch(guard: cst.If, context: Workspace) -> Callable[[cst.If], cst.If]:
     """Return the edit of the guard that lets each replica run the file, as hydra needs it."""
     launch = cst.ensure_type(
         cst.parse_statement(

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import nodes, nodes_of
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.edits.lift import PURE_CALLS
 from migrate.rewrite.rules.ranks.index_sums import added_index, is_index, is_rank_increment
+from migrate.rewrite.workspace import Workspace
 
 TELLS = frozenset({"print", "warnings.warn"})
 LOGGERS = frozenset({"debug", "error", "info", "log", "warn", "warning"})
@@ -19,7 +19,7 @@ READS = PURE_CALLS | {"getenv"}
 
 
 def only_counts(
-    mentions: Sequence[cst.Name | cst.Attribute], context: Context
+    mentions: Sequence[cst.Name | cst.Attribute], context: Workspace
 ) -> list[cst.CSTNode] | None:
     """Return the statements that hold `mentions` of a number of processes, if they only count.
 
@@ -41,7 +41,7 @@ def counted(statement: cst.CSTNode) -> Iterator[cst.CSTNode]:
         yield from nodes(root)
 
 
-def with_aliases(found: Sequence[cst.CSTNode], context: Context) -> list[cst.CSTNode]:
+def with_aliases(found: Sequence[cst.CSTNode], context: Workspace) -> list[cst.CSTNode]:
     """Return `found` and what only counts for it: `n = device_count()` where `size = n` is in `found`.
 
     Args:
@@ -68,7 +68,7 @@ def with_aliases(found: Sequence[cst.CSTNode], context: Context) -> list[cst.CST
     return gone
 
 
-def _counting(mention: cst.Name | cst.Attribute, context: Context) -> cst.CSTNode | None:
+def _counting(mention: cst.Name | cst.Attribute, context: Workspace) -> cst.CSTNode | None:
     for above in context.ancestors(mention):
         if isinstance(above, cst.AssignTarget | cst.Assign):
             assign = above if isinstance(above, cst.Assign) else context.parent(above)
@@ -85,7 +85,7 @@ def _counting(mention: cst.Name | cst.Attribute, context: Context) -> cst.CSTNod
 
 
 def _is_counted(
-    assign: cst.CSTNode | None, mention: cst.Name | cst.Attribute, context: Context
+    assign: cst.CSTNode | None, mention: cst.Name | cst.Attribute, context: Workspace
 ) -> bool:
     """Whether `assign` assigns a number or a count of devices to `mention` alone."""
     if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
@@ -96,11 +96,11 @@ def _is_counted(
     )
 
 
-def _is_plain(test: cst.BaseExpression, context: Context) -> bool:
+def _is_plain(test: cst.BaseExpression, context: Workspace) -> bool:
     return all(_last(call) in PURE_CALLS for call in nodes_of(test, cst.Call))
 
 
-def _only_checks(node: cst.If, context: Context) -> bool:
+def _only_checks(node: cst.If, context: Workspace) -> bool:
     """Whether an `if` does nothing but tell the user, or end the program; it may have an `else`."""
     above = context.parent(node)
     if isinstance(node.orelse, cst.If) or not _is_plain(node.test, context):
@@ -116,7 +116,7 @@ def _only_checks(node: cst.If, context: Context) -> bool:
     return all(_tells(small, context) or _ends(small, context) for small in smalls)
 
 
-def _tells(node: cst.CSTNode, context: Context) -> bool:
+def _tells(node: cst.CSTNode, context: Workspace) -> bool:
     if not isinstance(node, cst.Expr) or not isinstance(node.value, cst.Call):
         return False
     function = node.value.func
@@ -127,7 +127,7 @@ def _tells(node: cst.CSTNode, context: Context) -> bool:
     return isinstance(function, cst.Attribute) and function.attr.value in LOGGERS
 
 
-def _ends(node: cst.CSTNode, context: Context) -> bool:
+def _ends(node: cst.CSTNode, context: Workspace) -> bool:
     if isinstance(node, cst.Raise):
         return True
     call = node.value if isinstance(node, cst.Expr) else None
@@ -138,7 +138,7 @@ def _ends(node: cst.CSTNode, context: Context) -> bool:
 
 
 def overwritten_ranks(
-    context: Context, call: cst.Call, objects: dict[str, str], worker: cst.FunctionDef | None
+    context: Workspace, call: cst.Call, objects: dict[str, str], worker: cst.FunctionDef | None
 ) -> Iterator[cst.Assign]:
     """Yield assignments such as `args.rank = node * gpus` whose value no replica sees.
 
@@ -174,7 +174,7 @@ def overwritten_ranks(
 
 
 def _set_first(
-    context: Context, objects: dict[str, str], worker: cst.FunctionDef | None
+    context: Workspace, objects: dict[str, str], worker: cst.FunctionDef | None
 ) -> Iterator[tuple[str, str]]:
     """Yield the objects, by their names before the launch, and the attributes that become the rank."""
     body = worker.body.body if worker is not None else ()
@@ -192,7 +192,7 @@ def _set_first(
                 yield object_, target.attr.value
 
 
-def _ranked(statement: cst.CSTNode | None, context: Context) -> cst.BaseExpression | None:
+def _ranked(statement: cst.CSTNode | None, context: Workspace) -> cst.BaseExpression | None:
     """Return what `statement` makes the global index."""
     if isinstance(statement, cst.AugAssign) and is_rank_increment(statement, context):
         return statement.target

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.replicas.launch import Style
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code, is_docstring, nodes_of
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.replica_function import (
@@ -18,6 +17,7 @@ from migrate.rewrite.rules.launch.replica_function import (
     launch_of_file,
     rank_environment,
 )
+from migrate.rewrite.workspace import Workspace
 
 
 class ModuleScript(Rule):
@@ -121,7 +121,7 @@ class ModuleScript(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of the statement after which, or before which, the lines come."""
         if context.source.is_notebook:
             if isinstance(node, cst.Module) and context.launch.style is Style.MODULE:
@@ -164,7 +164,7 @@ class ModuleScript(Rule):
         )
         yield self.edit(node, replace, message)
 
-    def _lines(self, context: Context) -> list[cst.BaseStatement]:
+    def _lines(self, context: Workspace) -> list[cst.BaseStatement]:
         """Return the statements that start the replicas."""
         if context.portable:
             return self._portable_lines(context)
@@ -206,7 +206,7 @@ class ModuleScript(Rule):
             context.imports.given(module, name)
         return _statements(text)
 
-    def _portable_lines(self, context: Context) -> list[cst.BaseStatement]:
+    def _portable_lines(self, context: Workspace) -> list[cst.BaseStatement]:
         """Return the statements by which shims starts the replicas."""
         quote = context.quote
         asked = is_launching_process(context)

@@ -9,10 +9,10 @@ import libcst as cst
 from migrate.reading.replicas.launch import INIT
 from migrate.reading.replicas.process_loops import ProcessLoop, process_loop
 from migrate.reading.replicas.ranks import PROCESS
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.world_size import WorldSize
+from migrate.rewrite.workspace import Workspace
 
 
 class MpProcess(Rule):
@@ -115,7 +115,7 @@ class MpProcess(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edits of one loop that starts processes, or why it is left."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in PROCESS or not _joins_a_group(node, context):
@@ -135,7 +135,7 @@ class MpProcess(Rule):
             return
         yield from self._launch(loop, context)
 
-    def _launch(self, loop: ProcessLoop, context: Context) -> Iterator[Edit | Finding]:
+    def _launch(self, loop: ProcessLoop, context: Workspace) -> Iterator[Edit | Finding]:
         bound = {"fn": loop.target, "nprocs": loop.count, "args": loop.args}
         size = WorldSize(self, context, loop.call, bound, first=0)
         passed = size.passed()
@@ -169,7 +169,7 @@ class MpProcess(Rule):
             )
 
 
-def _joins_a_group(call: cst.Call, context: Context) -> bool:
+def _joins_a_group(call: cst.Call, context: Workspace) -> bool:
     """Whether the function that the process runs joins a process group."""
     target = next((arg for arg in call.args if arg.keyword and arg.keyword.value == "target"), None)
     if target is None or not isinstance(target.value, cst.Name):

@@ -8,11 +8,12 @@ import libcst as cst
 
 from migrate.reading.replicas.launch import is_guard
 from migrate.reading.replicas.ranks import SPAWN
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import bind, code, elements, with_args, without
+from migrate.reading.tree.tree import bind, code, elements
+from migrate.rewrite.edits.nodes import with_args, without
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.indirect_launch import indirect_launch
 from migrate.rewrite.rules.launch.world_size import WorldSize
+from migrate.rewrite.workspace import Workspace
 
 PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 
@@ -213,7 +214,7 @@ class MpSpawn(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edits of one spawning call, its worker and its count of devices."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in SPAWN:
@@ -256,7 +257,7 @@ class MpSpawn(Rule):
         yield self._launch(node, context, bound, passed)
 
     def _not_launchable(
-        self, node: cst.Call, fn: cst.BaseExpression, context: Context
+        self, node: cst.Call, fn: cst.BaseExpression, context: Workspace
     ) -> Iterator[Finding]:
         """Yield what keeps a spawned process from running the worker."""
         nested = any(
@@ -282,7 +283,7 @@ class MpSpawn(Rule):
     def _launch(
         self,
         node: cst.Call,
-        context: Context,
+        context: Workspace,
         bound: dict[str, cst.Arg],
         dropped: cst.BaseElement | None,
     ) -> Edit:

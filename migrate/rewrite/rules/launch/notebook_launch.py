@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import code, keyword, string_value, with_args
+from migrate.reading.tree.tree import code, keyword, string_value
+from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 LAUNCH = "torch_xla.launch"
 PORTABLE = frozenset({"shims.launch", "shims.ranks.launch"})
@@ -112,7 +113,7 @@ class NotebookLaunch(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one launch."""
         assert isinstance(node, cst.Call)
         if not context.source.is_notebook:
@@ -127,7 +128,7 @@ class NotebookLaunch(Rule):
         elif name == LAUNCH:
             yield from self._launch(node, context)
 
-    def _launch(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
+    def _launch(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         third = node.args[2] if len(node.args) > 2 and node.args[2].keyword is None else None
         given = keyword(node, "start_method") or third
         if any(arg.star for arg in node.args):

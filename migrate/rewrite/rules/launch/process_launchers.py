@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code, nodes_of, string_value, targets
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.workspace import Workspace
 
 POPEN = frozenset(
     {"subprocess.Popen", "subprocess.run", "subprocess.call", "subprocess.check_call"}
@@ -73,7 +73,7 @@ class ProcessLaunchers(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
         """Yield a finding for one call that starts processes."""
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func)
@@ -93,7 +93,7 @@ def _names_a_launcher(call: cst.Call) -> bool:
     return any(LAUNCHER.search(code(string)) for string in strings)
 
 
-def _sets_a_rank(context: Context) -> bool:
+def _sets_a_rank(context: Workspace) -> bool:
     """Whether the script sets a rank, or which GPUs are seen, in an environment."""
     for target in targets(context.module):
         if isinstance(target, cst.Subscript) and len(target.slice) == 1:

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.replicas.launch import Style, declares_local_rank
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import code, keyword, keyword_arg, string_value, with_args
+from migrate.reading.tree.tree import code, keyword, string_value
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 # What the xla:// rendezvous finds by itself.
 INERT = frozenset(
@@ -188,7 +189,7 @@ class RankArguments(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one declared option, or of the statement that parses the options."""
         assert isinstance(node, cst.Call)
         if declares_local_rank(node):
@@ -196,7 +197,7 @@ class RankArguments(Rule):
         elif (flag := _inert_flag(node)) is not None:
             yield from self._inert(node, flag, context)
 
-    def _local_rank(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
+    def _local_rank(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         default = keyword(node, "default")
         if context.launch.style is Style.SPAWN or (default and "environ" in code(default.value)):
             return
@@ -223,7 +224,7 @@ class RankArguments(Rule):
 
         yield self.edit(node, replace, "--local_rank: from LOCAL_RANK, as under torchrun")
 
-    def _after_parsing(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
+    def _after_parsing(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         assert isinstance(node.func, cst.Attribute)
         parser = code(node.func.value)
         found = [
@@ -253,7 +254,7 @@ class RankArguments(Rule):
             "--local_rank: from LOCAL_RANK, as under torchrun",
         )
 
-    def _inert(self, node: cst.Call, flag: cst.Arg, context: Context) -> Iterable[Edit]:
+    def _inert(self, node: cst.Call, flag: cst.Arg, context: Workspace) -> Iterable[Edit]:
         text = keyword(node, "help")
         if text is not None and (
             not isinstance(text.value, cst.SimpleString | cst.ConcatenatedString)
@@ -277,7 +278,7 @@ class RankArguments(Rule):
         )
 
 
-def _variable(context: Context) -> str:
+def _variable(context: Workspace) -> str:
     """Return the question for the local rank that reads the environment."""
     os = context.imports.require("os")
     return f"int({os}.environ[{code(context.string('LOCAL_RANK'))}])"
@@ -303,7 +304,7 @@ def _with_note(text: cst.BaseExpression, said: str) -> cst.BaseExpression:
     return text.with_changes(value=f"{stripped} ({said}){text.quote}")
 
 
-def _is_assigned(option: str, from_what: str, context: Context) -> bool:
+def _is_assigned(option: str, from_what: str, context: Workspace) -> bool:
     return any(
         code(target.target) == option and from_what in code(assign.value)
         for assign in context.all_of(cst.Assign)
@@ -311,7 +312,7 @@ def _is_assigned(option: str, from_what: str, context: Context) -> bool:
     )
 
 
-def _trains(context: Context) -> bool:
+def _trains(context: Workspace) -> bool:
     """Whether a file that starts nothing is about CUDA or distributed training at all."""
     return any(
         (context.qualified_name(node) or "").startswith("torch.")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import libcst as cst
 
 from migrate.reading.replicas.launch import names_in
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import nodes_of
+from migrate.rewrite.workspace import Workspace
 
 
-def free_name(wanted: str, context: Context) -> str:
+def free_name(wanted: str, context: Workspace) -> str:
     """Return `wanted`, with underscores after it where the script uses that name."""
     taken = {name.value for name in nodes_of(context.module, cst.Name)}
     while wanted in taken:
@@ -17,7 +17,7 @@ def free_name(wanted: str, context: Context) -> str:
     return wanted
 
 
-def rank_environment(index: str, context: Context, os: str, runtime: str) -> list[str]:
+def rank_environment(index: str, context: Workspace, os: str, runtime: str) -> list[str]:
     """Return the statements that give a replica the environment that torchrun gives a process.
 
     Args:
@@ -35,7 +35,7 @@ def rank_environment(index: str, context: Context, os: str, runtime: str) -> lis
     return [f"{os}.environ[{quote}{name}{quote}] = {value}" for name, value in values.items()]
 
 
-def index_name(context: Context) -> str:
+def index_name(context: Workspace) -> str:
     """Return a name for the replica's index that the script uses for nothing else."""
     used = names_in(context.module)
     if context.portable and "rank" not in used:
@@ -43,7 +43,7 @@ def index_name(context: Context) -> str:
     return free_name("index", context) if "index" in used else "index"
 
 
-def head_of_replica(index: str, context: Context) -> list[str]:
+def head_of_replica(index: str, context: Workspace) -> list[str]:
     """Return the first statements of the function that a replica runs.
 
     `torch_xla.launch` leaves the environment as it is, `shims.launch` sets it as torchrun does.
@@ -59,7 +59,7 @@ def head_of_replica(index: str, context: Context) -> list[str]:
     ]
 
 
-def launch_statement(function: str, context: Context) -> str:
+def launch_statement(function: str, context: Workspace) -> str:
     """Return the line that starts the replicas, with the reason above it where they are forked."""
     launch = context.vocabulary.write("launch")
     if not uses_hydra(context):
@@ -71,7 +71,7 @@ def launch_statement(function: str, context: Context) -> str:
     )
 
 
-def uses_hydra(context: Context) -> bool:
+def uses_hydra(context: Workspace) -> bool:
     """Whether hydra starts the script's main function, which looks for files beside `__main__`."""
     return any(
         context.qualified_name(node) == "hydra.main"
@@ -80,12 +80,12 @@ def uses_hydra(context: Context) -> bool:
     )
 
 
-def launch_of_file(context: Context) -> str:
+def launch_of_file(context: Workspace) -> str:
     """Return the statements, in the portable style, that run the file in each replica and leave."""
     shims = context.imports.require("shims")
     return f"{shims}.launch_script(__file__)\n{context.imports.require('sys')}.exit()\n"
 
 
-def is_launching_process(context: Context) -> str:
+def is_launching_process(context: Workspace) -> str:
     """Return the question, in the portable style, whether this process is to start the replicas."""
     return f"{context.string('RANK').value} not in {context.imports.require('os')}.environ"

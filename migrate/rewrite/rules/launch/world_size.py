@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import libcst as cst
 
 from migrate.reading.replicas.process_loops import holds
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import code, elements, insert_first, nodes, with_args
+from migrate.reading.tree.tree import code, elements, nodes
 from migrate.rewrite.edits.branch import removed_with_comment
+from migrate.rewrite.edits.nodes import insert_first, with_args
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.rules.collectives.init_process_group import in_rendezvous_argument
 from migrate.rewrite.rules.launch.launching import (
@@ -22,6 +22,7 @@ from migrate.rewrite.rules.random.seeds import seeded_by
 from migrate.rewrite.rules.ranks.index_sums import added_index
 from migrate.rewrite.rules.ranks.sampler_counts import own_count
 from migrate.rewrite.rules.ranks.shared_counts import SharedCounts
+from migrate.rewrite.workspace import Workspace
 
 
 class WorldSize:
@@ -38,7 +39,7 @@ class WorldSize:
     def __init__(
         self,
         rule: Rule,
-        context: Context,
+        context: Workspace,
         call: cst.Call,
         bound: Mapping[str, cst.Arg],
         first: int = 1,

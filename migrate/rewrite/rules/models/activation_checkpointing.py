@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import code, keyword, with_args
+from migrate.reading.tree.tree import code, keyword
+from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 CHECKPOINT = "torch.utils.checkpoint.checkpoint"
 SEQUENTIAL = "torch.utils.checkpoint.checkpoint_sequential"
@@ -81,7 +82,7 @@ class ActivationCheckpointing(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one checkpointed call, or why it is left."""
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.workspace import Workspace
 
 REGISTER = "register_comm_hook"
 HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
@@ -55,7 +55,7 @@ class CommHooks(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
         """Yield a finding for one registration."""
         assert isinstance(node, cst.Call)
         if isinstance(node.func, cst.Attribute) and node.func.attr.value == REGISTER:
@@ -63,7 +63,7 @@ class CommHooks(Rule):
             yield from self.report(node, message)
 
 
-def is_registered(node: cst.CSTNode, context: Context) -> bool:
+def is_registered(node: cst.CSTNode, context: Workspace) -> bool:
     """Whether `node` names, or is a part of, what a call of `register_comm_hook` is given."""
     for above in context.ancestors(node):
         if isinstance(above, cst.BaseStatement):

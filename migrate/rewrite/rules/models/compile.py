@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code, keyword, string_value
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.precision.scalers import is_plain_question
 from migrate.rewrite.styles.cuda_only import only_on_cuda
+from migrate.rewrite.workspace import Workspace
 
 COMPILE = "torch.compile"
 # Measured to run on XLA tensors; the default, inductor, raises.
@@ -96,7 +96,7 @@ class Compile(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one compiled function, or the finding at one that is left."""
         if context.portable and not isinstance(node, cst.Attribute):
             yield from self._portable(node, context)
@@ -111,7 +111,7 @@ class Compile(Rule):
                 node, f"{code(node)}: a model that is not compiled has no _orig_mod"
             )
 
-    def _portable(self, node: cst.CSTNode, context: Context) -> Iterator[Edit]:
+    def _portable(self, node: cst.CSTNode, context: Workspace) -> Iterator[Edit]:
         """Yield the edits in the portable style: shims compiles where torch.compile works."""
         if isinstance(node, cst.SimpleStatementLine):
             only = node.body[0] if len(node.body) == 1 else None
@@ -133,7 +133,7 @@ class Compile(Rule):
             message = "torch.compile → shims.compile: XLA compiles the step without it"
             yield self.edit(function, lambda _: ours, message, consumes=[function])
 
-    def _decorator(self, node: cst.Decorator, context: Context) -> Iterator[Edit]:
+    def _decorator(self, node: cst.Decorator, context: Workspace) -> Iterator[Edit]:
         expression = node.decorator
         function = expression.func if isinstance(expression, cst.Call) else expression
         if context.qualified_name(function) != COMPILE:
@@ -143,7 +143,7 @@ class Compile(Rule):
         message = "torch.compile goes: XLA compiles the step"
         yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[expression])
 
-    def _call(self, call: cst.Call, context: Context) -> Iterator[Edit | Finding]:
+    def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         if _is_method(call, context):
             message = (
                 f"{code(call)}: its default backend raises on XLA: drop it, XLA compiles the step"
@@ -167,7 +167,7 @@ class Compile(Rule):
         yield self.edit(call, lambda updated: updated.args[0].value, message, consumes=gone)
 
     def _statement(
-        self, node: cst.If | cst.SimpleStatementLine, context: Context
+        self, node: cst.If | cst.SimpleStatementLine, context: Workspace
     ) -> Iterator[Edit]:
         if isinstance(node, cst.If):
             goes = _holds_nothing_else(node, context)
@@ -200,7 +200,7 @@ def _compiled(call: cst.Call) -> cst.BaseExpression | None:
     return None if first is None or named else first.value
 
 
-def _is_to_itself(assign: cst.Assign, context: Context) -> bool:
+def _is_to_itself(assign: cst.Assign, context: Workspace) -> bool:
     """Whether the assignment is `x = torch.compile(x, …)`."""
     call = assign.value
     if not isinstance(call, cst.Call) or context.qualified_name(call.func) != COMPILE:
@@ -210,14 +210,14 @@ def _is_to_itself(assign: cst.Assign, context: Context) -> bool:
     return len(assign.targets) == 1 and compiled is not None and compiled.deep_equals(target)
 
 
-def _compiles_to_itself(line: cst.CSTNode, context: Context) -> bool:
+def _compiles_to_itself(line: cst.CSTNode, context: Workspace) -> bool:
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return False
     statement = line.body[0]
     return isinstance(statement, cst.Assign) and _is_to_itself(statement, context)
 
 
-def _holds_nothing_else(node: cst.If, context: Context) -> bool:
+def _holds_nothing_else(node: cst.If, context: Workspace) -> bool:
     """Whether all that the `if` does is to compile, so that it can go."""
     alone = node.orelse is None and not isinstance(context.parent(node), cst.If)
     if not alone or not isinstance(node.body, cst.IndentedBlock):
@@ -226,7 +226,7 @@ def _holds_nothing_else(node: cst.If, context: Context) -> bool:
     return compiles and is_plain_question(node.test)
 
 
-def _is_method(call: cst.Call, context: Context) -> bool:
+def _is_method(call: cst.Call, context: Workspace) -> bool:
     """Whether the call is `model.compile(…)` of torch.nn.Module."""
     function = call.func
     if not isinstance(function, cst.Attribute) or function.attr.value != "compile":

@@ -7,17 +7,13 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import bind, code, keyword_arg, with_args
+from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.devices import device_argument
+from migrate.reading.values.words import DDP
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
-DDP = frozenset(
-    {
-        "torch.nn.parallel.DistributedDataParallel",
-        "torch.nn.parallel.distributed.DistributedDataParallel",
-    }
-)
 PARAMETERS = (
     "module",
     "device_ids",
@@ -159,7 +155,7 @@ class Ddp(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one construction of DistributedDataParallel."""
         assert isinstance(node, cst.Call)
         if isinstance(node.func, cst.IfExp):
@@ -210,7 +206,7 @@ class Ddp(Rule):
         message = "DistributedDataParallel without device ids, gradients as views of the buckets"
         yield self.edit(node, replace, message, consumes=gone)
 
-    def _by_shims(self, node: cst.Call, bound: dict[str, cst.Arg], context: Context) -> Edit:
+    def _by_shims(self, node: cst.Call, bound: dict[str, cst.Arg], context: Workspace) -> Edit:
         """Return the edit in the portable style: `shims.ddp` chooses the devices."""
         function = cst.parse_expression(f"{context.imports.require('shims')}.ddp")
         gone = [arg for name, arg in bound.items() if name in DEVICES]
@@ -231,7 +227,7 @@ class Ddp(Rule):
         return self.edit(node, replace, message, consumes=[node.func, *gone])
 
     def _one_of_two(
-        self, node: cst.Call, choice: cst.IfExp, context: Context
+        self, node: cst.Call, choice: cst.IfExp, context: Workspace
     ) -> Iterable[Edit | Finding]:
         """Take the devices out of `(DDP if distributed else Plain)(model, device_ids=[…])`."""
         if not {context.qualified_name(c) or "" for c in (choice.body, choice.orelse)} & DDP:
@@ -259,7 +255,7 @@ class Ddp(Rule):
         yield self.edit(node, replace, message, consumes=gone)
 
 
-def _moves_to_a_named_device(context: Context) -> bool:
+def _moves_to_a_named_device(context: Workspace) -> bool:
     """Whether the script moves values to a device that is named elsewhere: `model.to(setup.dev())`."""
     for call in context.all_of(cst.Call):
         arg = device_argument(call)
@@ -272,7 +268,7 @@ def _moves_to_a_named_device(context: Context) -> bool:
     return False
 
 
-def _is_made_here(module: cst.Arg | None, context: Context) -> bool:
+def _is_made_here(module: cst.Arg | None, context: Workspace) -> bool:
     """Whether the script itself makes the model; one that it is given its caller has moved."""
     value = module.value if module is not None else None
     if not isinstance(value, cst.Name | cst.Attribute):

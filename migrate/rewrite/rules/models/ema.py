@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code
 from migrate.reading.values.devices import moves
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.workspace import Workspace
 
 AVERAGES = frozenset(
     {
@@ -62,7 +62,7 @@ class Ema(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
         """Yield a finding for one copy."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in AVERAGES or not node.args:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.reading.script import Context
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.workspace import Workspace
 
 # The longest dotted prefix that fits what a script imports.
 FRAMEWORKS = {
@@ -105,7 +105,7 @@ class Frameworks(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
         """Yield a finding at the first import of each framework."""
         seen: set[str] = set()
         for name, place in _imported(context):
@@ -117,7 +117,7 @@ class Frameworks(Rule):
                 yield from self.report(place, FRAMEWORKS[known])
 
 
-def _imported(context: Context) -> Iterator[tuple[str, cst.CSTNode]]:
+def _imported(context: Workspace) -> Iterator[tuple[str, cst.CSTNode]]:
     """Yield the dotted names that the script imports, anywhere in it, and names used as attributes."""
     for node in context.all_of(cst.Import, cst.ImportFrom, cst.Attribute):
         if isinstance(node, cst.Import):

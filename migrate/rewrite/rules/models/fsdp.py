@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import bind, code, keyword_arg, with_args
+from migrate.reading.tree.tree import bind, code
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 FSDP = frozenset(
     {
@@ -103,7 +104,7 @@ class Fsdp(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one construction, or what to do by hand."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in FSDP:
@@ -152,7 +153,7 @@ def _reshards(strategy: cst.Arg | None) -> bool | None:
     return STRATEGIES.get(code(strategy.value).rsplit(".", 1)[-1])
 
 
-def _rest_of_fsdp(context: Context) -> list[str]:
+def _rest_of_fsdp(context: Workspace) -> list[str]:
     """Return what the script uses of `torch.distributed.fsdp` besides the class and its strategy."""
     found = []
     for node in context.all_of(cst.Attribute, cst.Name):

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code, is_dotted_name
 from migrate.rewrite.edits.imports import bindings
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 
 class GradDetach(Rule):
@@ -73,7 +73,7 @@ class GradDetach(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one call, or the finding."""
         assert isinstance(node, cst.Call)
         if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "detach_":

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import nodes_of
 from migrate.reading.values.devices import is_move, moves
 from migrate.rewrite.edits.imports import bindings
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 MODEL = re.compile(r"(.*_)?(model|module|net|network)", re.I)
 OPTIMIZER = re.compile(r"(.*_)?(optimizer|optim)", re.I)
@@ -162,7 +162,7 @@ class OptimizerOrder(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of one construction of an optimizer, or of one move of a model."""
         assert isinstance(node, cst.Call)
         if not context.moves_to_accelerator or _is_swapped(context):
@@ -179,7 +179,7 @@ class OptimizerOrder(Rule):
                 message = f"{SWAP}(True): the optimizer was made before this"
                 yield self.edit(line, lambda updated: _below_swap(updated, comment), message)
 
-    def _optimizer(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
+    def _optimizer(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         if not _is_too_early(node, context):
             return
         line = _line_of_own_model(node, context)
@@ -195,7 +195,7 @@ class OptimizerOrder(Rule):
         )
 
 
-def _is_swapped(context: Context) -> bool:
+def _is_swapped(context: Workspace) -> bool:
     if not context.references(SWAP.rpartition(".")[2]):
         return False
     return any(
@@ -203,25 +203,25 @@ def _is_swapped(context: Context) -> bool:
     )
 
 
-def _has_torch(context: Context) -> bool:
+def _has_torch(context: Workspace) -> bool:
     return any(found.target == found.name == "torch" for found in bindings(context.module))
 
 
-def _is_optimizer(node: cst.Call, context: Context) -> bool:
+def _is_optimizer(node: cst.Call, context: Workspace) -> bool:
     name = context.qualified_name(node.func) or ""
     parts = name.split(".")
     is_optimizer = name.startswith("torch.optim.") and "lr_scheduler" not in parts
     return is_optimizer and parts[-1][:1].isupper()
 
 
-def _is_too_early(node: cst.Call, context: Context) -> bool:
+def _is_too_early(node: cst.Call, context: Workspace) -> bool:
     """Whether `node` makes an optimizer and its function moves nothing to the device before it."""
     if not _is_optimizer(node, context):
         return False
     return not _is_moved_before(node, context, frozenset())
 
 
-def _is_moved_before(node: cst.CSTNode, context: Context, seen: frozenset[int]) -> bool:
+def _is_moved_before(node: cst.CSTNode, context: Workspace, seen: frozenset[int]) -> bool:
     """Whether the function around `node` moves something before it, or everybody who calls it has."""
     function = context.function_around(node)
     around = function or context.module
@@ -247,7 +247,7 @@ def _is_moved_before(node: cst.CSTNode, context: Context, seen: frozenset[int]) 
     )
 
 
-def _line_of_own_model(node: cst.Call, context: Context) -> cst.SimpleStatementLine | None:
+def _line_of_own_model(node: cst.Call, context: Workspace) -> cst.SimpleStatementLine | None:
     """Return the line of `SGD(model.parameters())` after `model = Model()` in the same function."""
     weights = node.args[0].value if node.args else None
     if not (isinstance(weights, cst.Call) and isinstance(weights.func, cst.Attribute)):
@@ -264,7 +264,7 @@ def _line_of_own_model(node: cst.Call, context: Context) -> cst.SimpleStatementL
     return line if isinstance(line, cst.SimpleStatementLine) and _has_torch(context) else None
 
 
-def _is_move_below_an_optimizer(node: cst.Call, context: Context) -> bool:
+def _is_move_below_an_optimizer(node: cst.Call, context: Workspace) -> bool:
     """Whether `node` moves the model that its function was given together with an optimizer."""
     function = context.function_around(node)
     if not (isinstance(node.func, cst.Attribute) and isinstance(node.func.value, cst.Name)):

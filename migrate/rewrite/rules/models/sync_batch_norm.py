@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import bind, code
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 CLASSES = frozenset({"torch.nn.SyncBatchNorm", "torch.nn.modules.batchnorm.SyncBatchNorm"})
 CONVERSIONS = frozenset(f"{name}.convert_sync_batchnorm" for name in CLASSES) | {
@@ -81,7 +81,7 @@ class SyncBatchNorm(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one conversion, or of one mention of the class."""
         if isinstance(node, cst.Call):
             yield from self._call(node, context)
@@ -99,7 +99,7 @@ class SyncBatchNorm(Rule):
         message = f"{code(node)} → a batch norm over all replicas that runs on XLA"
         yield self.edit(node, lambda _: ours, message, consumes=[node])
 
-    def _call(self, call: cst.Call, context: Context) -> Iterator[Edit | Finding]:
+    def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         name = context.qualified_name(call.func)
         if name in CLASSES and _grouped(call):
             yield from self.report(

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.calls.ties import Tie
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.devices import Kind, device_argument, is_move
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.models.optimizer_order import SWAP, OptimizerOrder
+from migrate.rewrite.workspace import Workspace
 
 COMMENT = "# Weights that modules of the model share stay shared."
 
@@ -155,7 +155,7 @@ class TiedWeights(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of a move of a model with shared weights, or the finding on a tie."""
         ties = context.calls.ties
         if not (ties.moves or ties.lost or ties.imported) or _is_swapped(context):
@@ -173,7 +173,7 @@ class TiedWeights(Rule):
                 yield from self.report(node, _by_hand(f"`{tie.text}` ({tie})"))
 
     def _move(
-        self, node: cst.Call, shared: tuple[Tie, ...], context: Context
+        self, node: cst.Call, shared: tuple[Tie, ...], context: Workspace
     ) -> Iterable[Edit | Finding]:
         where = ", ".join(str(tie) for tie in shared[:3])
         line = context.statement_around(node)
@@ -201,7 +201,7 @@ def _by_hand(what: str) -> str:
     )
 
 
-def _is_swapped(context: Context) -> bool:
+def _is_swapped(context: Workspace) -> bool:
     return any(
         isinstance(above := context.parent(name), cst.Attribute)
         and context.qualified_name(above) == SWAP
@@ -209,7 +209,7 @@ def _is_swapped(context: Context) -> bool:
     )
 
 
-def _may_be_a_move(node: cst.Call, context: Context) -> bool:
+def _may_be_a_move(node: cst.Call, context: Workspace) -> bool:
     """Whether `node`, `x.to(…)` or `x.cuda()`, moves to something that is not to be seen to be the CPU."""
     if is_move(node, context):
         return True
@@ -221,7 +221,7 @@ def _may_be_a_move(node: cst.Call, context: Context) -> bool:
     return not is_type and context.devices.kind(arg.value) is not Kind.CPU
 
 
-def _is_kept(node: cst.Call, context: Context) -> bool:
+def _is_kept(node: cst.Call, context: Workspace) -> bool:
     """Whether what stands above the move `node`, and always runs before it, will keep the ties already."""
     function = context.function_around(node) or context.module
     here = context.position(node).line
@@ -242,7 +242,7 @@ def _is_kept(node: cst.Call, context: Context) -> bool:
     )
 
 
-def _keeps(move: cst.Call, context: Context) -> bool:
+def _keeps(move: cst.Call, context: Workspace) -> bool:
     """Whether `move` is one before which this rule writes its line, or an earlier one has it."""
     end = context.end(move)
     is_one = (end.line, end.column) in context.calls.ties.moves

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.workspace import Workspace
 
 SCRIPTED = frozenset({"torch.jit.script", "torch.jit.trace", "torch.jit.fuser"})
 
@@ -48,7 +48,7 @@ class JitScript(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
         """Yield a finding at the first use."""
         for use in context.all_of(cst.Attribute, cst.Name):
             if context.qualified_name(use) not in SCRIPTED:

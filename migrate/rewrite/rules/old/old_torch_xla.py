@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import bind, code, with_args
+from migrate.reading.tree.tree import bind, code
+from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.old.portable_xla import portable_calls
+from migrate.rewrite.workspace import Workspace
 
 XM = "torch_xla.core.xla_model"
 XR = "torch_xla.runtime"
@@ -117,7 +118,7 @@ class OldTorchXla(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one old call, or the finding at a name that is gone."""
         if context.portable:
             yield from portable_calls(self, node, context)
@@ -133,7 +134,7 @@ class OldTorchXla(Rule):
             if name == gone or name.startswith(f"{gone}."):
                 yield from self.report(node, f"{name}: {why}")
 
-    def _call(self, call: cst.Call, context: Context) -> Iterator[Edit | Finding]:
+    def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         name = context.qualified_name(call.func)
         if name in RENAMED:
             module, alias, function = RENAMED[name]
@@ -161,7 +162,7 @@ class OldTorchXla(Rule):
         gone = [call.func, *call.args] if ordinal else [call.func]
         return self.edit(call, replace, f"{code(call)} → {function}()", consumes=gone)
 
-    def _spawn(self, call: cst.Call, context: Context) -> Iterator[Edit | Finding]:
+    def _spawn(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         bound = bind(call, ("fn", "args", "nprocs", "join", "daemon", "start_method"))
         options = {} if bound is None else {n: bound[n] for n in ("join", "daemon") if n in bound}
         count = None if bound is None else bound.get("nprocs")
@@ -197,7 +198,7 @@ class OldTorchXla(Rule):
         message = f"{code(call.func)} → torch_xla.launch"
         yield self.edit(call, replace, message, consumes=[call.func, *gone])
 
-    def _loader(self, call: cst.Call, context: Context) -> Iterator[Edit | Finding]:
+    def _loader(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         method = context.parent(call)
         outer = context.parent(method)
         bound = bind(call, ("loader", "devices")) or {}

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import bind, code, with_args
+from migrate.reading.tree.tree import bind, code
+from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule
+from migrate.rewrite.workspace import Workspace
 
 XM = "torch_xla.core.xla_model"
 XR = "torch_xla.runtime"
@@ -37,7 +38,7 @@ LAUNCHED = ("fn", "args", "nprocs", "join", "daemon", "start_method", "debug_sin
 BACKEND = "torch_xla.distributed.xla_backend"
 
 
-def portable_calls(rule: Rule, node: cst.CSTNode, context: Context) -> Iterator[Edit | Finding]:
+def portable_calls(rule: Rule, node: cst.CSTNode, context: Workspace) -> Iterator[Edit | Finding]:
     """Yield what becomes of one call of torch_xla, or the finding at one that shims has no word for."""
     if isinstance(node, cst.SimpleStatementLine):
         yield from _import(rule, node, context)
@@ -47,7 +48,7 @@ def portable_calls(rule: Rule, node: cst.CSTNode, context: Context) -> Iterator[
         yield from _rest(rule, node, context)
 
 
-def _import(rule: Rule, line: cst.SimpleStatementLine, context: Context) -> Iterator[Edit]:
+def _import(rule: Rule, line: cst.SimpleStatementLine, context: Workspace) -> Iterator[Edit]:
     """Yield the removal of the import that only registers the backend, which shims does."""
     only = line.body[0] if len(line.body) == 1 else None
     if not isinstance(only, cst.Import) or any(
@@ -59,14 +60,14 @@ def _import(rule: Rule, line: cst.SimpleStatementLine, context: Context) -> Iter
         yield rule.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[line])
 
 
-def _full_name(node: cst.CSTNode, context: Context) -> str | None:
+def _full_name(node: cst.CSTNode, context: Workspace) -> str | None:
     above = context.parent(node)
     if isinstance(above, cst.ImportAlias) or not isinstance(node, cst.Attribute):
         return None
     return get_full_name_for_node(node)
 
 
-def _call(rule: Rule, call: cst.Call, context: Context) -> Iterator[Edit | Finding]:
+def _call(rule: Rule, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
     name = context.qualified_name(call.func) or ""
     if name in LAUNCHES:
         yield from _launch(rule, call, context)
@@ -86,7 +87,7 @@ def _call(rule: Rule, call: cst.Call, context: Context) -> Iterator[Edit | Findi
     yield rule.edit(call, replace, f"{code(call)} → shims.{word}", consumes=gone)
 
 
-def _launch(rule: Rule, call: cst.Call, context: Context) -> Iterator[Edit | Finding]:
+def _launch(rule: Rule, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
     bound = bind(call, LAUNCHED)
     single = bound is not None and "debug_single_process" in bound
     if bound is None or "fn" not in bound or single or context.source.is_notebook:
@@ -105,7 +106,7 @@ def _launch(rule: Rule, call: cst.Call, context: Context) -> Iterator[Edit | Fin
     yield rule.edit(call, replace, message, consumes=[call.func, *gone])
 
 
-def _rest(rule: Rule, node: cst.Attribute | cst.Name, context: Context) -> Iterator[Finding]:
+def _rest(rule: Rule, node: cst.Attribute | cst.Name, context: Workspace) -> Iterator[Finding]:
     """Yield the finding at a name of torch_xla that no edit takes the place of."""
     above = context.parent(node)
     if isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName):

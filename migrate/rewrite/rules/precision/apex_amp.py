@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import bind, code, nodes_of, string_value
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.precision.scalers import Change, branches_made_equal, only_branch
+from migrate.rewrite.workspace import Workspace
 
 INITIALIZE = frozenset({"apex.amp.initialize", "apex.amp.frontend.initialize"})
 SCALE_LOSS = frozenset({"apex.amp.scale_loss", "apex.amp.handle.scale_loss"})
@@ -105,7 +105,7 @@ class ApexAmp(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one use of apex.amp."""
         if isinstance(node, cst.SimpleStatementLine):
             yield from self._line(node, context)
@@ -114,7 +114,7 @@ class ApexAmp(Rule):
         elif isinstance(node, cst.Call):
             yield from self._call(node, context)
 
-    def _line(self, line: cst.SimpleStatementLine, context: Context) -> Iterator[Edit]:
+    def _line(self, line: cst.SimpleStatementLine, context: Workspace) -> Iterator[Edit]:
         statement = line.body[0]
         if len(line.body) != 1 or not isinstance(statement, cst.Expr | cst.Assign):
             return
@@ -144,7 +144,9 @@ class ApexAmp(Rule):
             message = "apex.amp.initialize goes: float32"
             yield self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[call.func])
 
-    def _switch(self, statement: cst.Assign, call: cst.Call, context: Context) -> list[str] | None:
+    def _switch(
+        self, statement: cst.Assign, call: cst.Call, context: Workspace
+    ) -> list[str] | None:
         """Return the lines in place of `initialize`, none where it does nothing; None: not plain."""
         bound = bind(call, PARAMETERS)
         if bound is None or not bound.keys() <= ALLOWED or len(statement.targets) != 1:
@@ -175,7 +177,7 @@ class ApexAmp(Rule):
             f"{torch}.set_autocast_enabled({xla}, {value or 'True'})",
         ]
 
-    def _scaled(self, node: cst.With, context: Context) -> Iterator[Edit | Finding]:
+    def _scaled(self, node: cst.With, context: Workspace) -> Iterator[Edit | Finding]:
         item = node.items[0]
         call = item.item
         if not isinstance(call, cst.Call) or context.qualified_name(call.func) not in SCALE_LOSS:
@@ -227,7 +229,7 @@ class ApexAmp(Rule):
             message = "both branches say the same without a scaled loss: one of them is left"
             yield self.edit(branch, only_branch, message)
 
-    def _call(self, call: cst.Call, context: Context) -> Iterator[Edit | Finding]:
+    def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         name = context.qualified_name(call.func)
         if name in INITIALIZE:
             statement = context.parent(call)
@@ -253,7 +255,7 @@ class ApexAmp(Rule):
             yield self.edit(call, lambda _: cst.Dict([]), message, consumes=[call])
 
 
-def _region(context: Context) -> str:
+def _region(context: Workspace) -> str:
     return "shims.autocast()" if context.portable else "torch.autocast('xla', dtype=torch.bfloat16)"
 
 
@@ -261,7 +263,7 @@ def _count(root: cst.CSTNode, name: str) -> int:
     return sum(node.value == name for node in nodes_of(root, cst.Name))
 
 
-def _others(root: cst.CSTNode, this: cst.With, name: str, context: Context) -> int:
+def _others(root: cst.CSTNode, this: cst.With, name: str, context: Workspace) -> int:
     """Count the mentions of `name` in the other blocks that scale a loss, and the binding of `this`."""
     count = 1
     for block in nodes_of(root, cst.With):

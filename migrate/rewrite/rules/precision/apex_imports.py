@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.reading.script import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.models.sync_batch_norm import CONVERSIONS
 from migrate.rewrite.rules.precision.apex_amp import INITIALIZE, SCALE_LOSS
 from migrate.rewrite.rules.precision.apex_optimizers import TORCH
 from migrate.rewrite.rules.precision.clip_gradients import NORM
+from migrate.rewrite.workspace import Workspace
 
 HANDLED = (
     INITIALIZE
@@ -73,7 +73,7 @@ class ApexImports(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the removal of one guard, or the finding."""
         if isinstance(node, cst.SimpleStatementLine):
             yield from self._line(node, context)
@@ -92,7 +92,7 @@ class ApexImports(Rule):
         message = "apex is not needed"
         yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
 
-    def _line(self, line: cst.SimpleStatementLine, context: Context) -> Iterator[Edit]:
+    def _line(self, line: cst.SimpleStatementLine, context: Workspace) -> Iterator[Edit]:
         """Yield the removal of one import in a function or a branch; those of a `try` are its guard's."""
         block = context.parent(line)
         if not isinstance(block, cst.IndentedBlock) or isinstance(context.parent(block), cst.Try):
@@ -142,7 +142,7 @@ def _only_raises(node: cst.Try) -> bool:
     )
 
 
-def _is_use(name: cst.Name, context: Context) -> bool:
+def _is_use(name: cst.Name, context: Workspace) -> bool:
     """Whether `name` is a variable that is read, not an attribute, a keyword or an import."""
     above = context.parent(name)
     if isinstance(above, cst.Attribute) and above.value is not name:
@@ -153,7 +153,7 @@ def _is_use(name: cst.Name, context: Context) -> bool:
     return not any(isinstance(a, imports) for a in context.ancestors(name))
 
 
-def _is_handled(name: cst.Name, context: Context) -> bool:
+def _is_handled(name: cst.Name, context: Workspace) -> bool:
     whole: cst.CSTNode = name
     while isinstance(context.parent(whole), cst.Attribute):
         above = context.parent(whole)

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import bind, code, keyword_arg, with_args
+from migrate.reading.tree.tree import bind, code
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 # apex's parameters in their order.
 SIGNATURES = {
@@ -145,7 +146,7 @@ class ApexOptimizers(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one construction of a class of apex."""
         assert isinstance(node, cst.Call)
         name = (context.qualified_name(node.func) or "").replace(
@@ -156,7 +157,7 @@ class ApexOptimizers(Rule):
         if name in TORCH:
             yield from self._class(node, name, context)
 
-    def _class(self, call: cst.Call, name: str, context: Context) -> Iterator[Edit | Finding]:
+    def _class(self, call: cst.Call, name: str, context: Workspace) -> Iterator[Edit | Finding]:
         bound = bind(call, SIGNATURES[name].split())
         refused = "arguments that cannot be read" if bound is None else _refused(bound)
         if bound is None or refused:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import bind, code, keyword_arg, nodes_of, string_value, with_args
+from migrate.reading.tree.tree import bind, code, nodes_of, string_value
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.gpu_conditions import ASKED
+from migrate.rewrite.workspace import Workspace
 
 CUDA_AUTOCAST = frozenset(
     {"torch.cuda.amp.autocast", "torch.cuda.amp.autocast_mode.autocast", "torch_xla.amp.autocast"}
@@ -116,7 +117,7 @@ class Autocast(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of one region, of one type that leads to it, or of one import."""
         if isinstance(node, cst.ImportAlias):
             yield from self._handed_on(node, context)
@@ -125,7 +126,7 @@ class Autocast(Rule):
         elif isinstance(node, cst.Name | cst.Attribute):
             yield from self._name(node, context)
 
-    def _call(self, call: cst.Call, context: Context) -> Iterator[Edit | Finding]:
+    def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         name = context.qualified_name(call.func)
         if name in CUDA_AUTOCAST:
             of_xla = name == "torch_xla.amp.autocast"
@@ -143,7 +144,7 @@ class Autocast(Rule):
     def _region(
         self,
         call: cst.Call,
-        context: Context,
+        context: Workspace,
         bound: dict[str, cst.Arg] | None,
         device: cst.Arg | None,
     ) -> Iterator[Edit | Finding]:
@@ -188,7 +189,7 @@ class Autocast(Rule):
         yield self.edit(call, replace, message, consumes=gone)
 
     def _by_shims(
-        self, call: cst.Call, context: Context, bound: dict[str, cst.Arg], half: bool
+        self, call: cst.Call, context: Workspace, bound: dict[str, cst.Arg], half: bool
     ) -> Edit:
         """Return the edit in the portable style: the type is bfloat16 everywhere, unless it is named."""
         function = cst.parse_expression(f"{context.imports.require('shims')}.autocast")
@@ -209,7 +210,7 @@ class Autocast(Rule):
         return self.edit(call, replace, message, consumes=[call.func, *gone])
 
     def _unknown_type(
-        self, call: cst.Call, dtype: cst.Arg | None, context: Context
+        self, call: cst.Call, dtype: cst.Arg | None, context: Workspace
     ) -> Iterator[Finding]:
         """Report a type that is neither written in the call nor bound in the script."""
         if dtype is None or context.qualified_name(dtype.value) is not None:
@@ -226,7 +227,7 @@ class Autocast(Rule):
             "has no gradient scaler on XLA",
         )
 
-    def _name(self, node: cst.Name | cst.Attribute, context: Context) -> Iterator[Edit | Finding]:
+    def _name(self, node: cst.Name | cst.Attribute, context: Workspace) -> Iterator[Edit | Finding]:
         above = context.parent(node)
         name = context.qualified_name(node)
         if name is None or isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom):
@@ -238,7 +239,7 @@ class Autocast(Rule):
             message = f"{code(node)} → torch.bfloat16: the type of an autocast region"
             yield self.edit(node, lambda _: bfloat16, message, consumes=[node])
 
-    def _partial(self, node: cst.BaseExpression, context: Context) -> Edit:
+    def _partial(self, node: cst.BaseExpression, context: Workspace) -> Edit:
         message = f"{code(node)} → autocast for the replica's device in bfloat16"
         if context.portable:
             ours = cst.parse_expression(f"{context.imports.require('shims')}.autocast")
@@ -249,7 +250,7 @@ class Autocast(Rule):
         made = cst.parse_expression(f"{partial}({torch}.autocast, {xla}, dtype={torch}.bfloat16)")
         return self.edit(node, lambda _: made, message, consumes=[node])
 
-    def _handed_on(self, alias: cst.ImportAlias, context: Context) -> Iterator[Finding]:
+    def _handed_on(self, alias: cst.ImportAlias, context: Workspace) -> Iterator[Finding]:
         """Report a region that the script imports and does not use: other modules import it from here."""
         statement = context.parent(alias)
         if not isinstance(statement, cst.ImportFrom) or statement.module is None:
@@ -277,12 +278,12 @@ def _is_handed_over(node: cst.CSTNode, above: cst.CSTNode | None) -> bool:
     return isinstance(above, cst.Assign | cst.Return | cst.DictElement)
 
 
-def _said(context: Context) -> str:
+def _said(context: Workspace) -> str:
     """Return the region that is right in the chosen style, for a message."""
     return "shims.autocast()" if context.portable else "torch.autocast('xla', dtype=torch.bfloat16)"
 
 
-def _types(value: cst.BaseExpression, context: Context) -> Iterator[str]:
+def _types(value: cst.BaseExpression, context: Workspace) -> Iterator[str]:
     """Yield the names in `value` that are types of torch."""
     for kind in (cst.Attribute, cst.Name):
         for node in nodes_of(value, kind):
@@ -291,7 +292,7 @@ def _types(value: cst.BaseExpression, context: Context) -> Iterator[str]:
                 yield name
 
 
-def _leads_to_region(node: cst.CSTNode, context: Context) -> bool:
+def _leads_to_region(node: cst.CSTNode, context: Workspace) -> bool:
     """Whether the type `node` reaches an autocast region by way of an expression or of one name."""
     below = node
     for above in context.ancestors(node):
@@ -311,13 +312,13 @@ def _leads_to_region(node: cst.CSTNode, context: Context) -> bool:
     return False
 
 
-def _is_for_cuda(call: cst.Call, context: Context) -> bool:
+def _is_for_cuda(call: cst.Call, context: Workspace) -> bool:
     name = context.qualified_name(call.func)
     device = (bind(call, PARAMETERS) or {}).get("device_type") if name in AUTOCAST else None
     return name in CUDA_AUTOCAST or (device is not None and _device_type(device, context) == "cuda")
 
 
-def _device_type(arg: cst.Arg, context: Context) -> str | None:
+def _device_type(arg: cst.Arg, context: Workspace) -> str | None:
     """Return the type of device in the argument; of a choice by CUDA's availability, CUDA."""
     value = arg.value
     if isinstance(value, cst.IfExp) and _asks(value.test, context):
@@ -325,11 +326,11 @@ def _device_type(arg: cst.Arg, context: Context) -> str | None:
     return string_value(value)
 
 
-def _asks(test: cst.BaseExpression, context: Context) -> bool:
+def _asks(test: cst.BaseExpression, context: Workspace) -> bool:
     return any(context.qualified_name(call.func) in ASKED for call in nodes_of(test, cst.Call))
 
 
-def _is_dropped(node: cst.CSTNode, context: Context) -> bool:
+def _is_dropped(node: cst.CSTNode, context: Workspace) -> bool:
     """Whether `node` is what a choice by CUDA's availability does not take."""
     below = node
     for above in context.ancestors(node):
@@ -341,7 +342,7 @@ def _is_dropped(node: cst.CSTNode, context: Context) -> bool:
     return False
 
 
-def _is_dtype_of_region(arg: cst.CSTNode, call: cst.Call, context: Context) -> bool:
+def _is_dtype_of_region(arg: cst.CSTNode, call: cst.Call, context: Workspace) -> bool:
     name = context.qualified_name(call.func)
     if name not in CUDA_AUTOCAST and name not in AUTOCAST:
         return False
@@ -350,7 +351,7 @@ def _is_dtype_of_region(arg: cst.CSTNode, call: cst.Call, context: Context) -> b
     return bound.get("dtype") is arg and not (device and string_value(device.value) == "cpu")
 
 
-def _names_region_type(target: cst.Name, context: Context) -> bool:
+def _names_region_type(target: cst.Name, context: Workspace) -> bool:
     for use in context.references(target.value):
         arg = context.parent(use)
         call = context.parent(arg)

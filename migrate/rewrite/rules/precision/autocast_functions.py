@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import code, keyword, keyword_arg, string_value, with_args
+from migrate.reading.tree.tree import code, keyword, string_value
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 DECORATORS = {
     f"torch.cuda.amp.{module}custom_{way}": f"custom_{way}"
@@ -114,7 +115,7 @@ class AutocastFunctions(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one decorator or question."""
         if isinstance(node, cst.Decorator):
             expression = node.decorator
@@ -142,7 +143,7 @@ class AutocastFunctions(Rule):
             message = f"{code(node)}: torch.amp.{DECORATORS[name]}(device_type='xla') on XLA"
             yield from self.report(node, message)
 
-    def _decorator(self, expression: cst.BaseExpression, name: str, context: Context) -> Edit:
+    def _decorator(self, expression: cst.BaseExpression, name: str, context: Workspace) -> Edit:
         function = cst.parse_expression(f"{context.imports.require('torch')}.amp.{name}")
         device = keyword_arg("device_type", context.vocabulary.device_type())
 
@@ -154,7 +155,7 @@ class AutocastFunctions(Rule):
         gone = expression.func if isinstance(expression, cst.Call) else expression
         return self.edit(expression, replace, f"{name} for XLA", consumes=[gone])
 
-    def _question(self, call: cst.Call, name: str, context: Context) -> Edit:
+    def _question(self, call: cst.Call, name: str, context: Workspace) -> Edit:
         function = cst.parse_expression(f"{context.imports.require('torch')}.{name}")
         xla = cst.Arg(context.vocabulary.device_type())
 

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import bind, code, keyword, with_args
+from migrate.reading.tree.tree import bind, code, keyword
+from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import is_cuda
+from migrate.rewrite.workspace import Workspace
 
 CLIPS = frozenset(
     f"torch.nn.utils.{module}{name}"
@@ -91,7 +92,7 @@ class ClipGradients(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one clipping call."""
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func)
@@ -128,7 +129,7 @@ class ClipGradients(Rule):
         message = "torch's clipping" if function is not None else "without foreach=True"
         yield self.edit(node, replace, f"{message}, as XLA runs it", consumes=gone)
 
-    def _portable(self, node: cst.Call, name: str | None, context: Context) -> Iterable[Edit]:
+    def _portable(self, node: cst.Call, name: str | None, context: Workspace) -> Iterable[Edit]:
         """Yield the edit in the portable style; shims leaves the choice of `foreach` to torch."""
         foreach = keyword(node, "foreach")
         if name is not None and name.endswith("clip_grad_value_"):

@@ -7,8 +7,8 @@ from functools import partial
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import bind, code, keyword, keyword_arg, string_value, with_args
+from migrate.reading.tree.tree import bind, code, keyword, string_value
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.precision.scaler_states import empty_states
 from migrate.rewrite.rules.precision.scalers import (
@@ -17,6 +17,7 @@ from migrate.rewrite.rules.precision.scalers import (
     branches_made_equal,
     only_branch,
 )
+from migrate.rewrite.workspace import Workspace
 
 SHARDED = frozenset({"torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"})
 CUDA_SCALERS = SHARDED | {
@@ -230,7 +231,7 @@ class GradScaler(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of every scaler of the script, or the finding at one of its internals."""
         if isinstance(node, cst.Attribute):
             yield from self._internals(node)
@@ -266,7 +267,7 @@ class GradScaler(Rule):
                 f"`{code(node)}`: a disabled scaler has no such internals; in bfloat16 no step is skipped",
             )
 
-    def _by_shims(self, call: cst.Call, context: Context) -> Iterator[Edit | Finding]:
+    def _by_shims(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         """Yield the edit in the portable style: a scaler on CUDA and the CPU, one that rests on XLA."""
         name = context.qualified_name(call.func)
         of_torch = name in TORCH_SCALERS or name in GONE_SCALERS or name in SHARDED
@@ -296,7 +297,7 @@ class GradScaler(Rule):
         message = f"{code(call)} → shims.grad_scaler, which scales nothing on XLA"
         yield self.edit(call, replace, message, consumes=[call.func, *gone])
 
-    def _remove(self, changes: list[Change], context: Context) -> Iterator[Edit]:
+    def _remove(self, changes: list[Change], context: Workspace) -> Iterator[Edit]:
         if not changes:
             return
         for change in changes:
@@ -310,7 +311,7 @@ class GradScaler(Rule):
             message = "both branches say the same without a scaler: one of them is left"
             yield self.edit(branch, only_branch, message)
 
-    def _disable(self, call: cst.Call, context: Context) -> Iterator[Edit | Finding]:
+    def _disable(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         if any(arg.star for arg in call.args):
             message = f"{code(call)}: make it with enabled=False, bfloat16 needs no scaling"
             yield from self.report(call, message)
@@ -350,7 +351,7 @@ class GradScaler(Rule):
         yield self.edit(call, replace, message, consumes=gone)
 
 
-def _at_rest(call: cst.Call, context: Context) -> list[Change] | None:
+def _at_rest(call: cst.Call, context: Workspace) -> list[Change] | None:
     """Return what makes of a scaler one on the CPU, of which only the state is used; None: unknown."""
     name = context.qualified_name(call.func)
     of_cuda = name in CUDA_SCALERS - SHARDED

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.workspace import Workspace
 
 
 class HalfPrecision(Rule):
@@ -43,7 +43,7 @@ class HalfPrecision(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
         """Yield a finding for one conversion to float16."""
         assert isinstance(node, cst.Call)
         function = node.func

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.rules.precision.clip_gradients import CLIPS
+from migrate.rewrite.workspace import Workspace
 
 
 class ScaledClipping(Rule):
@@ -71,7 +71,7 @@ class ScaledClipping(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
         """Yield the finding on one call that clips."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in CLIPS:
@@ -89,7 +89,7 @@ class ScaledClipping(Rule):
 
 
 def _receivers(
-    method: str, calls: Iterable[cst.Call], context: Context, first: int = 0, last: int = 10**9
+    method: str, calls: Iterable[cst.Call], context: Workspace, first: int = 0, last: int = 10**9
 ) -> set[str]:
     """Return what `method` is called on from the line `first` to `last`."""
     return {

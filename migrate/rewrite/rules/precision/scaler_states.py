@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterator, Sequence
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code
+from migrate.rewrite.workspace import Workspace
 
 # What scripts call a scaler that one of their functions is given.
 SCALER = re.compile(r"(.*_)?(grad)?scaler(_.*)?", re.IGNORECASE)
 
 
 def empty_states(
-    disabled: Sequence[cst.Call], kinds: Collection[str], context: Context
+    disabled: Sequence[cst.Call], kinds: Collection[str], context: Workspace
 ) -> Iterator[cst.Call]:
     """Yield the calls of `state_dict` on a disabled scaler, or on a parameter that is one by its name.
 
@@ -50,7 +50,7 @@ def _is_off(call: cst.Call) -> bool:
     )
 
 
-def _kept_as(call: cst.Call, context: Context) -> str | None:
+def _kept_as(call: cst.Call, context: Workspace) -> str | None:
     """The name, or that of the attribute, under which the script keeps what it has made."""
     above = context.parent(call)
     while isinstance(above, cst.IfExp | cst.BooleanOperation):
@@ -72,7 +72,7 @@ def _makes(value: cst.BaseExpression, made: Collection[cst.Call]) -> bool:
     return value in made
 
 
-def _is_scaler(parameter: cst.Param, kinds: Collection[str], context: Context) -> bool:
+def _is_scaler(parameter: cst.Param, kinds: Collection[str], context: Workspace) -> bool:
     if parameter.annotation is None:
         return SCALER.fullmatch(parameter.name.value) is not None
     return any(

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
+from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.edits.branch import left_above
 from migrate.rewrite.rule import Replacement
+from migrate.rewrite.workspace import Workspace
 
 # What a comment that goes with a scaler speaks of.
 ABOUT = re.compile(r"scaler|unscal|scal(e|es|ing)\b|\bamp\b|mixed.precision|fp16", re.IGNORECASE)
@@ -38,7 +38,7 @@ class Removal:
         at_rest: tells what makes of it one that only keeps its state; None where that cannot be told.
     """
 
-    context: Context
+    context: Workspace
     made: cst.Call
     at_rest: Callable[[], list[Change] | None]
     changes: list[Change] = field(default_factory=list)
@@ -146,22 +146,6 @@ class Removal:
         )
 
 
-def only_keeps_state(made: cst.Call, context: Context) -> bool:
-    """Whether a scaler is made on the CPU, in a variable of which only the state is saved and loaded."""
-    device = made.args[0] if made.args and made.args[0].keyword is None else keyword(made, "device")
-    assign = context.parent(made)
-    if device is None or string_value(device.value) != "cpu" or not isinstance(assign, cst.Assign):
-        return False
-    target = assign.targets[0].target
-    if not isinstance(target, cst.Name):
-        return False
-    uses = (context.parent(use) for use in context.references(target.value) if use is not target)
-    return all(
-        isinstance(use, cst.Attribute) and use.attr.value in ("state_dict", "load_state_dict")
-        for use in uses
-    )
-
-
 def _argument(updated: cst.Call) -> cst.BaseExpression:
     value = updated.args[0].value
     if isinstance(value, ATOMS) or value.lpar:
@@ -188,7 +172,7 @@ class _Changed(cst.CSTTransformer):
         return updated_node if replace is None else replace(updated_node)
 
 
-def branches_made_equal(changes: list[Change], context: Context) -> list[cst.If]:
+def branches_made_equal(changes: list[Change], context: Workspace) -> list[cst.If]:
     """Return the `if … else …` whose two branches say the same once the changes are made."""
     found: dict[int, cst.If] = {}
     for change in changes:
@@ -208,7 +192,7 @@ def only_branch(updated: cst.If) -> cst.FlattenSentinel[cst.BaseStatement]:
     return cst.FlattenSentinel([first.with_changes(leading_lines=above), *statements[1:]])
 
 
-def _equal_branches(node: cst.If, changes: list[Change], context: Context) -> bool:
+def _equal_branches(node: cst.If, changes: list[Change], context: Workspace) -> bool:
     other = node.orelse
     is_elif = isinstance(context.parent(node), cst.If)
     if is_elif or not isinstance(other, cst.Else) or not is_plain_question(node.test):

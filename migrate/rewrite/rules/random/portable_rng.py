@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import code, keyword, nodes_of, with_args
+from migrate.reading.tree.tree import code, keyword, nodes_of
 from migrate.reading.values.devices import Kind
+from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule
 from migrate.rewrite.rules.random.seeds import CPU_SEED, CUDA_SEED, launches
+from migrate.rewrite.workspace import Workspace
 
 OURS = "shims.manual_seed"
 STATES = {
@@ -28,7 +29,7 @@ BY_HAND = {
 
 
 def portable_rng(
-    rule: Rule, node: cst.Call, name: str, context: Context
+    rule: Rule, node: cst.Call, name: str, context: Workspace
 ) -> Iterator[Edit | Finding]:
     """Yield what becomes of one call that seeds, or that keeps or makes a state.
 
@@ -49,7 +50,7 @@ def portable_rng(
         yield from rule.report(node, f"{name}: {BY_HAND[name]}")
 
 
-def _seed(rule: Rule, node: cst.Call, context: Context) -> Iterator[Edit | Finding]:
+def _seed(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
     if not isinstance(context.parent(node), cst.Expr):
         message = f"{code(node)} does not seed XLA: shims.manual_seed does, and returns nothing"
         yield from rule.report(node, message)
@@ -59,7 +60,7 @@ def _seed(rule: Rule, node: cst.Call, context: Context) -> Iterator[Edit | Findi
     yield rule.edit(node.func, lambda _: function, message, consumes=[node.func])
 
 
-def _cuda_seed(rule: Rule, node: cst.Call, context: Context) -> Iterator[Edit | Finding]:
+def _cuda_seed(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
     """Remove a seed that `shims.manual_seed` sets too; another one stays, it does nothing elsewhere."""
     statement = context.parent(node)
     if launches(node, context):
@@ -72,7 +73,7 @@ def _cuda_seed(rule: Rule, node: cst.Call, context: Context) -> Iterator[Edit | 
     yield from rule.report(node, message)
 
 
-def _is_seeded(node: cst.Call, context: Context) -> bool:
+def _is_seeded(node: cst.Call, context: Workspace) -> bool:
     """Whether the same function gives the host the same seed."""
     around = context.function_around(node) or context.module
     args = [code(arg.value) for arg in node.args]
@@ -83,7 +84,7 @@ def _is_seeded(node: cst.Call, context: Context) -> bool:
     )
 
 
-def _state(rule: Rule, node: cst.Call, ours: str, context: Context) -> Iterator[Edit | Finding]:
+def _state(rule: Rule, node: cst.Call, ours: str, context: Workspace) -> Iterator[Edit | Finding]:
     kept = 1 if ours == "set_rng_state" else 0
     if isinstance(context.parent(node), cst.Attribute) or any(arg.star for arg in node.args):
         message = f"{code(node)}: shims.{ours}, where the state is that of host and device"
@@ -101,7 +102,7 @@ def _state(rule: Rule, node: cst.Call, ours: str, context: Context) -> Iterator[
     yield rule.edit(node, replace, message, consumes=[node.func, *node.args[kept:]])
 
 
-def _generator(rule: Rule, node: cst.Call, context: Context) -> Iterator[Edit | Finding]:
+def _generator(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
     arg = keyword(node, "device") or (node.args[0] if node.args else None)
     if arg is None:
         return

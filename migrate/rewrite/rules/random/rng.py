@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.reading.replicas.launch import Style
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code, keyword, nodes_of
 from migrate.reading.values.devices import Kind
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -24,6 +23,7 @@ from migrate.rewrite.rules.random.seeds import (
     runs_at_launch,
     worker_seed,
 )
+from migrate.rewrite.workspace import Workspace
 
 BY_HAND = {
     "torch.cuda.seed": "has no effect on XLA: torch_xla.manual_seed(seed)",
@@ -245,7 +245,7 @@ class Rng(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of one call that seeds, or that keeps or makes a state."""
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func) or ""
@@ -270,7 +270,7 @@ class Rng(Rule):
         elif context.launch.style is Style.SPAWN and context.effects.seeds_early(node):
             yield from self.report(node, f"{code(node)}: {ELSEWHERE}")
 
-    def _after_cpu_seed(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
+    def _after_cpu_seed(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         if not context.devices.are_used or next(_twins(node, context), None) is not None:
             return
         if launches(node, context):
@@ -302,7 +302,7 @@ class Rng(Rule):
         else:
             yield self.edit(small, lambda updated: cst.FlattenSentinel([updated, seed]), message)
 
-    def _cuda_seed(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
+    def _cuda_seed(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         small = context.parent(node)
         if launches(node, context):
             if worker_seed(node, context) is None or not isinstance(small, cst.Expr):
@@ -326,7 +326,7 @@ class Rng(Rule):
         message = f"{code(node)} → torch_xla.manual_seed"
         yield self.edit(node.func, lambda _: seed, message, consumes=[node.func])
 
-    def _state(self, node: cst.Call, name: str, context: Context) -> Iterable[Edit | Finding]:
+    def _state(self, node: cst.Call, name: str, context: Workspace) -> Iterable[Edit | Finding]:
         last = name.rsplit(".", 1)[-1].removesuffix("_all")
         kept = 1 if last == "set_rng_state" else 0
         if _is_taken_apart(node, context):
@@ -349,7 +349,7 @@ class Rng(Rule):
         message = f"{name} → xm.{last}: a number, so that states of CUDA checkpoints do not load"
         yield self.edit(node, replace, message, consumes=[node.func, *node.args[kept:]])
 
-    def _generator(self, node: cst.Call, context: Context) -> Iterable[Edit | Finding]:
+    def _generator(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         arg = keyword(node, "device") or (node.args[0] if node.args else None)
         if arg is None:
             return
@@ -374,7 +374,7 @@ def _number(state: cst.BaseExpression) -> cst.BaseExpression:
     return _number(state.func.value) if moves else state
 
 
-def _is_taken_apart(node: cst.Call, context: Context) -> bool:
+def _is_taken_apart(node: cst.Call, context: Workspace) -> bool:
     """Whether the states of all GPUs are used one by one, or the state as a tensor."""
     around = context.parent(node)
     if isinstance(
@@ -385,7 +385,7 @@ def _is_taken_apart(node: cst.Call, context: Context) -> bool:
     return any(arg.star or isinstance(arg.value, comprehensions) for arg in node.args)
 
 
-def _twins(node: cst.Call, context: Context) -> Iterator[cst.Call]:
+def _twins(node: cst.Call, context: Workspace) -> Iterator[cst.Call]:
     """Yield the calls in the same function that give the same seed to CUDA or XLA."""
     around = context.function_around(node) or context.module
     args = [code(arg.value) for arg in node.args]

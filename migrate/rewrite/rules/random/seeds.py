@@ -9,8 +9,8 @@ import libcst as cst
 
 from migrate.reading.replicas.launch import Style
 from migrate.reading.replicas.ranks import LAUNCHERS, PROCESS, SPAWN
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import bind, code, elements, nodes_of
+from migrate.rewrite.workspace import Workspace
 
 CPU_SEED = frozenset({"torch.manual_seed", "torch.random.manual_seed"})
 CUDA_SEED = frozenset(
@@ -62,7 +62,7 @@ class WorkerSeed:
         return f"if {joined}:\n    {call}"
 
 
-def launches(node: cst.Call, context: Context) -> bool:
+def launches(node: cst.Call, context: Workspace) -> bool:
     """Whether the function around `node`, or the module, starts the replicas."""
     around = context.function_around(node)
     return any(
@@ -72,7 +72,7 @@ def launches(node: cst.Call, context: Context) -> bool:
     )
 
 
-def runs_at_launch(node: cst.Call, context: Context) -> bool:
+def runs_at_launch(node: cst.Call, context: Workspace) -> bool:
     """Whether `node`, or the function around it, is called in the process that starts the replicas.
 
     XLA must not be touched there: the launch would fail.
@@ -94,7 +94,7 @@ def runs_at_launch(node: cst.Call, context: Context) -> bool:
     )
 
 
-def seeded_by(launch: cst.Call, context: Context) -> Iterator[WorkerSeed]:
+def seeded_by(launch: cst.Call, context: Workspace) -> Iterator[WorkerSeed]:
     """Yield the seeds that are set where `launch` starts the replicas, each once."""
     around = context.function_around(launch)
     seen: list[WorkerSeed] = []
@@ -107,7 +107,7 @@ def seeded_by(launch: cst.Call, context: Context) -> Iterator[WorkerSeed]:
             yield found
 
 
-def worker_seed(node: cst.Call, context: Context) -> WorkerSeed | None:
+def worker_seed(node: cst.Call, context: Workspace) -> WorkerSeed | None:
     """Return how the worker gets the seed that `node` sets where the replicas are launched.
 
     None where the worker is not in the script, does not receive what the seed is made of, or is one that
@@ -134,7 +134,7 @@ def worker_seed(node: cst.Call, context: Context) -> WorkerSeed | None:
     return None if seed is None else WorkerSeed(worker, seed, tuple(tests))
 
 
-def _launch(node: cst.Call, context: Context) -> tuple[cst.FunctionDef, Mapping[str, str]] | None:
+def _launch(node: cst.Call, context: Workspace) -> tuple[cst.FunctionDef, Mapping[str, str]] | None:
     """Return the worker that the function around `node` launches, and its names for what it gets."""
     around = context.function_around(node)
     calls = [
@@ -163,7 +163,7 @@ def _launch(node: cst.Call, context: Context) -> tuple[cst.FunctionDef, Mapping[
 
 
 def _in_worker(
-    value: cst.BaseExpression, objects: Mapping[str, str], context: Context
+    value: cst.BaseExpression, objects: Mapping[str, str], context: Workspace
 ) -> str | None:
     """Return `value` in the worker's words; None where it is made of what the worker does not have."""
     if any(nodes_of(value, cst.Call)) or any(nodes_of(value, cst.NamedExpr)):
@@ -181,20 +181,20 @@ def _in_worker(
     return code(made) if isinstance(made, cst.BaseExpression) else None
 
 
-def _seeds(function: cst.FunctionDef, context: Context) -> bool:
+def _seeds(function: cst.FunctionDef, context: Workspace) -> bool:
     """Whether `function` seeds PyTorch itself, XLA with it."""
     names = CPU_SEED | CUDA_SEED
     return any(context.qualified_name(call.func) in names for call in nodes_of(function, cst.Call))
 
 
-def seeds_xla(function: cst.FunctionDef, context: Context) -> bool:
+def seeds_xla(function: cst.FunctionDef, context: Workspace) -> bool:
     """Whether `function` seeds XLA."""
     return any(
         context.qualified_name(call.func) == XLA_SEED for call in nodes_of(function, cst.Call)
     )
 
 
-def launched_worker_seeds(node: cst.Call, context: Context) -> bool:
+def launched_worker_seeds(node: cst.Call, context: Workspace) -> bool:
     """Whether the function around `node` launches a worker of the script that seeds XLA itself."""
     around = context.function_around(node)
     return any(

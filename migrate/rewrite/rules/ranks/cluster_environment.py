@@ -7,11 +7,11 @@ from collections.abc import Container, Iterable, Iterator
 import libcst as cst
 
 from migrate.reading.replicas.launch import CLUSTER, RANKS, Style
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.environment import access, environment_name, is_read
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.rank_environment import WORDS
+from migrate.rewrite.workspace import Workspace
 
 
 class ClusterEnvironment(Rule):
@@ -144,7 +144,7 @@ class ClusterEnvironment(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one branch, or a finding for a rank without a branch for RANK."""
         if isinstance(node, cst.If):
             if _comes_before_rank(node, context):
@@ -152,7 +152,7 @@ class ClusterEnvironment(Rule):
         elif isinstance(node, cst.SimpleString):
             yield from self._variable(node, context)
 
-    def _edit(self, node: cst.If, context: Context) -> Edit:
+    def _edit(self, node: cst.If, context: Workspace) -> Edit:
         os = context.imports.require("os")
         condition = f"{code(context.string('RANK'))} not in {os}.environ"
 
@@ -168,7 +168,7 @@ class ClusterEnvironment(Rule):
         message = f"`{code(node.test)}`: only where the launcher has not set RANK"
         return self.edit(node, replace, message)
 
-    def _variable(self, node: cst.SimpleString, context: Context) -> Iterator[Edit | Finding]:
+    def _variable(self, node: cst.SimpleString, context: Workspace) -> Iterator[Edit | Finding]:
         name = environment_name(node, context)
         if name is None or not is_read(node, context):
             return
@@ -202,7 +202,7 @@ class ClusterEnvironment(Rule):
         yield from self.report(node, message)
 
 
-def _as_int(node: cst.CSTNode, context: Context) -> cst.Call | None:
+def _as_int(node: cst.CSTNode, context: Workspace) -> cst.Call | None:
     """Return `int(os.environ[…])` around a key, if that is how it is read."""
     found = access(node, context)
     above = context.parent(context.parent(found))
@@ -222,7 +222,7 @@ def _chain(node: cst.If) -> Iterator[cst.If | cst.Else]:
         branch = branch.orelse if isinstance(branch, cst.If) else None
 
 
-def _comes_before_rank(node: cst.If, context: Context) -> bool:
+def _comes_before_rank(node: cst.If, context: Workspace) -> bool:
     """Whether the branch takes its rank from a cluster, and a later one of the same `if` from RANK."""
     if context.launch.style is Style.SPAWN or _asks(node.test, RANKS, context):
         return False
@@ -231,7 +231,7 @@ def _comes_before_rank(node: cst.If, context: Context) -> bool:
     return any(_takes_rank(branch, context) for branch in list(_chain(node))[1:])
 
 
-def _has_branch_for_rank(node: cst.If, context: Context) -> bool:
+def _has_branch_for_rank(node: cst.If, context: Workspace) -> bool:
     top: cst.CSTNode = node
     while isinstance(above := context.parent(top), cst.If) and above.orelse is top:
         top = above
@@ -239,12 +239,12 @@ def _has_branch_for_rank(node: cst.If, context: Context) -> bool:
     return any(_takes_rank(branch, context) for branch in _chain(top))
 
 
-def _takes_rank(branch: cst.If | cst.Else, context: Context) -> bool:
+def _takes_rank(branch: cst.If | cst.Else, context: Workspace) -> bool:
     roots = [branch.body, branch.test] if isinstance(branch, cst.If) else [branch.body]
     return any(_asks(root, RANKS, context) for root in roots)
 
 
-def _asks(root: cst.CSTNode, names: Container[str], context: Context) -> bool:
+def _asks(root: cst.CSTNode, names: Container[str], context: Workspace) -> bool:
     return any(
         (environment_name(string, context) or "") in names and is_read(string, context)
         for string in nodes_of(root, cst.SimpleString)

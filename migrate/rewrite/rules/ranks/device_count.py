@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 
 class DeviceCount(Rule):
@@ -134,7 +134,7 @@ class DeviceCount(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of one question for the number of devices."""
         assert isinstance(node, cst.Call)
         if not is_device_count(node, context) or not context.launch.in_replica(node):

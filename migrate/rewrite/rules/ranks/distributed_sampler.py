@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import bind, code, keyword
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.sampler_counts import PARAMETERS, SAMPLERS, own_count
+from migrate.rewrite.workspace import Workspace
 
 
 class DistributedSampler(Rule):
@@ -141,7 +141,7 @@ class DistributedSampler(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one sampler, or the finding."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in SAMPLERS:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.index_sums import added_index, is_rank_increment
+from migrate.rewrite.workspace import Workspace
 
 
 class GlobalIndex(Rule):
@@ -94,7 +94,7 @@ class GlobalIndex(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one sum, or of one `+=`."""
         if isinstance(node, cst.AugAssign):
             if is_rank_increment(node, context):

@@ -6,7 +6,7 @@ import re
 
 import libcst as cst
 
-from migrate.reading.script import Context
+from migrate.rewrite.workspace import Workspace
 
 # Told by the last part of the name: `args.nr`, `node_rank`, `args.rank`, `machine`.
 NODE = re.compile(r"(^|_)(nr|node|rank|machine|host|procid|nodeid)(_|$)")
@@ -14,7 +14,7 @@ DEVICES = re.compile(r"gpu|nproc|num_proc|device|per_node|local_size|local_world
 
 
 def added_index(
-    node: cst.BinaryOperation, context: Context
+    node: cst.BinaryOperation, context: Workspace
 ) -> tuple[cst.BaseExpression, bool] | None:
     """Return the worker's index in `A * n + index`, and whether the sum is certainly the rank."""
     if not isinstance(node.operator, cst.Add):
@@ -33,13 +33,13 @@ def added_index(
     return None
 
 
-def is_rank_increment(node: cst.AugAssign, context: Context) -> bool:
+def is_rank_increment(node: cst.AugAssign, context: Workspace) -> bool:
     """Whether `node` is `args.rank += index`, in a worker."""
     adds = isinstance(node.operator, cst.AddAssign)
     return adds and _last_name(node.target).endswith("rank") and is_index(node.value, context)
 
 
-def is_index(node: cst.BaseExpression, context: Context) -> bool:
+def is_index(node: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `node` is the index that a launched worker receives: its first parameter, unassigned.
 
     Also an attribute that holds it, as `args.gpu` after `args.gpu = gpu`.

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.replicas.launch import Style
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import bind, code, keyword_arg, string_value, with_args
+from migrate.reading.tree.tree import bind, code, string_value
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.vocabulary import Word
+from migrate.rewrite.workspace import Workspace
 
 WORLD = frozenset({"mpi4py.MPI.COMM_WORLD"})
 ALONE = frozenset({"mpi4py.MPI.COMM_SELF"})
@@ -124,7 +125,7 @@ class Mpi(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of one use of a communicator."""
         if isinstance(node, cst.Assign):
             yield from self._assign(node, context)
@@ -137,12 +138,12 @@ class Mpi(Rule):
             elif context.qualified_name(node) in WORLD | ALONE:
                 yield from self._communicator(node, context)
 
-    def _assign(self, node: cst.Assign, context: Context) -> Iterable[Edit]:
+    def _assign(self, node: cst.Assign, context: Workspace) -> Iterable[Edit]:
         if _only_for_the_address(node, context) or _is_replaced(node, context):
             message = f"`{code(node)}` goes: the TPU runtime finds the other replicas"
             yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
 
-    def _edit(self, node: cst.Call | cst.Attribute, context: Context) -> Edit:
+    def _edit(self, node: cst.Call | cst.Attribute, context: Workspace) -> Edit:
         use = _use(node, context)
         assert use is not None
         if use in ASKED:
@@ -178,7 +179,7 @@ class Mpi(Rule):
         message = f"{code(node)} → mesh_reduce, with the value of replica {root}"
         return self.edit(node, replace, message, consumes=[node.func, *gone])
 
-    def _by_shims(self, node: cst.Call, use: str, context: Context) -> Edit:
+    def _by_shims(self, node: cst.Call, use: str, context: Workspace) -> Edit:
         """Return the edit of a call in the portable style."""
         shims = context.imports.require("shims")
         if use in ("Barrier", "barrier"):
@@ -197,7 +198,7 @@ class Mpi(Rule):
             node, replace, f"{code(node)} → broadcast_object", consumes=[node.func, *gone]
         )
 
-    def _communicator(self, node: cst.Attribute, context: Context) -> Iterable[Finding]:
+    def _communicator(self, node: cst.Attribute, context: Workspace) -> Iterable[Finding]:
         above = context.parent(node)
         if isinstance(above, cst.Assign) and _is_replaced(above, context):
             return
@@ -218,7 +219,7 @@ class Mpi(Rule):
         yield from self.report(node, message)
 
 
-def _use(node: cst.CSTNode | None, context: Context) -> str | None:
+def _use(node: cst.CSTNode | None, context: Workspace) -> str | None:
     """Return what the expression `node` asks of the world of MPI, if it has an equivalent."""
     if isinstance(node, cst.Call):
         function = node.func
@@ -233,7 +234,7 @@ def _use(node: cst.CSTNode | None, context: Context) -> str | None:
     return None
 
 
-def _is_world(node: cst.BaseExpression, context: Context) -> bool:
+def _is_world(node: cst.BaseExpression, context: Workspace) -> bool:
     if isinstance(node, cst.Name):
         owner, value = context.bound_to(node)
         if isinstance(owner, cst.FunctionDef) and isinstance(value, cst.Attribute):
@@ -241,7 +242,7 @@ def _is_world(node: cst.BaseExpression, context: Context) -> bool:
     return context.qualified_name(node) in WORLD
 
 
-def _in_replica(node: cst.CSTNode, context: Context) -> bool:
+def _in_replica(node: cst.CSTNode, context: Workspace) -> bool:
     """Whether `node` is in a function, of which none runs before the launch."""
     if context.function_around(node) is None:
         return False
@@ -264,7 +265,7 @@ def _value_at(call: cst.Call) -> int | None:
     return call.args.index(bound["obj"]) if "obj" in bound else None
 
 
-def _mentions(assign: cst.Assign, context: Context) -> list[cst.Name] | None:
+def _mentions(assign: cst.Assign, context: Workspace) -> list[cst.Name] | None:
     """Return where the function reads the one name that `assign` assigns."""
     function = context.function_around(assign)
     target = assign.targets[0].target
@@ -280,7 +281,7 @@ def _mentions(assign: cst.Assign, context: Context) -> list[cst.Name] | None:
     ]
 
 
-def _is_replaced(assign: cst.Assign, context: Context) -> bool:
+def _is_replaced(assign: cst.Assign, context: Workspace) -> bool:
     """Whether `assign` is `comm = MPI.COMM_WORLD`, and no use of `comm` is left."""
     if context.qualified_name(assign.value) not in WORLD:
         return False
@@ -290,14 +291,14 @@ def _is_replaced(assign: cst.Assign, context: Context) -> bool:
     return all(_is_part_of_use(mention, context) for mention in mentions)
 
 
-def _is_part_of_use(mention: cst.Name, context: Context) -> bool:
+def _is_part_of_use(mention: cst.Name, context: Workspace) -> bool:
     above = context.parent(mention)
     if not isinstance(above, cst.Attribute) or above.value is not mention:
         return False
     return _use(above, context) is not None or _use(context.parent(above), context) is not None
 
 
-def _only_for_the_address(assign: cst.Assign, context: Context) -> bool:
+def _only_for_the_address(assign: cst.Assign, context: Workspace) -> bool:
     """Whether `assign` broadcasts what is needed for nothing but the address of the first process."""
     if not isinstance(assign.value, cst.Call) or _use(assign.value, context) != "bcast":
         return False
@@ -305,7 +306,7 @@ def _only_for_the_address(assign: cst.Assign, context: Context) -> bool:
     return bool(mentions) and all(_sets_address(mention, context) for mention in mentions or ())
 
 
-def _sets_address(mention: cst.Name, context: Context) -> bool:
+def _sets_address(mention: cst.Name, context: Workspace) -> bool:
     line = context.statement_around(mention)
     statement = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:

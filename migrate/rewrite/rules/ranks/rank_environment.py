@@ -8,11 +8,11 @@ import libcst as cst
 
 from migrate.reading.replicas.launch import Style
 from migrate.reading.replicas.ranks import SCRIPT
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code
 from migrate.reading.values.environment import access, environment_name, is_read, sets
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.vocabulary import Word
+from migrate.rewrite.workspace import Workspace
 
 WORDS: dict[str, Word] = {
     "RANK": "rank",
@@ -115,7 +115,7 @@ class RankEnvironment(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one read, or why it is left."""
         name = environment_name(node, context)
         if name not in WORDS or not is_read(node, context) or sets(name, context):
@@ -143,7 +143,9 @@ class RankEnvironment(Rule):
             return
         yield from self.report(node, message)
 
-    def _portable(self, node: cst.CSTNode, name: str, context: Context) -> Iterable[Edit | Finding]:
+    def _portable(
+        self, node: cst.CSTNode, name: str, context: Workspace
+    ) -> Iterable[Edit | Finding]:
         """Yield the edit of `int(os.environ[…])` in a replica, in whose environment shims puts it.
 
         Other reads stay. One before the launch is reported: it is not set there.
@@ -168,7 +170,7 @@ class RankEnvironment(Rule):
         if isinstance(found, cst.Subscript) and in_replica and is_int and not chosen:
             yield self._edit(found, name, context)
 
-    def _edit(self, found: cst.Subscript, name: str, context: Context) -> Edit:
+    def _edit(self, found: cst.Subscript, name: str, context: Workspace) -> Edit:
         call = context.vocabulary.write(WORDS[name])
         place: cst.CSTNode = found
         new = f"str({call})"
@@ -184,7 +186,7 @@ def _asks_environment(node: cst.If) -> bool:
     return "environ" in code(node.test) or "getenv" in code(node.test)
 
 
-def _by_shims(context: Context) -> bool:
+def _by_shims(context: Workspace) -> bool:
     """Whether shims starts the replicas, and sets their environment."""
     launches = {"shims.launch", SCRIPT}
     return any(context.qualified_name(call.func) in launches for call in context.all_of(cst.Call))

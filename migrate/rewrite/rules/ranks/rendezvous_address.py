@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import libcst as cst
 
-from migrate.reading.script import Context
-from migrate.reading.tree.tree import code, string_value, with_args
+from migrate.reading.tree.tree import code, string_value
+from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 VARIABLES = frozenset({"MASTER_ADDR", "MASTER_PORT"})
 
@@ -95,7 +96,7 @@ class RendezvousAddress(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the removal of a statement, of an `if` that holds nothing else, or of entries of a dict."""
         if isinstance(node, cst.If):
             if not self._goes_whole(node, context):
@@ -125,7 +126,7 @@ class RendezvousAddress(Rule):
             gone = [entry for entry, _ in found if context.parent(entry) is holder]
             yield self.edit(holder, _without(holder, gone), message, consumes=gone)
 
-    def _only_sets(self, line: cst.CSTNode, context: Context) -> frozenset[str]:
+    def _only_sets(self, line: cst.CSTNode, context: Workspace) -> frozenset[str]:
         """Return the variables that the statement sets, if setting them is all that it does."""
         found = settings(line, context)
         holders = {id(holder): holder for holder in (context.parent(e) for e, _ in found)}
@@ -137,7 +138,7 @@ class RendezvousAddress(Rule):
         )
         return frozenset(name for _, name in found) if whole else frozenset()
 
-    def _goes_whole(self, node: cst.If, context: Context) -> bool:
+    def _goes_whole(self, node: cst.If, context: Workspace) -> bool:
         """Whether the `if` does nothing but set the variables, and they may go."""
         if node.orelse is not None or not isinstance(node.body, cst.IndentedBlock):
             return False
@@ -148,7 +149,7 @@ class RendezvousAddress(Rule):
             self._is_read(name, context) for names in sets for name in names
         )
 
-    def _is_read(self, name: str, context: Context) -> bool:
+    def _is_read(self, name: str, context: Workspace) -> bool:
         """Whether the script mentions the variable other than to set it or to ask whether it is set.
 
         RPC reads it too, inside torch.
@@ -168,7 +169,7 @@ class RendezvousAddress(Rule):
         return False
 
 
-def settings(line: cst.CSTNode, context: Context) -> list[tuple[cst.CSTNode, str]]:
+def settings(line: cst.CSTNode, context: Workspace) -> list[tuple[cst.CSTNode, str]]:
     """Return what of a statement sets one of the variables, and which: a target, a call, a dict's entry."""
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return []
@@ -203,7 +204,7 @@ def _entries(value: cst.BaseExpression) -> list[tuple[cst.CSTNode, str | None]]:
     return []
 
 
-def _updates(holder: cst.CSTNode, context: Context) -> bool:
+def _updates(holder: cst.CSTNode, context: Workspace) -> bool:
     """Whether `holder` lists variables: a dict, or a call of `update` or `dict` with keywords."""
     if isinstance(holder, cst.Call):
         return code(holder.func) == "dict" or code(holder.func).endswith("update")
@@ -228,7 +229,7 @@ def _without(
     return replace
 
 
-def _subscripted(target: cst.BaseExpression, context: Context) -> str | None:
+def _subscripted(target: cst.BaseExpression, context: Workspace) -> str | None:
     """Return NAME of `os.environ['NAME']`."""
     if not isinstance(target, cst.Subscript) or len(target.slice) != 1:
         return None

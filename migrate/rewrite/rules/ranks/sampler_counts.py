@@ -13,7 +13,7 @@ from migrate.reading.values.environment import environment_name
 from migrate.rewrite.rules.ranks.shared_counts import COUNTS, SharedCounts
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.rewrite.workspace import Workspace
 
 SAMPLERS = frozenset(
     {
@@ -32,7 +32,7 @@ ASKED = frozenset(
 _SPAWN = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 
 
-def own_count(call: cst.Call, context: Context) -> cst.Arg | None:
+def own_count(call: cst.Call, context: Workspace) -> cst.Arg | None:
     """Return the argument by which a sampler is told a number of replicas that the script made up.
 
     A literal, a name for one, a count of GPUs, an option. None where the number is asked of the process
@@ -45,7 +45,7 @@ def own_count(call: cst.Call, context: Context) -> cst.Arg | None:
     return count if count is not None and _is_own(count.value, context) else None
 
 
-def _is_own(value: cst.BaseExpression, context: Context) -> bool:
+def _is_own(value: cst.BaseExpression, context: Workspace) -> bool:
     if isinstance(value, cst.Integer):
         return value.value != "1"
     if is_device_count(value, context):
@@ -63,7 +63,7 @@ def _is_own(value: cst.BaseExpression, context: Context) -> bool:
     return COUNTS.fullmatch(last.lower()) is not None and not _worker_asks(value, context)
 
 
-def _asks(value: cst.BaseExpression, context: Context) -> bool:
+def _asks(value: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `value` is, or is made from, a number that the group or the launcher knows."""
     for node in nodes(value):
         if isinstance(node, cst.Call) and context.qualified_name(node.func) in ASKED:
@@ -73,7 +73,7 @@ def _asks(value: cst.BaseExpression, context: Context) -> bool:
     return isinstance(value, cst.Call) and not is_device_count(value, context)
 
 
-def _worker_asks(value: cst.Attribute, context: Context) -> bool:
+def _worker_asks(value: cst.Attribute, context: Workspace) -> bool:
     """Whether the worker sets `args.world_size` itself, once its launch has been rewritten."""
     for call in context.all_of(cst.Call):
         name = context.qualified_name(call.func)

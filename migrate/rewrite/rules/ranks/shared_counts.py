@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from migrate.reading.replicas.launch import INIT
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import nodes
 from migrate.reading.values.devices import is_device_count
+from migrate.rewrite.workspace import Workspace
 
 COUNTS = re.compile(r"world_size|nprocs?|n?gpus?|num_gpus|n?gpus_per_node|nproc_per_node")
 
@@ -34,7 +34,7 @@ class SharedCounts:
 
     def __init__(
         self,
-        context: Context,
+        context: Workspace,
         call: cst.Call,
         count: cst.BaseExpression | None,
         elements: Sequence[cst.BaseElement],

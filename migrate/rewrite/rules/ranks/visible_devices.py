@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code, string_value
 from migrate.reading.values.environment import access, environment_name, is_read
 from migrate.rewrite.edits.imports import bindings
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 NAME = "CUDA_VISIBLE_DEVICES"
 # What hides all GPUs: the script is to run on the CPU.
@@ -95,7 +95,7 @@ class VisibleDevices(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the removal of one setting, or the finding on another use."""
         if environment_name(node, context) != NAME or context.portable:
             return  # in the portable style CUDA goes on seeing what it says
@@ -121,5 +121,5 @@ class VisibleDevices(Rule):
         yield self.edit(statement, lambda _: cst.RemoveFromParent(), message, consumes=[statement])
 
 
-def _is_about_torch(context: Context) -> bool:
+def _is_about_torch(context: Workspace) -> bool:
     return any(found.target.split(".")[0] == "torch" for found in bindings(context.module))

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported, rewritten
 from migrate.rewrite.rules.saving.saving import Saving
+from migrate.rewrite.workspace import Workspace
 
 
 class Save(Rule):
@@ -149,7 +149,7 @@ class Save(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edits of all saves of the script, and the findings."""
         calls = [
             call

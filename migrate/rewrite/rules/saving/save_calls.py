@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.replicas.first_replica import COUNTERS
-from migrate.reading.tree.tree import bind, code, keyword_arg, nodes_of, targets, with_args
+from migrate.reading.tree.tree import bind, code, nodes_of, targets
 from migrate.reading.tree.walk import children
-from migrate.rewrite.rules.models.ddp import DDP
+from migrate.reading.values.saved import PARAMETERS
+from migrate.reading.values.words import DDP
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.rewrite.workspace import Workspace
 
-PARAMETERS = ("obj", "f", "pickle_module", "pickle_protocol", "_use_new_zipfile_serialization")
 NAMES = {"obj": "data", "f": "file_or_path"}
 # What gives something that loads without running code.
 PLAIN_METHODS = frozenset({"cpu", "item", "state_dict", "tolist"})
@@ -24,18 +25,7 @@ PLAIN_CALLS = frozenset({"float", "int", "len", "str", "vars"})
 OF_MODULES = frozenset({"parameters", "named_parameters", "train", "eval", "zero_grad"})
 
 
-def is_on_cpu(call: cst.Call, context: Context) -> bool:
-    """Whether what `call` saves is plainly in the memory of the host: `x.cpu()`, an array."""
-    saved = (bind(call, PARAMETERS) or {}).get("obj")
-    value = saved.value if saved is not None else None
-    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
-        if value.func.attr.value in ("cpu", "numpy", "tolist", "item"):
-            return True
-        value = value.func.value
-    return isinstance(value, cst.BaseNumber | cst.SimpleString | cst.FormattedString)
-
-
-def names_replica(call: cst.Call, context: Context) -> bool:
+def names_replica(call: cst.Call, context: Workspace) -> bool:
     """Whether the path has the rank in it, so that every replica writes a file of its own."""
     path = (bind(call, PARAMETERS) or {}).get("f")
     if path is None:
@@ -53,12 +43,12 @@ def names_replica(call: cst.Call, context: Context) -> bool:
     )
 
 
-def by_hand(context: Context) -> str:
+def by_hand(context: Workspace) -> str:
     """Return the call that saves in the chosen style, for a message."""
     return "shims.save(obj, path)" if context.portable else "xm.save(obj, path, global_master=True)"
 
 
-def refused(call: cst.Call, context: Context) -> str | None:
+def refused(call: cst.Call, context: Workspace) -> str | None:
     """Return why `call` cannot become `xm.save` whatever is around it, or None."""
     bound = bind(call, PARAMETERS)
     if bound is None:
@@ -101,7 +91,7 @@ def as_xla_save(name: str, option: tuple[str, str] | None) -> Callable[[cst.Call
 
 
 def as_shims_save(
-    name: str, call: cst.Call, local: bool, own_file: bool, context: Context
+    name: str, call: cst.Call, local: bool, own_file: bool, context: Workspace
 ) -> Callable[[cst.Call], cst.Call]:
     """Return the edit that makes a call of `shims.save` of `call`, a call of torch.save.
 
@@ -133,7 +123,7 @@ def as_shims_save(
     return replace
 
 
-def is_plain(value: cst.BaseExpression, context: Context, depth: int = 4) -> bool:
+def is_plain(value: cst.BaseExpression, context: Workspace, depth: int = 4) -> bool:
     """Whether `value` plainly holds what loads without running code: state dicts, numbers, strings."""
     if isinstance(value, cst.BaseNumber | cst.SimpleString | cst.FormattedString):
         return True
@@ -167,7 +157,7 @@ def _below(root: cst.CSTNode) -> list[cst.CSTNode]:
     return found
 
 
-def is_open_file(path: cst.BaseExpression, context: Context) -> bool:
+def is_open_file(path: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `path` is an open file, or a buffer."""
     if isinstance(path, cst.Call):
         return _opens(path)
@@ -191,7 +181,7 @@ def _opens(call: cst.Call) -> bool:
     return last in ("open", "BytesIO", "NamedTemporaryFile", "BlobFile")
 
 
-def _is_module(saved: cst.BaseExpression, context: Context) -> bool:
+def _is_module(saved: cst.BaseExpression, context: Workspace) -> bool:
     """Whether the script uses `saved` as a module: asks for its parameters, wraps it in DDP."""
     if not isinstance(saved, cst.Name | cst.Attribute):
         return False

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from migrate.reading.replicas.first_replica import Rest, is_local, on_first, same_everywhere
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code, nodes_of
+from migrate.reading.values.saved import is_on_cpu
 from migrate.rewrite.edits.lift import is_pure, lifted, marked
 from migrate.rewrite.rule import Edit, Finding, Rule
 from migrate.rewrite.rules.saving.save_calls import (
     as_shims_save,
     as_xla_save,
     by_hand,
-    is_on_cpu,
     names_replica,
     refused,
 )
 from migrate.rewrite.rules.saving.unguard import keep_to_first, without_guard
+from migrate.rewrite.workspace import Workspace
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Saving:
         context: the script.
     """
 
-    def __init__(self, rule: Rule, context: Context) -> None:
+    def __init__(self, rule: Rule, context: Workspace) -> None:
         self._rule = rule
         self._context = context
         self._guarded: dict[int, Guarded] = {}

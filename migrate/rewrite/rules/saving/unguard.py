@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.replicas.first_replica import Rest, joined, parts
-from migrate.reading.tree.tree import code, split_blank
+from migrate.reading.tree.tree import code
 from migrate.rewrite.edits.lift import marked, split
+from migrate.rewrite.edits.nodes import split_blank
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
     from migrate.rewrite.rule import Edit, Rule
+    from migrate.rewrite.workspace import Workspace
 
 Run = list[cst.BaseStatement]
 
 
 def without_guard(
-    rule: Rule, context: Context, guard: cst.If, rest: Rest, out: Run | None
+    rule: Rule, context: Workspace, guard: cst.If, rest: Rest, out: Run | None
 ) -> Iterator[Edit]:
     """Yield the edits that take the statements `out` of the branch of `guard` out of it."""
     if out is None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from migrate.reading.flow.dataflow import base_name, overlap
-from migrate.reading.flow.read import Read, as_read
 from migrate.reading.flow.reads import METHODS, Reads
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.leaving import ends_program, leaves_turn
@@ -16,6 +15,7 @@ from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
 from migrate.reading.steps.tails import Tail
 from migrate.reading.tree.tree import code, nodes_of
+from migrate.rewrite.rules.step.detached_read import Read, as_read
 
 # What moves below the block where nothing speaks against it.
 MOVES = frozenset({Outside.GUARD, Outside.SAVE, Outside.READ, Outside.LOG, Outside.SYNC})

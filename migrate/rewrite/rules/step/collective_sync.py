@@ -8,9 +8,9 @@ import libcst as cst
 
 from migrate.reading.facts import Facts
 from migrate.reading.flow.pending import Pending, PendingRead
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
 
 
 class CollectiveSync(Rule):
@@ -161,7 +161,7 @@ class CollectiveSync(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the line below each collective that needs it, and the reads that cannot be helped."""
         if context.portable:
             return
@@ -189,7 +189,7 @@ class CollectiveSync(Rule):
         for place, one in _chosen(needs, context):
             yield self._edit(place, one, context)
 
-    def _edit(self, place: cst.CSTNode, one: PendingRead, context: Context) -> Edit:
+    def _edit(self, place: cst.CSTNode, one: PendingRead, context: Workspace) -> Edit:
         sync = f"{context.imports.require('torch_xla')}.sync()"
         line = cst.parse_statement(sync)
 
@@ -201,7 +201,7 @@ class CollectiveSync(Rule):
 
 
 def _place(
-    call: cst.Call, one: PendingRead, pending: Pending, context: Context
+    call: cst.Call, one: PendingRead, pending: Pending, context: Workspace
 ) -> cst.CSTNode | None:
     """Return the statement below which all replicas have to run `call`; None where there is none."""
     if context.guards.around(call) is not None:
@@ -225,7 +225,7 @@ def _place(
 
 
 def _chosen(
-    needs: Sequence[tuple[PendingRead, Sequence[cst.CSTNode]]], context: Context
+    needs: Sequence[tuple[PendingRead, Sequence[cst.CSTNode]]], context: Workspace
 ) -> list[tuple[cst.CSTNode, PendingRead]]:
     """Return the fewest places that serve all reads, each with the first read that it serves.
 

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.reading.tree.tree import code, keyword
+from migrate.reading.values.words import DDP
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.models.ddp import DDP, DEVICES
+from migrate.rewrite.rules.models.ddp import DEVICES
+from migrate.rewrite.workspace import Workspace
 
 MADE = frozenset(
     f"torch.{name}"
@@ -80,7 +81,7 @@ class DdpInputs(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of the arguments of one call of a wrapped model."""
         assert isinstance(node, cst.Call)
         if not isinstance(node.func, cst.Name) or not _moves_inputs(node.func, context):
@@ -102,7 +103,7 @@ class DdpInputs(Rule):
                     yield from self.report(value, message)
 
 
-def _moves_inputs(model: cst.Name, context: Context) -> bool:
+def _moves_inputs(model: cst.Name, context: Workspace) -> bool:
     """Whether `model` is bound to DistributedDataParallel with device ids."""
     _, wrapped = context.bound_to(model)
     if not isinstance(wrapped, cst.Call) or context.qualified_name(wrapped.func) not in DDP:
@@ -112,7 +113,7 @@ def _moves_inputs(model: cst.Name, context: Context) -> bool:
     return named and context.moves_to_accelerator
 
 
-def _is_on_the_cpu(value: cst.CSTNode, context: Context) -> bool:
+def _is_on_the_cpu(value: cst.CSTNode, context: Workspace) -> bool:
     return (
         isinstance(value, cst.Call)
         and context.qualified_name(value.func) in MADE

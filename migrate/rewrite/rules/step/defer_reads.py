@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.rewrite.options import Options
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.step.deferral.deferring import Deferring
+from migrate.rewrite.workspace import Workspace
 
 
 class DeferReads(Rule):
@@ -135,7 +135,7 @@ class DeferReads(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of the values that one loop reads, and a finding about those that stay."""
         assert isinstance(node, cst.For | cst.While)
         if not context.options.defer_reads or not isinstance(node.body, cst.IndentedBlock):

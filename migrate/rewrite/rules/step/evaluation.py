@@ -17,12 +17,12 @@ from migrate.rewrite.rules.step.arrange import Arrangement, arrange
 from migrate.rewrite.rules.step.steps import Step, steps_of, trains_on_accelerator
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.rewrite.workspace import Workspace
 
 NO_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
 
 
-def evaluation_step(loop: cst.For, context: Context) -> Step | None:
+def evaluation_step(loop: cst.For, context: Workspace) -> Step | None:
     """Return the part of an evaluation loop that is work of the device; None for any other loop.
 
     Only a loop over batches, or one that fetches them to the device, without gradients, whose forward is
@@ -46,7 +46,7 @@ def evaluation_step(loop: cst.For, context: Context) -> Step | None:
     return Step(loop, part.body, tuple(batch), (part,)) if uses_batch or moves else None
 
 
-def _part(block: cst.IndentedBlock, batch: list[str], context: Context) -> Arrangement | None:
+def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arrangement | None:
     """Return the run of statements from the move of the batch to the last that computes on the device."""
     body = Body(block, batch, context)
     forward = [i for i, s in enumerate(body.statements) if _runs_model(s.node, body)]
@@ -84,7 +84,7 @@ def _models(node: cst.CSTNode) -> Iterator[tuple[cst.Call, bool]]:
             yield call, len(parts) < len(name.split("."))
 
 
-def _without_gradients(loop: Loop, context: Context) -> bool:
+def _without_gradients(loop: Loop, context: Workspace) -> bool:
     """Whether the loop runs without gradients, or its function has called `model.eval()`."""
     items = [item.item for block in nodes_of(loop, cst.With) for item in block.items]
     for above in context.ancestors(loop):
@@ -102,7 +102,7 @@ def _is_eval(call: cst.Call) -> bool:
     return isinstance(call.func, cst.Attribute) and call.func.attr.value == "eval" and not call.args
 
 
-def _in_a_model(loop: Loop, context: Context) -> bool:
+def _in_a_model(loop: Loop, context: Workspace) -> bool:
     """Whether the loop is a part of a model: its methods may run inside a step."""
     around = context.class_around(loop)
     return around is not None and any(
@@ -111,7 +111,7 @@ def _in_a_model(loop: Loop, context: Context) -> bool:
     )
 
 
-def _in_a_step(loop: Loop, context: Context) -> bool:
+def _in_a_step(loop: Loop, context: Workspace) -> bool:
     """Whether the loop lies in the part of a training loop that gets a step, or in what that calls."""
     function = context.function_around(loop)
     above = {id(node) for node in context.ancestors(loop)}

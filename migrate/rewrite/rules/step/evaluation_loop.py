@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.script import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap, left_alone, reported, rewritten
 from migrate.rewrite.rules.step.evaluation import evaluation_step
 from migrate.rewrite.rules.step.inputs import unmoved_inputs
 from migrate.rewrite.rules.step.wrapping import Wrapping
+from migrate.rewrite.workspace import Workspace
 
 
 class EvaluationLoop(Rule):
@@ -95,7 +95,7 @@ class EvaluationLoop(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Wrap | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | Finding]:
         """Yield the block of one evaluation loop, and what in it cuts the graph."""
         assert isinstance(node, cst.For)
         step = evaluation_step(node, context)

@@ -13,10 +13,10 @@ from migrate.reading.values.devices import moves
 from migrate.rewrite.rules.step.steps import Step
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.rewrite.workspace import Workspace
 
 
-def unmoved_inputs(step: Step, context: Context) -> list[str] | str:
+def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     """Return the names of the step's inputs to move to the device, or why that is not known."""
     names = list(step.batch)
     part = step.parts[0]
@@ -44,7 +44,7 @@ def unmoved_inputs(step: Step, context: Context) -> list[str] | str:
     return unmoved
 
 
-def _rebound(root: cst.CSTNode, context: Context) -> Iterator[str]:
+def _rebound(root: cst.CSTNode, context: Workspace) -> Iterator[str]:
     """Yield the names bound to something that is moved: `x = [part.cuda() for part in x]`."""
     for assign in nodes_of(root, cst.Assign):
         if next(moves(assign.value, context), None) is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import libcst as cst
 
 from migrate.reading.flow.dataflow import overlap
-from migrate.reading.flow.read import Read, as_read
 from migrate.reading.steps.statement import Statement
 from migrate.rewrite.rules.step.arrange import Arrangement
+from migrate.rewrite.rules.step.detached_read import Read, as_read
 
 
 def nested_reads(found: Arrangement, index: int) -> list[Read]:

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.calls.scopes import MARK
-from migrate.reading.script import Context
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap, left_alone, reported, rewritten
 from migrate.rewrite.rules.step.inputs import unmoved_inputs
 from migrate.rewrite.rules.step.steps import Undecided, steps_of
 from migrate.rewrite.rules.step.wrapping import Wrapping
+from migrate.rewrite.workspace import Workspace
 
 
 class Step(Rule):
@@ -287,7 +287,7 @@ class Step(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Wrap | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | Finding]:
         """Yield the blocks of one training loop, and what in them cuts the graph."""
         if isinstance(node, cst.Comment):
             why = context.calls.unused_marks.get(context.position(node).line)

@@ -19,7 +19,7 @@ from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.rules.step.arrange import Arrangement, arrange
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.rewrite.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Undecided:
 class Steps:
     """The steps of one script, by training loop."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Workspace) -> None:
         self._context = context
         self._found: dict[int, list[Step | Undecided]] = defaultdict(list)
         self._blocks: set[int] = set()
@@ -199,7 +199,7 @@ def _parts(found: Arrangement) -> list[Arrangement] | None:
     return None if any(part.obstacles() for part in parts) else parts
 
 
-def trains_on_accelerator(context: Context) -> bool:
+def trains_on_accelerator(context: Workspace) -> bool:
     """Whether the script means an accelerator: it moves something there, or uses torch.cuda."""
     return context.moves_to_accelerator or any(
         (context.qualified_name(node) or "").startswith("torch.cuda.")
@@ -208,6 +208,6 @@ def trains_on_accelerator(context: Context) -> bool:
 
 
 @lru_cache(maxsize=2)
-def steps_of(context: Context) -> Steps:
+def steps_of(context: Workspace) -> Steps:
     """Return the steps of a script; found once, for the rules ask for every loop."""
     return Steps(context)

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.reading.flow.read import Read
 from migrate.reading.flow.reads import Reads
-from migrate.reading.script import Context
-from migrate.reading.steps.layout import Layout, new, original, renamed
 from migrate.reading.steps.outside import Outside
-from migrate.reading.steps.tails import Tail
 from migrate.reading.tree.tree import code, nodes
 from migrate.rewrite.rule import Edit, Finding, Run, Wrap
 from migrate.rewrite.rules.step.arrange import Arrangement, exits, feedback
+from migrate.rewrite.rules.step.detached_read import Read
+from migrate.rewrite.rules.step.layout import CutTail, Layout, new, original, renamed
 from migrate.rewrite.rules.step.nested import nested_reads
+from migrate.rewrite.workspace import Workspace
 
 
 @dataclass
@@ -31,11 +30,11 @@ class Wrapping:
     """
 
     rule: str
-    context: Context
+    context: Workspace
     parts: Sequence[Arrangement]
     moved: Sequence[str] = ()
     _reads: list[Read] = field(default_factory=list)
-    _tails: list[Tail] = field(default_factory=list)
+    _tails: list[CutTail] = field(default_factory=list)
     _findings: list[Finding] = field(default_factory=list)
     _notes: list[str] = field(default_factory=list)
     _inside: int = 0
@@ -49,10 +48,11 @@ class Wrapping:
         yield from self._findings
         for read in self._reads:
             yield Edit(self.rule, read.call, read.kept, f"{read.name} is read after the step")
-        for end in self._tails:
+        for cut in self._tails:
+            end = cut.tail
             message = "the end of the block comes after the step"
             yield Wrap(
-                self.rule, end.block, end.statements[0], end.statements[-1], end.cut, message
+                self.rule, end.block, end.statements[0], end.statements[-1], cut.cut, message
             )
         statements = body.block.body
         yield Wrap(
@@ -113,8 +113,9 @@ class Wrapping:
         for read in reads:
             self._after(layout, read)
         if end is not None:
-            self._tails.append(end)
-            layout.below.append(end.piece(index - start))
+            cut = CutTail(end)
+            self._tails.append(cut)
+            layout.below.append(cut.piece(index - start))
         gone = {id(node) for read in reads for node in nodes(read.call)}
         self._report(part, index, gone)
 
@@ -183,7 +184,7 @@ class Copies:
         context: the script, for names that are free.
     """
 
-    def __init__(self, part: Arrangement, context: Context) -> None:
+    def __init__(self, part: Arrangement, context: Workspace) -> None:
         self._part = part
         self._context = context
         self._made: dict[str, tuple[int, str]] = {}

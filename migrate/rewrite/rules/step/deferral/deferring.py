@@ -11,9 +11,10 @@ from migrate.reading.flow.dataflow import aliases, base_name, flow, is_view, ove
 from migrate.reading.flow.reads import Reads
 from migrate.reading.replicas.first_replica import joined
 from migrate.reading.steps.loops import Loop, batch_names
-from migrate.reading.tree.tree import code, nodes, nodes_of, split_blank
+from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.reading.values.device_values import DeviceValues
+from migrate.rewrite.edits.nodes import split_blank
 from migrate.rewrite.rule import Replacement
 from migrate.rewrite.rules.step.deferral.observers import Observers
 from migrate.rewrite.rules.step.deferral.reading import (
@@ -25,7 +26,7 @@ from migrate.rewrite.rules.step.deferral.reading import (
 from migrate.rewrite.rules.step.deferral.written import Written, bare
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.rewrite.workspace import Workspace
 
 Found = tuple[cst.CSTNode, Callable[..., Replacement], str]
 STEPS = frozenset({"torch_xla.step", "shims.step", "shims.step.step"})
@@ -42,7 +43,7 @@ class Deferring:
         stays: the statements that go on to read in every step, each with the reason.
     """
 
-    def __init__(self, loop: Loop, context: Context) -> None:
+    def __init__(self, loop: Loop, context: Workspace) -> None:
         assert isinstance(loop.body, cst.IndentedBlock)
         self._loop = loop
         self._context = context

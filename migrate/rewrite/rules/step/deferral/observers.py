@@ -15,7 +15,7 @@ from migrate.rewrite.rules.step.deferral.reading import Reading
 from migrate.rewrite.rules.step.deferral.variables import Variables
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.rewrite.workspace import Workspace
 
 
 class Observers:
@@ -26,7 +26,7 @@ class Observers:
         context: the script.
     """
 
-    def __init__(self, loop: Loop, context: Context) -> None:
+    def __init__(self, loop: Loop, context: Workspace) -> None:
         assert isinstance(loop.body, cst.IndentedBlock)
         self._loop = loop
         self._context = context

@@ -15,7 +15,7 @@ from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.rewrite.workspace import Workspace
 
 TAKES = frozenset({"add", "append", "update"})
 
@@ -146,7 +146,7 @@ def _on_the_device(tensor: cst.BaseExpression) -> cst.BaseExpression:
             return tensor
 
 
-def why_it_stays(line: cst.CSTNode, sites: Sequence[cst.CSTNode], context: Context) -> str:
+def why_it_stays(line: cst.CSTNode, sites: Sequence[cst.CSTNode], context: Workspace) -> str:
     """Return why what `line` reads is read in every step."""
     if any(is_log(call, context) for call in nodes_of(line, cst.Call)):
         return "is shown in every step"
@@ -156,7 +156,7 @@ def why_it_stays(line: cst.CSTNode, sites: Sequence[cst.CSTNode], context: Conte
 
 
 def kept_values(
-    reading: Reading, varying: set[str], values: DeviceValues, context: Context
+    reading: Reading, varying: set[str], values: DeviceValues, context: Workspace
 ) -> list[cst.BaseExpression] | None:
     """Return what the statements of `reading` use of the step beside the value; None where no number."""
     found: list[cst.BaseExpression] = []
@@ -183,7 +183,7 @@ def kept_values(
     return found
 
 
-def _is_number(node: cst.BaseExpression | None, context: Context, depth: int = 3) -> bool:
+def _is_number(node: cst.BaseExpression | None, context: Workspace, depth: int = 3) -> bool:
     """Whether `node` is a number that the host has: a size, a length, a counter."""
     if isinstance(node, cst.BaseNumber):
         return True

@@ -13,7 +13,7 @@ from migrate.reading.steps.loops import Loop
 from migrate.reading.tree.tree import code, nodes, nodes_of, targets
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.rewrite.workspace import Workspace
 
 # What adds up values without showing them, by what makes it.
 SUMS = re.compile(
@@ -31,7 +31,7 @@ class Variables:
         context: the script.
     """
 
-    def __init__(self, loop: Loop, context: Context) -> None:
+    def __init__(self, loop: Loop, context: Workspace) -> None:
         self.loop = loop
         self._context = context
         self._owner = context.function_around(loop)

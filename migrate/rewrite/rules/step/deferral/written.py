@@ -11,7 +11,7 @@ from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.rules.step.deferral.reading import Reading
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Context
+    from migrate.rewrite.workspace import Workspace
 
 READ_VALUES = '''
 def read_values(pending):
@@ -41,7 +41,7 @@ class Written:
         context: the script, for names that are free.
     """
 
-    def __init__(self, reading: Reading, tensor: str, context: Context) -> None:
+    def __init__(self, reading: Reading, tensor: str, context: Workspace) -> None:
         self.reading = reading
         around = context.function_around(reading.line) or context.module
         self._taken = {name.value for name in nodes_of(around, cst.Name)}

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.reading.tree.tree import split_blank
+from migrate.reading.steps.tails import Tail
+from migrate.rewrite.edits.nodes import split_blank
 from migrate.rewrite.rule import Run
 
 # What stands at one place of the new block, made from the updated statements of the run.
@@ -64,6 +65,46 @@ class Layout:
             leading_lines=blank,
         )
         return [*above, block, *_all(self.below, run)]
+
+
+class CutTail:
+    """The end of an `if` or a `with`, taken out of it and put below the step.
+
+    Args:
+        tail: where it is.
+    """
+
+    def __init__(self, tail: Tail) -> None:
+        self.tail = tail
+        self._updated: list[cst.BaseStatement] = []
+
+    def cut(self, run: Run) -> Sequence[cst.BaseStatement]:
+        """Take the updated statements out of the body; called before `piece`, from the inside out."""
+        self._updated = list(run)
+        return []
+
+    def piece(self, index: int) -> Piece:
+        """Return the piece that goes below the block: the statements, below the same test if it is one.
+
+        Args:
+            index: where in the run the `if` or `with` stands.
+        """
+
+        def make(run: Run) -> Sequence[cst.BaseStatement]:
+            if not self._updated or not isinstance(self.tail.node, cst.If):
+                return self._updated
+            parts = [part for part in run.parts[index] if isinstance(part, cst.If)]
+            test = parts[0].test if parts else self.tail.node.test
+            body = cst.IndentedBlock(body=_without_blank_above(self._updated))
+            return [cst.If(test=test, body=body)]
+
+        return make
+
+
+def _without_blank_above(statements: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
+    first = statements[0]
+    lines = [line for line in getattr(first, "leading_lines", ()) if line.comment is not None]
+    return [first.with_changes(leading_lines=lines), *statements[1:]]
 
 
 def _all(pieces: Iterable[Piece], run: Run) -> list[cst.BaseStatement]:
