@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from migrate.check.check import check_context
 from migrate.check.config import Config
 from migrate.check.finding import UNREADABLE, Finding
 from migrate.check.hazard import Severity
@@ -28,8 +29,6 @@ def check_notebook(
         config: what is reported.
         calls: what its calls run, where its project is known already.
     """
-    from migrate.check.check import check_context
-
     cells = join(notebook)
     context = Script(parse(cells.code.encode(), notebook.path), calls)
     found = [_in_cell(one, cells) for one in check_context(context, config)]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from migrate.check.check import check_file
 from migrate.check.config import Config
+from migrate.check.file import check_file
 from migrate.check.finding import Finding
 from migrate.check.followed import Followed, Job
 from migrate.check.hazard import Severity

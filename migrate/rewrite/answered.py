@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from migrate.reading.calls.facts import ModuleCalls
 from migrate.reading.project.project import Project
-from migrate.rewrite.story import Note
+from migrate.rewrite.results import Note
 
 if TYPE_CHECKING:
-    from migrate.rewrite.folder import FileRewrite
+    from migrate.rewrite.results import FileRewrite
 
 SETS_RANK = re.compile(rb"environ\[['\"]RANK['\"]\] = ")
 GUARD = re.compile(rb"^if __name__ == ", re.M)

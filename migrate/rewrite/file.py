@@ -8,7 +8,8 @@ from migrate.reading.notebook.text import SUFFIX, read_notebook
 from migrate.reading.tree.memory import seldom_collected
 from migrate.rewrite.notebook import rewrite_notebook
 from migrate.rewrite.options import DEFAULT, Options
-from migrate.rewrite.story import Rewrite, rewrite
+from migrate.rewrite.results import Rewrite
+from migrate.rewrite.story import rewrite
 
 
 @seldom_collected()

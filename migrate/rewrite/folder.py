@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +22,8 @@ from migrate.rewrite.answered import without_answered
 from migrate.rewrite.notebook import check_notebook, rewrite_notebook
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.order import in_order
-from migrate.rewrite.story import Note, NotStableError, check_stable, rewrite_source, unified_diff
+from migrate.rewrite.results import FileRewrite, FolderRewrite, Note
+from migrate.rewrite.story import NotStableError, check_stable, rewrite_source
 
 # Not part of the source: left out of the rewritten folder, and not looked into.
 LEFT_OUT = frozenset(
@@ -35,86 +34,6 @@ LEFT_OUT = frozenset(
 WORTH_A_POOL = 8
 Given = TypeVar("Given")
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class FileRewrite:
-    """One Python file or notebook of a folder and what became of it.
-
-    Args:
-        name: its path in the folder.
-        before, after: its content.
-        edits, findings: as of a single script.
-        problem: why it could not be rewritten; it is copied as it is then.
-    """
-
-    name: Path
-    before: bytes
-    after: bytes
-    edits: tuple[Note, ...] = ()
-    findings: tuple[Note, ...] = ()
-    problem: str = ""
-
-    @property
-    def changed(self) -> bool:
-        """Whether its content is another one."""
-        return self.before != self.after
-
-    def diff(self) -> str:
-        """Return the change as a unified diff, as git writes it."""
-        return unified_diff(self.before, self.after, f"a/{self.name}", f"b/{self.name}", self.name)
-
-
-@dataclass(frozen=True)
-class FolderRewrite:
-    """A folder and what became of its Python files and notebooks.
-
-    Args:
-        folder: the folder.
-        files: the Python files and notebooks that concern any rule, in the order of their names.
-        untouched: the number of Python files that concern none.
-        notebooks: all Jupyter notebooks, those among `files` included.
-        left_to_do: (file, finding) for all findings, in the order in which to mend them.
-    """
-
-    folder: Path
-    files: tuple[FileRewrite, ...]
-    untouched: int
-    notebooks: tuple[Path, ...]
-    left_to_do: tuple[tuple[Path, Note], ...] = field(repr=False)
-
-    @property
-    def changed(self) -> tuple[FileRewrite, ...]:
-        """The files whose content is another one."""
-        return tuple(file for file in self.files if file.changed)
-
-    def diff(self) -> str:
-        """Return all changes as one patch."""
-        return "".join(file.diff() for file in self.changed)
-
-    @property
-    def scripts(self) -> int:
-        """The number of Python files."""
-        return self.untouched + sum(file.name.suffix != SUFFIX for file in self.files)
-
-    @property
-    def problems(self) -> tuple[FileRewrite, ...]:
-        """The files that could not be rewritten."""
-        return tuple(file for file in self.files if file.problem)
-
-    @cached_property
-    def edits_by_rule(self) -> dict[str, int]:
-        """The number of edits of each rule, the most frequent first."""
-        return _counts(note for file in self.files for note in file.edits)
-
-    @cached_property
-    def findings_by_rule(self) -> dict[str, int]:
-        """The number of findings of each rule, the most frequent first."""
-        return _counts(note for file in self.files for note in file.findings)
-
-
-def _counts(notes: Iterator[Note]) -> dict[str, int]:
-    return dict(Counter(note.rule for note in notes).most_common())
 
 
 @seldom_collected()

@@ -14,7 +14,8 @@ from migrate.reading.notebook.text import WRITES, Cell, Notebook, parse_notebook
 from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.tree.source import NotPythonError, parse
 from migrate.rewrite.options import DEFAULT, Options
-from migrate.rewrite.story import Note, NotStableError, Rewrite, check_stable, rewrite_source
+from migrate.rewrite.results import Note, Rewrite
+from migrate.rewrite.story import NotStableError, check_stable, rewrite_source
 
 
 def rewrite_notebook(

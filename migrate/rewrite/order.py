@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from migrate.reading.calls.order import callees_first
 from migrate.reading.project.project import Project
-from migrate.rewrite.story import Note
+from migrate.rewrite.results import Note
 
 if TYPE_CHECKING:
-    from migrate.rewrite.folder import FileRewrite
+    from migrate.rewrite.results import FileRewrite
 
 # By name of the rule. Nothing runs before the replicas start and know one another; then the device, then
 # the step; what costs accuracy or speed comes last.

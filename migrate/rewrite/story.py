@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +13,14 @@ from migrate.errors import MigrateError
 from migrate.reading.calls.facts import ModuleCalls
 from migrate.reading.facts import Facts
 from migrate.reading.flow.pending_values import COLLECTIVE
-from migrate.reading.notebook.text import SUFFIX, Notebook
-from migrate.reading.tree.source import NotPythonError, Source, decoded, parse, read
+from migrate.reading.tree.source import NotPythonError, Source, parse, read
 from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.after_rewrite import after_rewrite, origins, run_elsewhere
 from migrate.rewrite.apply import apply
 from migrate.rewrite.edits.one_cell import within_cells
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.plan import Plan, plan
+from migrate.rewrite.results import Note, Rewrite
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.workspace import Workspace
@@ -34,79 +33,6 @@ class NotStableError(MigrateError):
 
     Remedy: report it with the script; nothing was written.
     """
-
-
-@dataclass(frozen=True)
-class Note:
-    """One edit or finding, for the user.
-
-    Args:
-        line, column: where in the original, both from 1.
-        rule: name of the rule.
-        message: what was done, or what is left to do by hand.
-        cell: of a notebook, from 1, all its cells counted; the line is in it then.
-    """
-
-    line: int
-    column: int
-    rule: str
-    message: str
-    cell: int | None = None
-
-    @property
-    def place(self) -> str:
-        """Where it is, as it is shown after the name of the file."""
-        if self.cell is None:
-            return f"{self.line}:{self.column}"
-        return f"cell {self.cell}:line {self.line}"
-
-
-@dataclass(frozen=True)
-class Rewrite:
-    """A script or a notebook, and what became of it.
-
-    Args:
-        source: what it was.
-        data: what it is now.
-        edits, findings: what was done, and what is left to do by hand.
-        elsewhere: other files whose functions its steps call; nothing is said of what they do.
-    """
-
-    source: Source | Notebook
-    data: bytes
-    edits: tuple[Note, ...]
-    findings: tuple[Note, ...]
-    elsewhere: tuple[Path, ...] = ()
-
-    @property
-    def path(self) -> Path:
-        """Where the original lies."""
-        return self.source.path
-
-    @property
-    def changed(self) -> bool:
-        """Whether there is anything to write."""
-        return self.data != self.source.data
-
-    def diff(self, to: Path) -> str:
-        """Return the change as a unified diff, `to` being the name of the rewritten script."""
-        return unified_diff(self.source.data, self.data, str(self.path), str(to), self.path)
-
-
-def unified_diff(before: bytes, after: bytes, old: str, new: str, path: Path) -> str:
-    """Return what is between two contents of the script at `path`, named `old` and `new`, as a patch."""
-    lines = difflib.unified_diff(
-        _text(before, path).splitlines(keepends=True),
-        _text(after, path).splitlines(keepends=True),
-        old,
-        new,
-    )
-    no_newline = "\n\\ No newline at end of file\n"
-    return "".join(line if line.endswith("\n") else f"{line}{no_newline}" for line in lines)
-
-
-def _text(data: bytes, path: Path) -> str:
-    return data.decode() if path.suffix == SUFFIX else decoded(data, path)
 
 
 def rewrite(path: Path, rules: Sequence[Rule] | None = None, options: Options = DEFAULT) -> Rewrite:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cached_property
-
-import libcst as cst
 
 from migrate.reading.calls.facts import ModuleCalls
 from migrate.reading.script import Script
@@ -37,24 +34,9 @@ class Workspace(Script):
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """How the chosen style spells the device, the launch, the step and the like."""
-        return vocabulary_of(self)
+        return vocabulary_of(self, self.imports, self.options.style)
 
     @property
     def portable(self) -> bool:
         """Whether the script is to run on CUDA, the CPU and a TPU, by `shims`."""
         return self.options.style == "portable"
-
-    @cached_property
-    def quote(self) -> str:
-        """The quotation mark that most string literals of the script use."""
-        marks = Counter(
-            string.quote for string in self.all_of(cst.SimpleString) if len(string.quote) == 1
-        )
-        return "'" if marks["'"] > marks['"'] else '"'
-
-    def string(self, value: str, like: cst.CSTNode | None = None) -> cst.SimpleString:
-        """Return a string literal in the script's own quotation marks, or those of the literal `like`."""
-        quote = self.quote
-        if isinstance(like, cst.SimpleString) and len(like.quote) == 1:
-            quote = like.quote
-        return cst.SimpleString(f"{quote}{value}{quote}")

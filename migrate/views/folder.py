@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from migrate.reading.notebook.text import SUFFIX
-from migrate.rewrite.folder import FolderRewrite
-from migrate.rewrite.story import Note
+from migrate.rewrite.results import FolderRewrite, Note
 from migrate.views.rewrite import note_as_json
 from migrate.views.tables import plain_table
 

@@ -9,7 +9,8 @@ import pytest
 from migrate.reading.replicas.launch import Style
 from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
-from migrate.rewrite.story import Rewrite, rewrite_source
+from migrate.rewrite.results import Rewrite
+from migrate.rewrite.story import rewrite_source
 
 GUARDED = """
 import argparse

@@ -12,7 +12,8 @@ import pytest
 
 from migrate.reading.tree.source import parse
 from migrate.rewrite.options import DEFAULT, Options
-from migrate.rewrite.story import Rewrite, rewrite_source
+from migrate.rewrite.results import Rewrite
+from migrate.rewrite.story import rewrite_source
 from shims import activate
 
 DEFERRED = Options(defer_reads=True)

@@ -13,9 +13,10 @@ import pytest
 
 from migrate.reading.tree.source import parse
 from migrate.rewrite.options import Options
+from migrate.rewrite.results import Rewrite
 from migrate.rewrite.rule import Example, Kind, Rule
 from migrate.rewrite.rules import all_rules
-from migrate.rewrite.story import Rewrite, rewrite_source
+from migrate.rewrite.story import rewrite_source
 
 PORTABLE = Options(style="portable")
 TORCH_XLA = re.compile(r"torch_xla|\bx[mr]\.|['\"]xla(://)?['\"]")

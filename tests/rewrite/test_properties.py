@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from migrate.reading.tree.source import parse
-from migrate.rewrite.story import Rewrite, rewrite_source
+from migrate.rewrite.results import Rewrite
+from migrate.rewrite.story import rewrite_source
 
 IMPORTS = (
     "import torch",

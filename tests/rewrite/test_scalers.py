@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from migrate.reading.tree.source import parse
+from migrate.rewrite.results import Rewrite
 from migrate.rewrite.rules.precision.grad_scaler import COMMENT
-from migrate.rewrite.story import Rewrite, rewrite_source
+from migrate.rewrite.story import rewrite_source
 
 LOOP = """
     for batch in batches:

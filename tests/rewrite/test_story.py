@@ -12,8 +12,9 @@ import pytest
 
 from migrate.reading.tree.source import parse
 from migrate.rewrite.apply import RuleConflictError
+from migrate.rewrite.results import Rewrite
 from migrate.rewrite.rule import Edit, Rule, Safety, left_alone, reported
-from migrate.rewrite.story import NotStableError, Rewrite, rewrite_source
+from migrate.rewrite.story import NotStableError, rewrite_source
 from migrate.rewrite.workspace import Workspace
 
 EXAMPLES = (left_alone("x"), reported("y", "z"))

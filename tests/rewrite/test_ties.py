@@ -11,7 +11,8 @@ from migrate.check.config import Config
 from migrate.reading.script import Script
 from migrate.reading.tree.source import read
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.story import Rewrite, rewrite
+from migrate.rewrite.results import Rewrite
+from migrate.rewrite.story import rewrite
 
 SWAP = "torch.__future__.set_swap_module_params_on_conversion(True)"
 

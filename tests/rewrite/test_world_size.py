@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from migrate.reading.tree.source import parse
-from migrate.rewrite.story import Rewrite, rewrite_source
+from migrate.rewrite.results import Rewrite
+from migrate.rewrite.story import rewrite_source
 
 SCRIPT = """
 import torch

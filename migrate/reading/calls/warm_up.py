@@ -8,19 +8,34 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from migrate.reading.calls.effect import BOTH, Effect
 from migrate.reading.calls.kinds import External
 from migrate.reading.calls.scopes import Function, Loop, Region
-
-if TYPE_CHECKING:
-    from migrate.reading.calls.analysis import Analysis
+from migrate.reading.calls.training import Running
+from migrate.reading.calls.values import Evaluator
 
 GRAPH = "torch.cuda.graph"
 
 
-def before_graphs(analysis: Analysis) -> set[Region]:
+class Analysed(Protocol):
+    """What is asked here of the analysis of a project."""
+
+    step_loops: set[Region]
+    captured: set[Region]
+    running: dict[ast.Call, Running]
+    evaluator: Evaluator
+
+    @property
+    def roots(self) -> list[Region]:
+        """What runs on its own."""
+
+    def regions(self, region: Region) -> Iterator[Region]:
+        """Yield `region` and the loops in it."""
+
+
+def before_graphs(analysis: Analysed) -> set[Region]:
     """Return the loops over `range` that stand above the capture of a CUDA graph, in the same body."""
     found: set[Region] = set()
     for root in analysis.roots:
@@ -36,7 +51,7 @@ def _end(loop: Loop | None) -> int:
     return 0 if loop is None else loop.end_lineno or loop.lineno
 
 
-def _captures(region: Region, analysis: Analysis) -> Iterator[int]:
+def _captures(region: Region, analysis: Analysed) -> Iterator[int]:
     for call, scope in region.entered:
         if b"CUDAGraph" in scope.module.data:
             values = analysis.evaluator.values(call.func, scope)
@@ -51,7 +66,7 @@ def _over_range(loop: Loop | None) -> bool:
     return False
 
 
-def around_training(analysis: Analysis) -> set[Region]:
+def around_training(analysis: Analysed) -> set[Region]:
     """Return the loops that train only by what a loop inside of them runs for every step.
 
     `for epoch in …: trainer.optimize(loader)`, where `optimize` calls `iterate` once for the largest batch
@@ -67,7 +82,7 @@ def around_training(analysis: Analysis) -> set[Region]:
     return found
 
 
-def _inside(region: Region, analysis: Analysis) -> tuple[set[Region], set[Function]]:
+def _inside(region: Region, analysis: Analysed) -> tuple[set[Region], set[Function]]:
     """Return the step loops in the functions that `region` runs, and the functions that their turns run."""
     inner: set[Region] = set()
     for function in _reached(_functions(region, analysis), analysis):
@@ -77,7 +92,7 @@ def _inside(region: Region, analysis: Analysis) -> tuple[set[Region], set[Functi
     return inner, _reached(direct, analysis)
 
 
-def _functions(region: Region, analysis: Analysis) -> set[Function]:
+def _functions(region: Region, analysis: Analysed) -> set[Function]:
     """Return the functions with an effect that are called in `region`, inner loops included."""
     return {
         function
@@ -87,7 +102,7 @@ def _functions(region: Region, analysis: Analysis) -> set[Function]:
     }
 
 
-def _reached(start: set[Function], analysis: Analysis) -> set[Function]:
+def _reached(start: set[Function], analysis: Analysed) -> set[Function]:
     seen: set[Function] = set()
     waiting = list(start)
     while waiting:
@@ -99,7 +114,7 @@ def _reached(start: set[Function], analysis: Analysis) -> set[Function]:
 
 
 def _effect(
-    region: Region, analysis: Analysis, without: set[Function], seen: set[Function]
+    region: Region, analysis: Analysed, without: set[Function], seen: set[Function]
 ) -> Effect:
     """Return the effects of `region` but for what the functions `without` do."""
     found = Effect.NONE

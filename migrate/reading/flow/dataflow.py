@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.reading.tree.tree import is_attribute_of_self, is_dotted_name
+from migrate.reading.tree.tree import base_name, is_attribute_of_self, is_dotted_name
 from migrate.reading.tree.walk import children
 
 if TYPE_CHECKING:
@@ -60,18 +60,6 @@ def overlap(some: Iterable[str], others: Iterable[str]) -> set[str]:
             for other in others
         )
     }
-
-
-def base_name(node: cst.CSTNode) -> str | None:
-    """Return the dotted name at the root of `x.y[0].z()`: `x.y`; None where there is none."""
-    while not is_dotted_name(node):
-        if isinstance(node, cst.Subscript | cst.Attribute):
-            node = node.value
-        elif isinstance(node, cst.Call):
-            node = node.func.value if isinstance(node.func, cst.Attribute) else node.func
-        else:
-            return None
-    return get_full_name_for_node(node)
 
 
 def flow(node: cst.CSTNode, values: DeviceValues, context: Script) -> Flow:

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import libcst as cst
 
 from migrate.reading.facts import Facts
-from migrate.reading.flow.dataflow import VIEWS, base_name
+from migrate.reading.flow.dataflow import VIEWS
 from migrate.reading.flow.reads import CONVERSIONS, METHODS, ON_THE_HOST, is_log
-from migrate.reading.tree.tree import bind, code, is_dotted_name, keyword, string_value
+from migrate.reading.tree.tree import base_name, bind, code, is_dotted_name, keyword, string_value
 from migrate.reading.tree.walk import children as children
 from migrate.reading.values.collectives import OBJECTS, TENSORS, called, makes_gloo_group
 from migrate.reading.values.device_values import HOST_ATTRIBUTES

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.flow import pending_values as v
-from migrate.reading.flow.dataflow import base_name
 from migrate.reading.flow.pending_elsewhere import makes_a_collective
 from migrate.reading.flow.pending_state import ENTRY, NONE, Origins, Ran, State, any_call, joined
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.steps.loops import DEVICE_LOADERS
-from migrate.reading.tree.tree import is_dotted_name, nodes_of
+from migrate.reading.tree.tree import base_name, is_dotted_name, nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.flow.pending import Pending

@@ -10,13 +10,13 @@ import libcst as cst
 from migrate.reading.tree.tree import nodes, string_value
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Script
+    from migrate.reading.names.parsed import Parsed
 
 
 ASKED = frozenset({"shims.device_type"})
 
 
-def guarded(context: Script) -> frozenset[int]:
+def guarded(context: Parsed) -> frozenset[int]:
     """Return the ids of the nodes that only CUDA runs, and of the questions whether this is CUDA."""
     if not context.references("shims"):
         return frozenset()
@@ -27,7 +27,7 @@ def guarded(context: Script) -> frozenset[int]:
     return frozenset(found)
 
 
-def _for_cuda(node: cst.CSTNode, context: Script) -> Iterator[cst.CSTNode]:
+def _for_cuda(node: cst.CSTNode, context: Parsed) -> Iterator[cst.CSTNode]:
     if isinstance(node, cst.Comparison) and asks_for_device_type(node, context):
         yield node
     elif isinstance(node, cst.If | cst.IfExp) and _is_cuda(node.test, context):
@@ -39,7 +39,7 @@ def _for_cuda(node: cst.CSTNode, context: Script) -> Iterator[cst.CSTNode]:
         yield node.right
 
 
-def asks_for_device_type(node: cst.Comparison, context: Script) -> bool:
+def asks_for_device_type(node: cst.Comparison, context: Parsed) -> bool:
     """Whether `node` compares `shims.device_type()`, or `shims.device().type`, with something."""
     left = node.left
     if isinstance(left, cst.Attribute) and left.attr.value == "type":
@@ -49,7 +49,7 @@ def asks_for_device_type(node: cst.Comparison, context: Script) -> bool:
 
 
 def _is_cuda(
-    test: cst.BaseExpression, context: Script, operator: type[cst.BaseCompOp] = cst.Equal
+    test: cst.BaseExpression, context: Parsed, operator: type[cst.BaseCompOp] = cst.Equal
 ) -> bool:
     """Whether `test` holds on CUDA only; with `NotEqual`, everywhere else."""
     joined = isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And)

@@ -13,7 +13,7 @@ import libcst as cst
 from migrate.reading.tree.tree import nodes_of, string_value, targets
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Script
+    from migrate.reading.values.devices import Placed
 
 # Which of the replicas this is, as scripts name it: `rank`, `args.local_rank`, `LOCAL_RANK`, `self.gpu_id`.
 INDEX = re.compile(
@@ -51,7 +51,7 @@ class Guards:
     (`context.ranks`, `dist.get_rank()`) and by the names that scripts give them.
     """
 
-    def __init__(self, context: Script) -> None:
+    def __init__(self, context: Placed) -> None:
         self._context = context
         self._under_way: set[int] = set()
 

@@ -21,7 +21,7 @@ from migrate.reading.values.devices import moves
 from migrate.reading.values.environment import environment_name, is_read
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Script
+    from migrate.reading.values.devices import Placed
 
 INIT = frozenset(
     {
@@ -105,7 +105,7 @@ class Launch:
         guard: its `if __name__ == '__main__':`, if it has just one without `else`.
     """
 
-    def __init__(self, context: Script) -> None:
+    def __init__(self, context: Placed) -> None:
         self._context = context
         self.guard, self._guards = self._find_guard()
         self.style = self._find_style()

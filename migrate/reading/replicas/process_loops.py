@@ -11,7 +11,7 @@ import libcst as cst
 from migrate.reading.tree.tree import code, elements, keyword, nodes, nodes_of
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Script
+    from migrate.reading.names.parsed import Parsed
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ProcessLoop:
         return elements(self.args)
 
 
-def process_loop(call: cst.Call, context: Script) -> ProcessLoop | None:
+def process_loop(call: cst.Call, context: Parsed) -> ProcessLoop | None:
     """Return the loop that starts `call`'s processes, if it does nothing else."""
     loop = next((a for a in context.ancestors(call) if isinstance(a, cst.For)), None)
     if loop is None or loop.orelse is not None or not isinstance(loop.target, cst.Name):

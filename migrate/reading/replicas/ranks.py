@@ -20,7 +20,7 @@ from migrate.reading.tree.tree import (
 from migrate.reading.values.environment import environment_name
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Script
+    from migrate.reading.names.parsed import Parsed
 
 SPAWN = frozenset(
     {
@@ -79,7 +79,7 @@ class Ranks:
     are not followed: what cannot be decided is left alone.
     """
 
-    def __init__(self, context: Script) -> None:
+    def __init__(self, context: Parsed) -> None:
         self._context = context
         self._workers = self._launched()
         self._parameters: set[tuple[int, str]] = set()  # (id of the function, name)

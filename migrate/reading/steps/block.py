@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.reading.flow.dataflow import aliases, base_name, overlap
+from migrate.reading.flow.dataflow import aliases, overlap
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
 from migrate.reading.steps.tails import tail
-from migrate.reading.tree.tree import nodes_of
+from migrate.reading.tree.tree import base_name, nodes_of
 from migrate.reading.values.device_values import DeviceValues
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.calls.effect import BOTH, Effect
-from migrate.reading.calls.facts import Definition
+from migrate.reading.calls.facts import Definition, ModuleCalls
 from migrate.reading.tree.tree import nodes_of
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Script
+    from migrate.reading.names.parsed import Parsed
 
 __all__ = ["BOTH", "Effect", "Effects", "Loop"]
 
@@ -29,9 +29,9 @@ class Effects:
     A step loop consumes its effects: who calls `train()` does not train a step.
     """
 
-    def __init__(self, context: Script) -> None:
+    def __init__(self, context: Parsed, calls: ModuleCalls) -> None:
         self._context = context
-        self._calls = context.calls
+        self._calls = calls
         self._functions = {
             context.position(node.name).line: node for node in context.all_of(cst.FunctionDef)
         }

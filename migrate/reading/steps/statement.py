@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.flow.dataflow import Flow, base_name, flow
+from migrate.reading.flow.dataflow import Flow, flow
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.outside import Outside, why_outside
-from migrate.reading.tree.tree import nodes, nodes_of
+from migrate.reading.tree.tree import base_name, nodes, nodes_of
 from migrate.reading.values.device_values import DeviceValues
 from migrate.reading.values.devices import moves
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
 import libcst as cst
+from libcst.helpers import get_full_name_for_node
 
 from migrate.reading.tree.walk import code_nodes
 from migrate.reading.tree.walk import nodes as nodes
@@ -133,3 +134,25 @@ def is_docstring(statement: cst.CSTNode) -> bool:
         and isinstance(statement.body[0], cst.Expr)
         and isinstance(statement.body[0].value, cst.SimpleString | cst.ConcatenatedString)
     )
+
+
+def dotted(node: cst.CSTNode) -> str:
+    """Return the text of a name with attributes, as `args.device`; empty for anything else."""
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute):
+        above = dotted(node.value)
+        return above and f"{above}.{node.attr.value}"
+    return ""
+
+
+def base_name(node: cst.CSTNode) -> str | None:
+    """Return the dotted name at the root of `x.y[0].z()`: `x.y`; None where there is none."""
+    while not is_dotted_name(node):
+        if isinstance(node, cst.Subscript | cst.Attribute):
+            node = node.value
+        elif isinstance(node, cst.Call):
+            node = node.func.value if isinstance(node.func, cst.Attribute) else node.func
+        else:
+            return None
+    return get_full_name_for_node(node)

@@ -9,15 +9,15 @@ import libcst as cst
 from migrate.reading.tree.tree import bind
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Script
+    from migrate.reading.names.parsed import Parsed
 
 
-def calls_of(function: cst.FunctionDef, context: Script) -> list[cst.Call]:
+def calls_of(function: cst.FunctionDef, context: Parsed) -> list[cst.Call]:
     """Return the calls of a function of the module; none where it is used other than called."""
     if context.functions.get(function.name.value) is not function:
         return []
     found = []
-    for mention in context.devices.mentions(function.name):
+    for mention in context.mentions(function.name):
         call = context.parent(mention)
         if mention is function.name:
             continue
@@ -27,7 +27,7 @@ def calls_of(function: cst.FunctionDef, context: Script) -> list[cst.Call]:
     return found
 
 
-def passed_for(name: cst.Name, context: Script) -> list[cst.BaseExpression]:
+def passed_for(name: cst.Name, context: Parsed) -> list[cst.BaseExpression]:
     """Return what each call of the script passes for the parameter that `name` mentions.
 
     Empty where `name` is no parameter of a function of the module, where one call passes nothing for it

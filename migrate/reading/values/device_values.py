@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.reading.flow.dataflow import base_name
 from migrate.reading.tree.tree import (
+    base_name,
     is_attribute_of_self,
     is_dotted_name,
     keyword,

@@ -7,15 +7,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, is_attribute_of_self, keyword, nodes_of, string_value
+from migrate.reading.names.parsed import Parsed
+from migrate.reading.replicas.ranks import Ranks
+from migrate.reading.tree.tree import (
+    code,
+    dotted,
+    is_attribute_of_self,
+    keyword,
+    nodes_of,
+    string_value,
+)
 from migrate.reading.values.arguments import passed_for
-
-if TYPE_CHECKING:
-    from migrate.reading.script import Script
 
 CUDA = re.compile(r"cuda(:\d+)?")
 
@@ -87,7 +92,7 @@ class Devices:
     these, names such as `local_rank` and `gpu` are the index of a GPU and everything else is unknown.
     """
 
-    def __init__(self, context: Script) -> None:
+    def __init__(self, context: Placed) -> None:
         self._context = context
         self._known: dict[int, Kind] = {}
 
@@ -187,30 +192,11 @@ class Devices:
         named = (self._context.qualified_name(value) or "" for value in values)
         return not any(name.startswith("torch.") for name in named)  # rank = torch.bfloat16
 
-    def mentions(self, node: cst.Name | cst.Attribute) -> list[cst.Name | cst.Attribute]:
-        """Return every mention of the name or attribute `node` in the script, whatever it is bound to."""
-        return self._mentions.get(dotted(node), [])
-
-    @cached_property
-    def _mentions(self) -> dict[str, list[cst.Name | cst.Attribute]]:
-        found: dict[str, list[cst.Name | cst.Attribute]] = defaultdict(list)
-        for node in self._context.all_of(cst.Name, cst.Attribute):
-            if isinstance(node, cst.Name):
-                above = self._context.parent(node)
-                if isinstance(above, cst.Attribute) and above.attr is node:
-                    continue  # the last part of `torch.cuda.stream` is no mention of `stream`
-                if isinstance(above, cst.Arg) and above.keyword is node:
-                    continue
-                found[node.value].append(node)
-            elif isinstance(node.value, cst.Name):
-                found[f"{node.value.value}.{node.attr.value}"].append(node)
-        return found
-
     def is_load_location(self, name: cst.CSTNode) -> bool:
         """Whether the script uses the variable `name` for nothing but `torch.load(…, map_location=name)`."""
         if not isinstance(name, cst.Name):
             return False
-        uses = [self._context.parent(mention) for mention in self.mentions(name)]
+        uses = [self._context.parent(mention) for mention in self._context.mentions(name)]
         read = [use for use in uses if not isinstance(use, cst.AssignTarget)]
         return bool(read) and all(self._is_map_location(use) for use in read)
 
@@ -257,7 +243,7 @@ class Devices:
     def _is_loop_variable(self, name: cst.Name) -> bool:
         return any(
             isinstance(self._context.parent(mention), cst.For | cst.CompFor)
-            for mention in self.mentions(name)
+            for mention in self._context.mentions(name)
         )
 
     def values(self, node: cst.Name | cst.Attribute) -> list[cst.BaseExpression]:
@@ -302,16 +288,6 @@ class Devices:
         return found
 
 
-def dotted(node: cst.CSTNode) -> str:
-    """Return the text of a name with attributes, as `args.device`; empty for anything else."""
-    if isinstance(node, cst.Name):
-        return node.value
-    if isinstance(node, cst.Attribute):
-        above = dotted(node.value)
-        return above and f"{above}.{node.attr.value}"
-    return ""
-
-
 _RANKS = frozenset({"LOCAL_RANK", "RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"})
 _ENVIRONMENT = frozenset(f"os.environ[{q}{name}{q}]" for name in _RANKS for q in "'\"")
 
@@ -335,13 +311,13 @@ def option_names(call: cst.Call) -> list[str]:
     return [flag.lstrip("-").replace("-", "_") for flag in flags if flag]
 
 
-def is_device_count(node: cst.CSTNode | None, context: Script) -> bool:
+def is_device_count(node: cst.CSTNode | None, context: Placed) -> bool:
     """Whether `node` counts the GPUs of this host."""
     names = {"torch.cuda.device_count", "torch.accelerator.device_count"}
     return isinstance(node, cst.Call) and context.qualified_name(node.func) in names
 
 
-def is_accelerator(node: cst.CSTNode | None, context: Script) -> bool:
+def is_accelerator(node: cst.CSTNode | None, context: Placed) -> bool:
     """Whether the expression `node` is, or may be, an accelerator, CUDA or XLA, also by way of a name.
 
     `"cuda" if torch.cuda.is_available() else "cpu"` is one: the script means to train on it.
@@ -358,7 +334,7 @@ def device_argument(call: cst.Call) -> cst.Arg | None:
     return first if first is not None and first.keyword is None and not first.star else None
 
 
-def is_move(call: cst.Call, context: Script) -> bool:
+def is_move(call: cst.Call, context: Placed) -> bool:
     """Whether `call` moves its receiver to an accelerator: `x.to(rank)`, `x.cuda()`, `x.to('xla')`."""
     if not isinstance(call.func, cst.Attribute):
         return False
@@ -372,7 +348,7 @@ def is_move(call: cst.Call, context: Script) -> bool:
     return arg is not None and is_accelerator(arg.value, context)
 
 
-def _is_own(method: cst.Attribute, context: Script) -> bool:
+def _is_own(method: cst.Attribute, context: Placed) -> bool:
     """Whether `C().cuda` is a method of a class of the script that inherits from nothing."""
     made: cst.CSTNode | None = method.value
     if isinstance(made, cst.Name):
@@ -387,14 +363,33 @@ def _is_own(method: cst.Attribute, context: Script) -> bool:
     )
 
 
-def moves(root: cst.CSTNode, context: Script) -> Iterator[cst.Call]:
+def moves(root: cst.CSTNode, context: Placed) -> Iterator[cst.Call]:
     """Yield the calls at and below `root` that move a value to an accelerator."""
     return (call for call in nodes_of(root, cst.Call) if is_move(call, context))
 
 
-def pins(call: cst.Call, context: Script) -> bool:
+def pins(call: cst.Call, context: Placed) -> bool:
     """Whether `call` is `x.pin_memory()`, of a tensor."""
     func = call.func
     if not isinstance(func, cst.Attribute) or func.attr.value != "pin_memory" or call.args:
         return False
     return context.qualified_name(func) is None and context.devices.are_used
+
+
+class Placed(Parsed):
+    """A script with what is known of its devices, and of the ranks that it uses as devices."""
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """Which names hold the index of the replica: the device of the CUDA script."""
+        return Ranks(self)
+
+    @cached_property
+    def devices(self) -> Devices:
+        """Which expressions name a device."""
+        return Devices(self)
+
+    @cached_property
+    def moves_to_accelerator(self) -> bool:
+        """Whether the script moves anything to an accelerator: else it trains on the CPU by intent."""
+        return any(is_move(call, self) for call in self.all_of(cst.Call))

@@ -9,13 +9,13 @@ import libcst as cst
 from migrate.reading.tree.tree import keyword, string_value
 
 if TYPE_CHECKING:
-    from migrate.reading.script import Script
+    from migrate.reading.names.parsed import Parsed
 
 ENVIRON = "os.environ"
 CALLS = frozenset({"os.getenv", "os.putenv"})
 
 
-def access(node: cst.CSTNode, context: Script) -> cst.CSTNode | None:
+def access(node: cst.CSTNode, context: Parsed) -> cst.CSTNode | None:
     """Return the expression in which the literal `node` names an environment variable, or None.
 
     `os.environ['RANK']`, `os.environ.get('RANK', 0)`, `os.getenv('RANK')`, `os.putenv('RANK', '0')`,
@@ -41,12 +41,12 @@ def access(node: cst.CSTNode, context: Script) -> cst.CSTNode | None:
     return None
 
 
-def environment_name(node: cst.CSTNode, context: Script) -> str | None:
+def environment_name(node: cst.CSTNode, context: Parsed) -> str | None:
     """Return the variable that the literal `node` names in an access to the environment."""
     return string_value(node) if access(node, context) is not None else None
 
 
-def is_read(node: cst.CSTNode, context: Script) -> bool:
+def is_read(node: cst.CSTNode, context: Parsed) -> bool:
     """Whether the literal `node` names a variable whose value, or existence, is asked for."""
     found = access(node, context)
     if isinstance(found, cst.Subscript):
@@ -60,12 +60,12 @@ def is_read(node: cst.CSTNode, context: Script) -> bool:
 SETTING = (cst.Call, cst.SimpleString, cst.ConcatenatedString)
 
 
-def sets(name: str, context: Script) -> bool:
+def sets(name: str, context: Parsed) -> bool:
     """Whether the script sets the variable `name` itself."""
     return any(_sets(node, name, context) for node in context.all_of(*SETTING))
 
 
-def _sets(node: cst.CSTNode, name: str, context: Script) -> bool:
+def _sets(node: cst.CSTNode, name: str, context: Parsed) -> bool:
     if isinstance(node, cst.Call):
         is_update = context.qualified_name(node.func) == f"{ENVIRON}.update"
         return is_update and keyword(node, name) is not None

@@ -11,7 +11,7 @@ from migrate.reading.replicas.first_replica import same_everywhere
 from migrate.reading.tree.tree import code, is_docstring, nodes_of, targets
 
 if TYPE_CHECKING:
-    from migrate.rewrite.workspace import Workspace
+    from migrate.reading.script import Script
 
 # Calls that change nothing, by the last part of their name.
 PURE_CALLS = frozenset(
@@ -52,7 +52,7 @@ PURE_CALLS = frozenset(
 def lifted(
     body: Sequence[cst.BaseStatement],
     wanted: Callable[[cst.BaseStatement], bool],
-    context: Workspace,
+    context: Script,
 ) -> list[cst.BaseStatement] | None:
     """Return the statements of `body` that go out: the wanted ones and what computes their arguments.
 
@@ -75,7 +75,7 @@ def lifted(
     return out[::-1]
 
 
-def is_pure(statement: cst.CSTNode, context: Workspace) -> bool:
+def is_pure(statement: cst.CSTNode, context: Script) -> bool:
     """Whether `statement` does nothing but assign values to names, or entries of what they hold."""
     if isinstance(statement, cst.If):
         branches: list[cst.CSTNode] = [*statement.body.body]

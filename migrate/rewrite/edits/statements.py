@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import libcst as cst
 
+from migrate.rewrite.edit import Run, Wrap
 from migrate.rewrite.edits.emptied import without_emptied
 from migrate.rewrite.edits.nodes import split_blank
-from migrate.rewrite.rule import Run, Wrap
 
 
 class Statements(cst.CSTTransformer):

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 import libcst as cst
 
 if TYPE_CHECKING:
-    from migrate.rewrite.workspace import Workspace
+    from migrate.reading.script import Script
+    from migrate.rewrite.edits.imports import Imports
+    from migrate.rewrite.options import Style
 
 Word = Literal[
     "launch",
@@ -52,18 +54,20 @@ class Vocabulary(ABC):
     """The words of one style, for one script.
 
     Args:
-        context: the script: its imports, its quotation marks.
+        context: the script: what runs in a replica, its quotation marks.
+        imports: what it imports, and is to import.
     """
 
     names: ClassVar[Mapping[Word, Name]]
 
-    def __init__(self, context: Workspace) -> None:
+    def __init__(self, context: Script, imports: Imports) -> None:
         self._context = context
+        self._imports = imports
 
     def write(self, word: Word) -> str:
         """Return the source text of `word`, its module imported in the rewritten script."""
         name = self.names[word]
-        return f"{self._context.imports.require(name.module, name.alias)}.{name.text}"
+        return f"{self._imports.require(name.module, name.alias)}.{name.text}"
 
     def expression(self, word: Word) -> cst.BaseExpression:
         """Return `write(word)` as an expression."""
@@ -162,7 +166,7 @@ class PortableVocabulary(Vocabulary):
         return self._asked("device_type")
 
     def _asked(self, name: str) -> cst.BaseExpression:
-        return cst.parse_expression(f"{self._context.imports.require('shims')}.{name}()")
+        return cst.parse_expression(f"{self._imports.require('shims')}.{name}()")
 
     def _runs_in_a_replica(self, at: cst.CSTNode) -> bool:
         """Whether `at` runs only when the replicas do; nothing speaks against it in a module's function."""
@@ -188,7 +192,7 @@ class PortableVocabulary(Vocabulary):
         return False
 
 
-def vocabulary_of(context: Workspace) -> Vocabulary:
+def vocabulary_of(context: Script, imports: Imports, style: Style) -> Vocabulary:
     """Return the words in which `context`'s script is to be rewritten."""
     styles = {"native": NativeVocabulary, "portable": PortableVocabulary}
-    return styles[context.options.style](context)
+    return styles[style](context, imports)

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, string_value
+from migrate.reading.tree.tree import code, dotted, string_value
 from migrate.reading.values.collectives import called
-from migrate.reading.values.devices import dotted
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.advice import BACKEND as OF_SHIMS
 from migrate.rewrite.workspace import Workspace

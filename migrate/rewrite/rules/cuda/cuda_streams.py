@@ -220,7 +220,7 @@ def _only_orders(assign: cst.Assign, context: Workspace) -> bool:
     values = context.devices.values(target)
     if not all(_made(value, context) for value in values):
         return False
-    mentions = [mention for mention in context.devices.mentions(target) if mention is not target]
+    mentions = [mention for mention in context.mentions(target) if mention is not target]
     if isinstance(target, cst.Name):
         owner, _ = context.bound_to(target)
         mentions = [

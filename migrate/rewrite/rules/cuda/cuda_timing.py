@@ -185,7 +185,7 @@ class CudaTiming(Rule):
         owner, _ = context.bound_to(node)
         mentions = [
             mention
-            for mention in context.devices.mentions(node)
+            for mention in context.mentions(node)
             if isinstance(mention, cst.Name) and context.bound_to(mention)[0] is owner
         ]
         plain = all(_is_plain(mention, context) for mention in mentions)

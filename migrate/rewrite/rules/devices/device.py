@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import bind, code, keyword
+from migrate.reading.tree.tree import bind, code, dotted, keyword
 from migrate.reading.values.devices import (
     ACCELERATOR,
     CURRENT,
@@ -15,7 +15,6 @@ from migrate.reading.values.devices import (
     TAKE_A_DEVICE,
     Kind,
     device_argument,
-    dotted,
     is_move,
     is_option,
     names_cuda,

@@ -32,7 +32,7 @@ def says_a_device(name: str) -> bool:
 
 def used_as_number(target: cst.Attribute | cst.Name, context: Workspace) -> bool:
     """Whether the script calculates with what it keeps under the name of a device."""
-    for node in context.devices.mentions(target):
+    for node in context.mentions(target):
         above = context.parent(node)
         if isinstance(above, cst.BinaryOperation) and not names_cuda(above):
             return True
@@ -45,7 +45,7 @@ def used_as_string(target: cst.CSTNode, context: Workspace) -> bool:
     """Whether the script takes what it keeps as `target` for a string: compares it, takes it apart."""
     if not isinstance(target, cst.Attribute | cst.Name):
         return True
-    above = (context.parent(node) for node in context.devices.mentions(target))
+    above = (context.parent(node) for node in context.mentions(target))
     return any(
         isinstance(one, cst.BinaryOperation | cst.Comparison | cst.ComparisonTarget | cst.Subscript)
         or (isinstance(one, cst.Attribute) and one.attr.value in OF_STRINGS)

@@ -98,7 +98,7 @@ def _only_counts(
     inside = {id(node) for _, one in calls for node in nodes(one)}
     mentions = [
         mention
-        for mention in context.devices.mentions(value)
+        for mention in context.mentions(value)
         if isinstance(mention, cst.Name)
         and id(mention) not in inside
         and context.bound_to(mention)[0] is owner
@@ -166,7 +166,7 @@ def _workers(fn: cst.Name, position: int, context: Workspace) -> tuple[cst.Funct
         parameters = worker.params.params
         if position >= len(parameters) or parameters[position].default is not None:
             return ()
-        mentions = [m for m in context.devices.mentions(worker.name) if m is not worker.name]
+        mentions = [m for m in context.mentions(worker.name) if m is not worker.name]
         if any(not any(m is one for one in passed) for m in mentions):
             return ()
         if not any(worker is one for one in found):

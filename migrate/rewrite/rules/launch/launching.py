@@ -57,7 +57,7 @@ def with_aliases(found: Sequence[cst.CSTNode], context: Workspace) -> list[cst.C
         owner, _ = context.bound_to(name)
         mentions = [
             mention
-            for mention in context.devices.mentions(name)
+            for mention in context.mentions(name)
             if isinstance(mention, cst.Name)
             and id(mention) not in inside
             and context.bound_to(mention)[0] is owner

@@ -236,7 +236,7 @@ def _is_moved_before(node: cst.CSTNode, context: Workspace, seen: frozenset[int]
     name = function.name.value
     if context.functions.get(name) is not function:
         return False
-    found = context.devices.mentions(function.name)
+    found = context.mentions(function.name)
     mentions = [mention for mention in found if mention is not function.name]
     calls = [context.parent(mention) for mention in mentions]
     return bool(calls) and all(

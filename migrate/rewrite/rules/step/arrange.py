@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.reading.flow.dataflow import base_name, overlap
+from migrate.reading.flow.dataflow import overlap
 from migrate.reading.flow.reads import METHODS, Reads
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.leaving import ends_program, leaves_turn
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
 from migrate.reading.steps.tails import Tail
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.reading.tree.tree import base_name, code, nodes_of
 from migrate.rewrite.rules.step.detached_read import Read, as_read
 
 # What moves below the block where nothing speaks against it.

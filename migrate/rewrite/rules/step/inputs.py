@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.flow.dataflow import base_name
-from migrate.reading.tree.tree import nodes_of, targets
+from migrate.reading.tree.tree import base_name, nodes_of, targets
 from migrate.reading.values.devices import moves
 from migrate.rewrite.rules.step.steps import Step
 

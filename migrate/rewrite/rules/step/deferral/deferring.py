@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.flow.dataflow import aliases, base_name, flow, is_view, overlap
+from migrate.reading.flow.dataflow import aliases, flow, is_view, overlap
 from migrate.reading.flow.reads import Reads
 from migrate.reading.replicas.first_replica import joined
 from migrate.reading.steps.loops import Loop, batch_names
-from migrate.reading.tree.tree import code, nodes, nodes_of
+from migrate.reading.tree.tree import base_name, code, nodes, nodes_of
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.reading.values.device_values import DeviceValues
 from migrate.rewrite.edits.nodes import split_blank

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.flow.dataflow import base_name
 from migrate.reading.steps.loops import Loop
-from migrate.reading.tree.tree import code, nodes, nodes_of, targets
+from migrate.reading.tree.tree import base_name, code, nodes, nodes_of, targets
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

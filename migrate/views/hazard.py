@@ -1,0 +1,29 @@
+"""The page of a hazard."""
+
+from __future__ import annotations
+
+import inspect
+
+from migrate.check.hazard import Hazard
+
+
+def hazard_page(hazard: Hazard) -> str:
+    """Return the Markdown page of `hazard`: what it is, why, what to do, examples."""
+    _, _, body = inspect.cleandoc(hazard.__doc__ or "").partition("\n")
+    parts = [
+        f"# {hazard.code} {hazard.name}: {hazard.title}",
+        f"Severity: {hazard.severity.value}. Silence one line with `# migrate: ignore[{hazard.code}]`.",
+        body.strip(),
+    ]
+    marked = [bool(one.expected(hazard.code, hazard.severity)) for one in hazard.examples]
+    sections = {
+        "Reported": [one for one, found in zip(hazard.examples, marked, strict=True) if found],
+        "Mended": [hazard.mended],
+        "Left alone": [
+            one for one, found in zip(hazard.examples, marked, strict=True) if not found
+        ],
+    }
+    for heading, shown in sections.items():
+        parts.append(f"## {heading}")
+        parts.extend(f"```python\n{one.script}```" for one in shown)
+    return "\n\n".join(parts) + "\n"
