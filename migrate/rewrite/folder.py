@@ -17,7 +17,7 @@ from migrate.reading.project.project import Project
 from migrate.reading.tree.memory import collect_seldom, seldom_collected
 from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.tree.source import UnreadableScriptError, parse
-from migrate.rewrite.after_folder import left_in_functions
+from migrate.rewrite.after import left_in_functions
 from migrate.rewrite.answered import without_answered
 from migrate.rewrite.notebook import check_notebook, rewrite_notebook
 from migrate.rewrite.options import DEFAULT, Options

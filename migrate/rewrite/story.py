@@ -15,7 +15,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.flow.pending_values import COLLECTIVE
 from migrate.reading.tree.source import NotPythonError, Source, parse, read
 from migrate.reading.tree.tree import nodes_of
-from migrate.rewrite.after_rewrite import after_rewrite, origins, run_elsewhere
+from migrate.rewrite.after import after_rewrite, origins, run_elsewhere
 from migrate.rewrite.apply import apply
 from migrate.rewrite.edits.one_cell import within_cells
 from migrate.rewrite.options import DEFAULT, Options
