@@ -23,7 +23,7 @@ from migrate.rewrite.options import Options
 from migrate.rewrite.rule import Example, Kind, Rule
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.story import rewrite, rewrite_source
-from migrate.views.hazard import hazard_page
+from migrate.views.check import hazard_page
 
 DOCS = Path(__file__).parent
 GUIDE = DOCS / "shims" / "portable.md"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -11,12 +12,10 @@ from typing import Any
 import click
 
 from migrate.check.finding import Finding
-from migrate.check.hazard import Severity
+from migrate.check.hazard import Hazard, Severity
 from migrate.check.project import Checked
 from migrate.check.rules import all_hazards
 from migrate.errors import MigrateError
-from migrate.views.hazard import hazard_page
-from migrate.views.sarif import check_as_sarif
 
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 # GitHub's names of the severities.
@@ -37,6 +36,8 @@ def check_lines(checked: Checked, form: str) -> Iterator[str]:
     if form == "github":
         yield from check_as_github(checked)
     elif form == "sarif":
+        from migrate.views.sarif import check_as_sarif
+
         yield json.dumps(check_as_sarif(checked), indent=2)
     elif form == "json":
         yield json.dumps(check_as_json(checked), indent=2)
@@ -127,3 +128,25 @@ def explanation(code: str) -> str:
     raise NoSuchHazardError(
         f"there is no hazard {code}", "`migrate check --explain list` names them all"
     )
+
+
+def hazard_page(hazard: Hazard) -> str:
+    """Return the Markdown page of `hazard`: what it is, why, what to do, examples."""
+    _, _, body = inspect.cleandoc(hazard.__doc__ or "").partition("\n")
+    parts = [
+        f"# {hazard.code} {hazard.name}: {hazard.title}",
+        f"Severity: {hazard.severity.value}. Silence one line with `# migrate: ignore[{hazard.code}]`.",
+        body.strip(),
+    ]
+    marked = [bool(one.expected(hazard.code, hazard.severity)) for one in hazard.examples]
+    sections = {
+        "Reported": [one for one, found in zip(hazard.examples, marked, strict=True) if found],
+        "Mended": [hazard.mended],
+        "Left alone": [
+            one for one, found in zip(hazard.examples, marked, strict=True) if not found
+        ],
+    }
+    for heading, shown in sections.items():
+        parts.append(f"## {heading}")
+        parts.extend(f"```python\n{one.script}```" for one in shown)
+    return "\n\n".join(parts) + "\n"

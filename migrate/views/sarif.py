@@ -12,7 +12,7 @@ from migrate.check.hazard import Severity
 from migrate.check.project import Checked
 from migrate.check.rules import all_hazards
 from migrate.versions import versions
-from migrate.views.hazard import hazard_page
+from migrate.views.check import hazard_page
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
