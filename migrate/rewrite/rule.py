@@ -1,22 +1,28 @@
-"""What a rewrite rule is: its page, its examples, and how it says what to edit and what to report."""
+"""What a rewrite rule is: its page, its examples, and how it says what to edit and what to report.
+
+What it asks for (`Edit`, `Wrap`, `Finding`) is in `migrate.rewrite.edit`.
+"""
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
 
+from migrate.rewrite.edit import Edit as Edit
+from migrate.rewrite.edit import Finding as Finding
+from migrate.rewrite.edit import Replacement as Replacement
+from migrate.rewrite.edit import Run as Run
+from migrate.rewrite.edit import Wrap as Wrap
 from migrate.rewrite.options import DEFAULT, Options
 
 if TYPE_CHECKING:
-    from migrate.rewrite.context import Context
-
-Replacement = cst.CSTNode | cst.RemovalSentinel | cst.FlattenSentinel[cst.BaseStatement]
+    from migrate.rewrite.workspace import Workspace
 
 
 class Safety(StrEnum):
@@ -25,74 +31,6 @@ class Safety(StrEnum):
     SAFE = "safe"  # the rewritten script computes the same
     UNSAFE = "unsafe"  # the same where what the rule's page names holds
     REPORT_ONLY = "report only"  # the rule edits nothing
-
-
-@dataclass(frozen=True, eq=False)
-class Edit:
-    """A change of one node of the original tree.
-
-    Args:
-        rule: name of the rule that asks for it.
-        node: the original node; two edits of one node are an error.
-        replace: makes the new node from the *updated* node, in which the edits of the nodes inside
-            have already been made.
-        message: what is done, for the user.
-        consumes: original subtrees that do not survive the edit. No other rule may edit inside them,
-            and a CUDA construct in them counts as handled.
-    """
-
-    rule: str
-    node: cst.CSTNode
-    replace: Callable[[cst.CSTNode], Replacement]
-    message: str
-    consumes: tuple[cst.CSTNode, ...] = ()
-
-
-class Run(list[cst.BaseStatement]):
-    """The updated statements of a run, in order.
-
-    Args:
-        parts: for each original statement of the run what is left of it: one statement as a rule, none
-            where another rule removed it.
-    """
-
-    def __init__(self, parts: Sequence[Sequence[cst.BaseStatement]]) -> None:
-        super().__init__(statement for part in parts for statement in part)
-        self.parts = parts
-
-
-@dataclass(frozen=True, eq=False)
-class Wrap:
-    """A change of several neighbouring statements of one block into one, or into others.
-
-    Args:
-        rule: name of the rule that asks for it.
-        block: the original block that holds them.
-        first, last: the original statements where the run begins and ends (included).
-        make: makes the new statement, or the new ones, from the updated statements of the run.
-        message: what is done, for the user.
-    """
-
-    rule: str
-    block: cst.IndentedBlock | cst.Module
-    first: cst.CSTNode
-    last: cst.CSTNode
-    make: Callable[[Run], cst.BaseStatement | Sequence[cst.BaseStatement]]
-    message: str
-
-    @property
-    def node(self) -> cst.CSTNode:
-        """The statement to which the change is reported."""
-        return self.first
-
-
-@dataclass(frozen=True, eq=False)
-class Finding:
-    """Something that is reported and not edited: what it is, and what to do by hand."""
-
-    rule: str
-    node: cst.CSTNode
-    message: str
 
 
 class Kind(StrEnum):
@@ -162,7 +100,7 @@ class Rule(ABC):
             raise TypeError(f"rule {cls.__name__} has no example: {', '.join(missing)}")
 
     @abstractmethod
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Wrap | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | Finding]:
         """Yield what to edit and what to report at `node`, whose type is among `nodes`."""
 
     def edit(

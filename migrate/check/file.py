@@ -1,0 +1,71 @@
+"""Find the hazards of one file: a script or a notebook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from migrate.check.check import Known, check_source
+from migrate.check.config import Config
+from migrate.check.finding import UNREADABLE, Finding
+from migrate.check.hazard import Severity
+from migrate.check.notebook import check_notebook
+from migrate.check.prescan import may_hold_hazards
+from migrate.errors import MigrateError
+from migrate.reading.notebook.text import (
+    SUFFIX,
+    InvalidNotebookError,
+    NoCodeError,
+    parse_notebook,
+)
+from migrate.reading.tree.source import (
+    NotPythonError,
+    NotUtf8Error,
+    UnreadableScriptError,
+    parse,
+)
+
+
+def check_file(path: Path, config: Config, known: Known | None = None) -> tuple[Finding, ...]:
+    """Return the hazards of the file at `path`; none, and no parsing, where it names nothing of ours.
+
+    A file that is not Python 3 is a finding too: it runs nowhere.
+
+    Raises:
+        UnreadableScriptError: the file cannot be read.
+    """
+    known = known or Known()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        what = f"{path}: {(error.strerror or str(error)).lower()}"
+        raise UnreadableScriptError(what, "check the path and its permissions") from None
+    if not known.entries and not may_hold_hazards(data):
+        return ()
+    if path.suffix == SUFFIX:
+        return _check_notebook(data, path, config, known)
+    try:
+        source = parse(data, path)
+    except (NotPythonError, NotUtf8Error) as error:
+        shown = known.whole and config.selects(UNREADABLE)
+        return _unreadable(path, error) if shown else ()
+    return check_source(source, config, known)
+
+
+def _check_notebook(data: bytes, path: Path, config: Config, known: Known) -> tuple[Finding, ...]:
+    try:
+        notebook = parse_notebook(data, path)
+    except NoCodeError:
+        return ()  # a page of text
+    except (InvalidNotebookError, NotUtf8Error) as error:
+        return _unreadable(path, error) if config.selects(UNREADABLE) else ()
+    return check_notebook(notebook, config, known.calls)
+
+
+def _unreadable(path: Path, error: MigrateError) -> tuple[Finding, ...]:
+    line, column, message = 1, 1, error.what.removeprefix(f"{path}:").strip()
+    parts = message.split(":", 2)
+    if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit():
+        line, column, message = int(parts[0]), int(parts[1]), parts[2].strip()
+    text = f"{message}: nothing in this file is checked"
+    name = "not-python"
+    return (Finding(path, line, column, line, column + 1, UNREADABLE, name, Severity.ERROR, text),)

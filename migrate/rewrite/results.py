@@ -1,0 +1,166 @@
+"""What comes out of a rewrite: of a script or a notebook, of a file of a folder, of a folder."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from migrate.reading.notebook.text import SUFFIX, Notebook
+from migrate.reading.tree.source import Source, decoded
+
+
+@dataclass(frozen=True)
+class Note:
+    """One edit or finding, for the user.
+
+    Args:
+        line, column: where in the original, both from 1.
+        rule: name of the rule.
+        message: what was done, or what is left to do by hand.
+        cell: of a notebook, from 1, all its cells counted; the line is in it then.
+    """
+
+    line: int
+    column: int
+    rule: str
+    message: str
+    cell: int | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it is, as it is shown after the name of the file."""
+        if self.cell is None:
+            return f"{self.line}:{self.column}"
+        return f"cell {self.cell}:line {self.line}"
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A script or a notebook, and what became of it.
+
+    Args:
+        source: what it was.
+        data: what it is now.
+        edits, findings: what was done, and what is left to do by hand.
+        elsewhere: other files whose functions its steps call; nothing is said of what they do.
+    """
+
+    source: Source | Notebook
+    data: bytes
+    edits: tuple[Note, ...]
+    findings: tuple[Note, ...]
+    elsewhere: tuple[Path, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """Where the original lies."""
+        return self.source.path
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to write."""
+        return self.data != self.source.data
+
+    def diff(self, to: Path) -> str:
+        """Return the change as a unified diff, `to` being the name of the rewritten script."""
+        return unified_diff(self.source.data, self.data, str(self.path), str(to), self.path)
+
+
+def unified_diff(before: bytes, after: bytes, old: str, new: str, path: Path) -> str:
+    """Return what is between two contents of the script at `path`, named `old` and `new`, as a patch."""
+    lines = difflib.unified_diff(
+        _text(before, path).splitlines(keepends=True),
+        _text(after, path).splitlines(keepends=True),
+        old,
+        new,
+    )
+    no_newline = "\n\\ No newline at end of file\n"
+    return "".join(line if line.endswith("\n") else f"{line}{no_newline}" for line in lines)
+
+
+def _text(data: bytes, path: Path) -> str:
+    return data.decode() if path.suffix == SUFFIX else decoded(data, path)
+
+
+@dataclass(frozen=True)
+class FileRewrite:
+    """One Python file or notebook of a folder and what became of it.
+
+    Args:
+        name: its path in the folder.
+        before, after: its content.
+        edits, findings: as of a single script.
+        problem: why it could not be rewritten; it is copied as it is then.
+    """
+
+    name: Path
+    before: bytes
+    after: bytes
+    edits: tuple[Note, ...] = ()
+    findings: tuple[Note, ...] = ()
+    problem: str = ""
+
+    @property
+    def changed(self) -> bool:
+        """Whether its content is another one."""
+        return self.before != self.after
+
+    def diff(self) -> str:
+        """Return the change as a unified diff, as git writes it."""
+        return unified_diff(self.before, self.after, f"a/{self.name}", f"b/{self.name}", self.name)
+
+
+@dataclass(frozen=True)
+class FolderRewrite:
+    """A folder and what became of its Python files and notebooks.
+
+    Args:
+        folder: the folder.
+        files: the Python files and notebooks that concern any rule, in the order of their names.
+        untouched: the number of Python files that concern none.
+        notebooks: all Jupyter notebooks, those among `files` included.
+        left_to_do: (file, finding) for all findings, in the order in which to mend them.
+    """
+
+    folder: Path
+    files: tuple[FileRewrite, ...]
+    untouched: int
+    notebooks: tuple[Path, ...]
+    left_to_do: tuple[tuple[Path, Note], ...] = field(repr=False)
+
+    @property
+    def changed(self) -> tuple[FileRewrite, ...]:
+        """The files whose content is another one."""
+        return tuple(file for file in self.files if file.changed)
+
+    def diff(self) -> str:
+        """Return all changes as one patch."""
+        return "".join(file.diff() for file in self.changed)
+
+    @property
+    def scripts(self) -> int:
+        """The number of Python files."""
+        return self.untouched + sum(file.name.suffix != SUFFIX for file in self.files)
+
+    @property
+    def problems(self) -> tuple[FileRewrite, ...]:
+        """The files that could not be rewritten."""
+        return tuple(file for file in self.files if file.problem)
+
+    @cached_property
+    def edits_by_rule(self) -> dict[str, int]:
+        """The number of edits of each rule, the most frequent first."""
+        return _counts(note for file in self.files for note in file.edits)
+
+    @cached_property
+    def findings_by_rule(self) -> dict[str, int]:
+        """The number of findings of each rule, the most frequent first."""
+        return _counts(note for file in self.files for note in file.findings)
+
+
+def _counts(notes: Iterator[Note]) -> dict[str, int]:
+    return dict(Counter(note.rule for note in notes).most_common())
