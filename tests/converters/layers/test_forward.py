@@ -6,8 +6,8 @@ import itertools
 import pytest
 
 from converters.layers import Permute, entries
-from converters.layers.forward import compare_forward
 from converters.layers.layout import Chain
+from tests.converters.layers.forward import compare_forward
 
 TOLERANCE = 1e-6
 CASES = [
