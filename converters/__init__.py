@@ -13,12 +13,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from converters.checkpoint import Pytree, load_pytree
+    from converters.checkpoint import Pytree
     from converters.conversion import Conversion, convert, convert_to_mesh, convert_to_pytree, plan
     from converters.errors import ConversionError
     from converters.mapping import Outcome, Plan, Row
     from converters.optimizer.convert import convert_optimizer, optimizer_to_torch
     from converters.optimizer.load import load_optimizer, save_optimizer
+    from converters.output import load_pytree
     from converters.reverse import to_state_dict, to_torch
 
 _PLACES = {
@@ -33,7 +34,7 @@ _PLACES = {
     "convert_optimizer": "converters.optimizer.convert",
     "convert_to_pytree": "converters.conversion",
     "load_optimizer": "converters.optimizer.load",
-    "load_pytree": "converters.checkpoint",
+    "load_pytree": "converters.output",
     "optimizer_to_torch": "converters.optimizer.convert",
     "plan": "converters.conversion",
     "save_optimizer": "converters.optimizer.load",

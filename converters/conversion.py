@@ -135,7 +135,7 @@ def convert(
         **options: `converters.planning.PlanOptions`.
 
     Raises:
-        RefusedKeysError: some keys have no place; all of them are in its plan. Nothing is written.
+        RefusedKeysError: some keys have no place; all of them are in `refused`. Nothing is written.
         ConversionError: the checkpoint or model cannot be read, or the output not be written; the
             subclass says which. Nothing that looks complete is left.
     """
@@ -193,7 +193,7 @@ def convert_to_pytree(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]
     positions of lists are texts ("0"): `nnx.restore_int_paths` makes them numbers.
 
     Raises:
-        RefusedKeysError: some keys have no place; all of them are in its plan.
+        RefusedKeysError: some keys have no place; all of them are in `refused`.
         ConversionError: the checkpoint or model cannot be read; the subclass says why.
     """
     made = _require_complete(planned(checkpoint, options))
@@ -275,7 +275,9 @@ def _require_complete(made: Planned) -> Planned:
     plan = replace(plan, rows=rows)
     if plan.refused:
         raise RefusedKeysError(
-            plan,
+            plan.checkpoint,
+            len(plan.rows),
+            plan.refused,
             "pass the model that the checkpoint was saved from, configured alike (--model), or say what an "
             "ambiguous layer is (--assume)",
         )

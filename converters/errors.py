@@ -6,10 +6,7 @@ The docstring of each class is its help page: cause, then remedy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from converters.mapping.plan import Plan
+from typing import Any
 
 
 class ConversionError(Exception):
@@ -205,22 +202,22 @@ class ShardingError(ConversionError):
 class RefusedKeysError(ConversionError):
     """Some keys have no place in the model, or the model needs keys that are not there.
 
-    All refusals are in `plan.refused`; the message shows the first few. Nothing was written.
+    All of them are in `refused`, rows of the plan (`converters.Row`); the message shows the first few.
+    Nothing was written.
 
     Remedy: pass the model that the checkpoint was saved from, with the same configuration.
     """
 
     SHOWN = 5
 
-    def __init__(self, plan: Plan, remedy: str) -> None:
-        refused = plan.refused
+    def __init__(self, checkpoint: str, rows: int, refused: Sequence[Any], remedy: str) -> None:
         shown = ", ".join(f"{row.key} ({row.note})" for row in refused[: self.SHOWN])
         more = f" and {len(refused) - self.SHOWN} more" if len(refused) > self.SHOWN else ""
         super().__init__(
-            f"{plan.checkpoint}: {len(refused)} of {len(plan.rows)} keys refused: {shown}{more}",
+            f"{checkpoint}: {len(refused)} of {rows} keys refused: {shown}{more}",
             remedy,
         )
-        self.plan = plan
+        self.refused = tuple(refused)
 
 
 class DuplicateKeyError(ConversionError):

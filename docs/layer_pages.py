@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 
-from converters.layers import LayerEntry, entries, reparametrized
+from converters.layers import FlaxCall, LayerEntry, entries, flax_calls, reparametrized
 from converters.layers.entry import Weight
+from converters.layers.flax_call import Api
 from converters.layers.join import ALONE
 from converters.layers.reparametrized_cases import COMPUTED, EXACT
 from converters.mapping import flatten, paths
 
+APIS: tuple[Api, ...] = ("linen", "nnx")
 HEAD = """\
 # Layers
 
@@ -27,7 +29,12 @@ layers that were never run, quantised layers and those of `torch.ao` are refused
 
 Layouts read from left to right, as in a mapping file: `transpose(1, 0)` are numpy's axes, `split(1, 3, 4)`
 makes axes of 3 and 4 of axis 1, `merge(0, 3, 4)` undoes that, `flip(0)` reverses, `slice(0, 4, 8)` is a part
-of the torch tensor. Sizes are those of the first case."""
+of the torch tensor. Sizes are those of the first case.
+
+Below are some of the modules that were compared, as they are written (`converters.layers.flax_calls` gives
+this for any layer). `nn` is `flax.linen`, `modules` is `converters.modules.linen` or
+`converters.modules.nnx`; `rngs` is an `nnx.Rngs`, `deterministic` is False in training. "Channels last": the
+axis that is 1 in torch is the last of input and output."""
 
 
 def page() -> str:
@@ -39,7 +46,9 @@ def page() -> str:
     for doc, family in families.items():
         parts.append(f"## {', '.join(entry.kind for entry in family)}")
         parts.append(inspect.cleandoc(doc))
-        parts += _table(next((one for one in family if one.kind.endswith("2d")), family[0]))
+        shown = next((one for one in family if one.kind.endswith("2d")), family[0])
+        parts += _table(shown)
+        parts.append(_written(shown))
         cases = dict.fromkeys(case.name for entry in family for case in entry.cases)
         parts.append(f"Compared: {_listed(cases)}.")
     parts += ["## Weights that a layer computes", _doc(reparametrized)]
@@ -72,6 +81,28 @@ def _table(entry: LayerEntry) -> list[str]:
         return []
     head = [f"| {entry.kind} | Flax | layout |", "|---|---|---|"]
     return ["\n".join([*head, *rows])]
+
+
+def _written(entry: LayerEntry) -> str:
+    """Return how the layers of an entry's cases are written: of each class the first and the longest."""
+    import torch
+
+    lines: dict[str, list[str]] = {}
+    for case in entry.cases:
+        layer = case.torch(torch.nn)
+        for api in APIS:
+            for call in flax_calls(layer, api):
+                lines.setdefault(call.of, []).append(_line(call, api))
+    shown = [line for of in lines.values() for line in dict.fromkeys((of[0], max(of, key=len)))]
+    return "\n".join(["```python", *shown, "```"])
+
+
+def _line(call: FlaxCall, api: str) -> str:
+    applied = call.applied("layer", "x")
+    remarks = [applied] if applied != "layer(x)" else []
+    remarks += ["channels last"] if call.channels_last else []
+    where = f"{api}: {', '.join(remarks)}" if remarks else api
+    return f"{call.source()}  # {where}"
 
 
 def _row(weight: Weight) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from converters.checkpoint.open import open_checkpoint
-from converters.checkpoint.pytree import Pytree, flatten, load_pytree
+from converters.checkpoint.pytree import Pytree, flatten
 from converters.checkpoint.reader import COPY_AGAIN, Checkpoint, TensorInfo, read_start
 from converters.checkpoint.safetensors_file import SafetensorsFile
 from converters.errors import (
@@ -17,6 +17,7 @@ from converters.errors import (
     CheckpointNotFoundError,
     MissingDependencyError,
 )
+from converters.output.load import load_pytree
 from converters.output.safetensors_layout import INDEX_NAME
 
 Array = np.ndarray[Any, Any]

@@ -1,18 +1,10 @@
-"""Checkpoints on disk: torch's, read lazily and without running code; Flax pytrees, both ways."""
+"""Checkpoints on disk: torch's, read lazily and without running code; what a Flax pytree is made of."""
 
 from converters.checkpoint.cast import cast, nonfinite, overflows
 from converters.checkpoint.lazy import LazyTensor
 from converters.checkpoint.open import open_checkpoint
 from converters.checkpoint.prefixes import Cleaned, clean
-from converters.checkpoint.pytree import (
-    Format,
-    Leaf,
-    Pytree,
-    flatten,
-    load_pytree,
-    nest,
-    write_pytree,
-)
+from converters.checkpoint.pytree import Format, Leaf, Pytree, flatten, nest
 from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.checkpoint.state_dict import StateDict
 
@@ -28,10 +20,8 @@ __all__ = [
     "cast",
     "clean",
     "flatten",
-    "load_pytree",
     "nest",
     "nonfinite",
     "open_checkpoint",
     "overflows",
-    "write_pytree",
 ]

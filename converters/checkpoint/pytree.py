@@ -5,18 +5,13 @@ The paths begin with the collection: `params/encoder/layer_0/…/kernel`, `batch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from converters.checkpoint.reader import TensorInfo
-
-if TYPE_CHECKING:
-    from converters.output.units import Unit
-    from converters.output.write import Written
 
 Format = Literal["safetensors", "msgpack", "orbax"]
 Pytree = dict[str, Any]  # nested dicts of arrays, e.g. {"params": {"dense": {"kernel": …}}}
@@ -35,6 +30,24 @@ class Sliceable(Protocol):
 
     def __getitem__(self, box: tuple[slice, ...], /) -> np.ndarray[Any, Any]:
         """The part in this box."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A stretch of a leaf's bytes.
+
+    Attributes:
+        start: its first byte in the leaf.
+        shape: of the array that has these bytes in row-major order. Its elements are the leaf's, its sides
+            need not be: axes that only the leaf's shape joins are apart here, so that no copy is made.
+        open: gives the array, or what gives its parts.
+        release: lets go of what `open` mapped into memory.
+    """
+
+    start: int
+    shape: tuple[int, ...]
+    open: Callable[[], Sliceable]
+    release: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -58,20 +71,6 @@ class Leaf:
     open: Callable[[], Sliceable] | None = None
     release: Callable[[], None] | None = None
     cast: bool = False
-
-
-def write_pytree(output: Path, leaves: Sequence[Leaf], form: Format, **options: Any) -> Written:
-    """`converters.output.write_pytree`, which says what the options are."""
-    from converters import output as package
-
-    return package.write_pytree(output, leaves, form, **options)
-
-
-def load_pytree(path: Path | str) -> Pytree:
-    """`converters.output.load_pytree`."""
-    from converters import output as package
-
-    return package.load_pytree(path)
 
 
 def nest(arrays: Iterable[tuple[str, Any]]) -> Pytree:

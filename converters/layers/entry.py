@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import dataclass, field
 from typing import Any
 
+from converters.layers.flax_call import Api, FlaxCall
 from converters.layers.join import ALONE, Join
 from converters.layers.layout import UNCHANGED, Layout, Part
 
@@ -43,11 +43,6 @@ class Weight:
 Weights = tuple[Weight, ...]
 
 
-def ours(api: str) -> Any:
-    """`converters.modules.linen` or `converters.modules.nnx`, imported when a case needs it."""
-    return import_module(f"converters.modules.{api}")
-
-
 def call(layer: Any, inputs: Any, arguments: Mapping[str, Any]) -> Any:
     """The layer's output: one input, and whatever the case has beside it by name."""
     return layer(inputs, **arguments)
@@ -55,36 +50,35 @@ def call(layer: Any, inputs: Any, arguments: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class ForwardCase:
-    """One configuration of a layer, built three times, and the shape of an input for it.
+    """One configuration of a torch layer, and the shape of an input for it.
 
-    The factories take the framework's module (`torch.nn`, `flax.linen`, `flax.nnx`), so that an
-    entry is read without importing any of them. Channels, kernel sides and input sides must all
+    Its counterparts in linen and nnx are what the layer's entry says (`LayerEntry.flax`). The factory takes
+    `torch.nn`, so that an entry is read without importing it. Channels, kernel sides and input sides must all
     differ: with equal ones a wrong permutation goes unseen.
 
     Attributes:
         name: what is special about it, for the test's name.
         torch: `torch.nn` → the layer.
-        linen: `flax.linen` → the layer.
-        nnx: `flax.nnx` and its rngs → the layer; None where nnx lacks this form (the entry says).
         input_shape: in torch's order (channels second, where there are channels).
-        channels_last: whether Flax wants axis 1 of the input, and gives the output's, last.
+        of: how the name of the Flax class begins ("converters.modules"), where it is not the first of those
+            that the entry has.
         ids_below: None for real inputs; else the inputs are integers from 0 to below this.
         arguments: a numpy generator → further arguments by name, arrays or tuples of arrays; both
             sides get the same (converters.modules' names are torch's).
+        options: further ones that are not arrays.
         torch_call: how torch's layer is called, where not as `layer(inputs, **arguments)`.
-        flax_call: how Flax's is.
+        flax_call: how Flax's is, where not as its `FlaxCall` says.
     """
 
     name: str
     torch: Callable[[Any], Any]
-    linen: Callable[[Any], Any]
-    nnx: Callable[[Any, Any], Any] | None
     input_shape: tuple[int, ...]
-    channels_last: bool = False
+    of: str = ""
     ids_below: int | None = None
     arguments: Callable[[Any], Mapping[str, Any]] = lambda rng: {}
+    options: Mapping[str, Any] = field(default_factory=dict)
     torch_call: Callable[[Any, Any, Mapping[str, Any]], Any] = call
-    flax_call: Callable[[Any, Any, Mapping[str, Any]], Any] = call
+    flax_call: Callable[[Any, Any, Mapping[str, Any]], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +94,8 @@ class LayerEntry:
             converted as what it is, under its own name.
         cases: forward comparisons, at least one.
         dropped: torch name → why Flax has no use for this tensor, where it is not among the weights.
-        note: torch layer → what its Flax counterpart must be told, in a few words, or "".
+        flax: torch layer and API → the Flax modules that compute as it does, the one to take first; none
+            where there is none for how it is configured.
 
     Raises:
         ValueError: no forward case, or a name is used twice.
@@ -110,8 +105,8 @@ class LayerEntry:
     doc: str
     weights: Weights | Callable[[Any], Weights]
     cases: tuple[ForwardCase, ...]
+    flax: Callable[[Any, Api], tuple[FlaxCall, ...]]
     dropped: tuple[tuple[str, str], ...] = ()
-    note: Callable[[Any], str] = lambda layer: ""
 
     def __post_init__(self) -> None:
         if not self.cases:
@@ -130,6 +125,20 @@ class LayerEntry:
         weights = self.weights(layer)
         self._check(weights, [])
         return weights
+
+    def calls(self, layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+        """The Flax modules that compute as a torch layer does (`flax`)."""
+        try:
+            return self.flax(layer, api)
+        except AttributeError:
+            if type(layer).__module__.startswith("torch."):
+                raise
+            return ()  # a user's subclass without what torch's constructor sets
+
+    def note(self, layer: Any, api: Api) -> str:
+        """What the Flax counterpart of a torch layer must be told, in a few words, or ""."""
+        calls = self.calls(layer, api)
+        return calls[0].note if calls else ""
 
     def _check(self, weights: Weights, dropped: list[str]) -> None:
         whole = [weight.torch for weight in weights if weight.part is None] + dropped

@@ -7,9 +7,12 @@ import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 from converters.layers import kinds
 from converters.layers.entry import LayerEntry
+from converters.layers.flax_call import Api, FlaxCall
+from converters.layers.reparametrized import around, is_reparametrized
 
 
 @cache
@@ -30,3 +33,59 @@ def entries() -> Mapping[str, LayerEntry]:
                 raise ValueError(f"{module.__name__} declares {entry.kind}, which there is already")
             found[entry.kind] = entry
     return MappingProxyType(found)
+
+
+def find_entry(
+    module: Any, kinds: Mapping[str, LayerEntry] | None = None
+) -> tuple[LayerEntry | None, str]:
+    """The entry of a module's layer kind, and the name of its torch class if no entry knows that.
+
+    The nearest class of torch itself decides, so that a user's subclass of `nn.Linear` is a Linear.
+    Neither is given for a user's own module, a plain container, or a loss (its class weights are
+    buffers under their own name).
+    """
+    from torch import nn
+
+    kinds = entries() if kinds is None else kinds
+    for cls in type(module).__mro__:
+        if cls in (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict):
+            return None, ""
+        if cls in (nn.ParameterList, nn.ParameterDict) or cls.__module__ == "torch.nn.modules.loss":
+            return None, ""
+        entry = kinds.get(cls.__name__)
+        # Not `getattr(nn, kind) is cls`: importing torch_xla puts its own GRU in the place of torch's.
+        if entry is not None and cls.__module__.startswith("torch.nn.modules."):
+            return entry, ""
+        if cls.__module__.startswith("torch.") and not _is_variant(cls):
+            at_home = cls.__module__.startswith("torch.nn.modules.")
+            return None, cls.__name__ if at_home else f"{cls.__module__}.{cls.__name__}"
+    raise TypeError(f"{type(module)} is not an nn.Module")
+
+
+def _is_variant(cls: type) -> bool:
+    """Whether this class of torch computes as the one that it derives from.
+
+    So do a layer with parametrizations, a lazy one after its first run, and the Linear in attention.
+    """
+    return "forward" not in vars(cls)
+
+
+def flax_calls(
+    module: Any, api: Api, known: Mapping[str, LayerEntry] | None = None
+) -> tuple[FlaxCall, ...]:
+    """The Flax modules that compute as a torch layer does, the one to take first.
+
+    None where its kind is not known, or has no counterpart for how it is configured.
+
+    Args:
+        module: the layer; a user's own subclass of one may compute something else.
+        api: in which of Flax's APIs.
+        known: entries that stand for those of their kinds; None: all are as they are.
+    """
+    entry, _ = find_entry(module, {**entries(), **(known or {})})
+    inside = (child for child in module.modules() if child is not module)
+    # The call of a layer that is made of others says nothing of what was done to those.
+    if entry is None or any(is_reparametrized(child) for child in inside):
+        return ()
+    calls = (around(module, entry, call, api) for call in entry.calls(module, api))
+    return tuple(call for call in calls if call is not None)

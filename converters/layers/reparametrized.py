@@ -15,13 +15,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from converters.layers.entry import BATCH_STATS, Weight, Weights
+from converters.layers.entry import BATCH_STATS, LayerEntry, Weight, Weights
+from converters.layers.flax_call import Api, FlaxCall, Value, changed, ours
 from converters.layers.join import ALONE, ComputedBefore, Join
 from converters.layers.layout import (
     UNCHANGED,
@@ -117,11 +118,35 @@ def is_reparametrized(module: Any) -> bool:
 
 def layer_around(module: Any, name: str) -> str:
     """Which layer of `converters.modules` computes with this tensor, in a few words; "" if none."""
-    around = {"weight_norm": "WeightNorm", "spectral_norm": "SpectralNorm"}
     for source in _computed(module).values():
         if name in source.tensors and source.form:
-            return f"converters.modules: {around[source.form]} around the layer"
+            return f"converters.modules: {_AROUND[source.form]} around the layer"
     return ""
+
+
+def around(module: Any, entry: LayerEntry, call: FlaxCall, api: Api) -> FlaxCall | None:
+    """The Flax module of a layer with what computes its weights around it.
+
+    None if those are computed in more than one way. What torch has computed before is a plain weight.
+    """
+    names: list[str] = []
+    ways: list[tuple[str, dict[str, Value]]] = []
+    computed = _computed(module)
+    for weight in entry.weights_of(module):
+        source = computed.get(weight.torch)
+        if source is not None and source.is_kept(weight):
+            names.append(weight.linen if api == "linen" else weight.nnx)
+            ways.append((_AROUND[source.form], source.settings(weight)))
+    if not ways:
+        return call
+    if any(way != ways[0] for way in ways):
+        return None
+    name, settings = ways[0]
+    sizes = {"layer": call.construction, **changed(names=(tuple(names), ("kernel",)))}
+    return replace(call, of=ours(api, name, {}).of, sizes=sizes, settings=settings)
+
+
+_AROUND = {"weight_norm": "WeightNorm", "spectral_norm": "SpectralNorm"}
 
 
 @dataclass(frozen=True)
@@ -133,12 +158,28 @@ class _Source:
     compute: Compute
     form: str = ""  # "weight_norm", "spectral_norm" or ""
     dim: int = 0
+    given: Mapping[str, Value] = field(
+        default_factory=dict
+    )  # to the layer around it, of its defaults
+
+    def is_kept(self, weight: Weight) -> bool:
+        """Whether the tensors are kept apart, for a layer that computes with them."""
+        base, _ = _apart(weight.layout)
+        return bool(self.form) and weight.join == ALONE and weight.part is None and _keeps(base)
+
+    def settings(self, weight: Weight) -> dict[str, Value]:
+        """What that layer is told: along which axis of the Flax weight torch's dim lies now."""
+        base, _ = _apart(weight.layout)
+        if self.form == "weight_norm" and self.dim == -1:  # torch's word for None
+            return {"axis": None}
+        axes = len(self._shape(weight.torch))
+        axis = _axis(base, self.dim % axes, axes)
+        return {**changed(axis=(axis, -1)), **self.given}
 
     def weights(self, weight: Weight) -> list[Weight]:
         names = tuple(self.tensors)
-        base, tail = _apart(weight.layout)
-        if self.form and weight.join == ALONE and weight.part is None and _keeps(base):
-            return self._kept_apart(weight, base, tail)
+        if self.is_kept(weight):
+            return self._kept_apart(weight, *_apart(weight.layout))
         if weight.join != ALONE:
             raise CannotComputeError(f"{self.what} of {weight.torch}, which Flax joins with others")
         sides = self._shape(weight.torch)
@@ -255,12 +296,17 @@ def _hooked(hook: Any, module: Any) -> _Source:
     if what == "WeightNorm":
         g, v = f"{name}_g", f"{name}_v"
         return _Source(
-            "weight_norm", tensors("_g", "_v"), _weight_norm(g, v, hook.dim), "weight_norm"
+            "weight_norm",
+            tensors("_g", "_v"),
+            _weight_norm(g, v, hook.dim),
+            "weight_norm",
+            hook.dim,
         )
     if what == "SpectralNorm":
         given = tensors("_orig", "_u", "_v")
         norm = _spectral_norm(f"{name}_orig", f"{name}_u", f"{name}_v", hook.dim)
-        return _Source("spectral_norm", given, norm, "spectral_norm", hook.dim)
+        more = {**_iterations(hook), "first": "v"}
+        return _Source("spectral_norm", given, norm, "spectral_norm", hook.dim, more)
     mask, original = f"{name}_mask", f"{name}_orig"
     return _Source(
         "pruning", tensors("_orig", "_mask"), lambda given: given[original] * given[mask]
@@ -277,12 +323,12 @@ def _parametrized(name: str, parametrizations: Any) -> _Source:
         if what == "WeightNorm" and type(one).__module__.startswith("torch."):
             g, v = f"{prefix}original0", f"{prefix}original1"
             pair = {g: tensors[g], v: tensors[v]}
-            return _Source("weight_norm", pair, _weight_norm(g, v, one.dim), "weight_norm")
+            return _Source("weight_norm", pair, _weight_norm(g, v, one.dim), "weight_norm", one.dim)
         if what == "SpectralNorm" and type(one).__module__.startswith("torch.") and len(own) == 3:
             names = (f"{prefix}original", f"{prefix}0._u", f"{prefix}0._v")
             given = {key: tensors[key] for key in names}
             norm = _spectral_norm(*names, one.dim)
-            return _Source("spectral_norm", given, norm, "spectral_norm", one.dim)
+            return _Source("spectral_norm", given, norm, "spectral_norm", one.dim, _iterations(one))
 
     def compute(given: Mapping[str, Any]) -> Any:
         import torch
@@ -296,6 +342,16 @@ def _parametrized(name: str, parametrizations: Any) -> _Source:
             parametrizations.train(training)
 
     return _Source(what, tensors, compute)
+
+
+def _iterations(norm: Any) -> dict[str, Value]:
+    return changed(n_power_iterations=(norm.n_power_iterations, 1), eps=(float(norm.eps), 1e-12))
+
+
+def _axis(layout: Layout, axis: int, axes: int) -> int:
+    """Where an axis is after a layout that keeps all of them, from the end."""
+    marked = tuple(2 if at == axis else 1 for at in range(axes))
+    return layout.shape(marked).index(2) - axes
 
 
 def _weight_norm(g: str, v: str, dim: int) -> Compute:

@@ -15,6 +15,7 @@ from converters.layers import UNCHANGED, LayerEntry, Layout, Weight, entries
 from converters.layers.entry import PARAMS, Weights
 from converters.layers.join import ALONE, Join
 from converters.layers.layout import Part
+from converters.layers.registry import find_entry
 from converters.layers.reparametrized import (
     CannotComputeError,
     Computed,
@@ -213,41 +214,6 @@ def _get(module: Any, name: str) -> Any:
     return getattr(module, last, None)
 
 
-def find_entry(
-    module: Any, kinds: Mapping[str, LayerEntry] | None = None
-) -> tuple[LayerEntry | None, str]:
-    """The entry of a module's layer kind, and the name of its torch class if no entry knows that.
-
-    The nearest class of torch itself decides, so that a user's subclass of `nn.Linear` is a Linear.
-    Neither is given for a user's own module, a plain container, or a loss (its class weights are
-    buffers under their own name).
-    """
-    from torch import nn
-
-    kinds = entries() if kinds is None else kinds
-    for cls in type(module).__mro__:
-        if cls in (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict):
-            return None, ""
-        if cls in (nn.ParameterList, nn.ParameterDict) or cls.__module__ == "torch.nn.modules.loss":
-            return None, ""
-        entry = kinds.get(cls.__name__)
-        # Not `getattr(nn, kind) is cls`: importing torch_xla puts its own GRU in the place of torch's.
-        if entry is not None and cls.__module__.startswith("torch.nn.modules."):
-            return entry, ""
-        if cls.__module__.startswith("torch.") and not _is_variant(cls):
-            at_home = cls.__module__.startswith("torch.nn.modules.")
-            return None, cls.__name__ if at_home else f"{cls.__module__}.{cls.__name__}"
-    raise TypeError(f"{type(module)} is not an nn.Module")
-
-
-def _is_variant(cls: type) -> bool:
-    """Whether this class of torch computes as the one that it derives from.
-
-    So do a layer with parametrizations, a lazy one after its first run, and the Linear in attention.
-    """
-    return "forward" not in vars(cls)
-
-
 def _own_tensors(module: Any) -> Iterator[tuple[str, Any, bool]]:
     """Name, tensor and whether it belongs to the state dict, of what the module itself holds."""
     for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
@@ -282,7 +248,7 @@ def _layer_slot(
             target.layout.shape(target.part.shape(shape) if target.part else shape)
     except ValueError as error:
         return Slot(key, shape, kind, Outcome.REFUSED, note=str(error))
-    notes = [_note(module, entry, targets)]
+    notes = [_note(module, entry, targets, place.api)]
     if not any(isinstance(target.join, Computed) for target in targets):
         notes.insert(0, layer_around(module, name))
     if concerns(module, name):
@@ -300,7 +266,7 @@ def _is_own(module: Any, weights: Weights, name: str) -> bool:
     return not type(module).__module__.startswith("torch.") and not instead
 
 
-def _note(module: Any, entry: LayerEntry | None, targets: tuple[Target, ...]) -> str:
+def _note(module: Any, entry: LayerEntry | None, targets: tuple[Target, ...], api: Api) -> str:
     """What to know about a layer's weight."""
     notes = []
     cls = next(cls for cls in type(module).__mro__ if cls.__module__ != _PARAMETRIZED)
@@ -309,7 +275,7 @@ def _note(module: Any, entry: LayerEntry | None, targets: tuple[Target, ...]) ->
     if any(isinstance(target.join, Computed) for target in targets):
         notes.append("computed by torch: a training run cannot go on from the result")
     if entry:
-        notes.append(entry.note(module))
+        notes.append(entry.note(module, api))
     return "; ".join(filter(None, notes))
 
 

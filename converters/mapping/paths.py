@@ -15,9 +15,9 @@ nnx keeps lists and dicts (`nnx.List`, `nnx.Dict`) as levels of their own.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-Api = Literal["linen", "nnx"]
+from converters.layers.flax_call import Api as Api
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.pytree import Sliceable
+from converters.checkpoint.pytree import Sliceable, Unit
 from converters.output.copying import copy_arranged
 from converters.output.examine import check_sum, count_not_finite
 from converters.output.layouts import Placed
 from converters.output.partial import Partial, Slab
-from converters.output.units import Box, Unit, boxes, units_of
+from converters.output.units import Box, boxes, units_of
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from converters.checkpoint.pytree import Leaf, Sliceable
+from converters.checkpoint.pytree import Leaf, Unit
 from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.layers.join import Alone, Concat, Join, Stack
 from converters.layers.layout import Chain, Layout, Merge, Split, chain
@@ -26,24 +25,6 @@ SLAB_BYTES = 16 << 20
 # each row of the tensor is not shorter than a few lines of the cache.
 _SLAB_ROWS = 256
 _SLAB_LIMIT = 64 << 20
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A stretch of a leaf's bytes.
-
-    Attributes:
-        start: its first byte in the leaf.
-        shape: of the array that has these bytes in row-major order. Its elements are the leaf's, its sides
-            need not be: axes that only the leaf's shape joins are apart here, so that no copy is made.
-        open: gives the array, or what gives its parts.
-        release: lets go of what `open` mapped into memory.
-    """
-
-    start: int
-    shape: tuple[int, ...]
-    open: Callable[[], Sliceable]
-    release: Callable[[], None]
 
 
 def leaves_of(

@@ -50,7 +50,7 @@ def _show_details(error: Exception) -> None:
     if isinstance(error, RefusedKeysError):
         from migrate.views.weights import plan_table
 
-        show(plan_table(error.plan.refused), err=True)
+        show(plan_table(error.refused), err=True)
     elif isinstance(error, MisfitError) and len(error.misfits) > error.SHOWN:
         click.echo("\n".join(error.misfits), err=True)
     elif isinstance(error, MappingFileError) and len(error.problems) > error.SHOWN:

@@ -178,7 +178,7 @@ def test_without_a_model_what_is_ambiguous_is_refused(folder):
     torch.save({"mix.weight": torch.randn(5, 5)}, "net.pt")
     with pytest.raises(RefusedKeysError, match=r"--model.*--assume") as caught:
         convert("net.pt")
-    (row,) = caught.value.plan.refused
+    (row,) = caught.value.refused
     assert row.key == "mix.weight"
     assert list(folder.glob("*.flax.*")) == []
     done = convert("net.pt", assume=["mix=Linear"])

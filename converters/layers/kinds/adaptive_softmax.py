@@ -4,7 +4,19 @@
 `converters.modules`' layer of the same name; Flax has none.
 """
 
-from converters.layers.entry import ForwardCase, LayerEntry, ours
+from typing import Any
+
+from converters.layers.entry import ForwardCase, LayerEntry
+from converters.layers.flax_call import Api, FlaxCall, changed, ours
+
+
+def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+    sizes = {"in_features": layer.in_features, "n_classes": layer.n_classes}
+    settings = {
+        "cutoffs": tuple(layer.cutoffs[:-1]),
+        **changed(div_value=(layer.div_value, 4.0), head_bias=(layer.head_bias, False)),
+    }
+    return (ours(api, "AdaptiveLogSoftmaxWithLoss", sizes, settings=settings),)
 
 
 def _case(name: str, head_bias: bool, div_value: float) -> ForwardCase:
@@ -12,8 +24,6 @@ def _case(name: str, head_bias: bool, div_value: float) -> ForwardCase:
     return ForwardCase(
         name,
         torch=lambda nn: nn.AdaptiveLogSoftmaxWithLoss(9, 12, **options),
-        linen=lambda nn: ours("linen").AdaptiveLogSoftmaxWithLoss(9, 12, **options),
-        nnx=lambda nnx, rngs: ours("nnx").AdaptiveLogSoftmaxWithLoss(9, 12, rngs=rngs, **options),
         input_shape=(5, 9),
         arguments=lambda rng: {"target": rng.permutation(12)[:5]},
         torch_call=lambda layer, inputs, arguments: layer(inputs, arguments["target"]),
@@ -26,5 +36,6 @@ ENTRIES = (
         doc=__doc__,
         weights=(),
         cases=(_case("two clusters", False, 2.0), _case("a head with bias", True, 1.5)),
+        flax=_flax,
     ),
 )

@@ -13,7 +13,8 @@ NaN in torch and there; in Flax's own it is finite.
 
 from typing import Any
 
-from converters.layers.entry import ForwardCase, LayerEntry, Weight, Weights, ours
+from converters.layers.entry import ForwardCase, LayerEntry, Weight, Weights
+from converters.layers.flax_call import DETERMINISTIC, Api, FlaxCall, changed, has, ours, own
 from converters.layers.layout import Merge, Part, Permute, Split, chain
 
 _PROJECTIONS = ("query", "key", "value")
@@ -39,11 +40,46 @@ def _weights(layer: Any) -> Weights:
     return tuple(found)
 
 
-def _note(layer: Any) -> str:
-    told = f"num_heads={layer.num_heads}; torch's boolean masks mean the opposite of Flax's"
-    if layer.bias_k is not None or layer.add_zero_attn:
-        return f"converters.modules: MultiheadAttention; {told}"
-    return told
+def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+    nnx, width, bias = api == "nnx", layer.embed_dim, has(layer, "in_proj_bias")
+    keys, values = layer.kdim, layer.vdim
+    rate = layer.dropout
+    options = {"deterministic": DETERMINISTIC} if rate and not nnx else {}
+    found = []
+    if layer.bias_k is None and not layer.add_zero_attn and not (nnx and keys != values):
+        inputs = {"in_features": width, **changed(in_kv_features=(keys, width))} if nnx else {}
+        found.append(
+            own(
+                api,
+                "MultiHeadAttention" if nnx else "MultiHeadDotProductAttention",
+                {**inputs, **changed(use_bias=(bias, True))},
+                settings={
+                    "num_heads": layer.num_heads,
+                    **changed(dropout_rate=(rate, 0.0)),
+                    **({"decode": False} if nnx else {}),
+                },
+                options=options,
+                called_otherwise="torch's boolean masks mean the opposite of Flax's"
+                + ("" if layer.batch_first else ", whose inputs are batch first"),
+            )
+        )
+    others = changed(kdim=(keys, width), vdim=(values, width)) if nnx else {}
+    more = changed(bias=(bias, True), add_bias_kv=(layer.bias_k is not None, False))
+    settings = changed(
+        dropout=(rate, 0.0),
+        add_zero_attn=(layer.add_zero_attn, False),
+        batch_first=(layer.batch_first, False),
+    )
+    found.append(
+        ours(
+            api,
+            "MultiheadAttention",
+            {"embed_dim": width, **others, **more},
+            settings={"num_heads": layer.num_heads, **settings},
+            options=options,
+        )
+    )
+    return tuple(found)
 
 
 def _floats(*shapes: tuple[int, ...], names: tuple[str, ...] = ("key", "value")) -> Any:
@@ -54,30 +90,18 @@ def _floats(*shapes: tuple[int, ...], names: tuple[str, ...] = ("key", "value"))
     return arguments
 
 
-def _case(
-    name: str, *, masks: Any = lambda rng: {}, torch_options: Any = None, **given: Any
-) -> Any:
+def _case(name: str, *, masks: Any = lambda rng: {}, call_options: Any = None, **given: Any) -> Any:
     """Query (batch 2, 5 long), key and value (batch 2, 7 long); kdim and vdim as given."""
-    kdim, vdim = given.get("kdim", 12), given.get("vdim", 12)
-    first = given.get("batch_first", False)
-    shapes = [(2, 5, 12), (2, 7, kdim), (2, 7, vdim)]
-    if not first:
+    shapes = [(2, 5, 12), (2, 7, given.get("kdim", 12)), (2, 7, given.get("vdim", 12))]
+    if not given.get("batch_first", False):
         shapes = [(b, a, features) for a, b, features in shapes]
-    linen_given = {key: value for key, value in given.items() if key not in ("kdim", "vdim")}
-    call_options = torch_options or {}
-
-    def call(layer: Any, query: Any, arguments: Any) -> Any:
-        return layer(query, **arguments, **call_options)
-
     return ForwardCase(
         name,
         torch=lambda nn: nn.MultiheadAttention(12, 3, **given),
-        linen=lambda nn: ours("linen").MultiheadAttention(12, 3, **linen_given),
-        nnx=lambda nnx, rngs: ours("nnx").MultiheadAttention(12, 3, rngs=rngs, **given),
         input_shape=shapes[0],
+        of="converters.modules",
         arguments=lambda rng: {**_floats(*shapes[1:])(rng), **masks(rng)},
-        torch_call=call,
-        flax_call=call,
+        options=call_options or {},
     )
 
 
@@ -102,20 +126,13 @@ def _call_self(layer: Any, inputs: Any, arguments: Any) -> Any:
     return layer(inputs, inputs, inputs, need_weights=False)[0]
 
 
-def _native(name: str, bias: bool) -> ForwardCase:
+def _native(name: str, bias: bool, dropout: float = 0.0) -> ForwardCase:
     """Flax's own layers with the same weights, on one sequence."""
-
-    def nnx_layer(nnx: Any, rngs: Any) -> Any:
-        return nnx.MultiHeadAttention(3, 12, use_bias=bias, decode=False, rngs=rngs)
-
     return ForwardCase(
         name,
-        torch=lambda nn: nn.MultiheadAttention(12, 3, bias=bias, batch_first=True),
-        linen=lambda nn: nn.MultiHeadDotProductAttention(num_heads=3, use_bias=bias),
-        nnx=nnx_layer,
+        torch=lambda nn: nn.MultiheadAttention(12, 3, dropout, bias=bias, batch_first=True),
         input_shape=(2, 5, 12),
         torch_call=_call_self,
-        flax_call=lambda layer, inputs, arguments: layer(inputs),
     )
 
 
@@ -126,29 +143,28 @@ ENTRIES = (
         weights=_weights,
         cases=(
             _native("Flax's own", True),
-            _native("Flax's own, without bias", False),
-            _case("length first"),
+            _native("Flax's own, without bias", False, dropout=0.1),
+            _case("length first", dropout=0.1),
             _case("batch first, without bias", batch_first=True, bias=False),
             _case("other sizes of key and value", kdim=4, vdim=9),
             _case("bias_k and bias_v, masks", add_bias_kv=True, masks=_padding),
             _case("a key of zeros, masks", add_zero_attn=True, masks=_causal),
             _case("all options", add_bias_kv=True, add_zero_attn=True, kdim=4, vdim=9, masks=_both),
             _case("masks that are added", batch_first=True, masks=_both),
-            _case("without weights", masks=_padding, torch_options={"need_weights": False}),
+            _case("without weights", masks=_padding, call_options={"need_weights": False}),
             _case(
                 "weights of each head",
                 masks=_causal,
-                torch_options={"average_attn_weights": False},
+                call_options={"average_attn_weights": False},
             ),
             ForwardCase(
                 "without a batch",
                 torch=lambda nn: nn.MultiheadAttention(12, 3),
-                linen=lambda nn: ours("linen").MultiheadAttention(12, 3),
-                nnx=lambda nnx, rngs: ours("nnx").MultiheadAttention(12, 3, rngs=rngs),
                 input_shape=(5, 12),
+                of="converters.modules",
                 arguments=_floats((7, 12), (7, 12)),
             ),
         ),
-        note=_note,
+        flax=_flax,
     ),
 )

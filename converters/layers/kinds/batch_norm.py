@@ -9,7 +9,20 @@ update. `converters.modules`' BatchNorm has torch's momentum and variance, momen
 
 from typing import Any
 
-from converters.layers.entry import BATCH_STATS, ForwardCase, LayerEntry, Weight, Weights, ours
+from converters.layers.entry import BATCH_STATS, ForwardCase, LayerEntry, Weight, Weights
+from converters.layers.flax_call import (
+    DETERMINISTIC,
+    Api,
+    FlaxCall,
+    Value,
+    changed,
+    has,
+    num_features,
+    ours,
+    own,
+    use_bias,
+    use_scale,
+)
 from converters.layers.layout import UNCHANGED
 
 _WEIGHTS = (
@@ -26,63 +39,58 @@ def _weights(layer: Any) -> Weights:
     return _WEIGHTS if layer.momentum is not None else (*_WEIGHTS, _COUNT)
 
 
-def _note(layer: Any) -> str:
-    if layer.momentum is None:
-        told = f"converters.modules: BatchNorm, eps={layer.eps:g}, momentum=None"
-    else:
-        told = f"epsilon={layer.eps:g}, momentum={1 - layer.momentum:g}"
-    if type(layer).__name__ == "SyncBatchNorm":
-        return f"{told}, axis_name of the replicas"
-    return told
+def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+    size, tracked = num_features(api, layer.num_features), has_statistics(layer)
+    # nnx's are told by `eval()` and `train()` of the model.
+    running = {"use_running_average": DETERMINISTIC} if api == "linen" and tracked else {}
+    replicas = type(layer).__name__ == "SyncBatchNorm"
+    about = {"channels_last": True, "remarks": ("axis_name of the replicas",) if replicas else ()}
+    found = []
+    if tracked and layer.momentum is not None:
+        sizes = {**size, **use_scale(layer), **use_bias(layer)}
+        momentum = round(1 - layer.momentum, 12)  # 0.9, not 0.8999999999999999
+        settings = {"epsilon": layer.eps, "momentum": momentum, **running}
+        found.append(own(api, "BatchNorm", sizes, settings=settings, **about))
+    if has(layer, "weight") == has(layer, "bias"):
+        sizes = {**size, **statistics_of(layer)}
+        settings = {"eps": layer.eps, "momentum": layer.momentum, **running}
+        found.append(ours(api, "BatchNorm", sizes, settings=settings, **about))
+    return tuple(found)
+
+
+def has_statistics(layer: Any) -> bool:
+    """Whether a norm keeps running statistics."""
+    return layer.running_mean is not None
+
+
+def statistics_of(layer: Any, default: bool = True) -> dict[str, Value]:
+    """What of our norms' arguments the weights show."""
+    return changed(
+        affine=(has(layer, "weight"), default),
+        track_running_stats=(has_statistics(layer), default),
+    )
 
 
 def _entry(kind: str, sides: tuple[int, ...]) -> LayerEntry:
-    def case(name: str, linen: Any, nnx: Any, **arguments: Any) -> ForwardCase:
-        return ForwardCase(
-            name,
-            torch=lambda nn: getattr(nn, kind)(4, **arguments),
-            linen=linen,
-            nnx=nnx,
-            input_shape=(3, 4, *sides),
-            channels_last=True,
-        )
+    def case(name: str, of: str = "", **arguments: Any) -> ForwardCase:
+        shape = (3, 4, *sides)
+        return ForwardCase(name, lambda nn: getattr(nn, kind)(4, **arguments), shape, of)
 
-    plain = {"use_running_average": True, "epsilon": 1e-5}
-    bare = {**plain, "epsilon": 0.1, "use_bias": False, "use_scale": False}
     return LayerEntry(
         kind=kind,
         doc=__doc__ or "",
         weights=_weights,
         cases=(
-            case(
-                "running statistics",
-                lambda nn: nn.BatchNorm(**plain),
-                lambda nnx, rngs: nnx.BatchNorm(4, rngs=rngs, **plain),
-            ),
-            case(
-                "not affine, a large epsilon",
-                lambda nn: nn.BatchNorm(**bare),
-                lambda nnx, rngs: nnx.BatchNorm(4, rngs=rngs, **bare),
-                affine=False,
-                eps=0.1,
-            ),
-            case(
-                "the mean over all batches",
-                lambda nn: ours("linen").BatchNorm(momentum=None, use_running_average=True),
-                lambda nnx, rngs: ours("nnx").BatchNorm(4, momentum=None),
-                momentum=None,
-            ),
-            case(
-                "without running statistics",
-                lambda nn: ours("linen").BatchNorm(track_running_stats=False),
-                lambda nnx, rngs: ours("nnx").BatchNorm(4, track_running_stats=False),
-                track_running_stats=False,
-            ),
+            case("running statistics"),
+            case("not affine, a large epsilon", affine=False, eps=0.1),
+            case("with torch's momentum and variance", "converters.modules", momentum=0.3),
+            case("the mean over all batches", momentum=None),
+            case("without running statistics", track_running_stats=False),
         ),
+        flax=_flax,
         dropped=(
             ("num_batches_tracked", "only torch's momentum=None reads it; Flax has no counterpart"),
         ),
-        note=_note,
     )
 
 

@@ -5,7 +5,8 @@ Flax has no such layer; `converters.modules` has.
 
 from typing import Any
 
-from converters.layers.entry import ForwardCase, LayerEntry, Weight, ours
+from converters.layers.entry import ForwardCase, LayerEntry, Weight
+from converters.layers.flax_call import Api, FlaxCall, ours, use_bias
 from converters.layers.layout import UNCHANGED, Permute
 
 
@@ -13,15 +14,16 @@ def _case(name: str, bias: bool) -> ForwardCase:
     return ForwardCase(
         name,
         torch=lambda nn: nn.Bilinear(5, 4, 3, bias=bias),
-        linen=lambda nn: ours("linen").Bilinear(3, use_bias=bias),
-        nnx=lambda nnx, rngs: ours("nnx").Bilinear(5, 4, 3, use_bias=bias, rngs=rngs),
         input_shape=(7, 5),
         arguments=lambda rng: {"input2": rng.standard_normal((7, 4)).astype("float32")},
     )
 
 
-def _note(layer: Any) -> str:
-    return "converters.modules: Bilinear"
+def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+    inputs = {"in1_features": layer.in1_features, "in2_features": layer.in2_features}
+    outputs = {"out_features" if api == "nnx" else "features": layer.out_features}
+    given = inputs if api == "nnx" else {}
+    return (ours(api, "Bilinear", {**given, **outputs, **use_bias(layer)}),)
 
 
 ENTRIES = (
@@ -33,6 +35,6 @@ ENTRIES = (
             Weight("bias", "bias", "bias", UNCHANGED),
         ),
         cases=(_case("with bias", True), _case("without bias", False)),
-        note=_note,
+        flax=_flax,
     ),
 )

@@ -10,7 +10,45 @@ replicate: "edge") and let the convolution pad nothing.
 from typing import Any
 
 from converters.layers.entry import ForwardCase, LayerEntry, Weight
+from converters.layers.flax_call import Api, Call, FlaxCall, Value, changed, features, own, use_bias
 from converters.layers.layout import UNCHANGED, Permute
+
+_PAD_MODES = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}
+
+
+def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+    ones = (1,) * len(layer.kernel_size)
+    padding, before = _padding(layer)
+    settings = {
+        "padding": padding,
+        **changed(
+            strides=(tuple(layer.stride), ones),
+            kernel_dilation=(tuple(layer.dilation), ones),
+            feature_group_count=(layer.groups, 1),
+        ),
+    }
+    sizes = {
+        **features(api, layer.in_channels, layer.out_channels),
+        "kernel_size": tuple(layer.kernel_size),
+        **use_bias(layer),
+    }
+    call = own(api, "Conv", sizes, settings=settings, before=before, channels_last=True)
+    return (call,)
+
+
+def _padding(layer: Any) -> tuple[Value, tuple[Call, ...]]:
+    """Flax's argument, and what pads the input before where it knows no such mode."""
+    if layer.padding_mode != "zeros":
+        # As torch pads it: the last axis first, low and high side of each.
+        sides = layer._reversed_padding_repeated_twice
+        pairs = tuple(zip(sides[::2], sides[1::2], strict=True))[::-1]
+        mode: dict[str, Value] = {"mode": _PAD_MODES[layer.padding_mode]}
+        return "VALID", (Call("jax.numpy.pad", mode, (((0, 0), *pairs, (0, 0)),)),)
+    if isinstance(layer.padding, str):
+        return layer.padding.upper(), ()
+    if not any(layer.padding):
+        return "VALID", ()
+    return tuple((side, side) for side in layer.padding), ()
 
 
 def _case(
@@ -18,92 +56,14 @@ def _case(
     channels: tuple[int, int],
     kernel: tuple[int, ...],
     input_sides: tuple[int, ...],
-    *,
-    stride: tuple[int, ...] | None = None,
-    padding: tuple[int, ...] | None = None,
-    dilation: tuple[int, ...] | None = None,
-    groups: int = 1,
-    bias: bool = True,
+    **options: Any,
 ) -> ForwardCase:
-    """One convolution, its arguments written for torch and for Flax."""
     inputs, outputs = channels
-    rank = len(kernel)
-    stride = stride or (1,) * rank
-    padding = padding or (0,) * rank
-    dilation = dilation or (1,) * rank
-    torch_arguments: dict[str, Any] = {
-        "stride": stride,
-        "padding": padding,
-        "dilation": dilation,
-        "groups": groups,
-        "bias": bias,
-    }
-    flax_arguments: dict[str, Any] = {
-        "strides": stride,
-        "padding": [(side, side) for side in padding],
-        "kernel_dilation": dilation,
-        "feature_group_count": groups,
-        "use_bias": bias,
-    }
     return ForwardCase(
         name,
-        torch=lambda nn: getattr(nn, f"Conv{rank}d")(inputs, outputs, kernel, **torch_arguments),
-        linen=lambda nn: nn.Conv(outputs, kernel, **flax_arguments),
-        nnx=lambda nnx, rngs: nnx.Conv(inputs, outputs, kernel, rngs=rngs, **flax_arguments),
-        input_shape=(2, inputs, *input_sides),
-        channels_last=True,
+        lambda nn: getattr(nn, f"Conv{len(kernel)}d")(inputs, outputs, kernel, **options),
+        (2, inputs, *input_sides),
     )
-
-
-_PAD_MODES = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}
-
-
-def _padded(mode: str) -> ForwardCase:
-    """A padding mode, as `jnp.pad` before the convolution."""
-
-    def call(layer: Any, inputs: Any, arguments: Any) -> Any:
-        import jax.numpy as jnp
-
-        pads = [(0, 0), (2, 2), (1, 1), (0, 0)]
-        return layer(jnp.pad(inputs, pads, mode=_PAD_MODES[mode]))
-
-    return ForwardCase(
-        f"padding_mode {mode}",
-        torch=lambda nn: nn.Conv2d(6, 4, (3, 5), stride=(1, 2), padding=(2, 1), padding_mode=mode),
-        linen=lambda nn: nn.Conv(4, (3, 5), strides=(1, 2), padding="VALID"),
-        nnx=lambda nnx, rngs: nnx.Conv(6, 4, (3, 5), strides=(1, 2), padding="VALID", rngs=rngs),
-        input_shape=(2, 6, 11, 9),
-        channels_last=True,
-        flax_call=call,
-    )
-
-
-_SAME = ForwardCase(
-    "same, an even kernel",
-    torch=lambda nn: nn.Conv2d(6, 5, (2, 4), padding="same"),
-    linen=lambda nn: nn.Conv(5, (2, 4), padding="SAME"),
-    nnx=lambda nnx, rngs: nnx.Conv(6, 5, (2, 4), padding="SAME", rngs=rngs),
-    input_shape=(2, 6, 7, 8),
-    channels_last=True,
-)
-
-
-def _note(layer: Any) -> str:
-    padding: Any = layer.padding
-    if isinstance(padding, str):
-        told = f"padding={padding.upper()!r}"
-    elif layer.padding_mode != "zeros":
-        mode = _PAD_MODES[layer.padding_mode]
-        told = f"jnp.pad(…, mode={mode!r}) by {list(padding)} first, padding='VALID'"
-    else:
-        told = f"padding={[(side, side) for side in padding]}"
-    if set(layer.stride) != {1}:
-        told += f", strides={tuple(layer.stride)}"
-    if set(layer.dilation) != {1}:
-        told += f", kernel_dilation={tuple(layer.dilation)}"
-    if layer.groups != 1:
-        told += f", feature_group_count={layer.groups}"
-    return told
 
 
 def _entry(rank: int, *cases: ForwardCase) -> LayerEntry:
@@ -115,7 +75,7 @@ def _entry(rank: int, *cases: ForwardCase) -> LayerEntry:
             Weight("bias", "bias", "bias", UNCHANGED),
         ),
         cases=cases,
-        note=_note,
+        flax=_flax,
     )
 
 
@@ -138,8 +98,27 @@ ENTRIES = (
         2,
         _case("plain", (6, 4), (3, 5), (11, 9)),
         _case("groups", (12, 4), (3, 5), (11, 9), groups=2, bias=False),
-        _SAME,
-        *(_padded(mode) for mode in _PAD_MODES),
+        _case("same, an even kernel", (6, 5), (2, 4), (7, 8), padding="same"),
+        *(
+            _case(
+                f"padding_mode {mode}",
+                (6, 4),
+                (3, 5),
+                (11, 9),
+                stride=(1, 2),
+                padding=(2, 1),
+                padding_mode=mode,
+            )
+            for mode in _PAD_MODES
+        ),
+        _case(
+            "same, an even kernel, padding_mode reflect",
+            (6, 5),
+            (2, 4),
+            (7, 8),
+            padding="same",
+            padding_mode="reflect",
+        ),
         _case("depthwise", (6, 6), (3, 5), (11, 9), groups=6),
         _case(
             "strided, padded, dilated",

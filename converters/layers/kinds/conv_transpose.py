@@ -8,7 +8,8 @@ and takes torch's own padding and output_padding.
 
 from typing import Any
 
-from converters.layers.entry import ForwardCase, LayerEntry, Weight, Weights, ours
+from converters.layers.entry import ForwardCase, LayerEntry, Weight, Weights
+from converters.layers.flax_call import Api, FlaxCall, changed, features, ours, own, use_bias
 from converters.layers.layout import Flip, Merge, Permute, Split, chain
 
 
@@ -26,21 +27,32 @@ def _weights(layer: Any) -> Weights:
     return (Weight("weight", "kernel", "kernel", layout), Weight("bias", "bias", "bias"))
 
 
-def _pads(layer: Any) -> list[tuple[int, int]]:
+def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+    ones, zeros = (1,) * len(layer.kernel_size), (0,) * len(layer.kernel_size)
+    sizes = {
+        **features(api, layer.in_channels, layer.out_channels),
+        "kernel_size": tuple(layer.kernel_size),
+        **use_bias(layer),
+    }
+    common = changed(
+        strides=(tuple(layer.stride), ones), kernel_dilation=(tuple(layer.dilation), ones)
+    )
+    theirs = changed(
+        padding=(tuple(layer.padding), zeros),
+        output_padding=(tuple(layer.output_padding), zeros),
+        groups=(layer.groups, 1),
+    )
+    found = [{**common, "padding": _pads(layer)}] if layer.groups == 1 else []
+    calls = [own(api, "ConvTranspose", sizes, settings=one, channels_last=True) for one in found]
+    settings = {**common, **theirs}
+    calls.append(ours(api, "ConvTranspose", sizes, settings=settings, channels_last=True))
+    return tuple(calls)
+
+
+def _pads(layer: Any) -> tuple[tuple[int, int], ...]:
     """Flax's padding for torch's arguments."""
     sides = zip(layer.kernel_size, layer.dilation, layer.padding, layer.output_padding, strict=True)
-    return [(d * (k - 1) - p, d * (k - 1) - p + more) for k, d, p, more in sides]
-
-
-def _note(layer: Any) -> str:
-    told = f"strides={tuple(layer.stride)}, kernel_dilation={tuple(layer.dilation)}"
-    if layer.groups > 1:
-        return (
-            f"Flax has no groups here; converters.modules: ConvTranspose(…, {told}, "
-            f"padding={tuple(layer.padding)}, output_padding={tuple(layer.output_padding)}, "
-            f"groups={layer.groups})"
-        )
-    return f"{told}, padding={_pads(layer)}"
+    return tuple((d * (k - 1) - p, d * (k - 1) - p + more) for k, d, p, more in sides)
 
 
 def _case(
@@ -48,65 +60,34 @@ def _case(
     channels: tuple[int, int],
     kernel: tuple[int, ...],
     sides: tuple[int, ...],
-    *,
-    stride: tuple[int, ...] | None = None,
-    padding: tuple[int, ...] | None = None,
-    more: tuple[int, ...] | None = None,
-    dilation: tuple[int, ...] | None = None,
-    groups: int = 1,
-    bias: bool = True,
-    flax: bool = False,
+    of: str = "",
+    **options: Any,
 ) -> ForwardCase:
-    """One configuration; with `flax` its counterpart is Flax's own layer, else ours."""
     inputs, outputs = channels
-    rank = len(kernel)
-    stride, dilation = stride or (1,) * rank, dilation or (1,) * rank
-    padding, more = padding or (0,) * rank, more or (0,) * rank
-
-    def make(nn: Any) -> Any:
-        return getattr(nn, f"ConvTranspose{rank}d")(
-            inputs,
-            outputs,
-            kernel,
-            stride=stride,
-            padding=padding,
-            output_padding=more,
-            groups=groups,
-            bias=bias,
-            dilation=dilation,
-        )
-
-    def arguments() -> dict[str, Any]:
-        common = {"strides": stride, "kernel_dilation": dilation, "use_bias": bias}
-        if not flax:
-            return common | {"padding": padding, "output_padding": more, "groups": groups}
-        reach = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
-        pads = [(low, low + extra) for low, extra in zip(reach, more, strict=True)]
-        return common | {"padding": pads}
-
-    def linen(nn: Any) -> Any:
-        return (nn if flax else ours("linen")).ConvTranspose(outputs, kernel, **arguments())
-
-    def nnx(api: Any, rngs: Any) -> Any:
-        where = api if flax else ours("nnx")
-        return where.ConvTranspose(inputs, outputs, kernel, rngs=rngs, **arguments())
-
-    return ForwardCase(name, make, linen, nnx, (2, inputs, *sides), channels_last=True)
+    return ForwardCase(
+        name,
+        lambda nn: getattr(nn, f"ConvTranspose{len(kernel)}d")(inputs, outputs, kernel, **options),
+        (2, inputs, *sides),
+        of,
+    )
 
 
 def _entry(rank: int, *cases: ForwardCase) -> LayerEntry:
-    return LayerEntry(f"ConvTranspose{rank}d", __doc__ or "", _weights, cases, note=_note)
+    return LayerEntry(f"ConvTranspose{rank}d", __doc__ or "", _weights, cases, _flax)
 
 
 ENTRIES = (
     _entry(
         1,
-        _case("Flax's own", (5, 4), (3,), (7,), stride=(2,), padding=(1,), more=(1,), flax=True),
-        _case("groups", (6, 8), (3,), (7,), stride=(2,), padding=(1,), more=(1,), groups=2),
+        _case("Flax's own", (5, 4), (3,), (7,), stride=(2,), padding=(1,), output_padding=(1,)),
+        _case("one group", (6, 4), (3,), (7,), "converters.modules", stride=2, output_padding=1),
+        _case(
+            "groups", (6, 8), (3,), (7,), stride=(2,), padding=(1,), output_padding=(1,), groups=2
+        ),
     ),
     _entry(
         2,
-        _case("Flax's own", (6, 4), (3, 5), (8, 7), flax=True),
+        _case("Flax's own", (6, 4), (3, 5), (8, 7)),
         _case(
             "Flax's own, strided, padded, dilated",
             (6, 4),
@@ -114,9 +95,8 @@ ENTRIES = (
             (8, 7),
             stride=(2, 3),
             padding=(1, 2),
-            more=(1, 2),
+            output_padding=(1, 2),
             dilation=(2, 1),
-            flax=True,
         ),
         _case(
             "groups, strided, padded, dilated",
@@ -125,7 +105,7 @@ ENTRIES = (
             (8, 7),
             stride=(2, 3),
             padding=(1, 2),
-            more=(1, 2),
+            output_padding=(1, 2),
             dilation=(2, 1),
             groups=3,
             bias=False,
@@ -141,9 +121,16 @@ ENTRIES = (
             (3, 4, 5),
             stride=(1, 2, 3),
             padding=(1, 0, 2),
-            more=(0, 1, 2),
-            flax=True,
+            output_padding=(0, 1, 2),
         ),
-        _case("groups", (6, 10), (2, 3, 4), (3, 4, 5), stride=(2, 1, 1), more=(1, 0, 0), groups=2),
+        _case(
+            "groups",
+            (6, 10),
+            (2, 3, 4),
+            (3, 4, 5),
+            stride=(2, 1, 1),
+            output_padding=(1, 0, 0),
+            groups=2,
+        ),
     ),
 )

@@ -8,18 +8,24 @@ end.
 from typing import Any
 
 from converters.layers.entry import ForwardCase, LayerEntry, Weight
+from converters.layers.flax_call import Api, FlaxCall, own
 from converters.layers.layout import UNCHANGED
 
 
-def _note(layer: Any) -> str:
-    notes = []
-    if layer.padding_idx is not None:
-        notes.append(
-            f"padding_idx={layer.padding_idx} has no Flax form: mask its gradient yourself"
-        )
-    if layer.max_norm is not None:
-        notes.append(f"max_norm={layer.max_norm} has no Flax form: the forward pass differs")
-    return "; ".join(notes)
+def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+    sizes = {"num_embeddings": layer.num_embeddings, "features": layer.embedding_dim}
+    padding, norm = layer.padding_idx, layer.max_norm
+    lost = f"padding_idx={padding} has no Flax form: mask its gradient yourself"
+    differs = f"max_norm={norm} has no Flax form: the forward pass differs"
+    return (
+        own(
+            api,
+            "Embed",
+            sizes,
+            remarks=() if padding is None else (lost,),
+            differs=() if norm is None else (differs,),
+        ),
+    )
 
 
 ENTRIES = (
@@ -31,12 +37,10 @@ ENTRIES = (
             ForwardCase(
                 "ids of two axes",
                 torch=lambda nn: nn.Embedding(11, 5),
-                linen=lambda nn: nn.Embed(11, 5),
-                nnx=lambda nnx, rngs: nnx.Embed(11, 5, rngs=rngs),
                 input_shape=(2, 7),
                 ids_below=11,
             ),
         ),
-        note=_note,
+        flax=_flax,
     ),
 )

@@ -10,20 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from converters.layers.entry import ForwardCase, LayerEntry, Weight, ours
+from converters.layers.entry import ForwardCase, LayerEntry, Weight
+from converters.layers.flax_call import Api, FlaxCall, changed, ours
 
 _MODES = ("sum", "mean", "max")
 
 
-def _note(layer: Any) -> str:
-    told = f"converters.modules: EmbeddingBag, mode={layer.mode!r}"
-    if layer.padding_idx is not None:
-        told += f", padding_idx={layer.padding_idx}"
-    if layer.include_last_offset:
-        told += ", include_last_offset=True"
-    if layer.max_norm is not None:
-        told += f"; max_norm={layer.max_norm} has no Flax form: the forward pass differs"
-    return told
+def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+    sizes = {"num_embeddings": layer.num_embeddings, "features": layer.embedding_dim}
+    settings = {
+        "mode": layer.mode,
+        **changed(
+            padding_idx=(layer.padding_idx, None),
+            include_last_offset=(layer.include_last_offset, False),
+        ),
+    }
+    differs = f"max_norm={layer.max_norm} has no Flax form: the forward pass differs"
+    lost = () if layer.max_norm is None else (differs,)
+    return (ours(api, "EmbeddingBag", sizes, settings=settings, differs=lost),)
 
 
 def _case(
@@ -35,8 +39,6 @@ def _case(
     return ForwardCase(
         name,
         torch=lambda nn: nn.EmbeddingBag(11, 5, **options),
-        linen=lambda nn: ours("linen").EmbeddingBag(11, 5, **options),
-        nnx=lambda nnx, rngs: ours("nnx").EmbeddingBag(11, 5, rngs=rngs, **options),
         input_shape=shape,
         ids_below=4,  # few: an id that does not count is sure to come up
         arguments=arguments,
@@ -74,6 +76,6 @@ ENTRIES = (
             _case("weights of samples", (3, 7), _factors, mode="sum"),
             _case("last offset, weights", (9,), _all, mode="sum", include_last_offset=True),
         ),
-        note=_note,
+        flax=_flax,
     ),
 )

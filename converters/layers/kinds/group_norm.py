@@ -7,11 +7,18 @@ groups whatever the channels, and `use_fast_variance=False` has to be passed, as
 from typing import Any
 
 from converters.layers.entry import ForwardCase, LayerEntry, Weight
+from converters.layers.flax_call import Api, FlaxCall, num_features, own, use_bias, use_scale
 from converters.layers.layout import UNCHANGED
 
 
-def _note(layer: Any) -> str:
-    return f"num_groups={layer.num_groups}, epsilon={layer.eps:g}, use_fast_variance=False"
+def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+    sizes = {**num_features(api, layer.num_channels), **use_scale(layer), **use_bias(layer)}
+    settings = {
+        "num_groups": layer.num_groups,
+        "epsilon": layer.eps,
+        "use_fast_variance": False,
+    }
+    return (own(api, "GroupNorm", sizes, settings=settings, channels_last=True),)
 
 
 ENTRIES = (
@@ -26,14 +33,14 @@ ENTRIES = (
             ForwardCase(
                 "three groups of two channels",
                 torch=lambda nn: nn.GroupNorm(3, 6),
-                linen=lambda nn: nn.GroupNorm(num_groups=3, epsilon=1e-5, use_fast_variance=False),
-                nnx=lambda nnx, rngs: nnx.GroupNorm(
-                    6, num_groups=3, epsilon=1e-5, use_fast_variance=False, rngs=rngs
-                ),
                 input_shape=(2, 6, 7, 5),
-                channels_last=True,
+            ),
+            ForwardCase(
+                "not affine, a large epsilon",
+                torch=lambda nn: nn.GroupNorm(2, 6, eps=0.1, affine=False),
+                input_shape=(2, 6, 7, 5),
             ),
         ),
-        note=_note,
+        flax=_flax,
     ),
 )

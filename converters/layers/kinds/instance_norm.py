@@ -7,33 +7,44 @@ Flax's `InstanceNorm` serves where there are no running statistics (torch's defa
 
 from typing import Any
 
-from converters.layers.entry import BATCH_STATS, ForwardCase, LayerEntry, Weight, ours
+from converters.layers.entry import BATCH_STATS, ForwardCase, LayerEntry, Weight
+from converters.layers.flax_call import (
+    DETERMINISTIC,
+    Api,
+    FlaxCall,
+    num_features,
+    ours,
+    own,
+    use_bias,
+    use_scale,
+)
+from converters.layers.kinds.batch_norm import has_statistics, statistics_of
 from converters.layers.layout import UNCHANGED
 
 
-def _note(layer: Any) -> str:
-    if not layer.track_running_stats:
-        return f"epsilon={layer.eps:g}, use_fast_variance=False"
-    return f"converters.modules: InstanceNorm, eps={layer.eps:g}, momentum={layer.momentum:g}"
+def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+    size, tracked = num_features(api, layer.num_features), has_statistics(layer)
+    found = []
+    if not tracked:
+        sizes = {**size, **use_scale(layer), **use_bias(layer)}
+        settings = {"epsilon": layer.eps, "use_fast_variance": False}
+        found.append(own(api, "InstanceNorm", sizes, settings=settings, channels_last=True))
+    sizes = {**size, **statistics_of(layer, default=False)}
+    # torch takes a momentum of None for 0: statistics that stay as they are.
+    settings = {"eps": layer.eps, "momentum": layer.momentum or 0.0}
+    if api == "linen" and tracked:
+        settings["use_running_average"] = DETERMINISTIC
+    found.append(ours(api, "InstanceNorm", sizes, settings=settings, channels_last=True))
+    return tuple(found)
 
 
 def _entry(rank: int, sides: tuple[int, ...]) -> LayerEntry:
-    def torch_layer(nn: Any, **arguments: Any) -> Any:
-        return getattr(nn, f"InstanceNorm{rank}d")(4, **arguments)
+    def case(name: str, of: str = "", **arguments: Any) -> ForwardCase:
+        def make(nn: Any) -> Any:
+            return getattr(nn, f"InstanceNorm{rank}d")(4, **arguments)
 
-    def case(name: str, linen: Any, nnx: Any, **arguments: Any) -> ForwardCase:
-        return ForwardCase(
-            name,
-            torch=lambda nn: torch_layer(nn, **arguments),
-            linen=linen,
-            nnx=nnx,
-            input_shape=(3, 4, *sides),
-            channels_last=True,
-        )
+        return ForwardCase(name, make, (3, 4, *sides), of)
 
-    plain = {"epsilon": 1e-5, "use_fast_variance": False}
-    bare = {**plain, "epsilon": 0.1, "use_scale": False, "use_bias": False}
-    tracked = {"affine": True, "track_running_stats": True}
     return LayerEntry(
         kind=f"InstanceNorm{rank}d",
         doc=__doc__ or "",
@@ -44,33 +55,13 @@ def _entry(rank: int, sides: tuple[int, ...]) -> LayerEntry:
             Weight("running_var", "var", "var", UNCHANGED, BATCH_STATS),
         ),
         cases=(
-            case(
-                "affine, Flax's own",
-                lambda nn: nn.InstanceNorm(**plain),
-                lambda nnx, rngs: nnx.InstanceNorm(4, rngs=rngs, **plain),
-                affine=True,
-            ),
-            case(
-                "not affine, a large epsilon, Flax's own",
-                lambda nn: nn.InstanceNorm(**bare),
-                lambda nnx, rngs: nnx.InstanceNorm(4, rngs=rngs, **bare),
-                eps=0.1,
-            ),
-            case(
-                "affine",
-                lambda nn: ours("linen").InstanceNorm(affine=True),
-                lambda nnx, rngs: ours("nnx").InstanceNorm(4, affine=True),
-                affine=True,
-            ),
-            case(
-                "running statistics",
-                lambda nn: ours("linen").InstanceNorm(**tracked),
-                lambda nnx, rngs: ours("nnx").InstanceNorm(4, **tracked),
-                **tracked,
-            ),
+            case("affine, Flax's own", affine=True),
+            case("not affine, a large epsilon, Flax's own", eps=0.1),
+            case("affine", "converters.modules", affine=True),
+            case("running statistics", affine=True, track_running_stats=True),
         ),
+        flax=_flax,
         dropped=(("num_batches_tracked", "torch's InstanceNorm does not read it"),),
-        note=_note,
     )
 
 

@@ -8,14 +8,40 @@ digits where the mean is large against the deviation (error 564 at x ≈ 1e4), s
 
 from typing import Any
 
-from converters.layers.entry import ForwardCase, LayerEntry, Weight, ours
+from converters.layers.entry import ForwardCase, LayerEntry, Weight
+from converters.layers.flax_call import (
+    Api,
+    FlaxCall,
+    Value,
+    changed,
+    has,
+    num_features,
+    ours,
+    own,
+    use_bias,
+    use_scale,
+)
 from converters.layers.layout import UNCHANGED
 
 
-def _note(layer: Any) -> str:
-    axes = tuple(range(-len(layer.normalized_shape), 0))
-    several = f", reduction_axes={axes}, feature_axes={axes}" if len(axes) > 1 else ""
-    return f"epsilon={layer.eps:g}, use_fast_variance=False{several}"
+def flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+    """Flax's own, but for several axes in nnx."""
+    shape, weight, bias = tuple(layer.normalized_shape), has(layer, "weight"), has(layer, "bias")
+    if api == "nnx" and len(shape) > 1:
+        sizes = {
+            "normalized_shape": shape,
+            **changed(elementwise_affine=(weight, True), bias=(bias or not weight, True)),
+        }
+        return (ours(api, "LayerNorm", sizes, settings={"eps": layer.eps}),)
+    sizes = {**num_features(api, shape[0]), **use_scale(layer), **use_bias(layer)}
+    settings = {"epsilon": layer.eps, "use_fast_variance": False, **several_axes(shape)}
+    return (own(api, "LayerNorm", sizes, settings=settings),)
+
+
+def several_axes(shape: tuple[int, ...]) -> dict[str, Value]:
+    """What tells linen's norms that they run over more than the last axis."""
+    axes = tuple(range(-len(shape), 0))
+    return {"reduction_axes": axes, "feature_axes": axes} if len(axes) > 1 else {}
 
 
 ENTRIES = (
@@ -30,34 +56,24 @@ ENTRIES = (
             ForwardCase(
                 "torch's default epsilon",
                 torch=lambda nn: nn.LayerNorm(5),
-                linen=lambda nn: nn.LayerNorm(epsilon=1e-5, use_fast_variance=False),
-                nnx=lambda nnx, rngs: nnx.LayerNorm(
-                    5, epsilon=1e-5, use_fast_variance=False, rngs=rngs
-                ),
                 input_shape=(2, 7, 5),
             ),
             ForwardCase(
                 "without bias, a large epsilon",
                 torch=lambda nn: nn.LayerNorm(5, eps=0.1, bias=False),
-                linen=lambda nn: nn.LayerNorm(epsilon=0.1, use_fast_variance=False, use_bias=False),
-                nnx=lambda nnx, rngs: nnx.LayerNorm(
-                    5, epsilon=0.1, use_fast_variance=False, use_bias=False, rngs=rngs
-                ),
                 input_shape=(7, 5),
             ),
             ForwardCase(
                 "normalized_shape of two axes",
                 torch=lambda nn: nn.LayerNorm((3, 5)),
-                linen=lambda nn: nn.LayerNorm(
-                    epsilon=1e-5,
-                    use_fast_variance=False,
-                    reduction_axes=(-2, -1),
-                    feature_axes=(-2, -1),
-                ),
-                nnx=lambda nnx, rngs: ours("nnx").LayerNorm((3, 5)),
+                input_shape=(7, 3, 5),
+            ),
+            ForwardCase(
+                "normalized_shape of two axes, not affine",
+                torch=lambda nn: nn.LayerNorm((3, 5), eps=0.1, elementwise_affine=False),
                 input_shape=(7, 3, 5),
             ),
         ),
-        note=_note,
+        flax=flax,
     ),
 )

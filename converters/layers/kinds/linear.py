@@ -4,8 +4,17 @@ torch keeps (out, in) and multiplies by the transpose; Flax's `Dense` (linen) an
 keep (in, out).
 """
 
+from typing import Any
+
 from converters.layers.entry import ForwardCase, LayerEntry, Weight
+from converters.layers.flax_call import Api, FlaxCall, features, own, use_bias
 from converters.layers.layout import UNCHANGED, Permute
+
+
+def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+    sizes = {**features(api, layer.in_features, layer.out_features), **use_bias(layer)}
+    return (own(api, "Dense" if api == "linen" else "Linear", sizes),)
+
 
 ENTRIES = (
     LayerEntry(
@@ -19,17 +28,14 @@ ENTRIES = (
             ForwardCase(
                 "with bias",
                 torch=lambda nn: nn.Linear(5, 3),
-                linen=lambda nn: nn.Dense(3),
-                nnx=lambda nnx, rngs: nnx.Linear(5, 3, rngs=rngs),
                 input_shape=(7, 5),
             ),
             ForwardCase(
                 "without bias, three axes",
                 torch=lambda nn: nn.Linear(5, 3, bias=False),
-                linen=lambda nn: nn.Dense(3, use_bias=False),
-                nnx=lambda nnx, rngs: nnx.Linear(5, 3, use_bias=False, rngs=rngs),
                 input_shape=(2, 7, 5),
             ),
         ),
+        flax=_flax,
     ),
 )

@@ -6,7 +6,8 @@ fails to take one in linen).
 
 from typing import Any
 
-from converters.layers.entry import ForwardCase, LayerEntry, Weight, Weights, ours
+from converters.layers.entry import ForwardCase, LayerEntry, Weight, Weights
+from converters.layers.flax_call import Api, FlaxCall, ours, own
 from converters.layers.layout import UNCHANGED, Split
 
 
@@ -15,8 +16,11 @@ def _weights(layer: Any) -> Weights:
     return (Weight("weight", "negative_slope", "negative_slope", layout),)
 
 
-def _note(layer: Any) -> str:
-    return "" if layer.num_parameters == 1 else "converters.modules: PReLU"
+def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+    if layer.num_parameters == 1:
+        return (own(api, "PReLU", {}),)
+    sizes = {"num_parameters": layer.num_parameters}
+    return (ours(api, "PReLU", sizes, channels_last=True),)
 
 
 ENTRIES = (
@@ -28,20 +32,14 @@ ENTRIES = (
             ForwardCase(
                 "one slope",
                 torch=lambda nn: nn.PReLU(),
-                linen=lambda nn: nn.PReLU(),
-                nnx=lambda nnx, rngs: nnx.PReLU(),
                 input_shape=(7, 4, 5),
-                channels_last=True,
             ),
             ForwardCase(
                 "a slope for each channel",
                 torch=lambda nn: nn.PReLU(4),
-                linen=lambda nn: ours("linen").PReLU(4),
-                nnx=lambda nnx, rngs: ours("nnx").PReLU(4),
                 input_shape=(7, 4, 5),
-                channels_last=True,
             ),
         ),
-        note=_note,
+        flax=_flax,
     ),
 )

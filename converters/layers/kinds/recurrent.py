@@ -13,7 +13,8 @@ feed Flax's LSTMCell, cut the kernels into gates and add the biases: its `hi/bia
 from collections.abc import Callable
 from typing import Any
 
-from converters.layers.entry import ForwardCase, LayerEntry, Weight, Weights, ours
+from converters.layers.entry import ForwardCase, LayerEntry, Weight, Weights
+from converters.layers.flax_call import DETERMINISTIC, Api, FlaxCall, Value, changed, ours
 from converters.layers.layout import UNCHANGED, Layout, Permute
 
 _NAMES: tuple[tuple[str, str, Layout], ...] = (
@@ -35,8 +36,44 @@ def _stack_weights(layer: Any) -> Weights:
     )
 
 
-def _note(kind: str) -> Callable[[Any], str]:
-    return lambda layer: f"converters.modules: {kind}"
+_Flax = Callable[[Any, Api], tuple[FlaxCall, ...]]
+
+
+def _sizes(layer: Any, api: Api) -> dict[str, Value]:
+    """What stacks and cells have in common."""
+    inputs = {"input_size": layer.input_size} if api == "nnx" else {}
+    return {**inputs, "hidden_size": layer.hidden_size, **changed(bias=(layer.bias, True))}
+
+
+def _stack_flax(kind: str) -> _Flax:
+    def flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+        sizes = {
+            **_sizes(layer, api),
+            **changed(
+                num_layers=(layer.num_layers, 1),
+                bidirectional=(layer.bidirectional, False),
+                proj_size=(layer.proj_size, 0),
+            ),
+        }
+        settings = changed(
+            batch_first=(layer.batch_first, False),
+            dropout=(layer.dropout, 0.0),
+            nonlinearity=("relu" if layer.mode == "RNN_RELU" else "tanh", "tanh"),
+        )
+        # nnx's dropout is told by `eval()` and `train()` of the model.
+        drops = api == "linen" and layer.dropout
+        options = {"deterministic": DETERMINISTIC} if drops else {}
+        return (ours(api, kind, sizes, settings=settings, options=options),)
+
+    return flax
+
+
+def _cell_flax(kind: str) -> _Flax:
+    def flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+        settings = changed(nonlinearity=(getattr(layer, "nonlinearity", "tanh"), "tanh"))
+        return (ours(api, kind, _sizes(layer, api), settings=settings),)
+
+    return flax
 
 
 def _state(name: str, *shapes: tuple[int, ...]) -> Any:
@@ -60,8 +97,6 @@ def _case(kind: str, name: str, shape: tuple[int, ...] = (7, 2, 5), **options: A
     return ForwardCase(
         name,
         torch=lambda nn: getattr(nn, kind)(5, 3, **options),
-        linen=lambda nn: getattr(ours("linen"), kind)(3, **options),
-        nnx=lambda nnx, rngs: getattr(ours("nnx"), kind)(5, 3, rngs=rngs, **options),
         input_shape=shape,
         arguments=_state("hx", *states) if len(shape) == 3 else _nothing,
     )
@@ -80,8 +115,6 @@ def _packed(kind: str) -> ForwardCase:
     return ForwardCase(
         "packed sequences",
         torch=lambda nn: getattr(nn, kind)(5, 3, **options),
-        linen=lambda nn: getattr(ours("linen"), kind)(3, **options),
-        nnx=lambda nnx, rngs: getattr(ours("nnx"), kind)(5, 3, rngs=rngs, **options),
         input_shape=(7, 4, 5),
         arguments=lambda rng: {"lengths": rng.permutation([3, 7, 1, 5])},
         torch_call=_packed_call,
@@ -93,8 +126,6 @@ def _cell_case(kind: str, name: str, **options: Any) -> ForwardCase:
     return ForwardCase(
         name,
         torch=lambda nn: getattr(nn, kind)(5, 3, **options),
-        linen=lambda nn: getattr(ours("linen"), kind)(3, **options),
-        nnx=lambda nnx, rngs: getattr(ours("nnx"), kind)(5, 3, rngs=rngs, **options),
         input_shape=(2, 5),
         arguments=_state("hx", *states),
     )
@@ -103,18 +134,24 @@ def _cell_case(kind: str, name: str, **options: Any) -> ForwardCase:
 def _stacked(kind: str, *cases: ForwardCase) -> LayerEntry:
     common = (
         _case(kind, "one layer"),
-        _case(kind, "two layers, two directions", num_layers=2, bidirectional=True),
+        _case(
+            kind,
+            "two layers, two directions, dropout",
+            num_layers=2,
+            bidirectional=True,
+            dropout=0.1,
+        ),
         _case(kind, "batch first, without bias", (2, 7, 5), batch_first=True, bias=False),
         _case(kind, "without a batch", (7, 5)),
         _packed(kind),
     )
-    return LayerEntry(kind, __doc__ or "", _stack_weights, common + cases, note=_note(kind))
+    return LayerEntry(kind, __doc__ or "", _stack_weights, common + cases, _stack_flax(kind))
 
 
 def _cell(kind: str, *cases: ForwardCase) -> LayerEntry:
     weights = tuple(Weight(theirs, name, name, layout) for theirs, name, layout in _NAMES[:4])
     common = (_cell_case(kind, "one step"), _cell_case(kind, "without bias", bias=False))
-    return LayerEntry(kind, __doc__ or "", weights, common + cases, note=_note(kind))
+    return LayerEntry(kind, __doc__ or "", weights, common + cases, _cell_flax(kind))
 
 
 _PROJECTED: dict[str, Any] = {"num_layers": 2, "bidirectional": True, "proj_size": 2}

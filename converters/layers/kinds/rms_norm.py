@@ -7,17 +7,41 @@ torch's epsilon is by default None, which means the smallest step of the input's
 
 from typing import Any
 
-from converters.layers.entry import ForwardCase, LayerEntry, Weight, ours
+from converters.layers.entry import ForwardCase, LayerEntry, Weight
+from converters.layers.flax_call import (
+    Api,
+    FlaxCall,
+    changed,
+    has,
+    num_features,
+    ours,
+    own,
+    use_scale,
+)
+from converters.layers.kinds.layer_norm import several_axes
 
 _EPSILON = 1.1920928955078125e-07  # float32's
 
 
-def _note(layer: Any) -> str:
-    axes = tuple(range(-len(layer.normalized_shape), 0))
-    several = f", reduction_axes={axes}, feature_axes={axes}" if len(axes) > 1 else ""
-    if layer.eps is None:
-        return f"epsilon={_EPSILON:g} for float32 inputs (torch: the dtype's eps){several}"
-    return f"epsilon={layer.eps:g}{several}"
+def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+    shape = tuple(layer.normalized_shape)
+    if api == "nnx" and len(shape) > 1:
+        affine = changed(elementwise_affine=(has(layer, "weight"), True))
+        sizes = {"normalized_shape": shape, **affine}
+        return (ours(api, "RMSNorm", sizes, settings=changed(eps=(layer.eps, None))),)
+    epsilon, told = layer.eps, "torch's epsilon is that of the input's dtype, this one float32's"
+    return (
+        own(
+            api,
+            "RMSNorm",
+            {**num_features(api, shape[0]), **use_scale(layer)},
+            settings={
+                "epsilon": _EPSILON if epsilon is None else epsilon,
+                **several_axes(shape),
+            },
+            remarks=(told,) if epsilon is None else (),
+        ),
+    )
 
 
 ENTRIES = (
@@ -29,27 +53,19 @@ ENTRIES = (
             ForwardCase(
                 "torch's default epsilon",
                 torch=lambda nn: nn.RMSNorm(5),
-                linen=lambda nn: nn.RMSNorm(epsilon=_EPSILON),
-                nnx=lambda nnx, rngs: nnx.RMSNorm(5, epsilon=_EPSILON, rngs=rngs),
                 input_shape=(2, 7, 5),
             ),
             ForwardCase(
                 "a large epsilon, without weight",
                 torch=lambda nn: nn.RMSNorm(5, eps=0.1, elementwise_affine=False),
-                linen=lambda nn: nn.RMSNorm(epsilon=0.1, use_scale=False),
-                nnx=lambda nnx, rngs: nnx.RMSNorm(5, epsilon=0.1, use_scale=False, rngs=rngs),
                 input_shape=(7, 5),
             ),
             ForwardCase(
                 "normalized_shape of two axes",
                 torch=lambda nn: nn.RMSNorm((3, 5)),
-                linen=lambda nn: nn.RMSNorm(
-                    epsilon=_EPSILON, reduction_axes=(-2, -1), feature_axes=(-2, -1)
-                ),
-                nnx=lambda nnx, rngs: ours("nnx").RMSNorm((3, 5)),
                 input_shape=(7, 3, 5),
             ),
         ),
-        note=_note,
+        flax=_flax,
     ),
 )

@@ -7,12 +7,137 @@ encoder may compute in inference only what counts and give 0 for the rest; ours 
 any other.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from converters.layers.entry import ForwardCase, LayerEntry, ours
+from converters.layers.entry import ForwardCase, LayerEntry
+from converters.layers.flax_call import DETERMINISTIC, Api, FlaxCall, Maker, Value, changed, ours
+from converters.layers.kinds import layer_norm
 
 _SMALL = {"dim_feedforward": 7, "dropout": 0.0}
 _OTHER = {**_SMALL, "activation": "gelu", "norm_first": True, "bias": False, "layer_norm_eps": 0.1}
+
+# What says all of a part, by its class in torch.
+_PARTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "MultiheadAttention": lambda part: (
+        part.embed_dim,
+        part.num_heads,
+        part.dropout,
+        part.batch_first,
+        part.in_proj_bias is not None,
+        part.bias_k is not None,
+        part.add_zero_attn,
+        part._qkv_same_embed_dim,
+    ),
+    "Linear": lambda part: (part.in_features, part.out_features, part.bias is not None),
+    "LayerNorm": lambda part: (
+        part.normalized_shape,
+        part.eps,
+        part.weight is not None,
+        part.bias is not None,
+    ),
+    "Dropout": lambda part: (part.p,),
+}
+
+
+def _said(part: Any) -> tuple[str, tuple[Any, ...]]:
+    """The class of a part of torch's own, and what says all of it."""
+    name = type(part).__name__
+    is_known = name in _PARTS and type(part).__module__.startswith("torch.nn.modules.")
+    return (name, _PARTS[name](part)) if is_known else ("", ())
+
+
+def _settings(layer: Any) -> dict[str, Value] | None:
+    """The arguments of an encoder's or decoder's layer; None if a part of it is not what they make."""
+    from torch.nn import functional
+
+    activations = {functional.relu: "relu", functional.gelu: "gelu"}
+    activation = activations.get(layer.activation)
+    parts = {name: _said(part) for name, part in layer.named_children()}
+    kinds = [parts[name][0] for name in ("self_attn", "linear1", "norm1", "dropout")]
+    if activation is None or kinds != list(_PARTS):
+        return None
+    width, heads, _, first, bias, *_ = parts["self_attn"][1]
+    inner, rate, eps = layer.linear1.out_features, layer.dropout.p, layer.norm1.eps
+    made = {
+        "MultiheadAttention": (width, heads, rate, first, bias, False, False, True),
+        "LayerNorm": ((width,), eps, True, bias),
+        "Dropout": (rate,),
+        "linear1": (width, inner, bias),
+        "linear2": (inner, width, bias),
+    }
+    if any(said != made.get(kind, made.get(name)) for name, (kind, said) in parts.items()):
+        return None
+    return {
+        "d_model": width,
+        "nhead": heads,
+        **changed(
+            dim_feedforward=(inner, 2048),
+            dropout=(rate, 0.1),
+            activation=(activation, "relu"),
+            layer_norm_eps=(eps, 1e-5),
+            batch_first=(first, False),
+            norm_first=(layer.norm_first, False),
+            bias=(bias, True),
+        ),
+    }
+
+
+def _layer_flax(kind: str) -> Any:
+    def flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+        settings = _settings(layer)
+        if settings is None:
+            return ()
+        return (ours(api, kind, {}, settings=settings, options=_options(api, settings)),)
+
+    return flax
+
+
+def _stack_flax(kind: str) -> Any:
+    def flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+        inside = _repeated(layer)
+        if inside is None:
+            return ()
+        one = ours(api, f"{kind}Layer", {}, settings=inside).construction
+        sizes: dict[str, Value] = {"layer": Maker(one), "num_layers": len(layer.layers)}
+        if layer.norm is not None:
+            norm = layer_norm.flax(layer.norm, api)[0].construction
+            sizes |= {"final_norm": Maker(norm)} if api == "linen" else {"norm": norm}
+        return (ours(api, kind, sizes, options=_options(api, inside)),)
+
+    return flax
+
+
+def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
+    stacks = (layer.encoder, layer.decoder)
+    forms = [_repeated(stack) for stack in stacks]
+    inside = forms[0]
+    if inside is None or forms[1] != inside:
+        return ()
+    # With a norm at the end of each half that is as those inside.
+    if {_said(stack.norm) for stack in stacks} != {_said(layer.encoder.layers[0].norm1)}:
+        return ()
+    numbers = changed(
+        num_encoder_layers=(len(layer.encoder.layers), 6),
+        num_decoder_layers=(len(layer.decoder.layers), 6),
+    )
+    settings = {**inside, **numbers}
+    return (ours(api, "Transformer", {}, settings=settings, options=_options(api, inside)),)
+
+
+def _repeated(stack: Any) -> dict[str, Value] | None:
+    """The one form of a stack's layers; None if they differ, or something is not torch's own."""
+    is_known = all(type(one).__name__ in _LAYERS for one in getattr(stack, "layers", ()))
+    forms = [_settings(one) for one in stack.layers] if is_known else []
+    if not forms or any(form != forms[0] for form in forms):
+        return None
+    return forms[0] if stack.norm is None or _said(stack.norm)[0] == "LayerNorm" else None
+
+
+def _options(api: Api, settings: dict[str, Value]) -> dict[str, Value]:
+    """nnx's dropout is told by `eval()` and `train()` of the model."""
+    drops = api == "linen" and settings.get("dropout", 0.1) != 0.0
+    return {"deterministic": DETERMINISTIC} if drops else {}
 
 
 def _float(name: str, *shape: int) -> Any:
@@ -48,8 +173,6 @@ def _layer(kind: str, name: str, options: dict[str, Any], shape: Any, arguments:
     return ForwardCase(
         name,
         torch=lambda nn: getattr(nn, kind)(12, 3, **options),
-        linen=lambda nn: getattr(ours("linen"), kind)(12, 3, **options),
-        nnx=lambda nnx, rngs: getattr(ours("nnx"), kind)(12, 3, rngs=rngs, **options),
         input_shape=shape,
         arguments=arguments,
     )
@@ -64,26 +187,9 @@ def _stack(part: str, arguments: Any) -> ForwardCase:
         layer = getattr(nn, kind)(12, 3, **_SMALL)
         return getattr(nn, stack)(layer, 2, norm=nn.LayerNorm(12), **extra)
 
-    def linen_stack(nn: Any) -> Any:
-        layers, norm = ours("linen"), nn.LayerNorm
-        return getattr(layers, stack)(
-            lambda: getattr(layers, kind)(12, 3, **_SMALL),
-            2,
-            lambda: norm(epsilon=1e-5, use_fast_variance=False),
-        )
-
-    def nnx_stack(nnx: Any, rngs: Any) -> Any:
-        layers = ours("nnx")
-        norm = nnx.LayerNorm(12, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
-        return getattr(layers, stack)(
-            lambda: getattr(layers, kind)(12, 3, rngs=rngs, **_SMALL), 2, norm
-        )
-
     return ForwardCase(
         "two layers and a norm",
         torch_stack,
-        linen_stack,
-        nnx_stack,
         (5, 2, 12),
         arguments=arguments,
     )
@@ -94,15 +200,17 @@ def _whole() -> ForwardCase:
     return ForwardCase(
         "one layer each, batch first",
         torch=lambda nn: nn.Transformer(12, 4, **sizes),
-        linen=lambda nn: ours("linen").Transformer(d_model=12, nhead=4, **sizes),
-        nnx=lambda nnx, rngs: ours("nnx").Transformer(12, 4, rngs=rngs, **sizes),
         input_shape=(2, 7, 12),
         arguments=_float("tgt", 2, 5, 12),
     )
 
 
+_LAYERS = ("TransformerEncoderLayer", "TransformerDecoderLayer")
+
+
 def _entry(kind: str, *cases: ForwardCase) -> LayerEntry:
-    return LayerEntry(kind, __doc__ or "", (), cases)
+    flax = _layer_flax(kind) if kind in _LAYERS else _stack_flax(kind)
+    return LayerEntry(kind, __doc__ or "", (), cases, _flax if kind == "Transformer" else flax)
 
 
 ENTRIES = (

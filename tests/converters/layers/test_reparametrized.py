@@ -8,11 +8,11 @@ from torch.nn.utils import parametrize
 
 from converters import convert, load_pytree
 from converters.errors import MisfitError
-from converters.layers.forward import compare_forward
 from converters.layers.reparametrized_cases import COMPUTED, EXACT
 from converters.layers.text import parse_join
 from converters.mapping.module_tree import Outcome, read_slots
 from converters.reverse import to_state_dict
+from tests.converters.layers.forward import compare_forward
 
 
 @pytest.mark.parametrize("case", EXACT, ids=lambda case: case.name)

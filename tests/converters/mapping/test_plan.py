@@ -62,7 +62,7 @@ def test_all_refusals_at_once():
     state["extra"] = torch.zeros(1)
     with pytest.raises(RefusedKeysError) as caught:
         convert_to_pytree(state, model=model)
-    refused = {row.key: row.note for row in caught.value.plan.refused}
+    refused = {row.key: row.note for row in caught.value.refused}
     assert refused == {
         "0.bias": "the model needs it, the checkpoint lacks it",
         **dict.fromkeys(unknown, f"the layer kind {QUANTIZABLE}.rnn.LSTM is not known"),

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file as save_numpy
 from torch import nn
 
-from converters.checkpoint import Leaf, StateDict, load_pytree, open_checkpoint, write_pytree
+from converters.checkpoint import Leaf, StateDict, open_checkpoint
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import KeptFileError, MisfitError, OutputError
 from converters.kept import keeping, kept_keys, kept_path, read_kept
@@ -19,6 +19,7 @@ from converters.layers.join import SUM, Concat, Stack
 from converters.layers.layout import Part, Permute
 from converters.mapping import make_plan, read_slots
 from converters.mapping.module_tree import Outcome, Slot, Target
+from converters.output import load_pytree, write_pytree
 from converters.reverse import to_state_dict, to_torch
 
 

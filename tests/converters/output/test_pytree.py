@@ -11,18 +11,20 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from converters.checkpoint import Leaf, TensorInfo, flatten, load_pytree, nest, write_pytree
+from converters.checkpoint import Leaf, TensorInfo, flatten, nest
 from converters.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
     OutputError,
     UnsupportedDtypeError,
 )
+from converters.output import load_pytree, write_pytree
 
 KILLED_WRITE = """
 import os, pathlib, signal, sys
 import numpy as np
-from converters.checkpoint import Leaf, TensorInfo, write_pytree
+from converters.checkpoint import Leaf, TensorInfo
+from converters.output import write_pytree
 
 info = TensorInfo((100_000,), "float32")
 first = Leaf("params/a", info, lambda: np.ones(100_000, np.float32))

@@ -1,5 +1,7 @@
 """The proof of a layer entry: torch, linen and nnx give the same output from the same weights.
 
+linen's and nnx's modules are those that the source of the entry's `FlaxCall` makes.
+
 A round trip cannot prove a layout (any permutation survives it); a forward comparison with
 asymmetric shapes can.
 """
@@ -17,9 +19,10 @@ from converters.checkpoint.dtypes import torch_dtype_name, torch_to_numpy
 from converters.checkpoint.pytree import Pytree, flatten, nest
 from converters.checkpoint.reader import TensorInfo
 from converters.layers.entry import ForwardCase, LayerEntry
+from converters.layers.flax_call import Api, FlaxCall
+from converters.layers.registry import flax_calls
 from converters.mapping.leaves import keys_of, restore
 from converters.mapping.module_tree import Outcome, read_slots
-from converters.mapping.paths import Api
 from converters.mapping.plan import Plan, make_plan
 
 Array = np.ndarray[Any, Any]
@@ -30,9 +33,8 @@ class ForwardComparison:
     """What a forward case gave.
 
     Attributes:
-        errors: max |flax - torch| / max(1, max |torch|) by side, "linen" and (where the case has
-            it) "nnx", over all outputs; infinite where the converted weights or an output do not
-            fit.
+        errors: max |flax - torch| / max(1, max |torch|) by side, "linen" and "nnx", over all
+            outputs; infinite where the converted weights or an output do not fit.
         misfits: names or shapes of the converted weights that a Flax layer does not have, and keys
             that were refused, one line each; such a layer was not run.
         lost: keys that did not come back bit for bit from the converted weights, by side.
@@ -63,46 +65,80 @@ def compare_forward(
     import torch
 
     rng = np.random.default_rng(seed)
+    known = {entry.kind: entry} if entry else None
     torch_layer = case.torch(torch.nn).eval()
     tensors = _randomise(torch_layer, rng)
     inputs, arguments = _inputs(case, rng), case.arguments(rng)
     with torch.no_grad():
-        given = (torch.from_numpy(inputs), _to_torch(arguments))
+        given = (torch.from_numpy(inputs), {**_to_torch(arguments), **case.options})
         expected = [array.numpy() for array in _arrays(case.torch_call(torch_layer, *given))]
 
-    flax_inputs = np.moveaxis(inputs, 1, -1) if case.channels_last else inputs
     errors: dict[str, float] = {}
     misfits: list[str] = []
     lost: dict[str, tuple[str, ...]] = {}
     sides: tuple[tuple[Api, Any], ...] = (("linen", _run_linen), ("nnx", _run_nnx))
     with jax.default_matmul_precision("highest"):
         for side, run in sides:
-            if side == "nnx" and case.nnx is None:
-                continue
-            plan = _plan(entry, torch_layer, tensors, side)
+            call = call_of(case, torch_layer, side, known)
+            last = call.channels_last
+            flax_inputs = np.moveaxis(inputs, 1, -1) if last else inputs
+            plan = _plan(known, torch_layer, tensors, side)
             tree = {leaf.path: np.array(leaf.read(tensors.__getitem__)) for leaf in plan.leaves}
             refused = [f"{row.key}: {row.note}" for row in plan.refused]
-            found, outputs = run(case, nest(tree.items()), flax_inputs, arguments)
+            found, outputs = run(call, case, nest(tree.items()), flax_inputs, arguments)
+            if outputs is not None and last:
+                outputs = [np.moveaxis(output, -1, 1) for output in outputs]
             misfits += [f"{side} {misfit}" for misfit in refused + found]
-            errors[side] = _error(case, outputs, expected)
+            errors[side] = _error(outputs, expected)
             lost[side] = _lost(plan, tree, tensors)
     return ForwardComparison(errors, tuple(misfits), lost)
 
 
+def call_of(
+    case: ForwardCase,
+    torch_layer: Any,
+    side: Api,
+    known: Mapping[str, LayerEntry] | None = None,
+) -> FlaxCall:
+    """The Flax module that a case is of."""
+    return next(
+        call for call in flax_calls(torch_layer, side, known) if call.of.startswith(case.of)
+    )
+
+
+def built(call: FlaxCall, rngs: Any = None) -> Any:
+    """The module that the source of the call gives, evaluated in inference."""
+    return eval(call.source(), _scope(call, rngs))
+
+
+def _scope(call: FlaxCall, rngs: Any = None) -> dict[str, Any]:
+    scope = {"rngs": rngs, "deterministic": True}
+    exec("\n".join(call.imports), scope)
+    return scope
+
+
+def _function(call: FlaxCall, case: ForwardCase) -> Any:
+    """The module, its inputs and arguments → its outputs, as the source says."""
+    if case.flax_call is not None:
+        return case.flax_call
+    expression = call.applied("layer", "inputs", "**arguments", "**options")
+    given = {**_scope(call), "options": case.options}
+    return eval(f"lambda layer, inputs, arguments: {expression}", given)
+
+
 def _run_linen(
-    case: ForwardCase, tree: Pytree, inputs: Array, arguments: Mapping[str, Any]
+    call: FlaxCall, case: ForwardCase, tree: Pytree, inputs: Array, arguments: Mapping[str, Any]
 ) -> tuple[list[str], list[Array] | None]:
     import jax
-    from flax import linen
 
-    layer = case.linen(linen)
+    layer, function = built(call), _function(call, case)
 
     def init() -> Any:
-        return layer.init(jax.random.key(0), inputs, arguments, method=case.flax_call)
+        return layer.init(jax.random.key(0), inputs, arguments, method=function)
 
     @jax.jit
     def run(tree: Pytree, inputs: Array, arguments: Mapping[str, Any]) -> Any:
-        return layer.apply(tree, inputs, arguments, method=case.flax_call)
+        return layer.apply(tree, inputs, arguments, method=function)
 
     misfits = _misfits(flatten(tree), flatten(jax.eval_shape(init)))
     if misfits:
@@ -111,15 +147,13 @@ def _run_linen(
 
 
 def _run_nnx(
-    case: ForwardCase, tree: Pytree, inputs: Array, arguments: Mapping[str, Any]
+    call: FlaxCall, case: ForwardCase, tree: Pytree, inputs: Array, arguments: Mapping[str, Any]
 ) -> tuple[list[str], list[Array] | None]:
     import jax
     from flax import nnx
 
-    make = case.nnx
-    assert make is not None
     # Without values: to draw those that are replaced anyway would cost more than the comparison.
-    layer = nnx.eval_shape(lambda: make(nnx, nnx.Rngs(0)))
+    layer = nnx.eval_shape(lambda: built(call, nnx.Rngs(0)))
     layer.eval()
     state = nnx.state(layer, nnx.Any(nnx.Param, nnx.BatchStat))
     misfits = _misfits(flatten(tree), flatten(_named(nnx.to_pure_dict(state))))
@@ -130,9 +164,11 @@ def _run_nnx(
     graph, state, streams = nnx.split(layer, nnx.Any(nnx.Param, nnx.BatchStat), ...)
     keys = jax.tree.map(_unused, streams)  # of dropout, which is off
 
+    function = _function(call, case)
+
     @jax.jit
     def run(state: Any, inputs: Array, arguments: Mapping[str, Any]) -> Any:
-        return case.flax_call(nnx.merge(graph, state, keys), inputs, arguments)
+        return function(nnx.merge(graph, state, keys), inputs, arguments)
 
     return [], [np.asarray(array) for array in _arrays(run(state, inputs, arguments))]
 
@@ -202,9 +238,14 @@ def _arrays(output: Any) -> Iterator[Any]:
         yield output
 
 
-def _plan(entry: LayerEntry | None, torch_layer: Any, tensors: dict[str, Array], side: Api) -> Plan:
-    """The conversion that a user gets, with this entry for its kind."""
-    slots = read_slots(torch_layer, side, {entry.kind: entry} if entry else None)
+def _plan(
+    known: Mapping[str, LayerEntry] | None,
+    torch_layer: Any,
+    tensors: dict[str, Array],
+    side: Api,
+) -> Plan:
+    """The conversion that a user gets, with these entries for their kinds."""
+    slots = read_slots(torch_layer, side, known)
     state = torch_layer.state_dict()
     infos = {
         name: TensorInfo(array.shape, torch_dtype_name(state[name]))
@@ -236,9 +277,7 @@ def _misfits(given: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     ]
 
 
-def _error(case: ForwardCase, outputs: list[Array] | None, expected: list[Array]) -> float:
-    if outputs is not None and case.channels_last:
-        outputs = [np.moveaxis(output, -1, 1) for output in outputs]
+def _error(outputs: list[Array] | None, expected: list[Array]) -> float:
     if outputs is None or [one.shape for one in outputs] != [one.shape for one in expected]:
         return float("inf")
     errors = [
