@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from migrate import process
 from migrate.devices_faults import plant
 from migrate.devices_judge import judge
 from migrate.devices_report import DevicesReport, Finding
@@ -29,7 +28,6 @@ SECONDS = 300.0
 # Of one program on one chip, once it is compiled.
 ANSWER_SECONDS = 30.0
 REPEATS = 5
-_POLL = 0.2
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,13 @@ def examine(
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "events.jsonl"
-        ended, output = _run(options, _environment(environment), file, progress)
+        progress("starting the runtime of the chips")
+        ended, output = process.run(
+            [sys.executable, "-m", "migrate.devices_probe", str(file), options.to_json()],
+            seconds=options.seconds,
+            environment=_environment(environment),
+            meanwhile=_told(file, progress),
+        )
         events = read_events(file)
     report = judge(events, seconds=time.monotonic() - start)
     if any(event["event"] == "done" for event in events):
@@ -104,49 +108,18 @@ def read_events(file: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _run(
-    options: ProbeOptions,
-    environment: Mapping[str, str],
-    file: Path,
-    progress: Callable[[str], None],
-) -> tuple[int | None, str]:
-    """The exit code of the probe, None if its time was over; and what it printed."""
-    command = [sys.executable, "-m", "migrate.devices_probe", str(file), options.to_json()]
-    with tempfile.TemporaryFile() as printed:
-        process = subprocess.Popen(
-            command,
-            stdout=printed,
-            stderr=subprocess.STDOUT,
-            env=dict(environment),
-            start_new_session=True,
-        )
-        code = _wait(process, options.seconds, file, progress)
-        printed.seek(0)
-        return code, printed.read().decode(errors="replace")
+def _told(file: Path, progress: Callable[[str], None]) -> Callable[[], None]:
+    """Tells each program that the events say is run, once."""
+    told = ""
 
+    def tell() -> None:
+        nonlocal told
+        running = [event for event in read_events(file) if event["event"] == "running"]
+        if running and running[-1]["op"] != told:
+            told = running[-1]["op"]
+            progress(f"chips: {told}")
 
-def _wait(
-    process: subprocess.Popen[bytes],
-    seconds: float,
-    file: Path,
-    progress: Callable[[str], None],
-) -> int | None:
-    deadline, told = time.monotonic() + seconds, ""
-    progress("starting the runtime of the chips")
-    try:
-        while time.monotonic() < deadline:
-            try:
-                return process.wait(_POLL)
-            except subprocess.TimeoutExpired:
-                running = [event for event in read_events(file) if event["event"] == "running"]
-                if running and running[-1]["op"] != told:
-                    told = running[-1]["op"]
-                    progress(f"chips: {told}")
-        return None
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    return tell
 
 
 def _environment(given: Mapping[str, str]) -> dict[str, str]:

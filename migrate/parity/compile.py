@@ -11,7 +11,6 @@ import base64
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
+
+from migrate import process
 
 # One chip of TPU v5e. Its compiler is the one that later jobs of this package use too.
 TOPOLOGY = "v5e:1x1"
@@ -141,24 +142,19 @@ def compile_for_tpu(
 
 def _run(arguments: list[str], timeout: float) -> str:
     """Run the compiler's process; give why there is no answer, should there be none."""
-    process = subprocess.Popen(
+    code, errors = process.run(
         [sys.executable, "-m", "migrate.parity.compile_process", *arguments],
-        env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
+        seconds=timeout,
+        environment={
+            **os.environ,
+            **_ENVIRONMENT,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        },
+        keep="errors",
     )
-    try:
-        _, errors = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
+    if code is None:
         return f"the TPU compiler gave no answer in {timeout:g} s"
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    if process.returncode < 0:
-        return f"the TPU compiler ended by {signal.Signals(-process.returncode).name}"
+    if code < 0:
+        return f"the TPU compiler ended by {signal.Signals(-code).name}"
     last = next(iter(reversed(errors.strip().splitlines())), "it said nothing")
-    return f"the TPU compiler ended with {process.returncode}: {last[-_TAIL:]}"
+    return f"the TPU compiler ended with {code}: {last[-_TAIL:]}"
