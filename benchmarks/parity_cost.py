@@ -154,7 +154,7 @@ def main() -> int:
     from rich.console import Console
 
     from migrate.parity.sides.process import SETTINGS
-    from migrate.views.tables import plain_table
+    from migrate.report.text.tables import plain_table
 
     found = {}
     for kind in ("plain", "layers"):

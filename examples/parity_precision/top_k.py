@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from migrate.parity.compile import program_of_jax
+from migrate.compiler.compile import program_of_jax
 from migrate.parity.tasks.topk import bins_of, in_function, in_source, kept, topk_section
 
 ROWS, VOCABULARY, K = 256, 32768, 10

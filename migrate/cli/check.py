@@ -37,7 +37,7 @@ def check(
     with errors():
         from migrate.hazards.config import find_config
         from migrate.hazards.project import check_paths
-        from migrate.views.check import check_lines, explanation
+        from migrate.report.text.check import check_lines, explanation
 
         if options["explain"]:
             click.echo(explanation(options["explain"]))

@@ -105,12 +105,12 @@ def parity(a: str, b: str | None, html: Path | None, json_output: bool, **given:
     if b is None and given["keep"] is None:
         raise click.UsageError("name B, or with A alone the folder to record into: --keep FOLDER")
     with errors():
-        from migrate.pages.page import check_page_target
-        from migrate.pages.parity import write_parity_page
         from migrate.parity.compare import compare
         from migrate.parity.recorded import record
         from migrate.parity.sides.target import parse_target
-        from migrate.views.parity import parity_as_json, parity_summary
+        from migrate.report.html.page import check_page_target
+        from migrate.report.html.parity.page import write_parity_page
+        from migrate.report.text.parity.summary import parity_as_json, parity_summary
 
         options = _options(given)
         if html is not None:

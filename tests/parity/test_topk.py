@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from migrate.parity.compile import program_of_jax
+from migrate.compiler.compile import program_of_jax
 from migrate.parity.tasks import topk
 from migrate.parity.tasks.topk import Approximate, Bins, Recall
 

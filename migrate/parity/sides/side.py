@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from migrate.compiler.compile import Program
 from migrate.parity.alignment import Alignment
-from migrate.parity.compile import Program
 from migrate.parity.dump import Facts
 from migrate.parity.inputs import InputSet, read_inputs
 from migrate.parity.results import Check, Section

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from migrate.compiler.compile import Program, program_of_torch
 from migrate.parity.capture.torch import Hooks, Written
 from migrate.parity.capture.torch_forced import Forcing
 from migrate.parity.capture.torch_tree import to_numpy
 from migrate.parity.capture.xla import Later, fetched
-from migrate.parity.compile import Program, program_of_torch
 from migrate.parity.dump import Facts
 from migrate.parity.dump_writer import DumpWriter
 from migrate.parity.inputs import InputSet

@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from migrate.parity.compile import TOPOLOGY, Program, compile_for_tpu
+from migrate.compiler.compile import TOPOLOGY, Program, compile_for_tpu
 from migrate.parity.results import Check, Section
 
 FLAG = "xla_allow_excess_precision"

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.parity.compile import TOPOLOGY, Program, compile_for_tpu
+from migrate.compiler.compile import TOPOLOGY, Program, compile_for_tpu
 from migrate.parity.results import Check, Section
 
 HAZARD = "XLA826"
