@@ -18,7 +18,7 @@ from migrate.hazards.hazard import Group, Hazard
 from migrate.hazards.rules import all_hazards
 from migrate.parity.causes import all_patterns
 from migrate.parity.causes.frame import page as cause_pages
-from migrate.report.text.check import hazard_page
+from migrate.report.text.hazards import hazard_page
 from migrate.rewrite.engine import rewrite, rewrite_source
 from migrate.rewrite.options import Options
 from migrate.rewrite.rule import Example, Kind, Rule

@@ -37,7 +37,8 @@ def check(
     with errors():
         from migrate.hazards.config import find_config
         from migrate.hazards.project import check_paths
-        from migrate.report.text.check import check_lines, explanation
+        from migrate.report.text.check import check_lines
+        from migrate.report.text.hazards import explanation
 
         if options["explain"]:
             click.echo(explanation(options["explain"]))

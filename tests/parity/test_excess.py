@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from migrate.compiler.compile import Program, compile_for_tpu, program_of_jax
+from migrate.compiler.compile import compile_for_tpu
+from migrate.compiler.program import Program, program_of_jax
 from migrate.parity.tasks.excess import FLAG, Rounding, excess_section, find_excess, left_out
 
 needs_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu is not installed")
@@ -123,7 +124,7 @@ TORCH = """
 import sys
 import torch
 from torch import nn
-from migrate.compiler.compile import program_of_torch
+from migrate.compiler.program import program_of_torch
 from migrate.parity.tasks.excess import find_excess
 
 class Gate(nn.Module):

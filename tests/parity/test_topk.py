@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from migrate.compiler.compile import program_of_jax
+from migrate.compiler.program import program_of_jax
+from migrate.hazards.check import check_file
+from migrate.hazards.config import Config
 from migrate.parity.tasks import topk
 from migrate.parity.tasks.topk import Approximate, Bins, Recall
 
@@ -32,8 +34,9 @@ def test_source(tmp_path: Path) -> None:
         "b = jax.lax.approx_min_k(x, 5)  # migrate: ignore[XLA826]\n"
         "c = approx_min_k(x, 5), lax.top_k(x, 5)\n"
     )
-    (found,) = topk.in_source([file])
-    assert found.startswith(f"{file}:4: jax.lax.approx_max_k: exact on a CPU")
+    (found,) = check_file(file, Config(select=("XLA826",)))
+    assert (found.path, found.line) == (file, 4)
+    assert found.message.startswith("jax.lax.approx_max_k: exact on a CPU")
 
 
 def test_a_program_is_looked_through_to_the_innermost_jaxpr() -> None:

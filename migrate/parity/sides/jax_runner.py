@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from migrate.compiler.compile import Program, program_of_jax
+from migrate.compiler.program import Program, program_of_jax
 from migrate.parity.dump import Facts
 from migrate.parity.dump_writer import DumpWriter
 from migrate.parity.errors import InputsError, ParityError

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from migrate.compiler.compile import Program
+from migrate.compiler.program import Program
 from migrate.parity.alignment import Alignment
 from migrate.parity.dump import Facts
 from migrate.parity.inputs import InputSet, read_inputs

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from migrate.compiler.compile import Program, program_of_torch
+from migrate.compiler.program import Program, program_of_torch
 from migrate.parity.capture.torch import Hooks, Written
 from migrate.parity.capture.torch_forced import Forcing
 from migrate.parity.capture.torch_tree import to_numpy

@@ -11,7 +11,7 @@ from migrate.hazards.finding import UNREADABLE, UNUSED_IGNORE, Finding
 from migrate.hazards.hazard import Severity
 from migrate.hazards.project import Checked
 from migrate.hazards.rules import all_hazards
-from migrate.report.text.check import hazard_page
+from migrate.report.text.hazards import hazard_page
 from migrate.versions import versions
 
 SCHEMA = (

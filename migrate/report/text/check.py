@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -11,24 +10,14 @@ from typing import Any
 
 import click
 
-from migrate.errors import MigrateError
 from migrate.hazards.finding import Finding
-from migrate.hazards.hazard import Hazard, Severity
+from migrate.hazards.hazard import Severity
 from migrate.hazards.project import Checked
-from migrate.hazards.rules import all_hazards
+from migrate.report.schema.sarif import check_as_sarif
 
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 # GitHub's names of the severities.
 ANNOTATIONS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
-
-
-class NoSuchHazardError(MigrateError):
-    """There is no hazard of that code or name.
-
-    Cause: a code after `--explain` that no hazard has.
-
-    Remedy: `migrate check --explain list` names them all.
-    """
 
 
 def check_lines(checked: Checked, form: str) -> Iterator[str]:
@@ -36,8 +25,6 @@ def check_lines(checked: Checked, form: str) -> Iterator[str]:
     if form == "github":
         yield from check_as_github(checked)
     elif form == "sarif":
-        from migrate.report.schema.sarif import check_as_sarif
-
         yield json.dumps(check_as_sarif(checked), indent=2)
     elif form == "json":
         yield json.dumps(check_as_json(checked), indent=2)
@@ -106,47 +93,3 @@ def _data(text: str) -> str:
 
 def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def hazard_list() -> Iterator[str]:
-    """Yield a line for each hazard: code, usual severity, name, title."""
-    for hazard in all_hazards():
-        yield f"{hazard.code}  {hazard.severity:<8} {hazard.name:<22} {hazard.title}"
-
-
-def explanation(code: str) -> str:
-    """Return the page of a hazard, by code or name; the list of them all for "list".
-
-    Raises:
-        NoSuchHazardError: there is none.
-    """
-    if code.lower() == "list":
-        return "\n".join(hazard_list())
-    for hazard in all_hazards():
-        if code.upper() == hazard.code or code.lower() == hazard.name:
-            return hazard_page(hazard)
-    raise NoSuchHazardError(
-        f"there is no hazard {code}", "`migrate check --explain list` names them all"
-    )
-
-
-def hazard_page(hazard: Hazard) -> str:
-    """Return the Markdown page of `hazard`: what it is, why, what to do, examples."""
-    _, _, body = inspect.cleandoc(hazard.__doc__ or "").partition("\n")
-    parts = [
-        f"# {hazard.code} {hazard.name}: {hazard.title}",
-        f"Severity: {hazard.severity.value}. Silence one line with `# migrate: ignore[{hazard.code}]`.",
-        body.strip(),
-    ]
-    marked = [bool(one.expected(hazard.code, hazard.severity)) for one in hazard.examples]
-    sections = {
-        "Reported": [one for one, found in zip(hazard.examples, marked, strict=True) if found],
-        "Mended": [hazard.mended],
-        "Left alone": [
-            one for one, found in zip(hazard.examples, marked, strict=True) if not found
-        ],
-    }
-    for heading, shown in sections.items():
-        parts.append(f"## {heading}")
-        parts.extend(f"```python\n{one.script}```" for one in shown)
-    return "\n\n".join(parts) + "\n"
