@@ -28,7 +28,7 @@ from rich.console import Console
 from migrate.parity.emulate import jax_interpreter, torch_mode
 from migrate.parity.emulate.passes import in_passes
 from migrate.parity.emulate.torch_split import TorchSplit
-from migrate.parity.sides.settings import PRECISIONS, Precision
+from migrate.parity.ground.settings import PRECISIONS, Precision
 from migrate.report.text.tables import plain_table
 
 SEEDS = int(os.environ.get("SEEDS", "20"))

@@ -28,7 +28,7 @@ import torch
 from rich.console import Console
 
 from migrate.parity.emulate import jax_interpreter, torch_mode
-from migrate.parity.sides.settings import Precision
+from migrate.parity.ground.settings import Precision
 from migrate.report.text.tables import plain_table
 
 DEPTH = 4

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 import migrate.report.schema
-from migrate.parity.results import Check, LayerVerdict, Parity, Section
+from migrate.parity.ground.results import Check, LayerVerdict, Parity, Section
 from migrate.report.text.parity.nodes import module_tree
 from migrate.report.text.parity.summary import parity_as_json, parity_summary
 from tests.parity import made
@@ -208,7 +208,8 @@ def described(schema: Any) -> Iterator[tuple[str, set[str]]]:
 
 
 def test_the_schema_has_the_fields_of_the_results() -> None:
-    from migrate.parity import dump, results
+    from migrate.parity.dump import dump
+    from migrate.parity.ground import results
 
     of = dict(described(json.loads(SCHEMA.read_text())))
     for name, kind in (

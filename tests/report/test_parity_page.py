@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.parity.results import Cause, Check, LayerVerdict, Parity, Section
+from migrate.parity.ground.results import Cause, Check, LayerVerdict, Parity, Section
 from migrate.report.html.parity.cells import SHADES, WORST, HeatMap, cell
 from migrate.report.html.parity.page import write_parity_page
 from migrate.report.text.parity.nodes import module_tree

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from migrate.parity.causes.frame.context import Context
-from migrate.parity.results import Cause
+from migrate.parity.ground.results import Cause
 from migrate.units import classes_in
 
 if TYPE_CHECKING:

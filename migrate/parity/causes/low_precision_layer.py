@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from migrate.parity.capture.torch_tree import leaves, replaced
 from migrate.parity.causes.frame.changes import several, weight
 from migrate.parity.causes.frame.functions import FunctionCall, Handler
 from migrate.parity.causes.frame.pattern import Array, Example, Pattern, Variant, normal
 from migrate.parity.causes.frame.rounding import rounded_to
 from migrate.parity.causes.frame.scene import Scene
+from migrate.parity.sides.torch.capture.tree import leaves, replaced
 
 
 def _truth() -> nn.Module:

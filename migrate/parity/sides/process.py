@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import migrate
-from migrate.parity.errors import ParityError, SideDiedError
+from migrate.parity.ground.errors import ParityError, SideDiedError
 from migrate.parity.sides.side import Side
 from migrate.parity.sides.target import Target
 from migrate.process import end, start

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from migrate.compiler.compile import TOPOLOGY, compile_for_tpu
 from migrate.compiler.hlo import Sources, computations
 from migrate.compiler.program import Program
-from migrate.parity.results import Check, Section
+from migrate.parity.ground.results import Check, Section
 
 FLAG = "xla_allow_excess_precision"
 SOURCE = "compiled for a TPU with xla_allow_excess_precision on and off"

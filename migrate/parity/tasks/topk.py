@@ -20,7 +20,7 @@ import numpy as np
 
 from migrate.compiler.compile import TOPOLOGY, compile_for_tpu
 from migrate.compiler.program import Program
-from migrate.parity.results import Check, Section
+from migrate.parity.ground.results import Check, Section
 
 SOURCE = "the recall that the program asks for"
 _ROWS = 64  # of the operand in a measurement: 64·k values, a standard error of 1 % and less

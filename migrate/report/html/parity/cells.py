@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from migrate.parity.results import Errors, LayerResult, Parity
+from migrate.parity.ground.results import Errors, LayerResult, Parity
 from migrate.report.text.parity import words
 from migrate.report.text.parity.nodes import Node, State, runs
 

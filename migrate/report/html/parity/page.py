@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from migrate.parity.results import LayerVerdict, Parity, Section
+from migrate.parity.ground.results import LayerVerdict, Parity, Section
 from migrate.report.html.page import write_page
 from migrate.report.html.parity import cells as parity_cells
 from migrate.report.html.parity import plots as parity_plots

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from migrate.parity.results import LayerResult, LayerVerdict, Parity, Section
+from migrate.parity.ground.results import LayerResult, LayerVerdict, Parity, Section
 from migrate.report.html.plots import Plot, plot
 from migrate.report.text.parity import words
 

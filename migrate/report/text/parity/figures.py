@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from migrate.parity.results import Errors, LayerResult
+from migrate.parity.ground.results import Errors, LayerResult
 from migrate.report.text.parity import words
 from migrate.report.text.tables import plain_table
 

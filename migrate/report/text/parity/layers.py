@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from migrate.parity.results import LayerResult, LayerVerdict
+from migrate.parity.ground.results import LayerResult, LayerVerdict
 from migrate.report.text.parity import words
 from migrate.report.text.parity.figures import Figures
 from migrate.report.text.parity.nodes import Node, State, module_tree, runs
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
 
-    from migrate.parity.results import Parity
+    from migrate.parity.ground.results import Parity
 
 EXPANDED = 4  # layers that part in full, each of another class; of the others a line each
 LISTED = 24  # lines of layers that part; and of layers without a partner

@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import groupby
 
-from migrate.parity.results import Errors, LayerResult, LayerVerdict
+from migrate.parity.ground.results import Errors, LayerResult, LayerVerdict
 from migrate.report.text.parity.words import PARTING, pressures
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from migrate.parity.results import Check, Section
+    from migrate.parity.ground.results import Check, Section
 
 SHOWN = 8  # rows of a section that failed
 FEW = 4  # a section that passed shows its rows up to this many

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from migrate.parity.results import Parity
+    from migrate.parity.ground.results import Parity
 
 FORMAT = 1  # of the JSON; report/schema/parity.json describes it
 

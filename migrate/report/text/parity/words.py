@@ -7,11 +7,19 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from migrate.parity.results import LayerVerdict
+from migrate.parity.ground.results import LayerVerdict
 
 if TYPE_CHECKING:
-    from migrate.parity.dump import Facts
-    from migrate.parity.results import Check, Errors, LayerResult, Parity, Ratio, Section, Side
+    from migrate.parity.dump.dump import Facts
+    from migrate.parity.ground.results import (
+        Check,
+        Errors,
+        LayerResult,
+        Parity,
+        Ratio,
+        Section,
+        Side,
+    )
 
 PARTING = frozenset({LayerVerdict.A_PARTS, LayerVerdict.B_PARTS, LayerVerdict.BOTH_PART})
 # Losses, KL and rates of agreement read better with digits than as powers of ten.
