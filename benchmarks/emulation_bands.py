@@ -28,8 +28,8 @@ from rich.console import Console
 from migrate.parity.emulate import jax_interpreter, torch_mode
 from migrate.parity.emulate.passes import in_passes
 from migrate.parity.emulate.torch_split import TorchSplit
-from migrate.parity.sides.settings import PRECISIONS, Precision
-from migrate.views.tables import plain_table
+from migrate.parity.ground.settings import PRECISIONS, Precision
+from migrate.report.text.tables import plain_table
 
 SEEDS = int(os.environ.get("SEEDS", "20"))
 SIZE = 1024

@@ -28,8 +28,8 @@ import torch
 from rich.console import Console
 
 from migrate.parity.emulate import jax_interpreter, torch_mode
-from migrate.parity.sides.settings import Precision
-from migrate.views.tables import plain_table
+from migrate.parity.ground.settings import Precision
+from migrate.report.text.tables import plain_table
 
 DEPTH = 4
 SIZES = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]

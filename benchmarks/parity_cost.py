@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from migrate.parity.dump import Dump
+    from migrate.parity.dump.dump import Dump
 
 LIMIT = 4.0
 WIDTH, HEADS, LAYERS, ROWS, LENGTH = 512, 8, 12, 4, 128
@@ -92,15 +92,15 @@ def models() -> tuple[object, object]:
 
 def run(layers: bool) -> dict[str, float]:
     """One comparison in this process: CPU and wall seconds, and the peak of its memory in bytes."""
-    from migrate.parity.captures import capture_all
-    from migrate.parity.judge import Judged, judgement
-    from migrate.parity.options import Options
-    from migrate.parity.prepare import prepare
-    from migrate.parity.profiles import find_profile
-    from migrate.parity.results import LayerVerdict
-    from migrate.parity.sides.jax_runner import JaxRunner
+    from migrate.parity.ground.options import Options
+    from migrate.parity.ground.results import LayerVerdict
+    from migrate.parity.judge.judge import Judged, judgement
+    from migrate.parity.judge.profiles import find_profile
+    from migrate.parity.run.captures import capture_all
+    from migrate.parity.run.prepare import prepare
+    from migrate.parity.sides.jax.runner import JaxRunner
     from migrate.parity.sides.side import InProcess
-    from migrate.parity.sides.torch_runner import TorchRunner
+    from migrate.parity.sides.torch.runner import TorchRunner
 
     def quiet(_: str) -> None:
         pass
@@ -154,7 +154,7 @@ def main() -> int:
     from rich.console import Console
 
     from migrate.parity.sides.process import SETTINGS
-    from migrate.views.tables import plain_table
+    from migrate.report.text.tables import plain_table
 
     found = {}
     for kind in ("plain", "layers"):

@@ -22,9 +22,9 @@ from pathlib import Path
 from rich.console import Console
 
 from migrate.prove.run import run_script
+from migrate.report.text.tables import plain_table
 from migrate.rewrite.story import rewrite
 from migrate.rewrite.temporary import written_beside
-from migrate.views.tables import plain_table
 
 SIMULATION_LIMIT, RECORDING_LIMIT = 2.5, 1.1
 RUNS = int(os.environ.get("RUNS", "3"))

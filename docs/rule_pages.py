@@ -19,11 +19,11 @@ from migrate.check.rules import all_hazards
 from migrate.parity.causes import all_patterns
 from migrate.parity.causes.frame import page as cause_pages
 from migrate.reading.tree.source import parse
+from migrate.report.text.hazards import hazard_page
 from migrate.rewrite.options import Options
 from migrate.rewrite.rule import Example, Kind, Rule
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.story import rewrite, rewrite_source
-from migrate.views.check import hazard_page
 
 DOCS = Path(__file__).parent
 GUIDE = DOCS / "shims" / "portable.md"

@@ -19,9 +19,9 @@ def imports(package: Path) -> dict[str, set[str]]:
     return found
 
 
-def circles(package: Path) -> list[list[str]]:
+def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
     """The groups of modules in which each leads to each other by its imports (Tarjan's components)."""
-    return sorted(sorted(group) for group in _components(imports(package)) if len(group) > 1)
+    return sorted(sorted(group) for group in _components(imports) if len(group) > 1)
 
 
 def _name(path: Path, root: Path) -> str:

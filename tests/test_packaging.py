@@ -28,7 +28,7 @@ def test_the_wheel_in_an_environment_of_its_own(tmp_path: Path) -> None:
     packages = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert packages == {"migrate", "converters", "shims"}
     assert "shims/_site/sitecustomize.py" in names
-    assert "migrate/views/parity_schema.json" in names
+    assert "migrate/report/schema/parity.json" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
     ran(sys.executable, "-m", "venv", tmp_path / "venv")

@@ -32,7 +32,7 @@ def roundings() -> None:
     """One process: what the TPU's compiler leaves out."""
     from language_model import Logits, prompts
 
-    from migrate.parity.compile import program_of_torch
+    from migrate.compiler.program import program_of_torch
     from migrate.parity.tasks.excess import find_excess
 
     excess = find_excess(program_of_torch(Logits().bfloat16(), [prompts()]))

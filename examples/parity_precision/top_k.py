@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from migrate.parity.compile import program_of_jax
-from migrate.parity.tasks.topk import bins_of, in_function, in_source, kept, topk_section
+from migrate.check.config import Config
+from migrate.check.file import check_file
+from migrate.compiler.program import program_of_jax
+from migrate.parity.tasks.topk import bins_of, in_function, kept, topk_section
 
 ROWS, VOCABULARY, K = 256, 32768, 10
 
@@ -27,8 +29,8 @@ def candidates(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def main() -> int:
     logits = np.random.default_rng(0).standard_normal((ROWS, VOCABULARY)).astype(np.float32)
-    for line in in_source([Path(__file__)]):
-        print(f"source: {line.rpartition('/')[2]}")
+    for one in check_file(Path(__file__), Config(select=("XLA826",))):
+        print(f"source: {one.path.name}:{one.line}: {one.message}")
     uses = in_function(candidates, jax.ShapeDtypeStruct(logits.shape, jnp.float32))
     for check in topk_section(uses).checks:
         verdict = "pass" if check.passed else "no pass"

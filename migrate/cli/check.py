@@ -37,7 +37,8 @@ def check(
     with errors():
         from migrate.check.config import find_config
         from migrate.check.project import check_paths
-        from migrate.views.check import check_lines, explanation
+        from migrate.report.text.check import check_lines
+        from migrate.report.text.hazards import explanation
 
         if options["explain"]:
             click.echo(explanation(options["explain"]))

@@ -41,7 +41,7 @@ def doctor(devices: bool, repeats: int, timeout: float, plant: str, json_output:
     Exit code 1 if something would go wrong; each line says what to do.
     """
     from migrate.doctor import diagnose
-    from migrate.views.doctor import (
+    from migrate.report.text.doctor import (
         devices_as_json,
         devices_summary,
         diagnosis_as_json,
@@ -50,7 +50,7 @@ def doctor(devices: bool, repeats: int, timeout: float, plant: str, json_output:
 
     report = None
     with errors(), working(quiet=json_output) as progress:
-        from migrate.devices import examine, probe_options
+        from migrate.devices.examine import examine, probe_options
 
         options = probe_options(repeats=repeats, seconds=timeout, fault=plant)
         diagnosis = diagnose(progress=progress)

@@ -13,7 +13,7 @@ from migrate.cli.options import Command, as_json
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 
 if TYPE_CHECKING:
-    from migrate.parity.options import Options, SideOptions
+    from migrate.parity.ground.options import Options, SideOptions
 
 _A_PATH = click.Path(path_type=Path)
 _DTYPES = ("float32", "bfloat16")
@@ -105,12 +105,12 @@ def parity(a: str, b: str | None, html: Path | None, json_output: bool, **given:
     if b is None and given["keep"] is None:
         raise click.UsageError("name B, or with A alone the folder to record into: --keep FOLDER")
     with errors():
-        from migrate.pages.page import check_page_target
-        from migrate.pages.parity import write_parity_page
         from migrate.parity.compare import compare
-        from migrate.parity.recorded import record
+        from migrate.parity.run.recorded import record
         from migrate.parity.sides.target import parse_target
-        from migrate.views.parity import parity_as_json, parity_summary
+        from migrate.report.html.page import check_page_target
+        from migrate.report.html.parity.page import write_parity_page
+        from migrate.report.text.parity.summary import parity_as_json, parity_summary
 
         options = _options(given)
         if html is not None:
@@ -131,7 +131,7 @@ def parity(a: str, b: str | None, html: Path | None, json_output: bool, **given:
 
 
 def _options(given: dict[str, Any]) -> Options:
-    from migrate.parity.options import Options
+    from migrate.parity.ground.options import Options
 
     same = ("count", "seed", "mapping", "drop", "align", "profile", "strict", "gradients", "train")
     more = ("optimizer", "learning_rate", "loss", "tokens", "logits", "batch", "timeout", "keep")
@@ -145,8 +145,8 @@ def _options(given: dict[str, Any]) -> Options:
 
 
 def _side(given: dict[str, Any], side: str) -> SideOptions:
-    from migrate.parity.options import SideOptions
-    from migrate.parity.sides.settings import Settings
+    from migrate.parity.ground.options import SideOptions
+    from migrate.parity.ground.settings import Settings
 
     def of(name: str, default: Any, read: Callable[[Any], Any] = lambda value: value) -> Any:
         for key in (f"{name}_{side}", name):

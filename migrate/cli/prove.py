@@ -93,11 +93,11 @@ def prove(
     if resume_args is not None and from_checkpoint is None:
         raise click.UsageError("--resume-args is for --from-checkpoint")
     with errors(), contextlib.ExitStack() as stack:
-        from migrate.pages.page import check_page_target
-        from migrate.pages.prove import write_prove_page
         from migrate.prove.proof import prove as prove_scripts
         from migrate.prove.resume import prove_resuming
-        from migrate.views import prove as views
+        from migrate.report.html.page import check_page_target
+        from migrate.report.html.prove import write_prove_page
+        from migrate.report.text import prove as views
 
         proof: Proof | ResumeProof
         settings = Settings(deterministic, amp, steps, start, timeout)

@@ -55,9 +55,9 @@ def rewrite(
         with errors():
             sys.exit(_rewrite_folder(paths[0], to, options, diff, force, json_output))
     with errors():
+        from migrate.report.text.rewrite import rewrite_as_json, rewrite_summary
         from migrate.rewrite.file import rewrite_file
         from migrate.rewrite.write import beside, write_all
-        from migrate.views.rewrite import rewrite_as_json, rewrite_summary
 
         rewrites = [rewrite_file(path, options) for path in paths]
         targets = [path if in_place else output or beside(path) for path in paths]
@@ -79,8 +79,8 @@ def _rewrite_folder(
     folder: Path, to: Path | None, options: Options, diff: bool, force: bool, json: bool
 ) -> int:
     """Do what `rewrite` does for a whole folder; return the exit code."""
+    from migrate.report.text.folder import folder_as_json, folder_summary
     from migrate.rewrite.write import rewrite_into
-    from migrate.views.folder import folder_as_json, folder_summary
 
     with working(quiet=json) as progress:
         done = rewrite_into(folder, to, options=options, force=force, progress=progress)

@@ -52,10 +52,10 @@ def run(
         raise click.UsageError("--html writes the report: not with --no-report")
     with errors(), contextlib.ExitStack() as stack:
         from migrate.observe.report import observed
-        from migrate.pages.page import check_page_target
-        from migrate.pages.run import write_run_page
         from migrate.prove.run import run_script
-        from migrate.views.run import run_as_json, run_summary
+        from migrate.report.html.page import check_page_target
+        from migrate.report.html.run import write_run_page
+        from migrate.report.text.run import run_as_json, run_summary
 
         if html is not None:
             check_page_target(html)

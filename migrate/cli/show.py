@@ -48,7 +48,7 @@ def _show_details(error: Exception) -> None:
     from converters.errors import MappingFileError, MisfitError, RefusedKeysError
 
     if isinstance(error, RefusedKeysError):
-        from migrate.views.weights import plan_table
+        from migrate.report.text.weights import plan_table
 
         show(plan_table(error.refused), err=True)
     elif isinstance(error, MisfitError) and len(error.misfits) > error.SHOWN:

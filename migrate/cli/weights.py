@@ -148,7 +148,7 @@ def _to_flax(
     from converters.atomic import require_writable
     from converters.mapping.file import save_mapping
     from converters.planning import PlanOptions, planned
-    from migrate.views import weights as views
+    from migrate.report.text import weights as views
 
     if options["file_format"] == "pt":
         raise click.UsageError("--format pt is for --to torch")
@@ -206,7 +206,7 @@ def _to_torch(
 ) -> _Shown:
     from converters.optimizer.convert import optimizer_to_torch
     from converters.reverse import default_optimizer_output, to_torch
-    from migrate.views import weights as views
+    from migrate.report.text import weights as views
 
     if options["file_format"] in ("msgpack", "orbax"):
         raise click.UsageError("--to torch writes safetensors or pt")

@@ -8,30 +8,30 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrate.parity.alignment import Alignment, Pair
-from migrate.parity.captures import Captures, capture_all
-from migrate.parity.closer import Closer, look_closer
-from migrate.parity.dump import Dump
-from migrate.parity.explain import Explanation, explain
-from migrate.parity.inputs import attended
-from migrate.parity.judge import Breach, Judged, Judgement, judgement
-from migrate.parity.judge_measure import own_errors
-from migrate.parity.options import Options
-from migrate.parity.outputs import compare_outputs
-from migrate.parity.prepare import TORCH, Prepared, prepare
-from migrate.parity.profiles import Profile, limits_as_text, profile_for
-from migrate.parity.recorded import compare_recorded
-from migrate.parity.results import Parity
-from migrate.parity.runs import Captured
-from migrate.parity.sections import compare_sections
-from migrate.parity.sides.settings import TRUTH
+from migrate.parity.align.weight_map import WeightMap
+from migrate.parity.align.weight_pairs import paired_weights
+from migrate.parity.dump.dump import Dump
+from migrate.parity.ground.alignment import Alignment, Pair
+from migrate.parity.ground.options import Options
+from migrate.parity.ground.results import Parity
+from migrate.parity.ground.settings import TRUTH
+from migrate.parity.inputs.set import attended
+from migrate.parity.judge.judge import Breach, Judged, Judgement, judgement
+from migrate.parity.judge.measure import own_errors
+from migrate.parity.judge.outputs import compare_outputs
+from migrate.parity.judge.profiles import Profile, limits_as_text, profile_for
+from migrate.parity.judge.verdict import conclude
+from migrate.parity.run.captures import Captures, capture_all
+from migrate.parity.run.closer import Closer, look_closer
+from migrate.parity.run.explain import Explanation, explain
+from migrate.parity.run.prepare import TORCH, Prepared, prepare
+from migrate.parity.run.recorded import compare_recorded
+from migrate.parity.run.runs import Captured
+from migrate.parity.run.sections import compare_sections
 from migrate.parity.sides.side import Side
 from migrate.parity.sides.start import started, workplace
 from migrate.parity.sides.target import Target
 from migrate.parity.tasks.party import Parties, Party, same_outputs
-from migrate.parity.verdict import conclude
-from migrate.parity.weight_pairs import paired_weights
-from migrate.parity.weights import WeightMap
 
 Progress = Callable[[str], None]
 

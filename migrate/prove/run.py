@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from migrate import process
 from migrate.observe.records import OBSERVE_DIRECTORY
 from migrate.prove.errors import FrameworkMissingError, NoScriptError, RunTimeoutError
 from migrate.prove.place import Place
@@ -40,7 +40,6 @@ _TAIL_LINES = 80
 _GRACE_SECONDS = 5.0
 # For a script to end by itself after all its ranks have made their last step.
 _LEAVING_SECONDS = 30.0
-_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def run_script(
         side, replicas, record_dir, observe_dir, settings, reordered, checkpoint
     )
     started = time.monotonic()
-    process = subprocess.Popen(
+    running = process.start(
         _command(
             side,
             replicas,
@@ -133,67 +132,47 @@ def run_script(
         stdin=None if output == "inherit" else subprocess.DEVNULL,
         stdout={"inherit": None, "stderr": sys.stderr, "capture": subprocess.PIPE}[output],
         stderr=subprocess.STDOUT if output == "capture" else None,
-        # A group of its own: one signal reaches the replicas and their loader workers too.
-        start_new_session=True,
     )
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     reader = None
-    if process.stdout is not None:
-        reader = threading.Thread(target=_read, args=(process.stdout, tail), daemon=True)
+    if running.stdout is not None:
+        reader = threading.Thread(target=_read, args=(running.stdout, tail), daemon=True)
         reader.start()
 
     def stopped() -> bool:
         return settings.steps is not None and record_dir is not None and all_stopped(record_dir)
+
+    def over() -> int | None:
+        """As if it had ended well: what was waited for is there, or its ranks made their last step."""
+        if until is not None and until():
+            return 0
+        if stopped():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.wait(_LEAVING_SECONDS)
+            return 0
+        return None
 
     def said() -> str:
         text = "".join(tail)
         return text if place is None else place.text_outside(text)
 
     try:
-        returncode = _wait(process, timeout, stopped, until)
-    except subprocess.TimeoutExpired as error:
-        _end_group(process)
+        returncode = process.wait(running, timeout, over)
+        if returncode is not None and stopped():
+            returncode = 0  # whatever came after the last step of its ranks
+    finally:
+        # Also after a normal end: children that it left behind hold its pipes and the cores.
+        process.end(running, _GRACE_SECONDS)
+        if reader is not None and running.stdout is not None:
+            reader.join(_GRACE_SECONDS)
+            running.stdout.close()
+    if returncode is None:
         raise RunTimeoutError(
             f"{script} was still running after {timeout:.0f} s",
             "give it more time, or fewer steps",
             said(),
-        ) from error
-    finally:
-        # Also after a normal end: children that it left behind hold its pipes and the cores.
-        _end_group(process)
-        if reader is not None and process.stdout is not None:
-            reader.join(_GRACE_SECONDS)
-            process.stdout.close()
+        )
     return RunResult(returncode, time.monotonic() - started, said())
-
-
-def _wait(
-    process: subprocess.Popen[bytes],
-    timeout: float | None,
-    stopped: Callable[[], bool],
-    until: Callable[[], bool] | None,
-) -> int:
-    """The exit code; 0 where the ranks have stopped after their steps, whatever came then.
-
-    Raises:
-        subprocess.TimeoutExpired: it ran longer than `timeout`.
-    """
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while True:
-        left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
-        try:
-            returncode = process.wait(max(0.0, min(_POLL_SECONDS, left)))
-        except subprocess.TimeoutExpired:
-            if until is not None and until():
-                return 0
-            if stopped():
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_LEAVING_SECONDS)
-                return 0
-            if left <= 0:
-                raise
-        else:
-            return 0 if stopped() else returncode
 
 
 def _command(
@@ -251,31 +230,3 @@ def _environment(
 def _read(stream: IO[bytes], tail: deque[str]) -> None:
     for line in stream:
         tail.append(line.decode(errors="replace"))
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End what is left of the process group: a request first, then a kill."""
-    _signal_group(process.pid, signal.SIGTERM)
-    deadline = time.monotonic() + _GRACE_SECONDS
-    while _group_lives(process) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    _signal_group(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _signal_group(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
-
-
-def _group_lives(process: subprocess.Popen[bytes]) -> bool:
-    if process.poll() is None:
-        return True
-    # From Linux's table of processes, as a signal cannot tell an ended process that nobody has
-    # waited for from a living one. After the name in parentheses: state, parent, group.
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _, group, *_ = stat.read_text().rpartition(")")[2].split()
-            if int(group) == process.pid and state != "Z":
-                return True
-    return False

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.observe.programs import SCRIPT, line_marked
-from tests.pages.browser import seen_by_chromium
+from tests.report.browser import seen_by_chromium
 
 pytestmark = pytest.mark.xla
 

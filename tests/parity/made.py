@@ -8,8 +8,8 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 
-from migrate.parity.dump import Facts
-from migrate.parity.results import (
+from migrate.parity.dump.dump import Facts
+from migrate.parity.ground.results import (
     Cause,
     Check,
     Errors,

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from migrate.parity.alignment import Alignment
-from migrate.parity.dump import Dump, Facts, Layer, Named
-from migrate.parity.dump_writer import DumpWriter
+from migrate.parity.dump.dump import Dump, Facts, Layer, Named
+from migrate.parity.dump.writer import DumpWriter
+from migrate.parity.ground.alignment import Alignment
 
 Array = np.ndarray[Any, Any]
 Model = Callable[["Run", Array], Array]

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from migrate.parity.compare import compare_sides
-from migrate.parity.errors import ParityError
-from migrate.parity.options import Options, SideOptions
-from migrate.parity.results import LayerVerdict, Verdict
-from migrate.parity.sides.jax_runner import JaxRunner
-from migrate.parity.sides.settings import Settings
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.ground.results import LayerVerdict, Verdict
+from migrate.parity.ground.settings import Settings
+from migrate.parity.sides.jax.runner import JaxRunner
 from migrate.parity.sides.side import InProcess
-from migrate.parity.sides.torch_runner import TorchRunner
+from migrate.parity.sides.torch.runner import TorchRunner
 
 INPUTS = ("x=float32[2,7,12]",)
 

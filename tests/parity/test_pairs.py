@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.parity.results import LayerVerdict, Parity
+from migrate.parity.ground.results import LayerVerdict, Parity
 from tests.parity.pairs.catalogue import PAIRS
 from tests.parity.pairs.engine import run
 

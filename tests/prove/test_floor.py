@@ -15,7 +15,7 @@ from migrate.prove.records import RankRecord, StepRecord
 from migrate.prove.settings import Settings
 from migrate.prove.verdict import Verdict, judge, judge_with_floor, notes
 from migrate.prove.weights import save
-from migrate.views.prove import proof_as_json
+from migrate.report.text.prove import proof_as_json
 from tests.prove.test_prove import AFTER, BEFORE, edited
 from tests.prove.test_verdict import STEP, WEIGHTS, folder, rank
 from tests.waiting import LIMIT

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
-from migrate.pages.prove import write_prove_page
 from migrate.prove import proof as proofs
 from migrate.prove import resume
 from migrate.prove.errors import NotWrittenError
@@ -18,6 +17,7 @@ from migrate.prove.proof import Proof
 from migrate.prove.resume import FORWARD, REVERSE, Direction, ResumeProof
 from migrate.prove.settings import Settings
 from migrate.prove.verdict import Verdict
+from migrate.report.html.prove import write_prove_page
 
 
 def run(*args: object) -> Result:

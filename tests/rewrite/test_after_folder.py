@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+from migrate.report.text.rewrite import rewrite_summary
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
-from migrate.views.rewrite import rewrite_summary
 
 TRAIN = """
 import torch

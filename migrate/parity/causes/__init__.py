@@ -1,6 +1,6 @@
 """Why a layer parts: variants of the truth's layer are tried until one gives what the side gives.
 
-One file a cause; a file put here is tried, nothing else names it.
+One file a family of causes; a class put into one is tried, nothing else names it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from migrate.parity.causes.frame.context import Context
-from migrate.parity.results import Cause
+from migrate.parity.ground.results import Cause
 from migrate.units import classes_in
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from migrate.parity.emulate.jax_products import (
     product,
 )
 from migrate.parity.emulate.seen import Emulation
-from migrate.parity.sides.settings import Precision
+from migrate.parity.ground.settings import Precision
 
 # Products that only their kernel sees.
 _OPAQUE = re.compile(

@@ -12,7 +12,7 @@ from jax import lax
 
 from migrate.parity.emulate.jax_split import JaxSplit
 from migrate.parity.emulate.passes import convolution_on_vector_unit, dot_on_vector_unit, in_passes
-from migrate.parity.sides.settings import PRECISIONS, Precision
+from migrate.parity.ground.settings import PRECISIONS, Precision
 
 PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
 

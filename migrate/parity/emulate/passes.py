@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from migrate.parity.sides.settings import Precision
+from migrate.parity.ground.settings import Precision
 
 Array = TypeVar("Array")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from migrate.parity.sides.settings import PRECISIONS, Precision
+from migrate.parity.ground.settings import PRECISIONS, Precision
 
 
 @dataclass

@@ -23,7 +23,7 @@ from migrate.parity.emulate.seen import Emulation
 from migrate.parity.emulate.torch_einsum import einsum_by_bmm
 from migrate.parity.emulate.torch_opaque import has_products_inside
 from migrate.parity.emulate.torch_products import PRODUCTS
-from migrate.parity.sides.settings import Precision
+from migrate.parity.ground.settings import Precision
 
 _IMPLICIT = "CompositeImplicitAutograd"
 _EXPLICIT = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")

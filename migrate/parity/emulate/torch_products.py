@@ -9,7 +9,7 @@ import torch
 
 from migrate.parity.emulate.passes import convolution_on_vector_unit, dot_on_vector_unit, in_passes
 from migrate.parity.emulate.torch_split import TorchSplit
-from migrate.parity.sides.settings import Precision
+from migrate.parity.ground.settings import Precision
 
 _aten = torch.ops.aten
 _SPLIT = TorchSplit()

@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from migrate.parity.dump_writer import DumpWriter
-from migrate.parity.inputs import InputSet, attended
+from migrate.parity.dump.writer import DumpWriter
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.set import InputSet, attended
 from migrate.parity.sides.runner import Forced, Reference, Runner
-from migrate.parity.sides.settings import Settings
 
 INPUTS = "inputs"
 
@@ -38,7 +38,7 @@ def capture_into(
     facts = runner.facts(settings)
     writer = DumpWriter(folder, facts, inputs.count)
     if measured is not None:
-        from migrate.parity.measured import MeasuringWriter
+        from migrate.parity.judge.measured import MeasuringWriter
 
         fed, padding = forced is not None, attended(inputs)
         writer = MeasuringWriter(folder, facts, inputs.count, measured, padding, fed=fed)

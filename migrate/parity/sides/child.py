@@ -19,11 +19,11 @@ from typing import Any
 
 from converters.errors import ConversionError
 from migrate.errors import MigrateError
-from migrate.parity.alignment import Alignment
-from migrate.parity.inputs import InputSet, read_inputs
+from migrate.parity.ground.alignment import Alignment
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.set import InputSet, read_inputs
 from migrate.parity.sides.capture import capture_into
 from migrate.parity.sides.runner import Forced, Runner, Training
-from migrate.parity.sides.settings import Settings
 
 Request = Mapping[str, Any]
 
@@ -119,14 +119,14 @@ class Child:
         return {"name": program.name, "format": program.format}
 
     def convert(self, request: Request) -> Any:
-        """The torch model's weights as a pytree (`migrate.parity.weights`)."""
-        from migrate.parity.weights import convert_for
+        """The torch model's weights as a pytree (`migrate.parity.align.weight_map`)."""
+        from migrate.parity.align.weight_map import convert_for
 
         return convert_for(self._runner, request)
 
     def explain(self, request: Request) -> Any:
         """Why a layer parts."""
-        from migrate.parity.explain import explain_for
+        from migrate.parity.run.explain import explain_for
 
         return explain_for(self._runner, request)
 

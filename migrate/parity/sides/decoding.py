@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.parity.errors import InputsError
+from migrate.parity.ground.errors import InputsError
 
 Array = np.ndarray[Any, Any]
 

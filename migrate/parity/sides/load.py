@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from converters.errors import ConversionError
 from converters.model import imported
-from migrate.parity.errors import TargetError
+from migrate.parity.ground.errors import TargetError
 from migrate.parity.sides.runner import Runner
 from migrate.parity.sides.target import Target
 
@@ -158,7 +158,7 @@ def _runner(model: Any, target: Target) -> Runner:
 
 
 def _torch_runner(model: Any, target: Target) -> Runner:
-    from migrate.parity.sides.torch_runner import TorchRunner
+    from migrate.parity.sides.torch.runner import TorchRunner
 
     if target.kind in _FLAX:
         raise TargetError(f"{target.shown}: is a torch module", f"leave {target.kind}: out")
@@ -166,7 +166,7 @@ def _torch_runner(model: Any, target: Target) -> Runner:
 
 
 def _jax_runner(model: Any, kind: Literal["linen", "nnx", "jax"], target: Target) -> Runner:
-    from migrate.parity.sides.jax_runner import JaxRunner
+    from migrate.parity.sides.jax.runner import JaxRunner
 
     return JaxRunner(model, kind, target.shown)
 

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import migrate
-from migrate.parity.errors import ParityError, SideDiedError
+from migrate.parity.ground.errors import ParityError, SideDiedError
 from migrate.parity.sides.side import Side
 from migrate.parity.sides.target import Target
+from migrate.process import end, start
 from shims.tpu import tpu_present
 
 # What the other environment of --python-a sees of this one: these packages alone, not their neighbours.
@@ -113,14 +114,13 @@ class SideProcess(Side):
         self._turns.take(self)
         reading, writing = os.pipe()
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = start(
                 [self._python, "-m", "migrate.parity.sides.child", str(writing)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 pass_fds=[writing],
                 env=self._variables(),
-                start_new_session=True,
             )
         os.close(writing)
         self._replies = os.fdopen(reading, "rb", buffering=0)
@@ -251,7 +251,7 @@ class SideProcess(Side):
     def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            _kill(process)
+            end(process)
             if process.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.close()
@@ -264,13 +264,6 @@ class SideProcess(Side):
         except OSError:
             return ()
         return text.splitlines()[-_TAIL_LINES:]
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process and those that it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _how(code: int | None) -> str:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from migrate.parity.alignment import Alignment
-from migrate.parity.dump import Dump, Facts, RecentDump
-from migrate.parity.dump_writer import DumpWriter
-from migrate.parity.inputs import InputSet
-from migrate.parity.sides.settings import Settings
+from migrate.parity.dump.dump import Dump, Facts, RecentDump
+from migrate.parity.dump.writer import DumpWriter
+from migrate.parity.ground.alignment import Alignment
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.set import InputSet
 
 Kind = Literal["torch", "xla", "linen", "nnx", "jax"]
 

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from migrate.parity.alignment import Alignment
-from migrate.parity.compile import Program
-from migrate.parity.dump import Facts
-from migrate.parity.inputs import InputSet, read_inputs
-from migrate.parity.results import Check, Section
+from migrate.compiler.program import Program
+from migrate.parity.dump.dump import Facts
+from migrate.parity.ground.alignment import Alignment
+from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.set import InputSet, read_inputs
 from migrate.parity.sides.runner import (
     Forced,
     Generated,
@@ -25,7 +26,6 @@ from migrate.parity.sides.runner import (
     Runner,
     Training,
 )
-from migrate.parity.sides.settings import Settings
 
 
 class Side(ABC):

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from migrate.parity.errors import ParityError
-from migrate.parity.options import Options, SideOptions
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.options import Options, SideOptions
 from migrate.parity.sides.process import SideProcess, Turns
 from migrate.parity.sides.side import Side
 from migrate.parity.sides.target import Target

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrate.parity.errors import TargetError
+from migrate.parity.ground.errors import TargetError
 
 _KINDS = ("torch", "xla", "linen", "nnx", "jax", "port", "dump")
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from migrate.parity.dump import Dump
-from migrate.parity.metrics import Measurement
-from migrate.parity.results import Check, Section
+from migrate.parity.dump.dump import Dump
+from migrate.parity.ground.results import Check, Section
+from migrate.parity.judge.metrics import Measurement
 from migrate.parity.tasks.outputs import floating_outputs, output
 from migrate.parity.tasks.party import Parties, Party
 

@@ -12,25 +12,17 @@ are left out, each with the operation whose result is concerned and its source l
 
 from __future__ import annotations
 
-import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from migrate.parity.compile import TOPOLOGY, Program, compile_for_tpu
-from migrate.parity.results import Check, Section
+from migrate.compiler.compile import TOPOLOGY, compile_for_tpu
+from migrate.compiler.hlo import Sources, computations
+from migrate.compiler.program import Program
+from migrate.parity.ground.results import Check, Section
 
 FLAG = "xla_allow_excess_precision"
 SOURCE = "compiled for a TPU with xla_allow_excess_precision on and off"
-
-# `%name = f32[4,32]{1,0:T(4,128)} add(%a, %b), …, metadata={op_name="…" stack_frame_id=7}`
-_INSTRUCTION = re.compile(
-    r"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<dtype>\w+)\[(?P<shape>[\d,]*)\]\S* (?P<op>[\w-]+)"
-    r"\(%?(?P<operand>[\w.-]*)"
-)
-_OP_NAME, _FRAME = re.compile(r'op_name="([^"]*)"'), re.compile(r"stack_frame_id=(\d+)")
-_LINE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
-# Frames of a framework say little: the model's line is the innermost outside of them.
-_FRAMEWORK = re.compile(r"/(site|dist)-packages/(torch|torch_xla|jax|jaxlib|flax)/")
 
 
 @dataclass(frozen=True)
@@ -117,72 +109,14 @@ def excess_section(excess: Excess) -> Section:
     return Section(name, (row,), notes=tuple(notes))
 
 
-def _roundings(text: str) -> list[tuple[str, str, tuple[int, ...], str]]:
+def _roundings(text: str) -> Iterator[tuple[str, str, tuple[int, ...], str]]:
     """For each reduce-precision of an HLO module: operation, instruction, shape, source of its operand."""
-    sources = _Sources(text)
-    seen: dict[
-        str, tuple[str, str]
-    ] = {}  # of the computation that is being read: name → (op, line)
-    found = []
-    for line in text.splitlines():
-        if line.startswith(("%", "ENTRY")):
-            seen = {}
-        if (match := _INSTRUCTION.match(line)) is None:
-            continue
-        seen[match["name"]] = (match["op"], line)
-        if match["op"] != "reduce-precision":
-            continue
-        hlo, producer = seen.get(match["operand"], ("", ""))
-        shape = tuple(int(size) for size in match["shape"].split(",") if size)
-        operation = _OP_NAME.search(producer)
-        found.append((operation[1] if operation else hlo, hlo, shape, sources.of(producer)))
-    return found
-
-
-class _Sources:
-    """The source lines of an HLO module: tables at its head, referred to by number."""
-
-    def __init__(self, text: str) -> None:
-        head = text.partition("\n%")[0]
-        self._files = dict(re.findall(r'^(\d+) "(.*)"$', _part(head, "FileNames"), re.M))
-        self._places = {
-            number: (self._files.get(file, ""), line)
-            for number, file, line in re.findall(
-                r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)", _part(head, "FileLocations"), re.M
-            )
-        }
-        self._frames = {
-            number: (place, parent)
-            for number, place, parent in re.findall(
-                r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?",
-                _part(head, "StackFrames"),
-                re.M,
-            )
-        }
-
-    def of(self, line: str) -> str:
-        """`file.py:line` of an instruction: the user's, where the frames reach that far."""
-        frame = _FRAME.search(line)
-        places = self._walk(frame[1]) if frame else []
-        if match := _LINE.search(line):  # the innermost one, once more
-            places.append(f"{match[1]}:{match[2]}")
-        users = [place for place in places if not _FRAMEWORK.search(place)]
-        return next(iter(users or places), "")
-
-    def _walk(self, number: str) -> list[str]:
-        """The frames from the innermost outwards."""
-        places: list[str] = []
-        while number in self._frames:
-            place, parent = self._frames[number]
-            # XLA writes the parent's number plus one: 1 is none.
-            number = str(int(parent or 1) - 1)
-            if place in self._places:
-                file, line = self._places[place]
-                places.append(f"{file}:{line}")
-        return places
-
-
-def _part(head: str, title: str) -> str:
-    """A table at the head of a module: from its title to the next empty line."""
-    match = re.search(rf"^{title}\n(.*?)(?:\n\n|\Z)", head, re.M | re.S)
-    return match[1] if match else ""
+    sources = Sources(text)
+    for computation in computations(text):
+        for one in computation.values():
+            if one.opcode == "reduce-precision":
+                producer = computation.get(one.operand)
+                hlo = producer.opcode if producer else ""
+                operation = producer.operation if producer else ""
+                source = sources.of(producer.line) if producer else ""
+                yield operation or hlo, hlo, one.shape, source

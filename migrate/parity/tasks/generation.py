@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from migrate.parity.errors import ParityError
-from migrate.parity.results import Check, Section
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.results import Check, Section
 from migrate.parity.sides.runner import Generated
 from migrate.parity.tasks.logits import allowed_noise, noise_of
 from migrate.parity.tasks.outputs import logits_path

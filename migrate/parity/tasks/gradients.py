@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from migrate.parity.bootstrap import ratio
-from migrate.parity.errors import ParityError
-from migrate.parity.profiles import Profile
-from migrate.parity.results import Check, Section
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.results import Check, Section
+from migrate.parity.judge.bootstrap import ratio
+from migrate.parity.judge.profiles import Profile
 from migrate.parity.tasks.outputs import floating_outputs, output, positions
 from migrate.parity.tasks.party import Parties, Party
 
@@ -121,7 +121,7 @@ def write_cotangents(parties: Parties, party: Party, folder: Path) -> None:
     """Write a cotangent for each floating output of each input, as this party lays them."""
     from safetensors.numpy import save_file
 
-    from migrate.parity.inputs_drawn import rounded
+    from migrate.parity.inputs.drawn import rounded
 
     paths = list(floating_outputs(parties.truth.dump))
     if not paths:

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from migrate.parity.errors import ParityError
-from migrate.parity.results import Check, Section
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.results import Check, Section
 from migrate.parity.tasks.outputs import as_truth, logits_path, output, positions
 from migrate.parity.tasks.party import Parties, Party
 

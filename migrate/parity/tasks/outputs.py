@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from migrate.parity.alignment import TensorPair
-from migrate.parity.dump import Dump, TensorRef
-from migrate.parity.errors import ParityError
-from migrate.parity.inputs import attended
+from migrate.parity.dump.dump import Dump, TensorRef
+from migrate.parity.ground.alignment import TensorPair
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.inputs.set import attended
 
 if TYPE_CHECKING:
     from migrate.parity.tasks.party import Parties

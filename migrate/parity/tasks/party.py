@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrate.parity.alignment import TensorPair
-from migrate.parity.dump import Dump
-from migrate.parity.inputs import InputSet
-from migrate.parity.profiles import Profile
-from migrate.parity.sides.settings import Settings
+from migrate.parity.align.weight_pairs import WeightPair
+from migrate.parity.dump.dump import Dump
+from migrate.parity.ground.alignment import TensorPair
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.set import InputSet
+from migrate.parity.judge.profiles import Profile
 from migrate.parity.sides.side import Side
-from migrate.parity.weight_pairs import WeightPair
 
 
 @dataclass(frozen=True)

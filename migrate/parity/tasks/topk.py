@@ -2,9 +2,9 @@
 
 `jax.lax.approx_max_k` is exact on a CPU and a GPU, whatever recall it is asked for; only on a TPU it is
 approximate. So a test elsewhere passes and proves nothing. Four looks at it, of which the first three need
-no TPU: the source (`in_source`, the hazard XLA826 of `migrate check`), the traced program (`in_function`),
-the program as the TPU's compiler leaves it (`bins_of`, with `kept` to try its effect on real scores), and
-on a TPU the measured recall (`measure`).
+no TPU: the source (the hazard XLA826 of `migrate check`), the traced program (`in_function`), the program
+as the TPU's compiler leaves it (`bins_of`, with `kept` to try its effect on real scores), and on a TPU the
+measured recall (`measure`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from migrate.parity.compile import TOPOLOGY, Program, compile_for_tpu
-from migrate.parity.results import Check, Section
+from migrate.compiler.compile import TOPOLOGY, compile_for_tpu
+from migrate.compiler.program import Program
+from migrate.parity.ground.results import Check, Section
 
-HAZARD = "XLA826"
 SOURCE = "the recall that the program asks for"
 _ROWS = 64  # of the operand in a measurement: 64·k values, a standard error of 1 % and less
 _SIGMAS = 3.0
@@ -88,19 +87,6 @@ class Bins:
     k: int
     reduction: int
     recall_target: float
-
-
-def in_source(paths: Iterable[Path]) -> list[str]:
-    """The uses in Python files, `file.py:line: name: advice`; those marked `# migrate: ignore` are not."""
-    from migrate.check.config import Config
-    from migrate.check.file import check_file
-
-    config = Config(select=(HAZARD,))
-    return [
-        f"{one.path}:{one.line}: {one.message}"
-        for path in paths
-        for one in check_file(path, config)
-    ]
 
 
 def in_function(function: Callable[..., Any], *args: Any) -> tuple[Approximate, ...]:

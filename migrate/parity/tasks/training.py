@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from migrate.parity.alignment import TensorPair
-from migrate.parity.errors import ParityError
-from migrate.parity.results import Check, Section
+from migrate.parity.ground.alignment import TensorPair
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.results import Check, Section
 from migrate.parity.sides.runner import Training
 from migrate.parity.tasks.outputs import floating_outputs, logits_path, output, positions
 from migrate.parity.tasks.party import Parties, Party

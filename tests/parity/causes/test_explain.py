@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from migrate.parity.alignment import Alignment
 from migrate.parity.causes import all_patterns, explain
 from migrate.parity.causes.frame.pattern import Example, Pattern, normal
 from migrate.parity.causes.frame.scene import Scene
-from migrate.parity.sides.settings import Settings
+from migrate.parity.ground.alignment import Alignment
+from migrate.parity.ground.settings import Settings
 from tests.waiting import LIMIT
 
 PATTERNS = {pattern.name: pattern for pattern in all_patterns()}

@@ -20,7 +20,7 @@ from migrate.parity.emulate import jax_interpreter, torch_mode
 from migrate.parity.emulate.jax_interpreter import emulated
 from migrate.parity.emulate.jax_split import JaxSplit
 from migrate.parity.emulate.torch_split import TorchSplit
-from migrate.parity.sides.settings import PRECISIONS, Precision
+from migrate.parity.ground.settings import PRECISIONS, Precision
 
 RANDOM = np.random.default_rng(0)
 

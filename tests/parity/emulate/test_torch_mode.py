@@ -15,7 +15,7 @@ from migrate.parity.emulate.torch_mode import emulated
 from migrate.parity.emulate.torch_opaque import has_products_inside
 from migrate.parity.emulate.torch_products import PRODUCTS
 from migrate.parity.emulate.torch_split import TorchSplit
-from migrate.parity.sides.settings import PRECISIONS, Precision
+from migrate.parity.ground.settings import PRECISIONS, Precision
 
 SPLIT = TorchSplit()
 

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from migrate.parity.compile import compile_for_tpu, program_of_jax
+from migrate.compiler.compile import compile_for_tpu
+from migrate.compiler.program import program_of_jax
 from migrate.parity.emulate.jax_interpreter import emulated
 
 DOTS = [

@@ -9,10 +9,10 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from migrate.parity.compare import compare_sides
-from migrate.parity.options import Options, SideOptions
-from migrate.parity.results import Parity
+from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.ground.results import Parity
+from migrate.parity.ground.settings import Settings
 from migrate.parity.sides.runner import Runner
-from migrate.parity.sides.settings import Settings
 from migrate.parity.sides.side import InProcess
 from tests.parity.pairs.pair import Fault, Pair, made_inputs, randomised
 from tests.parity.pairs.weights import port_weights
@@ -28,7 +28,7 @@ def run(
     count: int = 8,
 ) -> Parity:
     """Compare the torch model (A) with its port (B)."""
-    from migrate.parity.sides.torch_runner import TorchRunner
+    from migrate.parity.sides.torch.runner import TorchRunner
 
     model = randomised(pair, seed)
     port = pair.other("" if fault is None or fault.spoil else fault.name)
@@ -52,10 +52,10 @@ def run(
 
 def _runner(pair: Pair, port: object) -> Runner:
     if pair.kind == "torch":
-        from migrate.parity.sides.torch_runner import TorchRunner
+        from migrate.parity.sides.torch.runner import TorchRunner
 
         return TorchRunner(port, "torch", f"{pair.name} again")
-    from migrate.parity.sides.jax_runner import JaxRunner
+    from migrate.parity.sides.jax.runner import JaxRunner
 
     return JaxRunner(port, pair.kind, f"{pair.name} in {pair.kind}")
 

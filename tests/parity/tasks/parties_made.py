@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from migrate.parity.alignment import TensorPair
-from migrate.parity.dump import Dump
-from migrate.parity.inputs import InputSet
-from migrate.parity.inputs_spec import make_inputs
-from migrate.parity.profiles import find_profile
-from migrate.parity.sides.settings import TRUTH, Settings
+from migrate.parity.align.weight_pairs import WeightPair
+from migrate.parity.dump.dump import Dump
+from migrate.parity.ground.alignment import TensorPair
+from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.inputs.set import InputSet
+from migrate.parity.inputs.spec import make_inputs
+from migrate.parity.judge.profiles import find_profile
 from migrate.parity.sides.side import InProcess, Side
 from migrate.parity.tasks.party import Parties, Party, same_outputs
-from migrate.parity.weight_pairs import WeightPair
 
 
 class Mlp(nn.Module):
@@ -67,7 +67,7 @@ def seeded(kind: type[nn.Module]) -> nn.Module:
 
 
 def torch_side(module: nn.Module, work: Path) -> Side:
-    from migrate.parity.sides.torch_runner import TorchRunner
+    from migrate.parity.sides.torch.runner import TorchRunner
 
     work.mkdir(parents=True, exist_ok=True)
     return InProcess(TorchRunner(module, "torch", type(module).__name__), work)

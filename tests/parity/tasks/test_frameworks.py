@@ -12,11 +12,12 @@ import torch
 
 from converters.layers.layout import Permute
 from converters.mapping.leaves import Piece
-from migrate.parity.alignment import TensorPair
-from migrate.parity.inputs import InputSet
-from migrate.parity.inputs_spec import make_inputs
-from migrate.parity.sides.jax_runner import JaxRunner
-from migrate.parity.sides.settings import Settings
+from migrate.parity.align.weight_pairs import WeightPair
+from migrate.parity.ground.alignment import TensorPair
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.set import InputSet
+from migrate.parity.inputs.spec import make_inputs
+from migrate.parity.sides.jax.runner import JaxRunner
 from migrate.parity.sides.side import InProcess, Side
 from migrate.parity.tasks.batch import compare_batches
 from migrate.parity.tasks.generation import compare_generation
@@ -24,7 +25,6 @@ from migrate.parity.tasks.gradients import compare_gradients
 from migrate.parity.tasks.logits import compare_logits
 from migrate.parity.tasks.party import Parties
 from migrate.parity.tasks.training import TrainingOptions, compare_training
-from migrate.parity.weight_pairs import WeightPair
 from tests.parity.tasks.parties_made import Image, Words, parties, seeded, tokens
 
 

@@ -13,10 +13,10 @@ from torch import nn
 from converters.layers.join import SUM, Concat, Stack
 from converters.layers.layout import Permute
 from converters.mapping.leaves import Piece
-from migrate.parity.results import Check, Section
-from migrate.parity.sides.settings import Settings
+from migrate.parity.align.weight_pairs import WeightPair
+from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.settings import Settings
 from migrate.parity.tasks.gradients import Distance, compare_gradients
-from migrate.parity.weight_pairs import WeightPair
 from tests.parity.tasks.parties_made import Mlp, parties, seeded, vectors
 
 

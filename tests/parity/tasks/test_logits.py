@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from migrate.parity.errors import ParityError
-from migrate.parity.inputs import write_inputs
-from migrate.parity.inputs_spec import make_inputs
-from migrate.parity.results import Check, Section
-from migrate.parity.sides.settings import Settings
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.set import write_inputs
+from migrate.parity.inputs.spec import make_inputs
 from migrate.parity.tasks.gradients import compare_gradients
 from migrate.parity.tasks.logits import (
     Tally,

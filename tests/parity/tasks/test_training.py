@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from migrate.parity.alignment import TensorPair
-from migrate.parity.errors import ParityError
-from migrate.parity.inputs import InputSet, write_inputs
-from migrate.parity.results import Check, Section
+from migrate.parity.ground.alignment import TensorPair
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.sides.runner import Training
-from migrate.parity.sides.settings import Settings
 from migrate.parity.sides.side import Side
 from migrate.parity.tasks.party import Parties
 from migrate.parity.tasks.training import (
@@ -177,7 +177,7 @@ class LastImage(Image):
 
 
 def test_targets_lie_as_the_sides_outputs_do(tmp_path: Path) -> None:
-    from migrate.parity.inputs_spec import make_inputs
+    from migrate.parity.inputs.spec import make_inputs
 
     inputs = make_inputs(["x=float32[2,3,6,6]"], 3, 0, tmp_path / "inputs")
     turned = (TensorPair("", "", (0, 2, 3, 1)),)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from migrate.parity.alignment import Alignment
-from migrate.parity.dump import Dump
+from migrate.parity.dump.dump import Dump
+from migrate.parity.ground.alignment import Alignment
 
 
 @dataclass(frozen=True)

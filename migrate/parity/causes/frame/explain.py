@@ -17,8 +17,8 @@ from migrate.parity.causes.frame.pattern import Pattern, Variant
 from migrate.parity.causes.frame.replay import Arguments, Replay
 from migrate.parity.causes.frame.scene import Scene
 from migrate.parity.causes.frame.trial import ALIKE, Fit, Gauge, Trial, rounded
-from migrate.parity.dump import Dump
-from migrate.parity.results import Cause
+from migrate.parity.dump.dump import Dump
+from migrate.parity.ground.results import Cause
 
 _SHOWN = 3
 

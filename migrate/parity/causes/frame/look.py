@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from migrate.parity.alignment import Pair, TensorPair
 from migrate.parity.causes.frame.context import Context
 from migrate.parity.causes.frame.replay import Spot
-from migrate.parity.dump import Call, Dump
+from migrate.parity.dump.dump import Call, Dump
+from migrate.parity.ground.alignment import Pair, TensorPair
 
 Array = np.ndarray[Any, Any]
 

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from migrate.parity.capture.torch_tree import call_leaves, leaves, replaced
 from migrate.parity.causes.frame.changes import attribute, several
 from migrate.parity.causes.frame.functions import FunctionCall, watched
-from migrate.parity.sides.torch_float64 import Float64
+from migrate.parity.sides.torch.capture.tree import call_leaves, leaves, replaced
+from migrate.parity.sides.torch.float64 import Float64
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from migrate.parity.capture.torch_tree import call_leaves
 from migrate.parity.causes.frame.functions import FunctionCall, Handler, handled, intercepted
 from migrate.parity.causes.frame.replay import Replay
+from migrate.parity.sides.torch.capture.tree import call_leaves
 
 _MANY = 8
 

@@ -1,0 +1,64 @@
+"""A program as the frameworks hand it to a compiler: of a JAX function, of a torch module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program as a framework hands it to a compiler.
+
+    Attributes:
+        name: for messages.
+        format: "stablehlo" is MLIR as text, "hlo" an HLO module as protobuf.
+        data: it.
+    """
+
+    name: str
+    format: Literal["stablehlo", "hlo"]
+    data: bytes
+
+
+def program_of_jax(function: Any, *args: Any, name: str = "") -> Program:
+    """A JAX function lowered for a TPU, with its source lines; arguments may be shapes only."""
+    import jax
+
+    # A function that is jitted already keeps its static arguments.
+    jitted = function if hasattr(function, "trace") else jax.jit(function)
+    lowered = jitted.trace(*args).lower(lowering_platforms=("tpu",))
+    text = lowered.as_text(debug_info=True)
+    return Program(name or getattr(function, "__name__", "function"), "stablehlo", text.encode())
+
+
+def program_of_torch(module: Any, inputs: Sequence[Any] | Mapping[str, Any]) -> Program:
+    """A torch module as torch_xla lowers it, with the source lines of the calls.
+
+    Has to run in a process that has torch_xla (`PJRT_DEVICE=CPU` will do); `XLA_HLO_DEBUG=1` is not needed.
+    The module is copied, and left where it is.
+
+    Args:
+        inputs: the arguments of its forward pass, in order or by name.
+    """
+    import copy
+
+    import torch
+    import torch_xla
+    from torch.utils._pytree import tree_leaves, tree_map
+
+    device = torch_xla.device()
+    torch_xla._XLAC._set_ir_debug(True)
+    named = dict(inputs) if isinstance(inputs, Mapping) else {}
+    placed: Any = tree_map(
+        lambda value: value.to(device) if isinstance(value, torch.Tensor) else value,
+        ([] if named else list(inputs), named),
+    )
+    model = copy.deepcopy(module).to(device)
+    torch_xla.sync()  # what made the weights and the inputs is no part of the program
+    with torch.no_grad():
+        outputs = tree_leaves(model(*placed[0], **placed[1]))
+    tensors = [value for value in outputs if isinstance(value, torch.Tensor)]
+    proto = torch_xla._XLAC._get_xla_tensors_hlo_proto(tensors)
+    return Program(type(module).__name__, "hlo", bytes(proto))

@@ -1,0 +1,145 @@
+"""Is every local chip sound? The same small programs on all of them, repeated, compared bit for bit.
+
+`examine` runs them in a process of its own (`probe`), which may hang or die; `judge` says
+what its events mean. docs/devices.md tells what is run and what each finding means.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from migrate import process
+from migrate.devices.faults import plant
+from migrate.devices.judge import judge
+from migrate.devices.report import DevicesReport, Finding
+from migrate.errors import MigrateError
+from shims.tpu import tpu_device_files
+
+# Of a whole probe: starting a runtime takes up to two minutes on a fresh VM, the programs a few seconds each.
+SECONDS = 300.0
+# Of one program on one chip, once it is compiled.
+ANSWER_SECONDS = 30.0
+REPEATS = 5
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """How the chips are probed.
+
+    Attributes:
+        repeats: of each program.
+        size: side of the square matrices; None: 2048, on a CPU 256.
+        seconds: for everything, the start of the runtime included.
+        answer_seconds: for one program on one chip.
+        runtime: "jax" or "torch_xla"; "": JAX, or torch_xla where JAX does not see the TPU.
+        fault: "ID:KIND" of `faults`, to see that the probe finds it; "": none.
+    """
+
+    repeats: int = REPEATS
+    size: int | None = None
+    seconds: float = SECONDS
+    answer_seconds: float = ANSWER_SECONDS
+    runtime: str = ""
+    fault: str = ""
+
+    def to_json(self) -> str:
+        """For the process of the probe."""
+        return json.dumps(vars(self))
+
+
+def probe_options(*, repeats: int, seconds: float, fault: str) -> ProbeOptions:
+    """As a user gives them.
+
+    Raises:
+        MigrateError: the fault is none that is known.
+    """
+    try:
+        plant(fault)
+    except ValueError as error:
+        raise MigrateError(f"--plant {error}", "docs/devices.md tells them") from None
+    return ProbeOptions(repeats=repeats, seconds=seconds, fault=fault)
+
+
+def examine(
+    options: ProbeOptions = ProbeOptions(),
+    environment: Mapping[str, str] = os.environ,
+    progress: Callable[[str], None] = lambda _: None,
+) -> DevicesReport:
+    """Probe the local chips and say what was found.
+
+    Args:
+        options: see there.
+        environment: of the process that is started.
+        progress: is told what is being run.
+    """
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "events.jsonl"
+        progress("starting the runtime of the chips")
+        ended, output = process.run(
+            [sys.executable, "-m", "migrate.devices.probe", str(file), options.to_json()],
+            seconds=options.seconds,
+            environment=_environment(environment),
+            meanwhile=_told(file, progress),
+        )
+        events = read_events(file)
+    report = judge(events, seconds=time.monotonic() - start)
+    if any(event["event"] == "done" for event in events):
+        return report
+    return report.with_finding(_unfinished(events, ended, output, options))
+
+
+def read_events(file: Path) -> list[dict[str, Any]]:
+    """What the probe wrote, a JSON value a line; a line that was cut off is left out."""
+    found = []
+    for line in file.read_text().splitlines() if file.exists() else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break
+    return found
+
+
+def _told(file: Path, progress: Callable[[str], None]) -> Callable[[], None]:
+    """Tells each program that the events say is run, once."""
+    told = ""
+
+    def tell() -> None:
+        nonlocal told
+        running = [event for event in read_events(file) if event["event"] == "running"]
+        if running and running[-1]["op"] != told:
+            told = running[-1]["op"]
+            progress(f"chips: {told}")
+
+    return tell
+
+
+def _environment(given: Mapping[str, str]) -> dict[str, str]:
+    made = dict(given)
+    if not tpu_device_files() and not Path("/dev/nvidiactl").exists():
+        # An installed libtpu would look for a TPU and its metadata server for a long time.
+        made.setdefault("JAX_PLATFORMS", "cpu")
+        made.setdefault("PJRT_DEVICE", "CPU")
+    return made
+
+
+def _unfinished(
+    events: list[dict[str, Any]], ended: int | None, output: str, options: ProbeOptions
+) -> Finding:
+    running = [event["op"] for event in events if event["event"] == "running"]
+    where = f"in {running[-1]}" if running else "when the runtime started"
+    if ended is None:
+        what = f"the probe did not end within {options.seconds:g} s; it hung {where}"
+        return Finding("hung", (), what, "see that no other process holds the chips")
+    lines = output.strip().splitlines() or ["no message"]
+    died = f"signal {-ended}" if ended < 0 else f"exit code {ended}"
+    what = f"the probe died {where} ({died}): {lines[-1][:200]}"
+    return Finding("died", (), what, "python -c 'import jax; jax.devices()' shows the rest")

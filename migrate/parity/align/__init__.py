@@ -1,0 +1,1 @@
+"""Which layer, tensor and weight of a side is which of the truth's."""

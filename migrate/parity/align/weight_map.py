@@ -1,0 +1,212 @@
+"""One set of weights for both sides: the names of one, brought to those of the other.
+
+Between torch modules they go as they are. Into Flax `converters` brings them, by the tree of torch modules,
+fitted to the names and arrangement that the Flax model has; what cannot be placed is refused with its keys.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from converters.back.safetensors_output import write_leaves
+from converters.checkpoint.pytree import Leaf
+from converters.errors import ConversionError
+from converters.mapping.leaves import PlannedLeaf
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.sides.side import Side
+
+_TORCH = ("torch", "xla")
+
+
+@dataclass(frozen=True)
+class WeightMap:
+    """How the weights of a side come from the truth's.
+
+    Attributes:
+        names: the side's name → those of the truth's that it is made from, in order (several: stacked
+            blocks, or parts side by side).
+        leaves: how: of a Flax side; empty where the names are the same.
+        notes: what else to know.
+    """
+
+    names: Mapping[str, tuple[str, ...]]
+    leaves: tuple[PlannedLeaf, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How torch's weights become Flax's.
+
+    Attributes:
+        mapping: a mapping file of `migrate weights` that says what becomes of each key.
+        drop: regular expressions of torch's keys that Flax's model has no use for.
+        example: the shapes of the model's inputs; None: not images.
+    """
+
+    mapping: Path | None = None
+    drop: Sequence[str] = ()
+    example: Sequence[tuple[int, ...]] | None = None
+
+
+def same_names(weights: Path) -> WeightMap:
+    """Every name is its own."""
+    return WeightMap({name: (name,) for name in _shapes(weights)})
+
+
+def bring(truth: Side, other: Side, work: Path, conversion: Conversion) -> WeightMap:
+    """Give the other side the truth's weights.
+
+    Args:
+        truth: torch's side, if one is; its names are those of the map.
+        other: the side that gets them.
+        work: a folder for what is passed.
+        conversion: how.
+
+    Raises:
+        ParityError, ConversionError: they do not fit; it says which.
+    """
+    own = work / "from-truth.safetensors"
+    truth.save_weights(own)
+    if truth.kind not in _TORCH or other.kind in _TORCH:
+        other.load_weights(own)
+        return same_names(own)
+    names, pytree = _converted(truth, other, own, work, conversion)
+    other.load_weights(pytree)
+    return names
+
+
+def bring_back(truth: Side, other: Side, work: Path, conversion: Conversion) -> WeightMap:
+    """Give the truth's side the other's weights; else as `bring`."""
+    theirs, back = work / "from-other.safetensors", work / "back.safetensors"
+    other.save_weights(theirs)
+    if truth.kind not in _TORCH or other.kind in _TORCH:
+        truth.load_weights(theirs)
+        return same_names(theirs)
+    truth.ask({"do": "convert", "to": "torch", "state": str(theirs), "output": str(back)})
+    truth.load_weights(back)
+    return _converted(truth, other, back, work, conversion)[0]
+
+
+def only_names(truth: Side, other: Side, work: Path, conversion: Conversion) -> WeightMap:
+    """Which weights are which, where each side has its own; empty, with a note, where that is not known."""
+    own = work / "from-truth.safetensors"
+    truth.save_weights(own)
+    if truth.kind not in _TORCH or other.kind in _TORCH:
+        return same_names(own)
+    try:
+        return _converted(truth, other, own, work, conversion)[0]
+    except (ParityError, ConversionError) as error:
+        return WeightMap({}, notes=(f"which weights are which is not known: {error}",))
+
+
+def load_file(side: Side, file: Path, work: Path) -> None:
+    """Give a side the weights in a torch checkpoint, or in a pytree on disk, of any format.
+
+    Raises:
+        ParityError, ConversionError: the file cannot be read or does not fit.
+    """
+    output = work / f"{file.stem}-{side.kind}.safetensors"
+    if side.kind in _TORCH:
+        from converters.checkpoint import open_checkpoint
+        from converters.checkpoint.prefixes import clean
+
+        own = work / "own.safetensors"
+        side.save_weights(own)
+        checkpoint = open_checkpoint(file)
+        names = clean(checkpoint.infos, _shapes(own).keys()).names
+    else:
+        from converters.back.arrays import open_arrays
+
+        checkpoint = open_arrays(file)
+        names = {key: key for key in checkpoint.infos}
+    leaves = [
+        Leaf(names[key], info, functools.partial(checkpoint.read, key))
+        for key, info in checkpoint.infos.items()
+    ]
+    write_leaves(output, leaves, {}, overwrite=True)
+    side.load_weights(output)
+
+
+def _converted(
+    torch: Side, flax: Side, state: Path, work: Path, conversion: Conversion
+) -> tuple[WeightMap, Path]:
+    """The state dict as a pytree with the names and shapes of the Flax side, in a file; and the names."""
+    shapes, output, rules = (
+        work / name for name in ("shapes.safetensors", "pytree.safetensors", "mapping.yaml")
+    )
+    if flax.kind != "jax":  # what a function takes, nobody knows
+        flax.save_weights(shapes)
+    notes = torch.ask(
+        {
+            "do": "convert",
+            "to": "nnx" if flax.kind == "nnx" else "linen",
+            "state": str(state),
+            "shapes": None if flax.kind == "jax" else str(shapes),
+            "output": str(output),
+            "mapping": None if conversion.mapping is None else str(conversion.mapping),
+            "rules": str(rules),
+            "drop": list(conversion.drop),
+            "example": conversion.example,
+        }
+    )
+    leaves = _leaves(state, rules)
+    names = {leaf.path: tuple(dict.fromkeys(piece.key for piece in leaf.pieces)) for leaf in leaves}
+    return WeightMap(names, leaves, tuple(notes)), output
+
+
+def convert_for(runner: Any, request: Mapping[str, Any]) -> list[str]:
+    """What the process of a torch side does of that: see `into_flax` and `share`.
+
+    Returns:
+        The notes of the conversion.
+    """
+    state, output = Path(request["state"]), Path(request["output"])
+    if request["to"] == "torch":
+        from converters import to_torch
+
+        to_torch(state, model=runner.module, output=output, overwrite=True)
+        return []
+    from converters import convert
+    from converters.mapping.file import save_mapping
+    from converters.planning import PlanOptions, planned
+
+    options: PlanOptions = {"to": request["to"], "drop": request["drop"]}
+    if request["mapping"] is not None:
+        options["mapping"] = request["mapping"]
+    else:
+        options["model"] = runner.module
+        if request["example"] is not None:
+            options["example"] = [tuple(shape) for shape in request["example"]]
+    if request["shapes"] is not None and not _fits(
+        planned(state, options).plan.leaves, Path(request["shapes"])
+    ):
+        options["target"] = request["shapes"]
+    done = convert(state, output=output, overwrite=True, **options)
+    save_mapping(done.plan, Path(request["rules"]), done.api, overwrite=True)
+    return list(done.notes)
+
+
+def _fits(leaves: Sequence[PlannedLeaf], shapes: Path) -> bool:
+    """Whether the plan gives just the arrays that the model has."""
+    return _shapes(shapes) == {leaf.path: tuple(leaf.info.shape) for leaf in leaves}
+
+
+def _leaves(state: Path, rules: Path) -> tuple[PlannedLeaf, ...]:
+    from converters.planning import planned
+
+    return planned(state, {"mapping": rules}).plan.leaves
+
+
+def _shapes(weights: Path) -> dict[str, tuple[int, ...]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(weights, framework="numpy") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ParityError(f"{weights}: {error}", "check the file") from None

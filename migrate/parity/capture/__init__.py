@@ -1,1 +1,0 @@
-"""How the layers of a model are captured, a framework a module."""

@@ -1,0 +1,1 @@
+"""What one side computed, on disk: written, read, joined."""

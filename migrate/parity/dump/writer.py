@@ -1,0 +1,181 @@
+"""Writes a dump (`migrate.parity.dump.dump`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from converters.atomic import atomic_write
+from converters.checkpoint.reader import TensorInfo
+from converters.checkpoint.safetensors_file import SafetensorsFile
+from converters.safetensors_header import safetensors_header
+from migrate.parity.dump.dump import (
+    DUMP_FILE,
+    FORMAT,
+    Call,
+    Facts,
+    Layer,
+    Named,
+    TensorRef,
+    require_same_outputs,
+)
+
+Array = np.ndarray[Any, Any]
+
+
+class DumpWriter:
+    """Writes a dump as the side runs: what was handed over is on disk, not in memory."""
+
+    def __init__(self, folder: Path, facts: Facts, inputs: int) -> None:
+        self.folder = folder
+        self._facts, self._inputs = facts, inputs
+        self._layers: dict[str, Layer] = {}
+        self._calls: list[Call] = []
+        self._outputs: dict[int, tuple[TensorRef, ...]] = {}
+        self._known: dict[Hashable, TensorRef] = {}
+        self._sized: dict[str, float] = {}
+        # Tokens of arrays with one sum; and of those that are about to be written, the arrays.
+        self._alike: dict[Hashable, list[Hashable]] = defaultdict(list)
+        self._unwritten: dict[Hashable, Array] = {}
+        self._files = 0
+        (folder / "tensors").mkdir(parents=True, exist_ok=True)
+
+    def layer(self, layer: Layer) -> None:
+        """Declare a layer; a second time is ignored."""
+        self._layers.setdefault(layer.name, layer)
+
+    def identity(self, array: Array) -> Hashable:
+        """For `Named`: equal for arrays with the same values, so that they are written once.
+
+        Where sums are equal the values are compared: nothing rests on a checksum.
+        """
+        alike = self._alike[array.shape, array.dtype.name, _sum(array)]
+        values = _bytes(_storable(array)) if alike else None
+        for known in alike:
+            if np.array_equal(self._values(known), values):  # type: ignore[arg-type]
+                return known
+        new = object()
+        alike.append(new)
+        self._unwritten[new] = array
+        return new
+
+    def given(
+        self,
+        layer: str,
+        number: int,
+        input: int,  # noqa: A002 (the field's word)
+        arguments: Sequence[Named],
+    ) -> tuple[TensorRef, ...]:
+        """Write what a call is given, before it runs: it may write into them."""
+        del layer, number, input
+        return self._write(arguments)
+
+    def call(
+        self,
+        layer: str,
+        number: int,
+        input: int,  # noqa: A002 (the field's word)
+        order: int,
+        arguments: tuple[TensorRef, ...],
+        outputs: Sequence[Named],
+    ) -> None:
+        """Write one call of a layer, when it has ended; its arguments are what `given` gave."""
+        self._calls.append(Call(layer, number, input, order, arguments, self._write(outputs)))
+
+    def outputs(self, input: int, tensors: Sequence[Named]) -> None:  # noqa: A002
+        """Write the model's outputs for an input, from a run *without* hooks.
+
+        Raises:
+            ParityError: it has others than for another input.
+        """
+        self._outputs[input] = self._write(tensors)
+        require_same_outputs(self._facts.target, self._outputs)
+
+    def note(self, text: str, size: float | None = None) -> None:
+        """Add a line to the notes of its facts, once; of a text with `{size}` the largest counts."""
+        if size is not None:
+            self._sized[text] = max(size, self._sized.get(text, 0.0))
+        elif text not in self._facts.notes:
+            notes = (*self._facts.notes, text)
+            self._facts = dataclasses.replace(self._facts, notes=notes)
+
+    def close(self) -> None:
+        """Complete the dump: whoever made the writer calls it, when the runner has captured."""
+        value = {
+            "format": FORMAT,
+            "facts": self._facts,
+            "sized": self._sized,
+            "inputs": self._inputs,
+            "layers": list(self._layers.values()),
+            "calls": self._calls,
+            "outputs": self._outputs,
+        }
+        with atomic_write(self.folder / DUMP_FILE, overwrite=True) as file:
+            file.write(json.dumps(value, default=vars).encode())
+
+    def _values(self, known: Hashable) -> Array:
+        """Those of an array that `identity` was asked for, as bytes."""
+        if known in self._unwritten:
+            return _bytes(_storable(self._unwritten[known]))
+        ref = self._known[known]
+        return _bytes(SafetensorsFile(self._path(ref.file)).read(ref.key))
+
+    def _write(self, tensors: Sequence[Named]) -> tuple[TensorRef, ...]:
+        name = f"{self._files:06d}"
+        new: dict[str, Array] = {}
+        refs = []
+        for tensor in tensors:
+            known = self._known.get(tensor.identity) if tensor.identity is not None else None
+            if known is not None:
+                refs.append(dataclasses.replace(known, path=tensor.path))
+                continue
+            key = str(len(new))
+            new[key] = _storable(tensor.array)
+            ref = TensorRef(tensor.path, name, key, tensor.array.shape, tensor.array.dtype.name)
+            refs.append(ref)
+            if tensor.identity is not None:
+                self._known[tensor.identity] = ref
+        if new:
+            _overwrite(self._path(name), new)
+            self._files += 1
+        self._unwritten.clear()
+        return tuple(refs)
+
+    def _path(self, file: str) -> Path:
+        return self.folder / "tensors" / f"{file}.safetensors"
+
+
+def _overwrite(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write a file into the pages of the one that is there, if one is (`Dump.forget_layers`).
+
+    The safetensors library would make a copy of all tensors, and a new file.
+    """
+    infos = {key: TensorInfo(array.shape, array.dtype.name) for key, array in arrays.items()}
+    header, ordered = safetensors_header(infos)
+    with path.open("r+b" if path.exists() else "wb") as file:
+        file.write(header)
+        for key in ordered:
+            file.write(_bytes(arrays[key]).data)
+        file.truncate()
+
+
+def _sum(array: Array) -> int:
+    flat = _bytes(np.ascontiguousarray(array))
+    return int(flat[: flat.size // 8 * 8].view(np.uint64).sum(dtype=np.uint64))
+
+
+def _bytes(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _storable(array: Array) -> Array:
+    """The array in a dtype that safetensors has for numpy, exactly."""
+    if array.dtype.name in ("bfloat16", "float16") or array.dtype.name.startswith("float8"):
+        array = array.astype(np.float32)
+    return np.ascontiguousarray(array).reshape(array.shape)

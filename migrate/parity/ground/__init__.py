@@ -1,0 +1,1 @@
+"""What every room knows: results, errors, options, settings, the pairs of layers."""

@@ -1,0 +1,195 @@
+"""`--inputs`: shapes, files, or a function of the user's, as the inputs that every side is given.
+
+    x=float32[2,3,32,32]           drawn; floating: see `migrate.parity.inputs.drawn`
+    ids=int64[2,500]<30522         drawn below the bound
+    mask=bool[2,500]               true for the first entries of each row, as padding leaves them
+    mask=ones:int64[2,500]         ones (or zeros:), in every input
+    batch.safetensors              tensors by argument name: .safetensors, .npz, torch.save of a dict;
+                                   a .npy is the first argument
+    folder/                        such files, one input each, in the order of their names
+    data.py:batches                a function, or pkg.module:function: called without arguments it gives an
+                                   iterable of dicts, tuples or arrays
+
+What is drawn and what is read may be mixed, as long as each argument comes from one of them. Floating values
+are kept as float32, so that every side and the truth see the same numbers. Nothing in a file is executed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from migrate.parity.ground.errors import InputsError
+from migrate.parity.inputs.set import InputSet, write_inputs
+
+Array = np.ndarray[Any, Any]
+FORMS = (
+    "write NAME=float32[2,3,32,32], NAME=int64[2,500]<30522, NAME=ones:int64[2,500], a file, a folder "
+    "or file.py:function"
+)
+_SHAPED = re.compile(
+    r"(?P<name>[A-Za-z_]\w*|\d+)=(?:(?P<fill>\w+):)?(?P<dtype>\w+)\[(?P<shape>[^\]]*)\](?P<rest>.*)"
+)
+_NAMED = re.compile(r"(?:[A-Za-z_]\w*|\d+)=")
+_FUNCTION = re.compile(r"(?P<location>.+):(?P<name>[A-Za-z_]\w*(?:\.\w+)*)")
+FLOATING = ("float32", "bfloat16", "float16", "float64")
+_INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
+_MOST_BYTES = 1 << 33
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """An argument that is drawn.
+
+    Attributes:
+        name: of the argument; digits are a position.
+        dtype: numpy's name, or "bfloat16".
+        shape: as given.
+        fill: "ones", "zeros", or "" if it is drawn.
+        bound: integers are below it; None for other dtypes.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    fill: str = ""
+    bound: int | None = None
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A file or a folder of inputs."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A function of the user's that gives inputs: `file.py:name` or `pkg.module:name`."""
+
+    location: str
+    name: str
+
+    @property
+    def shown(self) -> str:
+        """As the user wrote it."""
+        return f"{self.location}:{self.name}"
+
+
+Spec = Shaped | Stored | Loaded
+
+
+def parse_inputs(texts: Sequence[str]) -> tuple[Spec, ...]:
+    """Read what `--inputs` was given, once for each.
+
+    Raises:
+        InputsError: one is of no known form, has no bound, or names an argument a second time.
+    """
+    specs = tuple(_parse(text) for text in texts)
+    names = [spec.name for spec in specs if isinstance(spec, Shaped)]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputsError(f"--inputs: {name} is given twice", "give each argument once")
+    functions = [spec for spec in specs if isinstance(spec, Loaded)]
+    if len(functions) > 1 or (functions and any(isinstance(spec, Stored) for spec in specs)):
+        raise InputsError(
+            "--inputs: inputs come from a function and from elsewhere too",
+            "give one function, or files",
+        )
+    return specs
+
+
+def make_inputs(specs: Sequence[str | Spec], count: int, seed: int, folder: Path) -> InputSet:
+    """Make the inputs and write them into a folder.
+
+    Args:
+        specs: what `--inputs` was given, or what `parse_inputs` made of it.
+        count: how many inputs to make, or to take at most of those that are there.
+        seed: equal seeds give equal inputs.
+        folder: where they are written.
+
+    Raises:
+        InputsError: a form that is not known, a file that cannot be read, a function that raises, inputs
+            that differ in their arguments.
+    """
+    from migrate.parity.inputs import drawn as inputs_drawn
+    from migrate.parity.inputs import read as inputs_read
+
+    parsed = parse_inputs([spec for spec in specs if isinstance(spec, str)])
+    parsed = (*(spec for spec in specs if not isinstance(spec, str)), *parsed)
+    if not parsed or count < 1:
+        raise InputsError("there are no inputs", FORMS)
+    given, described = inputs_read.given_inputs(parsed, count)
+    total = len(given) if given else count
+    shaped = [spec for spec in parsed if isinstance(spec, Shaped)]
+    drawn = [inputs_drawn.draw(shaped, number, seed) for number in range(total)]
+    described += inputs_drawn.describe(shaped, total)
+    made: list[Mapping[str, Array]] = [
+        _joined(one, two) for one, two in zip(given or [{}] * total, drawn, strict=True)
+    ]
+    if given and total < count:
+        described.append(f"{total} inputs: bounds on the error ratio want 8 or more")
+    return write_inputs(folder, made, tuple(described))
+
+
+def _joined(given: Mapping[str, Array], drawn: Mapping[str, Array]) -> dict[str, Array]:
+    if both := sorted(given.keys() & drawn.keys()):
+        raise InputsError(
+            f"--inputs: {', '.join(both)} is both read and drawn", "give each argument once"
+        )
+    return {**given, **drawn}
+
+
+def _parse(text: str) -> Spec:
+    if matched := _SHAPED.fullmatch(text):
+        return _shaped(text, matched)
+    if _NAMED.match(text):
+        raise InputsError(f"--inputs {text}: is no dtype with a shape", FORMS)
+    path = Path(text)
+    if path.exists():
+        return Stored(path)
+    if matched := _FUNCTION.fullmatch(text):
+        return Loaded(matched["location"], matched["name"])
+    raise InputsError(f"--inputs {text}: no such file, and of no known form", FORMS)
+
+
+def _shaped(text: str, matched: re.Match[str]) -> Shaped:
+    name, dtype, fill, rest = (matched[part] or "" for part in ("name", "dtype", "fill", "rest"))
+    if dtype not in (*FLOATING, *_INTEGERS, "bool"):
+        known = ", ".join((*FLOATING, *_INTEGERS, "bool"))
+        raise InputsError(f"--inputs {text}: {dtype} is no dtype of inputs", f"one of {known}")
+    if fill not in ("", "ones", "zeros"):
+        raise InputsError(f"--inputs {text}: {fill}: is not known", "write ones: or zeros:")
+    shape = _shape(text, matched["shape"])
+    if math.prod(shape) * 8 > _MOST_BYTES:
+        raise InputsError(f"--inputs {text}: is over 8 GiB", "give a smaller shape")
+    bound = None
+    if rest:
+        limit = re.fullmatch(r"<\s*(\d+)", rest.strip())
+        if limit is None or int(limit[1]) < 1 or fill or dtype not in _INTEGERS:
+            raise InputsError(
+                f"--inputs {text}: {rest} is no upper bound of drawn integers",
+                "write NAME=int64[2,500]<30522",
+            )
+        bound = int(limit[1])
+        if bound - 1 > np.iinfo(dtype).max:
+            raise InputsError(f"--inputs {text}: {bound} is over {dtype}", "give a wider dtype")
+    elif dtype in _INTEGERS and not fill:
+        raise InputsError(
+            f"--inputs {text}: integers up to what?",
+            f"write {text}<30522 (the size of the vocabulary), or {name}=ones:{dtype}[…] for a mask",
+        )
+    return Shaped(name, dtype, shape, fill, bound)
+
+
+def _shape(text: str, inner: str) -> tuple[int, ...]:
+    sides = [side.strip() for side in inner.split(",")] if inner.strip() else []
+    if not all(side.isascii() and side.isdigit() and int(side) > 0 for side in sides):
+        raise InputsError(f"--inputs {text}: [{inner}] is no shape", "write [2,3,32,32]")
+    return tuple(int(side) for side in sides)

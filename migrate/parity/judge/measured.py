@@ -1,0 +1,172 @@
+"""A dump whose tensors were measured against the truth's where they were computed, and then forgotten.
+
+    FOLDER/dump.json        as of a dump; of its tensors the model's outputs alone are there
+    FOLDER/measured.json    the sums of each tensor that is judged
+
+To write the tensors of all layers and to read them again costs several times what it costs to compute them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from migrate.parity.dump.dump import Call, Dump, Facts, Named, TensorRef
+from migrate.parity.dump.joined import JoinedDump
+from migrate.parity.dump.writer import DumpWriter
+from migrate.parity.ground.errors import DumpError
+from migrate.parity.ground.kinds import operation
+from migrate.parity.judge.metrics import Sums
+from migrate.parity.judge.probes import Calls, Partners, Probe
+from migrate.parity.judge.sums import Key, in_ulps, key_of, sums_of
+from migrate.parity.sides.runner import Reference
+
+_FILE = "measured.json"
+Array = np.ndarray[Any, Any]
+
+
+class MeasuringWriter(DumpWriter):
+    """Measures each tensor when it is handed over. Held are sums.
+
+    Args:
+        folder, facts, inputs: as of `DumpWriter`.
+        reference: the truth's dump, and how this side's tensors lie to it.
+        padding: input → positions [batch, length] that are no padding.
+        fed: whether the layers are fed with the truth's inputs: what they are given counts too then.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        facts: Facts,
+        inputs: int,
+        reference: Reference,
+        padding: Mapping[int, Array],
+        *,
+        fed: bool,
+    ) -> None:
+        super().__init__(folder, facts, inputs)
+        self._truth, self._padding, self._fed = reference.dump, padding, fed
+        calls = Calls(reference.dump)
+        self._partners = Partners(calls, reference.alignment)
+        self._passing: dict[Hashable, TensorRef] = {}
+        self._count = 0
+        self._sums: dict[Key, Sums | None] = {}
+
+    def identity(self, array: Array) -> Hashable:
+        """See `DumpWriter`: each is another one, as none is written."""
+        del array
+        return object()
+
+    def given(
+        self,
+        layer: str,
+        number: int,
+        input: int,  # noqa: A002
+        arguments: Sequence[Named],
+    ) -> tuple[TensorRef, ...]:
+        """See `DumpWriter`."""
+        refs = self._refs(arguments)
+        found = self._partners.of(layer, number, input) if self._fed else None
+        if found is not None:
+            arrays = _arrays(refs, arguments)
+            for owner, probe in self._partners.arguments(*found, refs):
+                self._measure(owner, probe, arrays)
+        return refs
+
+    def call(
+        self,
+        layer: str,
+        number: int,
+        input: int,  # noqa: A002
+        order: int,
+        arguments: tuple[TensorRef, ...],
+        outputs: Sequence[Named],
+    ) -> None:
+        """See `DumpWriter`."""
+        refs = self._refs(outputs)
+        self._calls.append(Call(layer, number, input, order, arguments, refs))
+        found = self._partners.of(layer, number, input)
+        if found is not None:
+            arrays = _arrays(refs, outputs)
+            for probe in self._partners.outputs(*found, refs):
+                self._measure(found[1].layer, probe, arrays)
+
+    def close(self) -> None:
+        """See `DumpWriter`."""
+        rows = [
+            (*key, None if sums is None else _figures(sums)) for key, sums in self._sums.items()
+        ]
+        (self.folder / _FILE).write_text(json.dumps(rows))
+        super().close()
+
+    def _refs(self, tensors: Sequence[Named]) -> tuple[TensorRef, ...]:
+        """As if they were written, each in a file of its own that is not there."""
+        refs = []
+        for tensor in tensors:
+            known = self._passing.get(tensor.identity) if tensor.identity is not None else None
+            if known is None:
+                shape, dtype = tensor.array.shape, tensor.array.dtype.name
+                known = TensorRef(tensor.path, f"-{self._count}", "0", shape, dtype)
+                self._count += 1
+                if tensor.identity is not None:
+                    self._passing[tensor.identity] = known
+            refs.append(dataclasses.replace(known, path=tensor.path))
+        return tuple(refs)
+
+    def _measure(self, owner: str, probe: Probe, arrays: Mapping[str, Array]) -> None:
+        kind = operation(self._truth.layers[owner].kind)
+        ulps = in_ulps(probe, kind, local=self._fed)
+        key = key_of(probe, ulps=ulps)
+        if key not in self._sums:
+            truth, kept = self._truth.tensor(probe.truth), self._padding.get(probe.input)
+            mine = arrays[probe.mine.path]
+            self._sums[key] = sums_of(probe, truth, mine, kept, ulps=ulps)
+
+
+def measured_of(dump: Dump) -> dict[Key, Sums | None]:
+    """What was measured of a dump; nothing if its tensors are there.
+
+    Raises:
+        DumpError: a file is damaged.
+    """
+    if not isinstance(dump, JoinedDump):
+        return _read(dump.folder / _FILE)
+    found = {}
+    for number, part in enumerate(dump.parts):
+        for key, sums in measured_of(part).items():
+            truth, mine = ((f"{number}/{file}", name) for file, name in (key.truth, key.mine))
+            found[key._replace(truth=truth, mine=mine)] = sums
+    return found
+
+
+def _read(path: Path) -> dict[Key, Sums | None]:
+    if not path.exists():
+        return {}
+    try:
+        return {
+            _key(row[:-1]): None if row[-1] is None else Sums(*row[-1])
+            for row in json.loads(path.read_text())
+        }
+    except (ValueError, TypeError, IndexError) as error:
+        raise DumpError(f"{path}: damaged ({error!r})", "run the comparison again") from None
+
+
+def _arrays(refs: Sequence[TensorRef], tensors: Sequence[Named]) -> dict[str, Array]:
+    return {ref.path: tensor.array for ref, tensor in zip(refs, tensors, strict=True)}
+
+
+def _figures(sums: Sums) -> list[float]:
+    """All but the histogram, which is not asked for here."""
+    return [getattr(sums, field.name) for field in dataclasses.fields(sums)][:-1]
+
+
+def _key(row: list[Any]) -> Key:
+    number, truth, mine, *lie, ulps = row
+    axes, shape, split = (None if part is None else tuple(part) for part in lie)
+    return Key(number, tuple(truth), tuple(mine), axes, shape, split, ulps)

@@ -1,0 +1,166 @@
+"""The model's outputs, from passes without hooks: the last word on whether two sides match."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from migrate.parity.dump.dump import Dump
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.results import Check, Section
+from migrate.parity.judge.limits import Finding, finding
+from migrate.parity.judge.metrics import EDGES, Measurement
+from migrate.parity.judge.probes import Judged, lie_as
+from migrate.parity.judge.profiles import Profile
+
+Histogram = tuple[str, tuple[float, ...], tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What is said of the outputs.
+
+    Attributes:
+        section: a check for each.
+        parting: the sides ("A", "B") of which one is too far from the truth.
+        worst: of each side, the finding nearest to its limit or farthest above it, and its output.
+        floor: relative L2 of the emulation's worst output; 0 without one.
+        histograms: as of `results.Parity`.
+    """
+
+    section: Section
+    parting: tuple[str, ...]
+    worst: Mapping[str, tuple[str, Finding]]
+    floor: float
+    histograms: tuple[Histogram, ...]
+
+
+def compare_outputs(
+    truth: Dump,
+    a: Judged | None,
+    b: Judged,
+    e: Judged | None,
+    profile: Profile,
+    *,
+    padding: Mapping[int, np.ndarray[Any, Any]] | None = None,
+) -> Outputs:
+    """Measure every output of the truth at both sides, against the limit after all layers.
+
+    Args: as of `judge.judgement`.
+
+    Raises:
+        ParityError: no output of a side fits the truth's.
+    """
+    sides = {name: side for name, side in (("A", a), ("B", b), ("E", e)) if side is not None}
+    for name, side in sides.items():
+        if not side.alignment.outputs:
+            raise ParityError(
+                f"no output of {name} fits the truth's ({_shapes(side.accumulated)} and "
+                f"{_shapes(truth)})",
+                "compare models that give the same outputs, or wrap one of them",
+            )
+    limit = profile.accumulated(leaves(truth)) * (1 if truth.facts.dtype == "float64" else 2)
+    checks, notes, histograms = [], [], []
+    parting: set[str] = set()
+    worst: dict[str, tuple[str, Finding]] = {}
+    floor = 0.0
+    for path in [ref.path for ref in truth.outputs.get(min(truth.outputs, default=0), ())]:
+        measured = {
+            name: taken
+            for name, side in sides.items()
+            if (taken := _measured(truth, side, path, padding or {})) is not None
+        }
+        shown = path or "0"
+        notes += [f"{name} has no output {shown}" for name in sides if name not in measured]
+        base = measured.get("E")
+        if base is not None and "float" in base.dtype:
+            floor = max(floor, base.errors().relative_l2)
+        found = {
+            name: finding(
+                one,
+                base,
+                profile,
+                limit,
+                operation=None,
+                exact="float" not in one.dtype,
+                ties="int" in one.dtype,
+            )
+            for name, one in measured.items()
+            if name != "E"
+        }
+        if "B" not in found:
+            continue
+        parting |= {name for name, one in found.items() if one.breach}
+        for name, one in found.items():
+            if name not in worst or one.severity > worst[name][1].severity:
+                worst[name] = shown, one
+        checks.append(_check(shown, found, profile))
+        counts = [(measured.get(name) or Measurement("float32")).histogram() for name in ("A", "B")]
+        histograms.append((f"output {shown}", EDGES, counts[0], counts[1]))
+    section = Section("outputs", tuple(checks), notes=tuple(notes))
+    return Outputs(section, tuple(sorted(parting)), worst, floor, tuple(histograms))
+
+
+def leaves(truth: Dump) -> int:
+    """Layers with none inside them that are called: the L of √L; at least 1."""
+    parents = {layer.parent for layer in truth.layers.values()}
+    return max(len({call.layer for call in truth.calls} - parents), 1)
+
+
+def _measured(
+    truth: Dump, side: Judged, path: str, padding: Mapping[int, np.ndarray[Any, Any]]
+) -> Measurement | None:
+    pair = next((one for one in side.alignment.outputs if one.truth == path), None)
+    if pair is None:
+        return None
+    found: Measurement | None = None
+    for number, refs in sorted(truth.outputs.items()):
+        ref = next((one for one in refs if one.path == path), None)
+        mine = next(
+            (one for one in side.accumulated.outputs.get(number, ()) if one.path == pair.mine), None
+        )
+        if ref is None or mine is None:
+            continue
+        x = side.accumulated.tensor(mine)
+        t = lie_as(pair, truth.tensor(ref), x.shape)
+        if t is None:
+            raise ParityError(
+                f"output {path or '0'} has the shapes {ref.shape} and {mine.shape} on input {number}",
+                "give inputs of one length",
+            )
+        kept = padding.get(number)
+        if kept is not None and x.ndim > 2 and x.shape[:2] == kept.shape:
+            t, x = t[kept], x[kept]
+        found = found or Measurement(mine.dtype, histogram=True)
+        found.add(number, t, x)
+    return found
+
+
+def _check(shown: str, found: Mapping[str, Finding], profile: Profile) -> Check:
+    notes = []
+    for name, one in found.items():
+        if one.errors.not_finite:
+            notes.append(f"{name}: {one.errors.not_finite} elements are NaN or infinite")
+        if one.errors.undefined:
+            notes.append(f"{one.errors.undefined} elements are NaN in the truth itself")
+        if one.ratio is not None:
+            notes.append(f"{name}: ρ {one.ratio.value:.2g}")
+    undefined = any(one.errors.undefined for one in found.values())
+    return Check(
+        name=f"output {shown}",
+        a=found["A"].errors.relative_l2 if "A" in found else None,
+        b=found["B"].errors.relative_l2,
+        limit=found["B"].limit,
+        passed=not undefined and not any(one.breach for one in found.values()),
+        source="the limit of one contraction, × √depth; above it only if ρ exceeds "
+        f"{profile.ratio.value:g} too",
+        note="; ".join(dict.fromkeys(notes)),
+    )
+
+
+def _shapes(dump: Dump) -> str:
+    refs = dump.outputs.get(min(dump.outputs, default=0), ())
+    return ", ".join(f"{one.dtype}{list(one.shape)}" for one in refs) or "none"

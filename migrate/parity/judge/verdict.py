@@ -1,0 +1,195 @@
+"""The verdict, and the sentence that says it to a researcher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from migrate.parity.ground.results import (
+    Cause,
+    LayerResult,
+    LayerVerdict,
+    Section,
+    Side,
+    Verdict,
+)
+from migrate.parity.judge.judge import Breach, Judgement
+from migrate.parity.judge.limits import Finding
+from migrate.parity.judge.outputs import Outputs
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is said in the end.
+
+    Attributes:
+        verdict: of the whole.
+        sentence: the same for a reader.
+        first: the layer where they part first by own operations.
+        breach: where in it, and by how much.
+    """
+
+    verdict: Verdict
+    sentence: str
+    first: LayerResult | None = None
+    breach: Breach | None = None
+
+
+def first_parting(judged: Judgement) -> tuple[LayerResult, Breach] | None:
+    """The layer where the models part first by their own operations, and where in it.
+
+    First in the order of execution, in which a leaf ends before the layer that contains it. An own error of
+    one layer is no reason for that of another, as each is fed with the truth's inputs.
+    """
+    if judged.first is None:
+        return None
+    return judged.first, judged.breaches[0]
+
+
+def conclude(
+    judged: Judgement,
+    outputs: Outputs,
+    sections: Sequence[Section] = (),
+    causes: Sequence[Cause] = (),
+    *,
+    truth: bool = True,
+) -> Outcome:
+    """Say what came out.
+
+    A side is worse if an own error of one of its layers breaches, or an output does. `PARTLY` if none does,
+    but another section fails, or the truth itself is NaN at the outputs.
+
+    Args:
+        judged: the layers.
+        outputs: the outputs.
+        sections: what else was compared.
+        causes: of the first breach, the likeliest first.
+        truth: whether there is one; else B is measured against A.
+    """
+    parting = {breach.side for breach in judged.breaches} | set(outputs.parting)
+    failed = [section.name for section in (outputs.section, *sections) if not section.passed]
+    first = first_parting(judged)
+    if first is not None:
+        sentence = _parts(*first, parting, causes, truth)
+    elif parting:
+        sentence = _unplaced(judged, outputs, parting, truth)
+    elif failed:
+        sentence = (
+            f"{_matches(judged, outputs, truth)[:-1]}, but not everything does: {', '.join(failed)}"
+        )
+        sentence += f"{_undefined(outputs)}."
+    else:
+        sentence = _matches(judged, outputs, truth)
+    return Outcome(
+        _verdict(parting, failed),
+        sentence,
+        None if first is None else first[0],
+        None if first is None else first[1],
+    )
+
+
+def _verdict(parting: set[str], failed: Sequence[str]) -> Verdict:
+    if len(parting) == 2:
+        return Verdict.BOTH_WORSE
+    if parting:
+        return Verdict.A_WORSE if "A" in parting else Verdict.B_WORSE
+    return Verdict.PARTLY if failed else Verdict.MATCH
+
+
+def _matches(judged: Judgement, outputs: Outputs, truth: bool) -> str:
+    if "B" not in outputs.worst:
+        return f"B matches A in all {len(judged.layers)} layers."
+    name, found = outputs.worst["B"]
+    limit, error = f"{found.limit:.1e}", found.errors.relative_l2
+    shown = "the output" if name == "0" else f"output {name}"
+    if not truth:
+        return f"B matches A: {shown} differs from A's by {error:.1e}, where {limit} is allowed."
+    text = f"B matches A: {shown} is {error:.1e} from float64, where {limit} is allowed"
+    if "A" in outputs.worst:
+        text += f", and A's {outputs.worst['A'][1].errors.relative_l2:.1e}"
+    if found.ratio is not None:
+        text += f"; that is {_ratio(found)} (ρ {found.ratio.value:.2g})"
+    return text + "."
+
+
+def _undefined(outputs: Outputs) -> str:
+    """What is NaN in the truth itself, and so nothing that could match."""
+    counts = {name: one.errors.undefined for name, one in outputs.worst.values()}
+    found = [f"{count} elements of {name}" for name, count in counts.items() if count]
+    return f" ({', '.join(found)} are NaN in the truth itself)" if found else ""
+
+
+def _ratio(found: Finding) -> str:
+    assert found.ratio is not None
+    if found.ratio.value < 0.5:
+        return "better than a correct run in this precision"
+    if found.ratio.value <= 2:
+        return "no worse than a correct run in this precision"
+    return "more than of a correct run in this precision, within the limit"
+
+
+def _parts(
+    layer: LayerResult, breach: Breach, parting: set[str], causes: Sequence[Cause], truth: bool
+) -> str:
+    both = {"A", "B"} if layer.verdict is LayerVerdict.BOTH_PART else {breach.side}
+    who = "Both part" if len(both) == 2 else f"{breach.side} parts"
+    text = f"{who} at {layer.name or 'the model itself'} ({', '.join(_where(layer))})"
+    if breach.place.what == "argument":
+        text += f", in what it gives to {breach.place.layer}"
+    text += f": {_own(breach.finding, truth)}"
+    if causes:
+        likely = "the cause" if causes[0].certain else "the likely cause"
+        text += f"; {likely}: {causes[0].text.rstrip('.')}"
+    if parting - both:
+        text += f". {', '.join(sorted(parting - both))} parts too, later"
+    return text + "."
+
+
+def _own(found: Finding, truth: bool) -> str:
+    errors = found.errors
+    what = "its own error" if truth else "its own difference from A"
+    if found.why == "not finite":
+        return f"{errors.not_finite} of {errors.elements} elements are NaN or infinite on one side only"
+    if found.why == "unequal":
+        return f"{errors.relative_l2**2:.2%} of its integers or bools differ"
+    if found.why == "peak":
+        return (
+            f"{what} is {errors.max_over_rms:.1e} of the RMS in some elements, though "
+            f"{errors.relative_l2:.1e} in all"
+        )
+    if found.why == "ratio" and found.ratio is not None:
+        return f"{what} is {errors.relative_l2:.1e}, {found.ratio.value:.2g} times a correct run's"
+    if found.why == "ulps":
+        return f"{what} reaches {errors.ulps:.0f} units in the last place"
+    return f"{what} is {errors.relative_l2:.1e} where {found.limit:.1e} is allowed"
+
+
+def _where(layer: LayerResult) -> list[str]:
+    places = [_place(side) for side in (layer.a, layer.b) if side is not None and side.defined]
+    return [layer.kind, *([" / ".join(dict.fromkeys(places))] if places else [])]
+
+
+def _place(side: Side) -> str:
+    """The user's line: of a framework's own layer the one that calls it."""
+    own = "-packages/" not in side.defined or not side.called
+    return side.defined if own else side.called
+
+
+def _unplaced(judged: Judgement, outputs: Outputs, parting: set[str], truth: bool) -> str:
+    """A side is off, and no layer's own error tells where."""
+    side = "B" if "B" in parting else "A"
+    name, found = outputs.worst[side]
+    who = "Both are" if len(parting) == 2 else f"{side} is"
+    shown = "the output" if name == "0" else f"output {name}"
+    text = f"{who} off: {shown}: {_own(found, truth)}".replace("its own error", "the error")
+    carried = next(
+        (
+            layer
+            for layer in judged.layers
+            if layer.verdict in (LayerVerdict.CARRIED, LayerVerdict.UNFED)
+        ),
+        None,
+    )
+    if carried is not None:
+        return f"{text}; the first layer where that is so is {carried.name or 'the model itself'}."
+    return f"{text}; {'no layer shows where' if judged.layers else 'there are no layers to tell where'}."

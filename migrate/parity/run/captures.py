@@ -1,0 +1,133 @@
+"""All that the sides compute for a comparison: as they run, and layer by layer on the truth's inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from migrate.parity.align.align import load_alignment_file
+from migrate.parity.align.weight_map import WeightMap
+from migrate.parity.dump.dump import Dump
+from migrate.parity.dump.joined import joined
+from migrate.parity.ground.options import Options
+from migrate.parity.ground.settings import TRUTH, Precision, Settings
+from migrate.parity.judge.profiles import find_profile
+from migrate.parity.run.prepare import Prepared
+from migrate.parity.run.runs import FIRST, Captured, Groups, Run, part_of
+from migrate.parity.sides.side import Side
+
+# From the coarsest to the finest: the emulation is of the coarser of the two sides.
+_PRECISIONS: tuple[Precision, ...] = ("default", "high", "highest")
+_PROFILES: dict[str, Precision] = {"tpu-default": "default", "f32-high": "high"}
+
+
+@dataclass(frozen=True)
+class Captures:
+    """Of all four.
+
+    Attributes:
+        truth: in float64.
+        a, b, e: the sides, and the truth's model in the precision that the coarser of them declares.
+        seconds: of the plain passes, by who made them.
+    """
+
+    truth: Dump
+    a: Captured
+    b: Captured
+    e: Captured
+    seconds: Mapping[str, float]
+
+
+def capture_all(
+    a: Side,
+    b: Side,
+    ready: Prepared,
+    options: Options,
+    work: Path,
+    progress: Callable[[str], None],
+) -> Captures:
+    """Run both sides, the truth and the emulation.
+
+    Raises:
+        ParityError: a side cannot run.
+    """
+    source = a if ready.truth_of_a else b
+    layers, measured = options.layers, options.layers and options.keep is None
+    explicit = None if options.align is None else load_alignment_file(options.align)
+
+    def run(name: str, side: Side, settings: Settings, weights: WeightMap) -> Run:
+        said = explicit if side is not source else None
+        return Run(name, side, settings, weights, said, ready.inputs, work, layers, measured)
+
+    runs = {"a": run("a", a, ready.a, ready.weights_a), "b": run("b", b, ready.b, ready.weights_b)}
+    # A torch side on the CPU in the very precision is the emulation.
+    same, emulated = "a" if ready.truth_of_a else "b", emulation(ready.a, ready.b, options.profile)
+    if source.kind != "torch" or _plain(runs[same].settings) != emulated:
+        runs["e"] = run("e", source, emulated, runs[same].weights)
+    truths: list[Dump] = []
+    seconds = 0.0
+    # Sides that take turns at a device start anew at each: all inputs then go together.
+    together = not measured or a.takes_turns or b.takes_turns
+    groups = Groups(ready.inputs.count, together=together)
+    for numbers in groups:
+        told, part = _told(numbers, ready.inputs.count), part_of(numbers, ready.inputs.count)
+        progress(f"running the truth, float64 on the CPU{told}")
+        folder = work / "truth" / part
+        if truths:
+            truths[-1].forget_layers(into=folder)
+        seconds += source.capture_into(TRUTH, ready.inputs, folder, layers=layers, numbers=numbers)
+        truths.append(Dump(folder))
+        groups.fit(folder / "tensors")
+        for one in runs.values():
+            progress(f"running {_WORDS[one.name]}{told}")
+            one.take(truths[-1], numbers)
+    if measured:
+        truths[-1].forget_layers()
+        shutil.rmtree(work / FIRST, ignore_errors=True)
+    found = {name: one.captured() for name, one in runs.items()}
+    plain = {"truth": seconds} | {name: one.seconds for name, one in runs.items()}
+    return Captures(joined(truths), found["a"], found["b"], found.get("e", found[same]), plain)
+
+
+_WORDS = {
+    "a": "side A",
+    "b": "side B",
+    "e": "the emulation of the declared precision",
+}
+
+
+def _told(numbers: tuple[int, ...], count: int) -> str:
+    if len(numbers) == count:
+        return ""
+    return f" (input {numbers[0] + 1} of {count})" if len(numbers) == 1 else " (the other inputs)"
+
+
+def emulation(a: Settings, b: Settings, profile: str | None = None) -> Settings:
+    """The settings of the truth's model in the precision that the sides are held to, on the CPU.
+
+    Args:
+        a, b: the sides': the coarser of the two is emulated.
+        profile: the limits that the user names, whose precision is emulated instead.
+    """
+    if profile is not None:
+        named = find_profile(profile)
+        if named.dtype != "float32":
+            return Settings(dtype=named.dtype, device="cpu")
+        return Settings(precision=_PROFILES.get(named.name, "highest"), device="cpu")
+    halves = [one.dtype for one in (a, b) if one.dtype in ("bfloat16", "float16")]
+    if halves:
+        return Settings(dtype=halves[-1], device="cpu")
+    coarser = min(a.precision, b.precision, key=_PRECISIONS.index)
+    return Settings(precision=coarser, device="cpu")
+
+
+def _plain(settings: Settings) -> Settings:
+    """The settings without what does not change what a torch model computes on the CPU."""
+    if settings.device not in ("", "cpu") or settings.compiled or settings.batch is not None:
+        return settings
+    return dataclasses.replace(
+        Settings(), dtype=settings.dtype, precision=settings.precision, device="cpu"
+    )

@@ -1,0 +1,65 @@
+"""The tensors of sides that part, on the inputs that show it: for the cause, and for a look at the errors.
+
+A comparison measures tensors and forgets them. Where all is well, nobody asks for them again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from migrate.parity.dump.dump import Dump
+from migrate.parity.ground.settings import TRUTH
+from migrate.parity.judge.judge import Breach
+from migrate.parity.run.captures import Captures
+from migrate.parity.run.prepare import Prepared
+from migrate.parity.run.runs import Captured
+from migrate.parity.sides.runner import Forced
+from migrate.parity.sides.side import Side
+
+_INPUTS = 2
+
+
+@dataclass(frozen=True)
+class Closer:
+    """The truth and both sides with their tensors.
+
+    Attributes:
+        inputs: on these, the first shows the breach most.
+        truth, a, b: what they compute on them.
+    """
+
+    inputs: tuple[int, ...]
+    truth: Dump
+    a: Captured
+    b: Captured
+
+
+def look_closer(
+    a: Side, b: Side, captures: Captures, ready: Prepared, breach: Breach, work: Path
+) -> Closer:
+    """Run the truth and both sides again, if their tensors were only measured."""
+    numbers = _parting_inputs(captures.truth, breach)
+    if not captures.a.measured:
+        return Closer(numbers, captures.truth, captures.a, captures.b)
+    source, inputs, truth = a if ready.truth_of_a else b, ready.inputs, work / "truth-closer"
+    source.capture_into(TRUTH, inputs, truth, numbers=numbers)
+
+    def again(name: str, side: Side, captured: Captured) -> Captured:
+        settings, plain, local = captured.settings, work / f"{name}-closer", work / f"{name}-fed"
+        side.capture_into(settings, inputs, plain, numbers=numbers)
+        forced = Forced(truth, captured.alignment)
+        side.capture_into(settings, inputs, local, forced=forced, numbers=numbers)
+        return Captured(settings, Dump(plain), captured.alignment, Dump(local))
+
+    return Closer(numbers, Dump(truth), again("a", a, captures.a), again("b", b, captures.b))
+
+
+def _parting_inputs(truth: Dump, breach: Breach) -> tuple[int, ...]:
+    """Where the side's own error is the largest, that one first; of equal ones the first."""
+    place, errors = breach.place, breach.finding.errors.per_input
+    inputs = [call.input for call in truth.of(place.layer) if call.number == place.number]
+    if len(inputs) == len(errors):  # else it could not be measured on some
+        worst = dict(zip(inputs, errors, strict=True))
+        inputs.sort(key=lambda number: (-worst[number], number))
+    return tuple(inputs[:_INPUTS])

@@ -1,0 +1,162 @@
+"""Before anything is compared: the same inputs and the same weights for both sides."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from converters.errors import ConversionError
+from migrate.parity.align.weight_map import (
+    Conversion,
+    WeightMap,
+    bring,
+    bring_back,
+    load_file,
+    only_names,
+    same_names,
+)
+from migrate.parity.dump.dump import Dump
+from migrate.parity.ground.errors import InputsError, ParityError
+from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.channels import channels_first_inputs, layout_remedy
+from migrate.parity.inputs.set import InputSet, write_inputs
+from migrate.parity.inputs.spec import make_inputs
+from migrate.parity.sides.side import Side
+
+TORCH = ("torch", "xla")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What both sides now have.
+
+    Attributes:
+        inputs: what they are fed.
+        a, b: how they run; layouts of inputs are decided.
+        truth_of_a: whether A's model is the truth's (in float64), else B's is.
+        weights_a, weights_b: the names of each side's weights in the truth's.
+    """
+
+    inputs: InputSet
+    a: Settings
+    b: Settings
+    truth_of_a: bool
+    weights_a: WeightMap
+    weights_b: WeightMap
+
+
+def prepare(
+    a: Side, b: Side, options: Options, work: Path, progress: Callable[[str], None]
+) -> Prepared:
+    """Make inputs, bring weights over.
+
+    The truth is made of the torch side's model, as the conversion of weights starts from its module tree; of
+    A's where both sides are torch's or none is.
+
+    Raises:
+        InputsError: no input is given and none can be made.
+        ParityError, ConversionError: the weights do not fit.
+    """
+    truth_of_a = a.kind in TORCH or b.kind not in TORCH
+    truth, other = (a, b) if truth_of_a else (b, a)
+    progress("making inputs")
+    inputs = inputs_for(truth, other, options, work / "inputs")
+    layouts = _channels_last(truth, other, inputs, work)
+    first, second = (options.a, options.b) if truth_of_a else (options.b, options.a)
+    settings = {
+        truth: _laid_out(first, ()),
+        other: _laid_out(second, layouts),
+    }
+    progress("bringing the weights to both sides")
+    functions = [side for side in settings if side.kind == "jax"]
+    for side, how in settings.items():
+        if side not in functions:
+            side.prepare(how, inputs)
+    conversion = Conversion(options.mapping, options.drop, _image_shapes(inputs))
+    with _layout_told(inputs, settings[other]):
+        mine = _weights(truth, other, first.weights, second.weights, conversion, work)
+    for side in functions:  # whose weights nobody knows but who gives them
+        side.prepare(settings[side], inputs)
+    truths = same_names(work / "truth.safetensors")
+    pair = (truths, mine) if truth_of_a else (mine, truths)
+    return Prepared(inputs, settings[a], settings[b], truth_of_a, *pair)
+
+
+def inputs_for(truth: Side, other: Side, options: Options, folder: Path) -> InputSet:
+    """The inputs that the user gives, else those that one of the models tells.
+
+    Raises:
+        InputsError: there are none.
+    """
+    if options.inputs:
+        return make_inputs(options.inputs, options.count, options.seed, folder)
+    try:
+        return truth.suggest_inputs(options.count, options.seed, folder)
+    except ParityError as error:
+        with contextlib.suppress(ParityError):
+            return other.suggest_inputs(options.count, options.seed, folder)
+        raise InputsError(error.what, error.remedy) from None
+
+
+def _channels_last(truth: Side, other: Side, inputs: InputSet, work: Path) -> tuple[str, ...]:
+    """The inputs that the other side takes channels last, as torch's layers take them."""
+    if truth.kind not in TORCH or other.kind in TORCH:
+        return ()
+    if not any(array.ndim >= 3 and array.dtype.kind == "f" for array in inputs[0].values()):
+        return ()
+    one = write_inputs(work / "probe-inputs", [inputs[0]])
+    truth.capture_into(Settings(device="cpu"), one, work / "probe")
+    return channels_first_inputs(Dump(work / "probe"), one)
+
+
+def _image_shapes(inputs: InputSet) -> tuple[tuple[int, ...], ...] | None:
+    """The inputs' shapes, on which the rows of a Linear behind a flattened image depend."""
+    arrays = list(inputs[0].values())
+    if any(array.dtype.kind != "f" for array in arrays):
+        return None
+    return tuple(array.shape for array in arrays)
+
+
+def _laid_out(options: SideOptions, layouts: tuple[str, ...]) -> Settings:
+    chosen = layouts if options.channels_last is None else options.channels_last
+    return dataclasses.replace(options.settings, transposed=chosen)
+
+
+@contextlib.contextmanager
+def _layout_told(inputs: InputSet, settings: Settings) -> Iterator[None]:
+    """A linen model makes its weights to fit what it is given, also where that lies the wrong way round."""
+    try:
+        yield
+    except (ParityError, ConversionError) as error:
+        layout = layout_remedy(error.what, inputs[0], settings.transposed)
+        if not layout or not settings.transposed:
+            raise
+        raise ParityError(error.what, f"{layout}; {error.remedy}") from error
+
+
+def _weights(
+    truth: Side,
+    other: Side,
+    of_truth: Path | None,
+    of_other: Path | None,
+    conversion: Conversion,
+    work: Path,
+) -> WeightMap:
+    """Give both sides their weights; the other side's names in the truth's."""
+    own = work / "truth.safetensors"
+    if of_truth is not None:
+        load_file(truth, of_truth, work)
+    if of_other is not None:
+        load_file(other, of_other, work)
+    if of_other is None:
+        names = bring(truth, other, work, conversion)
+    elif of_truth is None:
+        names = bring_back(truth, other, work, conversion)
+    else:
+        names = only_names(truth, other, work, conversion)
+    truth.save_weights(own)
+    return names

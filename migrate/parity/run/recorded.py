@@ -1,0 +1,183 @@
+"""Recorded dumps as sides: what ran elsewhere, or before a change."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from migrate.parity.align.align import align, load_alignment_file
+from migrate.parity.align.weight_map import WeightMap, load_file, same_names
+from migrate.parity.dump.dump import Dump
+from migrate.parity.ground.errors import InputsError, ParityError
+from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.ground.results import Parity
+from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.inputs.set import InputSet, attended, read_inputs
+from migrate.parity.judge.judge import Judged, judgement
+from migrate.parity.judge.outputs import compare_outputs
+from migrate.parity.judge.profiles import limits_as_text, profile_for
+from migrate.parity.judge.verdict import conclude
+from migrate.parity.run.prepare import TORCH, inputs_for
+from migrate.parity.sides.capture import INPUTS
+from migrate.parity.sides.side import Side
+from migrate.parity.sides.start import started, workplace
+from migrate.parity.sides.target import Target
+
+Progress = Callable[[str], None]
+_WEIGHTS = "weights.safetensors"
+
+
+def record(target: Target, options: Options, progress: Progress) -> Path:
+    """Record what one side computes, with its inputs and weights, for a comparison later or elsewhere.
+
+    Returns:
+        The folder of the dump: `options.keep`.
+
+    Raises:
+        ParityError: it cannot be run.
+    """
+    with workplace(options.keep) as folder, contextlib.ExitStack() as stack:
+        work = Path(stack.enter_context(workplace(None)))
+        progress("loading the model")
+        (side,) = started({"A": (target, options.a)}, options, work, stack)
+        inputs = inputs_for(side, side, options, work / INPUTS)
+        settings = _settings(options.a)
+        _load(side, options.a, settings, inputs, work)
+        side.save_weights(folder / _WEIGHTS)
+        progress("running it")
+        side.capture_into(settings, inputs, folder, layers=options.layers)
+        return folder
+
+
+def compare_recorded(a: Target, b: Target, options: Options, progress: Progress) -> Parity:
+    """Compare a dump with a model, or with another dump.
+
+    A model on the other side is the truth too, in float64. Its weights are those that it is given
+    (`--weights-a`, `--weights-b`), else those beside the dump, if both are torch's or both Flax's. Of two
+    dumps A is what B is measured against. Only what is in the dump is compared: no layer can be fed with
+    the truth's inputs.
+
+    Raises:
+        ParityError: the dump is not complete, or the model does not run on its inputs.
+    """
+    with workplace(options.keep) as work, contextlib.ExitStack() as stack:
+        dumps = {
+            name: Dump(Path(target.spec))
+            for name, target in (("A", a), ("B", b))
+            if target.kind == "dump"
+        }
+        _require_same_inputs(list(dumps.values()))
+        inputs = inputs_of(next(iter(dumps.values())))
+        truth: Dump | None = None
+        weights = WeightMap({})
+        if len(dumps) == 1:
+            name, target, how = ("B", b, options.b) if "A" in dumps else ("A", a, options.a)
+            progress("loading the model")
+            (side,) = started({name: (target, how)}, options, work, stack)
+            settings = _settings(how)
+            _load(side, how, settings, inputs, work, next(iter(dumps.values())))
+            progress("running it, and the truth in float64")
+            side.capture_into(TRUTH, inputs, work / "truth")
+            side.capture_into(settings, inputs, work / name)
+            dumps[name], truth = Dump(work / name), Dump(work / "truth")
+            side.save_weights(work / _WEIGHTS)
+            weights = same_names(work / _WEIGHTS)
+        return _compared(dumps, truth, weights, inputs, options)
+
+
+def _compared(
+    dumps: Mapping[str, Dump],
+    truth: Dump | None,
+    weights: WeightMap,
+    inputs: InputSet,
+    options: Options,
+) -> Parity:
+    explicit = None if options.align is None else load_alignment_file(options.align)
+    measured = dumps["A"] if truth is None else truth
+    judged = {
+        name: Judged(dump, None, align(measured, dump, weights.names, explicit))
+        for name, dump in dumps.items()
+        if dump is not measured
+    }
+    facts = dumps["A"].facts, dumps["B"].facts
+    profile = profile_for(*facts, options.profile, strict=options.strict)
+    sides = measured, judged.get("A"), judged["B"], None, profile
+    padding = attended(inputs)
+    layers = judgement(*sides, padding=padding)
+    outputs = compare_outputs(*sides, padding=padding)
+    outcome = conclude(layers, outputs, truth=truth is not None)
+    return Parity(
+        a=facts[0],
+        b=facts[1],
+        truth=None if truth is None else truth.facts,
+        profile=profile.name,
+        limits=limits_as_text(profile),
+        inputs=inputs.described,
+        floor=outputs.floor,
+        layers=layers.layers,
+        sections=(outputs.section,),
+        first=outcome.first,
+        causes=(),
+        verdict=outcome.verdict,
+        sentence=outcome.sentence,
+        histograms=outputs.histograms,
+        notes=(*layers.notes, *(note for one in judged.values() for note in one.alignment.notes)),
+    )
+
+
+def inputs_of(dump: Dump) -> InputSet:
+    """The inputs that a dump was made of.
+
+    Raises:
+        InputsError: they are not beside it.
+    """
+    try:
+        return read_inputs(dump.folder / INPUTS)
+    except (OSError, ValueError, KeyError):
+        raise InputsError(
+            f"{dump.folder}: its inputs are not there", "record it with migrate parity A --keep"
+        ) from None
+
+
+def _require_same_inputs(dumps: list[Dump]) -> None:
+    if len(dumps) < 2:
+        return
+    one, other = map(inputs_of, dumps)
+    same = one.count == other.count and one.names == other.names
+    for number in range(one.count if same else 0):
+        first, second = one[number], other[number]
+        same = same and all(np.array_equal(first[name], second[name]) for name in one.names)
+    if not same:
+        raise InputsError(
+            "the two dumps are of different inputs", "record both with the same --inputs"
+        )
+
+
+def _settings(how: SideOptions) -> Settings:
+    return dataclasses.replace(how.settings, transposed=how.channels_last or ())
+
+
+def _load(
+    side: Side,
+    how: SideOptions,
+    settings: Settings,
+    inputs: InputSet,
+    work: Path,
+    recorded: Dump | None = None,
+) -> None:
+    """Give a model its weights: those that are named, else those beside the dump."""
+    side.prepare(settings, inputs)
+    if how.weights is not None:
+        load_file(side, how.weights, work)
+    elif recorded is not None:
+        beside = recorded.folder / _WEIGHTS
+        if (recorded.facts.framework in TORCH) != (side.kind in TORCH) or not beside.exists():
+            raise ParityError(
+                f"{recorded.folder}: the weights that it was made with are not known to the model",
+                "name them with --weights-a or --weights-b",
+            )
+        side.load_weights(beside)

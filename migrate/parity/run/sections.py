@@ -1,0 +1,78 @@
+"""What is compared beside the layers, as it was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.options import Options
+from migrate.parity.ground.results import Section
+from migrate.parity.run.prepare import Prepared
+from migrate.parity.sides.side import Side
+from migrate.parity.tasks.batch import compare_batches
+from migrate.parity.tasks.excess import excess_section, find_excess
+from migrate.parity.tasks.generation import compare_generation
+from migrate.parity.tasks.gradients import compare_gradients
+from migrate.parity.tasks.logits import compare_logits
+from migrate.parity.tasks.party import Parties
+from migrate.parity.tasks.training import TrainingOptions, compare_training
+
+
+def compare_sections(
+    a: Side,
+    b: Side,
+    ready: Prepared,
+    parties: Parties,
+    options: Options,
+    progress: Callable[[str], None],
+) -> Iterator[Section]:
+    """Each section that was asked for; logits wherever the model has them.
+
+    Raises:
+        ParityError: a side cannot do it (no logits, no `input_ids`).
+    """
+    found = compare_logits(parties, options.logits)
+    if found is not None:
+        yield found
+    if options.gradients:
+        progress("comparing gradients")
+        yield compare_gradients(parties)
+    if options.train:
+        progress(f"training {options.train} steps on each side")
+        training = TrainingOptions(
+            steps=options.train,
+            optimizer=options.optimizer,
+            learning_rate=options.learning_rate,
+            loss=options.loss,
+            output=options.logits,
+        )
+        yield compare_training(parties, training)
+    if options.tokens:
+        progress(f"decoding {options.tokens} tokens on each side")
+        yield compare_generation(parties, options.tokens, options.logits)
+    if options.batch:
+        progress("comparing batch 1 with the whole batch")
+        yield compare_batches(parties)
+    yield from _of_the_compiler(a, b, ready, progress)
+
+
+def _of_the_compiler(
+    a: Side, b: Side, ready: Prepared, progress: Callable[[str], None]
+) -> Iterator[Section]:
+    """What no run on a CPU shows: approximate top-k, and roundings that the TPU's compiler leaves out."""
+    for name, side, settings in (("A", a, ready.a), ("B", b, ready.b)):
+        approximate = side.approximate_top_k(settings, ready.inputs)
+        if approximate is not None:
+            yield replace(approximate, name=f"{approximate.name} of {name}")
+    if ready.a.excess_precision == ready.b.excess_precision:
+        return
+    # The program is the same on both sides if the model is; where one is torch's on the CPU, the other's.
+    side, settings = (b, ready.b) if b.kind != "torch" else (a, ready.a)
+    if side.kind == "torch":
+        raise ParityError(
+            "--excess-precision is XLA's, and neither side runs on it",
+            "write xla: before the torch module",
+        )
+    progress("compiling for a TPU with and without excess precision")
+    yield excess_section(find_excess(side.program(settings, ready.inputs)))

@@ -1,0 +1,95 @@
+"""Where in the source something is: `file.py:line`, relative to the working folder where it is below it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import linecache
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+# Frames of these are never what the user wants to see as the caller of a layer.
+SKIPPED = ("torch", "torch_xla", "flax", "jax", "jaxlib", "migrate", "contextlib", "functools")
+# Here the runs of the model begin: what lies above is not the model.
+_RUN = "migrate.parity.sides"
+# They stand below that, and between a layer and who calls it.
+_WATCHING = ("migrate.parity.sides.torch.capture.", "migrate.parity.sides.jax.capture.")
+
+
+def defined(what: Callable[..., Any] | type) -> str:
+    """Where a function, method or class is written: the line of its `def` or `class`.
+
+    Decorated functions are followed to the one inside as far as `functools.wraps` tells. "" where there is
+    no Python source.
+    """
+    if isinstance(what, type):
+        try:
+            return _place(inspect.getsourcefile(what) or "", inspect.findsource(what)[1] + 1)
+        except (OSError, TypeError):
+            return ""
+    what = inspect.unwrap(what)
+    while isinstance(what, functools.partial):
+        what = inspect.unwrap(what.func)
+    code = getattr(getattr(what, "__func__", what), "__code__", None)
+    return _place(code.co_filename, _line_of_def(code)) if isinstance(code, CodeType) else ""
+
+
+def caller(skipped: tuple[str, ...] = SKIPPED) -> str:
+    """The line from which the code that runs now was called, the nearest that is of none of the packages.
+
+    "" where the model itself was called, that is where a frame of `migrate.parity.sides` comes first.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name.startswith(_RUN) and not name.startswith(_WATCHING):
+            return ""
+        if not _skipped(name, frame.f_code.co_filename, skipped):
+            return _place(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return ""
+
+
+def raised(traceback: TracebackType | None, skipped: tuple[str, ...] = SKIPPED) -> str:
+    """The innermost line of the user's own code in a traceback; "" if there is none."""
+    found = ""
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if not _skipped(
+            traceback.tb_frame.f_globals.get("__name__", ""), code.co_filename, skipped
+        ):
+            found = _place(code.co_filename, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return found
+
+
+def _skipped(module: str, file: str, skipped: tuple[str, ...]) -> bool:
+    return module.split(".")[0] in skipped or file.startswith("<")
+
+
+def _line_of_def(code: CodeType) -> int:
+    """`co_firstlineno` is the first decorator's."""
+    line = code.co_firstlineno
+    for ahead in range(line, line + 50):
+        text = linecache.getline(code.co_filename, ahead)
+        if re.match(r"\s*(async\s+)?def\s", text) or "lambda" in text:
+            return ahead
+    return line
+
+
+def _place(file: str, line: int) -> str:
+    return f"{shown}:{line}" if (shown := _shown(file, os.getcwd())) else ""
+
+
+@functools.cache
+def _shown(file: str, below: str) -> str:
+    """A file's path, relative to a folder if it is below it."""
+    if not file or file.startswith("<"):
+        return ""
+    path = Path(below, file)
+    return str(path.relative_to(below) if path.is_relative_to(below) else path)

@@ -1,0 +1,1 @@
+"""A Flax model or a JAX function as a side, in its own process."""

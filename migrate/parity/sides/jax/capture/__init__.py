@@ -1,0 +1,1 @@
+"""How the layers of a Flax model are captured as it runs."""

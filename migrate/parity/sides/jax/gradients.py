@@ -1,0 +1,122 @@
+"""Gradients of a JAX side's weights and inputs, for given cotangents of its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.inputs.set import InputSet
+from migrate.parity.sides.jax.arguments import Bound
+from migrate.parity.sides.jax.capture.values import is_floating, tensors
+from migrate.parity.sides.jax.model import JaxModel
+from migrate.parity.sides.jax.passes import Passes, in_user_code
+from migrate.parity.sides.jax.session import Session
+
+# The key of an output that is a single tensor, whose path is empty.
+SINGLE = "output"
+
+
+def gradients(
+    passes: Passes,
+    model: JaxModel,
+    session: Session,
+    inputs: InputSet,
+    cotangents: Path,
+    into: Path,
+) -> None:
+    """See `Runner.gradients`."""
+    from safetensors.numpy import load_file, save_file
+
+    into.mkdir(parents=True, exist_ok=True)
+    with session.active():
+        trained, kept = split(model, session.weights(model))
+        compiled: dict[Any, Any] = {}
+        for number in range(inputs.count):
+            bound = passes.bound(inputs[number])
+            name = f"{number:03d}.safetensors"
+            given = load_file(cotangents / name)
+            floating, others = _differentiable(bound)
+            modes = (tuple(bound.kwargs), tuple(given))
+            if modes not in compiled:
+                compiled[modes] = session.compiled(_function(model, bound))
+            with in_user_code(model.shown):
+                found = compiled[modes](
+                    (trained, floating),
+                    kept,
+                    others,
+                    {key: _array(one) for key, one in given.items()},
+                )
+            save_file(_named(bound, *found), into / name)
+
+
+def split(model: JaxModel, weights: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The weights that are trained, and the others."""
+    trained = {
+        name: array
+        for name, array in weights.items()
+        if model.is_parameter(name) and is_floating(array.dtype)
+    }
+    return trained, {name: array for name, array in weights.items() if name not in trained}
+
+
+def _function(model: JaxModel, bound: Bound) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    def scalar(
+        variables: tuple[dict[str, Any], dict[str, Any]],
+        kept: dict[str, Any],
+        others: dict[str, Any],
+        cotangents: dict[str, Any],
+    ) -> Any:
+        trained, floating = variables
+        made, _ = model.apply(trained | kept, _joined(bound, floating | others))
+        outputs = {path or SINGLE: array for path, array in tensors(made).items()}
+        total = 0.0
+        for path, cotangent in cotangents.items():
+            if path not in outputs or outputs[path].shape != cotangent.shape:
+                shape = list(outputs[path].shape) if path in outputs else "missing"
+                raise ParityError(
+                    f"{model.shown}: output {path} is {shape}, its cotangent {list(cotangent.shape)}",
+                    "give one of its shape",
+                )
+            total += jnp.sum(outputs[path] * cotangent.astype(outputs[path].dtype))
+        return total
+
+    return jax.grad(scalar)
+
+
+def _differentiable(bound: Bound) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Floating inputs and the others, by position or parameter."""
+    together = {str(number): one for number, one in enumerate(bound.args)} | dict(bound.kwargs)
+    floating = {name: one for name, one in together.items() if is_floating(one.dtype)}
+    return floating, {name: one for name, one in together.items() if name not in floating}
+
+
+def _joined(bound: Bound, together: Mapping[str, Any]) -> Bound:
+    args = tuple(together[str(number)] for number in range(len(bound.args)))
+    kwargs = {name: together[name] for name in bound.kwargs}
+    return Bound(args, kwargs, bound.modes, bound.renamed)
+
+
+def _array(one: np.ndarray[Any, Any]) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.asarray(one)
+
+
+def _named(
+    bound: Bound, weights: Mapping[str, Any], inputs: Mapping[str, Any]
+) -> dict[str, np.ndarray[Any, Any]]:
+    found = {f"weights/{name}": one for name, one in weights.items()}
+    found |= {f"inputs/{bound.renamed.get(name, name)}": one for name, one in inputs.items()}
+    return {name: _stored(np.asarray(one)) for name, one in found.items()}
+
+
+def _stored(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    wide = array if array.dtype == np.float64 else array.astype(np.float32)
+    return np.ascontiguousarray(wide).reshape(array.shape)

@@ -1,0 +1,170 @@
+"""What a JAX side runs: a linen module, an nnx module or a function, as one pure function of weights."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from migrate.parity.dump.dump import Layer
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.sides.frames import defined
+from migrate.parity.sides.jax.arguments import Bound
+from migrate.parity.sides.jax.capture.recorder import Recorder, Seen
+from migrate.parity.sides.jax.weights import Weights, require_fit
+
+
+class JaxModel(ABC):
+    """A model and its weights.
+
+    Attributes:
+        shown: what the user named.
+        weights: by `/`-joined path, in numpy; None until they are known.
+        notes: what the report must say of it.
+    """
+
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, shown: str) -> None:
+        self.shown = shown
+        self.weights: Weights | None = None
+
+    @abstractmethod
+    def parameters(self) -> list[inspect.Parameter]:
+        """Of its call, inputs and modes."""
+
+    @abstractmethod
+    def is_parameter(self, name: str) -> bool:
+        """Whether a weight is trained (running statistics are not)."""
+
+    @abstractmethod
+    def apply(
+        self, weights: Mapping[str, Any], bound: Bound, *, train: bool = False
+    ) -> tuple[Any, dict[str, Any]]:
+        """The outputs, and the weights that the call itself changed (statistics, where it is trained).
+
+        Dropout is off in either case.
+        """
+
+    @abstractmethod
+    def recording(self, recorder: Recorder) -> contextlib.AbstractContextManager[None]:
+        """A context in which the calls of its layers are recorded; what `apply` does not do itself."""
+
+    def initialise(self, bound: Bound, seed: int, options: Mapping[str, Any]) -> None:
+        """Draw weights, if it has none yet; `options` are of the compiler."""
+        if self.weights is None:
+            raise ParityError(f"{self.shown}: has no weights", "give it some")
+
+    def take(self, weights: Weights) -> None:
+        """Take weights.
+
+        Raises:
+            ParityError: they do not fit.
+        """
+        if self.weights is not None:
+            shapes = {name: array.shape for name, array in self.weights.items()}
+            require_fit(weights, shapes, self.shown)
+            weights = {name: weights[name] for name in self.weights}
+        self.weights = weights
+
+
+class FunctionModel(JaxModel):
+    """A function of the inputs, or of (params, *inputs).
+
+    Weights that are all of linen's collection "params" are given without it, unless the function's first
+    argument is called `variables`.
+    """
+
+    notes = ("a function has no layers: only its outputs are compared",)
+    _WEIGHTS = ("params", "parameters", "variables", "weights", "state")
+
+    def __init__(self, function: Any, shown: str) -> None:
+        super().__init__(shown)
+        self._function = function
+        self._recorder: Recorder | None = None
+        self._all = list(inspect.signature(function).parameters.values())
+        self._named = bool(self._all) and self._all[0].name in self._WEIGHTS
+
+    @property
+    def takes_weights(self) -> bool:
+        """Whether its first argument is the pytree."""
+        return self._named or bool(self.weights)
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """See `JaxModel`."""
+        return self._all[1:] if self.takes_weights else self._all
+
+    def is_parameter(self, name: str) -> bool:
+        """See `JaxModel`: the statistics of a linen model's variables are not."""
+        collection = name.partition("/")[0]
+        return collection not in ("batch_stats", "buffers")
+
+    def initialise(self, bound: Bound, seed: int, options: Mapping[str, Any]) -> None:
+        """See `JaxModel`: a function of inputs alone has none."""
+        if self.weights is None and self._named:
+            raise ParityError(
+                f"{self.shown}: takes {self._all[0].name} but was given none", "give it weights"
+            )
+        self.weights = self.weights or {}
+
+    def take(self, weights: Weights) -> None:
+        """See `JaxModel`: what fits is known to the function alone."""
+        self.weights = weights
+
+    def apply(
+        self, weights: Mapping[str, Any], bound: Bound, *, train: bool = False
+    ) -> tuple[Any, dict[str, Any]]:
+        """See `JaxModel`."""
+        modes = dict(bound.modes) | (trained(bound.modes) if train else {})
+        first = (self._tree(weights),) if self.takes_weights else ()
+        run = functools.partial(self._function, *first)
+        args, kwargs = bound.args, dict(bound.kwargs) | modes
+        if self._recorder is None:
+            return run(*args, **kwargs), {}
+        return self._recorder.call(self._seen(), run, args, kwargs), {}
+
+    def _tree(self, weights: Mapping[str, Any]) -> Any:
+        from migrate.parity.sides.jax.weights import nested
+
+        tree = nested(weights)
+        inner = tree.keys() == {"params"} and self._all[0].name != "variables"
+        return tree["params"] if inner else tree
+
+    def _seen(self) -> Seen:
+        def describe(parent: str | None) -> Layer:
+            name = getattr(self._function, "__name__", type(self._function).__name__)
+            return Layer(
+                "", name, tuple(self.weights or ()), {}, defined(self._function), "", parent
+            )
+
+        return Seen("", (), describe)
+
+    @contextlib.contextmanager
+    def recording(self, recorder: Recorder) -> Iterator[None]:
+        """See `JaxModel`: the function itself is all that there is."""
+        self._recorder = recorder
+        try:
+            yield
+        finally:
+            self._recorder = None
+
+
+def is_float32(dtype: Any) -> bool:
+    """Whether a module says to compute in float32 whatever it is given: the truth then overrides it."""
+    try:
+        return dtype is not None and np.dtype(dtype) == np.float32
+    except TypeError:
+        return False
+
+
+def trained(modes: Mapping[str, Any]) -> dict[str, Any]:
+    """The modes of a call that is trained, dropout off as far as these tell it apart.
+
+    `deterministic` speaks of dropout alone and stays; the others also of statistics.
+    """
+    return {name: name != "use_running_average" for name in modes if name != "deterministic"}

@@ -1,0 +1,134 @@
+"""An nnx module as a side runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from migrate.parity.sides.jax.arguments import Bound
+from migrate.parity.sides.jax.capture.nnx import wrapped
+from migrate.parity.sides.jax.capture.recorder import Recorder
+from migrate.parity.sides.jax.model import JaxModel, is_float32
+from migrate.parity.sides.jax.weights import Weights
+
+
+class NnxModel(JaxModel):
+    """An nnx module, split into its graph and its arrays; the module itself is never called."""
+
+    def __init__(self, module: Any, shown: str) -> None:
+        from flax import nnx
+
+        super().__init__(shown)
+        self._recorder: Recorder | None = None
+        self._parameters = list(inspect.signature(module.__call__).parameters.values())
+        weights, rest = nnx.state(module, _is_weight, ...)
+        self._variables = {tuple(path): one for path, one in nnx.to_flat_state(weights)}
+        # Random keys, caches, and arrays that are no variables: constants of the model.
+        self._rest = [(tuple(path), one) for path, one in nnx.to_flat_state(rest)]
+        self.weights = {
+            "/".join(map(str, path)): np.asarray(one.get_value())
+            for path, one in self._variables.items()
+        }
+        self._paths = dict(zip(self.weights, self._variables, strict=True))
+        self._graphs = {train: _graph(module, train=train) for train in (False, True)}
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """See `JaxModel`."""
+        return self._parameters
+
+    def is_parameter(self, name: str) -> bool:
+        """See `JaxModel`."""
+        from flax import nnx
+
+        return isinstance(self._variables[self._paths[name]], nnx.Param)
+
+    def apply(
+        self, weights: Mapping[str, Any], bound: Bound, *, train: bool = False
+    ) -> tuple[Any, dict[str, Any]]:
+        """See `JaxModel`."""
+        from flax import nnx
+
+        module = self._merged(weights, train=train)
+        modes = dict(bound.modes)
+        with self._layers(module):
+            made = module(*bound.args, **bound.kwargs, **modes)
+        if not train:
+            return made, {}
+        after = {
+            "/".join(map(str, path)): one.get_value()
+            for path, one in nnx.to_flat_state(nnx.state(module, _is_weight))
+        }
+        changed = {
+            name: after[name] for name in weights if name in after and not self.is_parameter(name)
+        }
+        return made, changed
+
+    @contextlib.contextmanager
+    def recording(self, recorder: Recorder) -> Iterator[None]:
+        """See `JaxModel`: each `apply` in it makes a module of its own, which is wrapped then."""
+        self._recorder = recorder
+        try:
+            yield
+        finally:
+            self._recorder = None
+
+    def _layers(self, module: Any) -> contextlib.AbstractContextManager[None]:
+        if self._recorder is None:
+            return contextlib.nullcontext()
+        return wrapped(self._recorder, module, self._paths)
+
+    def _merged(self, weights: Mapping[str, Any], *, train: bool) -> Any:
+        from flax import nnx
+
+        flat = [
+            (path, self._variables[path].replace(weights[name]))
+            for name, path in self._paths.items()
+        ]
+        rest = [
+            (path, one.replace(one.get_value()) if isinstance(one, nnx.Variable) else one)
+            for path, one in self._rest
+        ]
+        module = nnx.merge(self._graphs[train], nnx.from_flat_state([*flat, *rest]))
+        dtype = next((weights[name].dtype for name in weights if self.is_parameter(name)), None)
+        for _, one in nnx.iter_modules(module) if dtype is not None else ():
+            # What the parameters are; cells make their first state of it.
+            if hasattr(one, "param_dtype"):
+                one.param_dtype = dtype
+            if dtype == np.float64 and is_float32(getattr(one, "dtype", None)):
+                one.dtype = dtype
+        return module
+
+    def take(self, weights: Weights) -> None:
+        """See `JaxModel`."""
+        assert self.weights is not None
+        dtypes = {name: array.dtype for name, array in self.weights.items()}
+        super().take(weights)
+        self.weights = {
+            name: np.asarray(array).astype(dtypes[name]) for name, array in self.weights.items()
+        }
+
+
+def _is_weight(path: Any, value: Any) -> bool:
+    from flax import nnx
+
+    del path
+    passing = (nnx.RngState, nnx.Intermediate, nnx.Cache)
+    kind = getattr(value, "type", type(value))
+    return issubclass(kind, nnx.Variable) and not issubclass(kind, passing)
+
+
+def _graph(module: Any, *, train: bool) -> Any:
+    """Its structure, set to training or evaluation; dropout is off in both."""
+    from flax import nnx
+
+    copy = nnx.clone(module)
+    if train:
+        copy.train()
+    else:
+        copy.eval()
+    copy.set_attributes(deterministic=True, raise_if_not_found=False)
+    return nnx.graphdef(copy)

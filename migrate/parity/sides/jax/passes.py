@@ -1,0 +1,215 @@
+"""What a JAX side puts into a dump: outputs of the jitted model, and its layers run one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from migrate.parity.dump.writer import DumpWriter
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.inputs.channels import layout_remedy
+from migrate.parity.inputs.set import InputSet
+from migrate.parity.sides.frames import raised
+from migrate.parity.sides.jax.arguments import Arguments, Bound
+from migrate.parity.sides.jax.capture.eager import eager
+from migrate.parity.sides.jax.capture.forced import Feed
+from migrate.parity.sides.jax.capture.recorder import Recorder
+from migrate.parity.sides.jax.capture.values import is_floating, named, tensors
+from migrate.parity.sides.jax.model import JaxModel
+from migrate.parity.sides.jax.session import Session
+from migrate.parity.sides.runner import Forced
+
+# Operations one by one round otherwise than fused ones; by more than so many eps, it is worth a note.
+_ROUNDINGS = 4
+_ONE_BY_ONE = "it fails with jax.disable_jit(), which its layers need: compare its outputs alone"
+Outputs = dict[str, np.ndarray[Any, Any]]
+
+
+class Passes:
+    """The plain passes of a model with some settings: compiled once for each shape.
+
+    Args:
+        model: with weights.
+        arguments: of its call.
+        session: the settings.
+    """
+
+    def __init__(self, model: JaxModel, arguments: Arguments, session: Session) -> None:
+        self._model, self._arguments, self._session = model, arguments, session
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._placed: tuple[Any, dict[str, Any]] | None = None
+
+    def weights(self) -> dict[str, Any]:
+        """The model's weights on the device, as the settings want them."""
+        own = self._model.weights
+        if self._placed is None or self._placed[0] is not own:
+            self._placed = own, self._session.weights(self._model)
+        return self._placed[1]
+
+    def bound(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Bound:
+        """An input, on the device, as the model takes it."""
+        return self._arguments.bind(self._session.inputs(arrays))
+
+    def run(self, weights: Mapping[str, Any], bound: Bound) -> tuple[Any, float]:
+        """The outputs, and the seconds that it took (without compiling)."""
+        import jax
+
+        function, args = self.function(bound), (weights, bound.args, dict(bound.kwargs))
+        key = (tuple(bound.kwargs), str(jax.tree.map(lambda one: (one.shape, one.dtype), args)))
+        transposed = self._session.settings.transposed
+        with in_user_code(self._model.shown, inputs=bound.named(), transposed=transposed):
+            if key not in self._compiled:
+                self._compiled[key] = self._session.compiled(function).lower(*args).compile()
+            start = time.perf_counter()
+            made = jax.block_until_ready(self._compiled[key](*args))
+            return made, time.perf_counter() - start
+
+    def function(self, bound: Bound) -> Callable[..., Any]:
+        """The pass as a function of (weights, args, kwargs): its outputs by path."""
+
+        def forward(weights: Any, args: Any, kwargs: Any) -> Any:
+            made, _ = self._model.apply(weights, Bound(args, kwargs, bound.modes, bound.renamed))
+            return tensors(made)
+
+        return forward
+
+    def outputs(
+        self, weights: Mapping[str, Any], arrays: Mapping[str, Any]
+    ) -> tuple[Outputs, float]:
+        """The outputs for an input, by path: `settings.batch` rows at a time, if that is set."""
+        parts, seconds = [], 0.0
+        for one in self.parts(arrays):
+            made, took = self.run(weights, self.bound(one))
+            parts.append({path: np.asarray(array) for path, array in made.items()})
+            seconds += took
+        return joined(parts), seconds
+
+    def parts(self, arrays: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """The input, cut into as many rows as go through the model at a time."""
+        rows = self._session.settings.batch
+        if rows is None:
+            return [arrays]
+        count = max(array.shape[0] if array.ndim else 1 for array in arrays.values())
+        return [
+            {
+                name: array[start : start + rows] if array.ndim and len(array) == count else array
+                for name, array in arrays.items()
+            }
+            for start in range(0, count, rows)
+        ]
+
+
+def capture(
+    passes: Passes,
+    model: JaxModel,
+    session: Session,
+    inputs: InputSet,
+    writer: DumpWriter,
+    *,
+    layers: bool,
+    forced: Forced | None,
+    numbers: Sequence[int] | None,
+) -> float:
+    """See `Runner.capture`."""
+    import jax.numpy as jnp
+
+    seconds, difference = 0.0, 0.0
+    feed = None if forced is None else Feed(forced)
+    recorder = Recorder(writer, feed, session.settings.dtype)
+    with session.active():
+        weights = passes.weights()
+        for number in range(inputs.count) if numbers is None else numbers:
+            arrays = inputs[number]
+            outputs: Outputs = {}
+            if forced is None:
+                outputs, took = passes.outputs(weights, arrays)
+                seconds += took
+                writer.outputs(number, named(outputs, recorder.recent))
+            if not layers and forced is None:
+                continue
+            recorder.start(number)
+            parts = []
+            for part in passes.parts(arrays):
+                bound = passes.bound(part)
+                recorder.renamed = bound.renamed
+                parts.append(_layers(model, session, recorder, weights, bound))
+            difference = max(difference, _difference(outputs, joined(parts)))
+    recorder.finish()
+    if difference > _ROUNDINGS * float(jnp.finfo(session.settings.dtype).eps):
+        writer.note(
+            "layers were run one operation at a time; so the outputs differ from the jitted ones by "
+            "{size} (relative L2)",
+            difference,
+        )
+    if session.not_emulated:
+        writer.note(f"not emulated: {', '.join(sorted(session.not_emulated))}")
+    return seconds
+
+
+def _layers(
+    model: JaxModel, session: Session, recorder: Recorder, weights: Mapping[str, Any], bound: Bound
+) -> Outputs:
+    """One pass in which each layer's call is written as it ends; gives the outputs."""
+    with (
+        in_user_code(model.shown, _ONE_BY_ONE),
+        eager(session.emulated),
+        model.recording(recorder),
+    ):
+        made, _ = model.apply(weights, bound)
+        return {path: np.asarray(array) for path, array in tensors(made).items()}
+
+
+def _difference(plain: Outputs, seen: Outputs) -> float:
+    """The largest relative L2 difference of the outputs."""
+    largest = 0.0
+    for path, array in plain.items():
+        if not is_floating(array.dtype) or path not in seen or seen[path].shape != array.shape:
+            continue
+        one, other = array.astype(np.float64), seen[path].astype(np.float64)
+        norm = np.linalg.norm(one)
+        if norm > 0 and np.isfinite(norm):
+            largest = max(largest, float(np.linalg.norm(one - other) / norm))
+    return largest
+
+
+def joined(parts: list[Outputs]) -> Outputs:
+    """The outputs of the parts of an input, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        path: np.concatenate([part[path] for part in parts]) if one.ndim else one
+        for path, one in parts[0].items()
+    }
+
+
+@contextlib.contextmanager
+def in_user_code(
+    shown: str,
+    remedy: str = "run the model alone on these inputs",
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    transposed: tuple[str, ...] = (),
+) -> Any:
+    """What the user's model raises, in one line with its place.
+
+    With `inputs` the remedy speaks of their layout where their shapes are what it raises for.
+
+    Raises:
+        ParityError: instead of it.
+    """
+    try:
+        yield
+    except ParityError:
+        raise
+    except Exception as error:
+        place = raised(error.__traceback__)
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        layout = layout_remedy(what, inputs or {}, transposed)
+        raise ParityError(
+            f"{shown}: {what}" + (f" ({place})" if place else ""),
+            "; ".join(filter(None, (layout, remedy))),
+        ) from error

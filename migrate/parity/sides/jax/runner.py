@@ -1,0 +1,193 @@
+"""A Flax model or a JAX function as a side: what the comparison asks, answered with JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from migrate.compiler.program import Program, program_of_jax
+from migrate.parity.dump.dump import Facts
+from migrate.parity.dump.writer import DumpWriter
+from migrate.parity.ground.errors import InputsError, ParityError
+from migrate.parity.ground.results import Section
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.set import InputSet
+from migrate.parity.sides.jax.arguments import Arguments
+from migrate.parity.sides.jax.model import FunctionModel, JaxModel
+from migrate.parity.sides.jax.passes import Passes, capture, in_user_code
+from migrate.parity.sides.jax.session import Session, device_name
+from migrate.parity.sides.jax.weights import read_weights, write_weights
+from migrate.parity.sides.runner import Forced, Generated, Training
+
+_PACKAGES = ("jax", "jaxlib", "flax", "numpy")
+
+
+class JaxRunner:
+    """See `migrate.parity.sides.runner.Runner`.
+
+    Args:
+        model: a linen or nnx module, or a function.
+        kind: which of them.
+        shown: what the user named, for messages.
+    """
+
+    def __init__(self, model: Any, kind: Literal["linen", "nnx", "jax"], shown: str) -> None:
+        self.kind: Literal["linen", "nnx", "jax"] = kind
+        self._shown = shown
+        self._model = _model(model, kind, shown)
+        self._prepared = False
+        self._ready_for: dict[Settings, tuple[Passes, Session]] = {}
+
+    def facts(self, settings: Settings) -> Facts:
+        """See `Runner`."""
+        session = Session(settings)
+        return Facts(
+            self.kind,
+            self._shown,
+            device_name(session.device),
+            settings.dtype,
+            # A plain CPU has one precision; the emulated ones are the TPU's.
+            settings.precision if session.emulated or session.device.platform != "cpu" else "",
+            session.emulated is not None,
+            _versions(),
+            self._model.notes,
+        )
+
+    def arguments(self) -> tuple[tuple[str, bool], ...]:
+        """See `Runner`."""
+        return self._arguments.names()
+
+    def suggest_inputs(self, count: int, seed: int, folder: Path) -> InputSet:
+        """See `Runner`: nothing in a Flax model says what it takes."""
+        del count, seed, folder
+        names = [name for name, _ in self.arguments()] or ["x"]
+        raise InputsError(
+            f"{self._shown}: does not tell the shapes of its inputs",
+            f"say them: --inputs '{names[0]}=float32[2,16]'",
+        )
+
+    def prepare(self, settings: Settings, inputs: InputSet) -> None:
+        """See `Runner`."""
+        if self._prepared:
+            return
+        plain = Settings(device=settings.device, transposed=settings.transposed)
+        session = Session(plain)
+        layout = settings.transposed
+        with session.active(), in_user_code(self._shown, inputs=inputs[0], transposed=layout):
+            bound = self._arguments.bind(session.inputs(inputs[0]))
+            self._model.initialise(bound, settings.seed, session.once)
+        self._prepared = True
+
+    def save_weights(self, file: Path) -> None:
+        """See `Runner`."""
+        if self._model.weights is None:
+            raise ParityError(
+                f"{self._shown}: has no weights yet", "give it weights, or inputs to be made from"
+            )
+        write_weights(self._model.weights, file, "nnx" if self.kind == "nnx" else "linen")
+
+    def load_weights(self, file: Path) -> None:
+        """See `Runner`."""
+        self._model.take(read_weights(file))
+
+    def capture(
+        self,
+        settings: Settings,
+        inputs: InputSet,
+        writer: DumpWriter,
+        *,
+        layers: bool = True,
+        forced: Forced | None = None,
+        numbers: Sequence[int] | None = None,
+    ) -> float:
+        """See `Runner`. With `forced` there is no plain pass: the dump has no outputs, 0.0 is given.
+
+        Where `settings.batch` cuts an input, the calls of its parts are counted on.
+        """
+        self.prepare(settings, inputs)
+        passes, session = self._ready(settings)
+        of = passes, self._model, session, inputs, writer
+        return capture(*of, layers=layers, forced=forced, numbers=numbers)
+
+    def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:
+        """See `Runner`."""
+        from migrate.parity.sides.jax.gradients import gradients
+
+        self.prepare(settings, inputs)
+        passes, session = self._ready(settings)
+        gradients(passes, self._model, session, inputs, cotangents, into)
+
+    def train(self, settings: Settings, inputs: InputSet, training: Training) -> list[float]:
+        """See `Runner`."""
+        from migrate.parity.sides.jax.training import train
+
+        self.prepare(settings, inputs)
+        passes, session = self._ready(settings)
+        return train(passes, self._model, session, inputs, training)
+
+    def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:
+        """See `Runner`."""
+        from migrate.parity.sides.jax.generation import generate
+
+        self.prepare(settings, inputs)
+        passes, session = self._ready(settings)
+        return generate(passes, self._model, session, inputs, tokens, output)
+
+    def approximate_top_k(self, settings: Settings, inputs: InputSet) -> Section:
+        """Approximate top-k's in the model, which a run on a CPU does not show, measured on this device."""
+        from migrate.parity.tasks.topk import in_function, topk_section
+
+        self.prepare(settings, inputs)
+        passes, session = self._ready(settings)
+        with session.active(), in_user_code(self._shown):
+            bound = passes.bound(inputs[0])
+            args = session.weights(self._model), bound.args, dict(bound.kwargs)
+            return topk_section(in_function(passes.function(bound), *args))
+
+    def program(self, settings: Settings, inputs: InputSet) -> Program:
+        """What a compiler gets of the model, on the first input."""
+        self.prepare(settings, inputs)
+        passes, session = self._ready(settings)
+        with session.active(), in_user_code(self._shown):
+            bound = passes.bound(inputs[0])
+            args = session.weights(self._model), bound.args, dict(bound.kwargs)
+            return program_of_jax(passes.function(bound), *args, name=self._shown)
+
+    @property
+    def _arguments(self) -> Arguments:
+        return Arguments(self._model.parameters(), self._shown)
+
+    def _ready(self, settings: Settings) -> tuple[Passes, Session]:
+        if settings not in self._ready_for:
+            session = Session(settings)
+            passes = Passes(self._model, self._arguments, session)
+            self._ready_for[settings] = passes, session
+        return self._ready_for[settings]
+
+
+def _model(model: Any, kind: str, shown: str) -> JaxModel:
+    if kind == "linen":
+        from migrate.parity.sides.jax.linen import LinenModel
+
+        return LinenModel(model, shown)
+    if kind == "nnx":
+        from migrate.parity.sides.jax.nnx import NnxModel
+
+        return NnxModel(model, shown)
+    try:
+        return FunctionModel(model, shown)
+    except (TypeError, ValueError) as error:
+        raise ParityError(f"{shown}: has no signature ({error})", "name a function") from None
+
+
+def _versions() -> dict[str, str]:
+    from importlib import metadata
+
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,134 @@
+"""Some steps of training of a JAX side, with the optimizers that optax has in common with torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+from migrate.parity.ground.errors import ParityError, TargetError
+from migrate.parity.inputs.set import InputSet
+from migrate.parity.sides.jax.arguments import Bound
+from migrate.parity.sides.jax.capture.values import tensors
+from migrate.parity.sides.jax.gradients import split
+from migrate.parity.sides.jax.model import JaxModel
+from migrate.parity.sides.jax.passes import Passes, in_user_code
+from migrate.parity.sides.jax.session import Session
+from migrate.parity.sides.runner import Training
+
+_MOMENTUM, _DECAY, _EPS = 0.9, 0.01, 1e-8
+
+
+def train(
+    passes: Passes, model: JaxModel, session: Session, inputs: InputSet, training: Training
+) -> list[float]:
+    """See `Runner.train`: in train mode without dropout; running statistics are carried along."""
+    from safetensors.numpy import load_file
+
+    optimizer = _optimizer(training)
+    losses = []
+    with session.active():
+        loss = _loss(training)
+        trained, kept = split(model, session.weights(model))
+        state = optimizer.init(trained)
+        step: Any = None
+        for number in training.order[: training.steps]:
+            bound = passes.bound(inputs[number])
+            wanted = load_file(training.targets / f"{number:03d}.safetensors")
+            wanted = {name: session.plain(array) for name, array in wanted.items()}
+            if step is None:
+                step = session.compiled(_step(model, bound, optimizer, loss, training.output))
+            with in_user_code(model.shown):
+                trained, kept, state, value = step(
+                    trained, kept, state, bound.args, dict(bound.kwargs), wanted
+                )
+            losses.append(float(value))
+    return losses
+
+
+def _step(
+    model: JaxModel, bound: Bound, optimizer: Any, loss: Callable[..., Any], output: str
+) -> Callable[..., Any]:
+    import jax
+    import optax
+
+    def step(trained: Any, kept: Any, state: Any, args: Any, kwargs: Any, wanted: Any) -> Any:
+        def scalar(trained: Any) -> Any:
+            here = Bound(args, kwargs, bound.modes, bound.renamed)
+            made, changed = model.apply(trained | kept, here, train=True)
+            outputs = tensors(made)
+            if output not in outputs:
+                raise ParityError(
+                    f"{model.shown}: has no output {output or '(a single tensor)'}, but "
+                    f"{', '.join(outputs)}",
+                    "name the output that the loss is of",
+                )
+            return loss(outputs[output], wanted["target"], wanted.get("counted")), changed
+
+        (value, changed), gradients = jax.value_and_grad(scalar, has_aux=True)(trained)
+        updates, state = optimizer.update(gradients, state, trained)
+        statistics = {name: changed.get(name, one).astype(one.dtype) for name, one in kept.items()}
+        return optax.apply_updates(trained, updates), statistics, state, value
+
+    return step
+
+
+def _optimizer(training: Training) -> Any:
+    import optax
+
+    rate = training.learning_rate
+    makers: dict[str, Callable[[], Any]] = {
+        "sgd": lambda: optax.sgd(rate),
+        "momentum": lambda: optax.sgd(rate, momentum=_MOMENTUM),
+        "adam": lambda: optax.adam(rate, eps=_EPS),
+        "adamw": lambda: optax.adamw(rate, eps=_EPS, weight_decay=_DECAY),
+    }
+    if training.optimizer not in makers:
+        raise ParityError(f"{training.optimizer}: no such optimizer", f"one of {', '.join(makers)}")
+    return makers[training.optimizer]()
+
+
+def _loss(training: Training) -> Callable[[Any, Any, Any], Any]:
+    import jax
+    import jax.numpy as jnp
+
+    def mean(values: Any, counted: Any) -> Any:
+        if counted is None:
+            return jnp.mean(values)
+        wide = jnp.promote_types(values.dtype, jnp.float32)  # which holds how many they are
+        total = jnp.sum(values, where=counted, dtype=wide)
+        return (total / jnp.maximum(counted.sum(), 1)).astype(values.dtype)
+
+    def mse(output: Any, target: Any, counted: Any) -> Any:
+        if counted is not None:  # before anything else: what lies there may be infinite
+            output = jnp.where(counted, output, target)
+        return mean((output - target) ** 2, counted)
+
+    def cross_entropy(output: Any, target: Any, counted: Any) -> Any:
+        if counted is not None:
+            output = jnp.where(counted[..., None], output, 0)
+        chosen = jnp.take_along_axis(jax.nn.log_softmax(output), target[..., None], axis=-1)
+        return -mean(chosen[..., 0], counted)
+
+    known: dict[str, Callable[..., Any]] = {"mse": mse, "cross_entropy": cross_entropy}
+    if training.loss in known:
+        return known[training.loss]
+    own = _users(training.loss)
+    return lambda output, target, counted: own(output, target)
+
+
+def _users(spec: str) -> Callable[[Any, Any], Any]:
+    from converters.errors import ConversionError
+    from converters.model import imported
+
+    location, _, name = spec.rpartition(":")
+    if not location:
+        raise TargetError(f"{spec}: is no loss", "mse, cross_entropy or file.py:function")
+    try:
+        with imported(spec, location) as module:
+            found: Callable[[Any, Any], Any] = attrgetter(name)(module)
+            return found
+    except AttributeError:
+        raise TargetError(f"{location}: has no {name}", "check the name") from None
+    except ConversionError as error:
+        raise TargetError(error.what, error.remedy) from error

@@ -1,0 +1,1 @@
+"""A torch model as a side, in its own process."""

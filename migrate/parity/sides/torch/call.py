@@ -1,0 +1,144 @@
+"""A torch model called with inputs of a comparison: arrays in, tensors with paths out."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from migrate.parity.ground.errors import InputsError, ParityError
+from migrate.parity.ground.settings import Settings
+from migrate.parity.sides import frames
+from migrate.parity.sides.torch.capture.tree import leaves
+from migrate.parity.sides.torch.variant import DTYPES
+
+Array = np.ndarray[Any, Any]
+Outputs = list[tuple[str, Any]]
+
+_NO_TENSOR = {"bool", "int", "float", "str", "Optional", "Union", "None", "NoneType", "typing"}
+
+
+def parameters(module: nn.Module) -> tuple[tuple[str, bool], ...]:
+    """Names of the forward pass's parameters that can be tensors, and whether each is required."""
+    found = []
+    try:
+        signature = inspect.signature(module.forward)
+    except ValueError:  # TorchScript's
+        return ()
+    for one in signature.parameters.values():
+        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) or _is_option(one):
+            continue
+        found.append((one.name, one.default is one.empty))
+    return tuple(found)
+
+
+def _is_option(parameter: inspect.Parameter) -> bool:
+    """By its annotation or default it is a switch or a number, not a tensor."""
+    said = parameter.annotation
+    if said is not parameter.empty:
+        text = said.__name__ if isinstance(said, type) else str(said)
+        return set(re.findall(r"\w+", text)) <= _NO_TENSOR
+    return isinstance(parameter.default, bool | str)
+
+
+def tensors(arrays: Mapping[str, Array], where: torch.device, settings: Settings) -> dict[str, Any]:
+    """Inputs as torch takes them: real numbers in the settings' dtype, whole ones as int64."""
+    return {name: _tensor(array, settings).to(where) for name, array in arrays.items()}
+
+
+def _tensor(array: Array, settings: Settings) -> Any:
+    if array.dtype.kind == "i":
+        return torch.from_numpy(array.astype(np.int64))
+    if array.dtype.kind in "bu":
+        return torch.tensor(array)
+    return torch.tensor(array.astype(np.float64)).to(DTYPES[settings.dtype])
+
+
+def call(
+    run: Callable[..., Any], module: nn.Module, given: Mapping[str, Any], shown: str
+) -> Outputs:
+    """Call the model; its outputs with their paths.
+
+    Args:
+        run: the model, or what it was compiled to.
+        module: the model, for its signature.
+        given: argument → tensor; a number is a position.
+        shown: the model, for messages.
+
+    Raises:
+        InputsError: it takes other arguments.
+        ParityError: it raises, or gives no tensor.
+    """
+    args = [given[name] for name in sorted((n for n in given if n.isdigit()), key=int)]
+    kwargs = {name: tensor for name, tensor in given.items() if not name.isdigit()}
+    try:
+        inspect.signature(module.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        takes = ", ".join(name for name, _ in parameters(module)) or "nothing"
+        raise InputsError(
+            f"{shown}: does not take the inputs {', '.join(given)} ({error})",
+            f"its forward pass takes: {takes}",
+        ) from None
+    except ValueError:  # no signature to be had
+        pass
+    try:
+        value = run(*args, **kwargs)
+    except ParityError:
+        raise
+    except Exception as error:
+        raise forward_failed(error, shown) from error
+    outputs = list(leaves(value))
+    if not outputs:
+        raise ParityError(
+            f"{shown}: its forward pass gives a {type(value).__name__} without tensors",
+            "let it give a tensor, or tensors in tuples, lists, mappings or dataclasses",
+        )
+    return outputs
+
+
+def forward_failed(error: Exception, shown: str) -> ParityError:
+    """What the user's code raised, in one line with the place."""
+    at = frames.raised(error.__traceback__)
+    text = " ".join(str(error).split())[:300]
+    return ParityError(
+        f"{shown}: its forward pass raised {type(error).__name__}: {text}{f' ({at})' if at else ''}",
+        "check that the model takes these inputs, or give others with --inputs",
+    )
+
+
+def chunks(arrays: Mapping[str, Array], rows: int | None) -> list[dict[str, Array]]:
+    """The inputs, so many rows (of their first axis) at a time."""
+    if rows is None:
+        return [dict(arrays)]
+    total = max((array.shape[0] for array in arrays.values() if array.ndim), default=1)
+    cut = [name for name, array in arrays.items() if array.ndim and array.shape[0] == total]
+    return [
+        {name: a[at : at + rows] if name in cut else a for name, a in arrays.items()}
+        for at in range(0, total, rows)
+    ]
+
+
+def joined(parts: list[Outputs], shown: str) -> Outputs:
+    """The outputs of several chunks as those of one pass.
+
+    Raises:
+        ParityError: an output has no axis of rows.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    whole = []
+    for same in zip(*parts, strict=True):
+        path, first = same[0]
+        tensors_ = [tensor for _, tensor in same]
+        if first.ndim == 0 or any(t.shape[1:] != first.shape[1:] for t in tensors_):
+            raise ParityError(
+                f"{shown}: output {path or 'of the model'} has no axis of rows to join",
+                "compare it without --batch",
+            )
+        whole.append((path, torch.cat(tensors_)))
+    return whole

@@ -1,0 +1,1 @@
+"""How the layers of a torch model are captured as it runs."""

@@ -1,0 +1,56 @@
+"""Greedy decoding with a torch model, without a cache: what is compared is the model, not a generator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.set import InputSet
+from migrate.parity.sides.decoding import Rows
+from migrate.parity.sides.runner import Generated
+from migrate.parity.sides.torch.capture.tree import to_numpy
+
+if TYPE_CHECKING:
+    from migrate.parity.sides.torch.runner import TorchRunner
+
+
+def generate(
+    runner: TorchRunner, settings: Settings, inputs: InputSet, tokens: int, output: str
+) -> Generated:
+    """See `Runner.generate`.
+
+    Raises:
+        InputsError: there are no `input_ids`.
+        ParityError: the model has no such output, or the sequences become too long for it.
+    """
+    model, where = runner.variant(settings)
+    found, margins = [], []
+    with torch.no_grad():
+        for number in range(inputs.count):
+            rows = Rows(inputs[number], tokens, runner.shown)
+            _check_length(runner, rows.length)
+            for step in range(tokens):
+                outputs = dict(runner.outputs(model, rows.arrays, where, settings))
+                if output not in outputs:
+                    raise ParityError(
+                        f"{runner.shown}: has no output {output or '(a single tensor)'}",
+                        f"its outputs are: {', '.join(outputs)}",
+                    )
+                rows.append(step, to_numpy(outputs[output]))
+            found.append(rows.tokens())
+            margins.append(rows.margins())
+    return Generated(tuple(found), tuple(margins))
+
+
+def _check_length(runner: TorchRunner, length: int) -> None:
+    config: Any = getattr(runner.module, "config", None)
+    most = getattr(config, "max_position_embeddings", None)
+    most = getattr(config, "max_target_positions", most)
+    if isinstance(most, int) and length > most:
+        raise ParityError(
+            f"{runner.shown}: {length} tokens are more than its {most} positions",
+            "give shorter inputs, or generate fewer tokens",
+        )

@@ -1,0 +1,315 @@
+"""The process of a side for torch: a module on the CPU or CUDA, or under torch_xla."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from migrate.compiler.program import Program, program_of_torch
+from migrate.parity.dump.dump import Facts
+from migrate.parity.dump.writer import DumpWriter
+from migrate.parity.ground.last_used import LastUsed
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.set import InputSet
+from migrate.parity.sides.runner import Forced, Generated, Training
+from migrate.parity.sides.torch import call as torch_call
+from migrate.parity.sides.torch import variant as torch_variant
+from migrate.parity.sides.torch import weights as torch_weights
+from migrate.parity.sides.torch.call import Array, Outputs
+from migrate.parity.sides.torch.capture.forced import Forcing
+from migrate.parity.sides.torch.capture.hooks import Hooks, Written
+from migrate.parity.sides.torch.capture.tree import to_numpy
+from migrate.parity.sides.torch.capture.xla import Later, fetched
+from migrate.parity.sides.torch.variant import DTYPES, Kind
+
+_MOVED = "watching the layers changes the outputs by a relative L2 of {size}"
+_MOVED_COMPILED = f"{_MOVED} (layers run eagerly, the outputs are of torch.compile)"
+# The truth's and the one that is compared with it take turns, input by input.
+_VARIANTS = 2
+
+
+@dataclass
+class _Variant:
+    """The model with some settings.
+
+    Attributes:
+        model: a copy.
+        unmoved: whether a pass with hooks gave the very outputs of one without.
+    """
+
+    model: nn.Module
+    unmoved: bool = False
+    _compiled: Any = None
+
+    def compiled(self, where: torch.device) -> Any:
+        """The model under torch.compile."""
+        if self._compiled is None:
+            self._compiled = torch_variant.compiled(self.model, where)
+        return self._compiled
+
+
+class TorchRunner:
+    """A torch module (`Runner`). It always runs in eval(), but for `train`.
+
+    Args:
+        module: the model; it stays as it is, every run has a copy in the dtype and on the device wanted.
+        kind: "torch", or "xla" for the same under torch_xla.
+        shown: what the user wrote, for messages.
+    """
+
+    def __init__(self, module: nn.Module, kind: Kind, shown: str) -> None:
+        self.kind: Kind = kind
+        self.module = getattr(module, "_orig_mod", module)  # torch.compile's wrapper has no layers
+        self.module.eval()
+        self.shown = shown
+        self._variants: LastUsed[_Variant] = LastUsed(_VARIANTS)
+
+    def facts(self, settings: Settings) -> Facts:
+        """See `Runner`."""
+        where = torch_variant.device(self.kind, settings)
+        emulated = torch_variant.is_emulated(where, settings)
+        # A plain CPU has one precision; the emulated ones are the TPU's.
+        says = settings.dtype == "float32" and (where.type == "cuda" or emulated)
+        packages = ["torch"]
+        packages += ["torch_xla"] if self.kind == "xla" else []
+        packages += ["transformers"] if hasattr(self.module, "config") else []
+        return Facts(
+            self.kind,
+            self.shown,
+            _device_name(where),
+            settings.dtype,
+            settings.precision if says or torch_variant.on_tpu(where) else "",
+            emulated,
+            {name: found for name in packages if (found := _version(name))},
+        )
+
+    def arguments(self) -> tuple[tuple[str, bool], ...]:
+        """See `Runner`."""
+        return torch_call.parameters(self.module)
+
+    def suggest_inputs(self, count: int, seed: int, folder: Path) -> InputSet:
+        """See `Runner`."""
+        from migrate.parity.sides.torch.inputs import suggest
+
+        return suggest(self.module, self.shown, count, seed, folder)
+
+    def prepare(self, settings: Settings, inputs: InputSet) -> None:
+        """See `Runner`: of lazy modules; other weights are there from the beginning."""
+        lazy = nn.parameter.UninitializedTensorMixin
+        if not any(isinstance(one, lazy) for one in self.module.state_dict().values()):
+            return
+        cpu, plain = torch.device("cpu"), Settings()
+        with torch.no_grad(), torch_variant.running(cpu, plain):
+            given = torch_call.tensors(inputs[0], cpu, plain)
+            torch_call.call(self.module, self.module, given, self.shown)
+
+    def save_weights(self, file: Path) -> None:
+        """See `Runner`."""
+        torch_weights.save(self.module, file)
+
+    def load_weights(self, file: Path) -> None:
+        """See `Runner`."""
+        torch_weights.load(self.module, file, self.shown)
+        self._variants.forget()
+
+    def capture(
+        self,
+        settings: Settings,
+        inputs: InputSet,
+        writer: DumpWriter,
+        *,
+        layers: bool = True,
+        forced: Forced | None = None,
+        numbers: Sequence[int] | None = None,
+    ) -> float:
+        """See `Runner`. With `forced` there is no plain pass: the dump has no outputs, 0.0 is given.
+
+        Where `settings.batch` cuts an input, the calls of its parts are counted on. In float64, the truth,
+        the first input's plain pass tells whether hooks change anything; if not, others go without.
+        """
+        variant, where = self._variant(settings)
+        model = variant.model
+        written = Written(writer)
+        forcing = None if forced is None else Forcing(forced)
+        expected = DTYPES[settings.dtype] if settings.dtype == "float64" else None
+        hooks = Hooks(model, Later() if where.type == "xla" else written, forcing, expected)
+        run = variant.compiled(where) if settings.compiled else model
+        eager = settings.dtype == "float64" and where.type == "cpu" and not settings.compiled
+        seconds, differs, watched = 0.0, 0.0, layers or forced is not None
+        with torch.no_grad():
+            for number in range(inputs.count) if numbers is None else numbers:
+                plain: Outputs | None = None
+                if forced is None and not (layers and eager and variant.unmoved):
+                    start = time.perf_counter()
+                    plain = self._pass(run, model, inputs[number], where, settings)
+                    seconds += time.perf_counter() - start
+                hooked = (
+                    self._hooked(hooks, written, model, number, inputs, where, settings)
+                    if watched
+                    else None
+                )
+                if forced is not None:
+                    continue
+                written.outputs(number, plain or hooked or [])
+                if plain is not None and hooked is not None:
+                    differs = max(differs, _difference(plain, hooked))
+                    variant.unmoved = _equal(plain, hooked)
+        if watched:
+            hooks.declare(writer)
+            for note in _notes(model, hooks, forcing):
+                writer.note(note)
+        if differs:
+            writer.note(_MOVED_COMPILED if settings.compiled else _MOVED, differs)
+        return seconds
+
+    def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:
+        """See `Runner`."""
+        from migrate.parity.sides.torch.training import gradients
+
+        gradients(self, settings, inputs, cotangents, into)
+
+    def train(self, settings: Settings, inputs: InputSet, training: Training) -> list[float]:
+        """See `Runner`."""
+        from migrate.parity.sides.torch.training import train
+
+        return train(self, settings, inputs, training)
+
+    def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:
+        """See `Runner`."""
+        from migrate.parity.sides.torch.generation import generate
+
+        return generate(self, settings, inputs, tokens, output)
+
+    def program(self, settings: Settings, inputs: InputSet) -> Program:
+        """What a compiler gets of the model, on the first input, as torch_xla lowers it."""
+        on_host = replace(settings, device="cpu")
+        model, where = self.variant(on_host)
+        return program_of_torch(model, torch_call.tensors(inputs[0], where, on_host))
+
+    def variant(self, settings: Settings) -> tuple[nn.Module, torch.device]:
+        """The model as the settings want it, in eval(), and where it is. The last ones are kept."""
+        found, where = self._variant(settings)
+        return found.model, where
+
+    def _variant(self, settings: Settings) -> tuple[_Variant, torch.device]:
+        where = torch_variant.device(self.kind, settings)
+
+        def make() -> _Variant:
+            return _Variant(torch_variant.variant(self.module, where, settings, shared=True))
+
+        return self._variants.get((settings.dtype, where), make), where
+
+    def outputs(
+        self, model: nn.Module, arrays: dict[str, Array], where: torch.device, settings: Settings
+    ) -> Outputs:
+        """The outputs for one input, on the CPU; nothing is hooked."""
+        return self._pass(model, model, arrays, where, settings)
+
+    def _pass(
+        self,
+        run: Any,
+        model: nn.Module,
+        arrays: dict[str, Array],
+        where: torch.device,
+        settings: Settings,
+    ) -> Outputs:
+        parts = []
+        for chunk in torch_call.chunks(arrays, settings.batch):
+            with torch_variant.running(where, settings):
+                given = torch_call.tensors(chunk, where, settings)
+                outputs = torch_call.call(run, model, given, self.shown)
+            values = fetched([tensor for _, tensor in outputs])
+            cpu = [value.cpu() for value in values]
+            parts.append([(path, t) for (path, _), t in zip(outputs, cpu, strict=True)])
+        return torch_call.joined(parts, self.shown)
+
+    def _hooked(
+        self,
+        hooks: Hooks,
+        written: Written,
+        model: nn.Module,
+        number: int,
+        inputs: InputSet,
+        where: torch.device,
+        settings: Settings,
+    ) -> Outputs:
+        hooks.begin(number)
+        written.begin(number)
+        parts = []
+        for chunk in torch_call.chunks(inputs[number], settings.batch):
+            with torch_variant.running(where, settings), hooks.attached():
+                given = torch_call.tensors(chunk, where, settings)
+                outputs = torch_call.call(model, model, given, self.shown)
+            if isinstance(hooks.store, Later):
+                outputs = hooks.store.read(written, outputs)
+            parts.append([(path, tensor.cpu()) for path, tensor in outputs])
+        return torch_call.joined(parts, self.shown)
+
+
+def _difference(plain: Outputs, hooked: Outputs) -> float:
+    """The largest relative L2 distance of an output with hooks from the one without."""
+    worst, with_hooks = 0.0, dict(hooked)
+    for path, tensor in plain:
+        if path not in with_hooks or not tensor.is_floating_point():
+            continue
+        a, b = (to_numpy(t).astype(np.float64) for t in (tensor, with_hooks[path]))
+        same = np.isfinite(a) & np.isfinite(b)
+        norm = float(np.linalg.norm(a[same]))
+        if norm:
+            worst = max(worst, float(np.linalg.norm((a - b)[same])) / norm)
+    return worst
+
+
+def _equal(plain: Outputs, hooked: Outputs) -> bool:
+    return [path for path, _ in plain] == [path for path, _ in hooked] and all(
+        torch.equal(one, other) for (_, one), (_, other) in zip(plain, hooked, strict=True)
+    )
+
+
+def _notes(
+    model: nn.Module,
+    hooks: Hooks,
+    forcing: Forcing | None,
+) -> list[str]:
+    notes = list(forcing.notes) if forcing is not None else []
+    if hooks.odd:
+        name, dtype = next(iter(hooks.odd.items()))
+        more = f" (and {len(hooks.odd) - 1} more)" if len(hooks.odd) > 1 else ""
+        notes.append(
+            f"the truth is not float64 throughout: {name or 'the model'}{more} gives {dtype}"
+        )
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        notes.append("layers inside TorchScript cannot be watched")
+    attention = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
+    if any(isinstance(module, attention) for module in model.modules()):
+        notes.append("layers were watched with torch's fast path of attention off: it skips them")
+    return notes
+
+
+def _device_name(where: torch.device) -> str:
+    if where.type == "cuda":
+        return f"{where} ({torch.cuda.get_device_name(where)})"
+    if where.type != "xla":
+        return str(where)
+    import torch_xla.runtime as xr
+
+    if not torch_variant.on_tpu(where):
+        return f"XLA:{xr.device_type()}"
+    from torch_xla import tpu
+
+    return f"TPU v{tpu.version()}"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

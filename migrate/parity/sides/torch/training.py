@@ -1,0 +1,298 @@
+"""Gradients of a torch model, and steps of an optimizer."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.set import InputSet
+from migrate.parity.sides.runner import Training
+from migrate.parity.sides.torch import call as torch_call
+from migrate.parity.sides.torch import variant as torch_variant
+from migrate.parity.sides.torch.capture.tree import to_numpy, to_tensor
+from migrate.parity.sides.torch.capture.xla import fetched
+
+if TYPE_CHECKING:
+    from migrate.parity.sides.torch.runner import TorchRunner
+
+_DROPOUTS = {
+    getattr(nn.functional, name)
+    for name in (
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "alpha_dropout",
+        "feature_alpha_dropout",
+    )
+} | {torch.dropout}
+
+
+def gradients(
+    runner: TorchRunner, settings: Settings, inputs: InputSet, cotangents: Path, into: Path
+) -> None:
+    """See `Runner.gradients`. A parameter that no output depends on has no gradient and no entry."""
+    model, where = runner.variant(settings)
+    into.mkdir(parents=True, exist_ok=True)
+    for number in range(inputs.count):
+        model.zero_grad(set_to_none=True)
+        model.requires_grad_(True)
+        with torch_variant.running(where, settings), _backward_of_rnns(where), _written_out(where):
+            given = torch_call.tensors(inputs[number], where, settings)
+            floating = {n: t.requires_grad_() for n, t in given.items() if t.is_floating_point()}
+            outputs = dict(torch_call.call(model, model, given, runner.shown))
+            _backward(outputs, _read(cotangents, number), runner.shown)
+        found = {
+            f"weights/{name}": parameter.grad
+            for name, parameter in model.named_parameters(remove_duplicate=False)
+            if parameter.grad is not None
+        }
+        found |= {f"inputs/{n}": t.grad for n, t in floating.items() if t.grad is not None}
+        _write(found, into / f"{number:03d}.safetensors")
+    model.zero_grad(set_to_none=True)
+
+
+def _written_out(where: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """On XLA batch normalisations in evaluation mode as torch_xla can take their gradients.
+
+    Its own backward of them refuses the running statistics (pytorch/xla #3361).
+    """
+    return _BatchNorms() if where.type == "xla" else contextlib.nullcontext()
+
+
+class _BatchNorms(TorchFunctionMode):
+    """Writes out those that use running statistics: (x - mean) / sqrt(var + eps) · weight + bias."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is not nn.functional.batch_norm:
+            return func(*args, **kwargs)
+        bound = inspect.signature(_batch_norm).bind(*args, **kwargs)
+        bound.apply_defaults()
+        if bound.arguments["training"]:
+            return func(*args, **kwargs)
+        return _batch_norm(*bound.args, **bound.kwargs)
+
+
+def _batch_norm(
+    input: Any,  # noqa: A002 (torch's names)
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    def lying(values: Any) -> Any:
+        return values.reshape(1, -1, *[1] * (input.ndim - 2))
+
+    normalised = (input - lying(running_mean)) * torch.rsqrt(lying(running_var) + eps)
+    scaled = normalised if weight is None else normalised * lying(weight)
+    return scaled if bias is None else scaled + lying(bias)
+
+
+def _backward(
+    outputs: Mapping[str, Any], cotangents: Mapping[str, np.ndarray[Any, Any]], shown: str
+) -> None:
+    heads, seeds = [], []
+    for key, array in cotangents.items():
+        path = "" if key == "output" and "output" not in outputs else key
+        if path not in outputs:
+            raise ParityError(
+                f"{shown}: has no output {key}", f"its outputs are: {', '.join(outputs)}"
+            )
+        if outputs[path].requires_grad:
+            heads.append(outputs[path])
+            try:
+                seeds.append(to_tensor(array, outputs[path].detach()))
+            except ValueError as error:
+                raise ParityError(
+                    f"{shown}: the cotangent of output {key} does not fit ({error})",
+                    "give one of the output's shape",
+                ) from None
+    if not heads:
+        raise ParityError(
+            f"{shown}: none of its outputs depends on a parameter or a floating input",
+            "leave the gradients out",
+        )
+    try:
+        torch.autograd.backward(heads, seeds)
+    except RuntimeError as error:
+        raise torch_call.forward_failed(error, shown) from error
+
+
+def train(
+    runner: TorchRunner, settings: Settings, inputs: InputSet, training: Training
+) -> list[float]:
+    """See `Runner.train`.
+
+    The model is in train(), as it would be trained: BatchNorm normalises with the batch; but whatever draws
+    at random (dropout, stochastic depth) is off. A copy is trained, the model keeps its weights.
+
+    The hyperparameters are those that optax's optimizers have too: SGD without dampening, momentum 0.9
+    without Nesterov, Adam with β 0.9 and 0.999 and ε 1e-8 outside the root, AdamW with the decay 0.01
+    times the learning rate.
+
+    Raises:
+        ParityError: no such optimizer, loss or output.
+    """
+    where = torch_variant.device(runner.kind, settings)
+    model = torch_variant.variant(runner.module, where, settings)
+    model.requires_grad_(True)
+    model.train()
+    _without_chance(model)
+    # On XLA a step is one graph; its loss is read with the others, at the end.
+    losses = []
+    optimizer = _optimizer(training, list(model.parameters()), runner.shown)
+    loss_of = _loss(training)
+    run = torch_variant.compiled(model, where) if settings.compiled else model
+    for number in training.order[: training.steps]:
+        with torch_variant.running(where, settings), _NoDropout():
+            given = torch_call.tensors(inputs[number], where, settings)
+            outputs = dict(torch_call.call(run, model, given, runner.shown))
+            if training.output not in outputs:
+                raise ParityError(
+                    f"{runner.shown}: has no output {training.output or '(a single tensor)'}",
+                    f"its outputs are: {', '.join(outputs)}",
+                )
+            wanted = torch_call.tensors(_read(training.targets, number), where, settings)
+            optimizer.zero_grad(set_to_none=True)
+            loss = loss_of(outputs[training.output], wanted["target"], wanted.get("counted"))
+            loss.backward()
+            optimizer.step()
+        losses.append(loss.detach())
+        if where.type == "xla":
+            import torch_xla
+
+            torch_xla.sync()
+    return [float(loss) for loss in fetched(losses)]
+
+
+def _optimizer(training: Training, parameters: Sequence[Any], shown: str) -> torch.optim.Optimizer:
+    rate = training.learning_rate
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=rate)
+    if training.optimizer == "momentum":
+        return torch.optim.SGD(parameters, lr=rate, momentum=0.9)
+    if training.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=rate, betas=(0.9, 0.999), eps=1e-8)
+    if training.optimizer == "adamw":
+        return torch.optim.AdamW(
+            parameters, lr=rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01
+        )
+    raise ParityError(
+        f"{shown}: no optimizer {training.optimizer}", "name sgd, momentum, adam or adamw"
+    )
+
+
+def _loss(training: Training) -> Callable[[Any, Any, Any], Any]:
+    if training.loss == "mse":
+        return _squares
+    if training.loss == "cross_entropy":
+        return _cross_entropy
+    own = _own_loss(training.loss)
+    return lambda output, target, counted: own(output, target)
+
+
+def _squares(output: Any, target: Any, counted: Any) -> Any:
+    if counted is not None:  # before anything else: what lies there may be infinite
+        output = torch.where(counted, output, target)
+    return _mean((output - target) ** 2, counted)
+
+
+def _cross_entropy(output: Any, target: Any, counted: Any) -> Any:
+    if counted is not None:
+        output = torch.where(counted.unsqueeze(-1), output, 0.0)
+    logs = torch.log_softmax(output, -1)
+    return -_mean(torch.gather(logs, -1, target.long().unsqueeze(-1)).squeeze(-1), counted)
+
+
+def _mean(values: Any, counted: Any) -> Any:
+    if counted is None:
+        return torch.mean(values)
+    wide = torch.promote_types(values.dtype, torch.float32)  # which holds how many they are
+    total = torch.sum(torch.where(counted, values, 0.0), dtype=wide)
+    return (total / counted.sum().clamp(min=1)).to(values.dtype)
+
+
+def _own_loss(spec: str) -> Callable[[Any, Any], Any]:
+    from converters.errors import ConversionError
+    from converters.model import imported
+
+    location, _, name = spec.rpartition(":")
+    try:
+        with imported(spec, location) as module:
+            function: Callable[[Any, Any], Any] = getattr(module, name)
+    except AttributeError:
+        raise ParityError(f"{location}: has no {name}", "check the name of the loss") from None
+    except ConversionError as error:
+        raise ParityError(error.what, error.remedy) from error
+    return function
+
+
+class _NoDropout(TorchFunctionMode):
+    """Dropout by its function, in whatever module, gives back what it is given."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _DROPOUTS:
+            return args[0] if args else (kwargs or {})["input"]
+        return func(*args, **(kwargs or {}))
+
+
+def _without_chance(model: nn.Module) -> None:
+    """Switch off what a mode of functions does not reach: chances that modules keep as attributes.
+
+    torch's RNNs and attention (`dropout`), transformers' attention (`attention_dropout`, `dropout_prob`),
+    layers left out (`layerdrop`), stochastic depth (`drop_prob`).
+    """
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
+
+
+@contextlib.contextmanager
+def _backward_of_rnns(where: torch.device) -> Iterator[None]:
+    """cuDNN's RNNs have a backward pass in train() only."""
+    with torch.backends.cudnn.flags(enabled=False) if where.type == "cuda" else _nothing():
+        yield
+
+
+def _nothing() -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+def _read(folder: Path, number: int) -> dict[str, np.ndarray[Any, Any]]:
+    from safetensors.numpy import load_file
+
+    arrays: dict[str, np.ndarray[Any, Any]] = load_file(folder / f"{number:03d}.safetensors")
+    return arrays
+
+
+def _write(tensors: Mapping[str, Any], file: Path) -> None:
+    from safetensors.numpy import save_file
+
+    arrays = {}
+    for name, tensor in zip(tensors, fetched(list(tensors.values())), strict=True):
+        array = to_numpy(tensor)
+        if array.dtype.name in ("bfloat16", "float16"):
+            array = array.astype(np.float32)
+        arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
+    save_file(arrays, file)

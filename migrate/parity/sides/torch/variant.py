@@ -1,0 +1,209 @@
+"""A torch model as some settings want it: in another dtype, on another device, with another precision."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.settings import Settings
+from migrate.parity.sides.torch.float64 import Float64
+
+Kind = Literal["torch", "xla"]
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+_EXCESS = "--xla_allow_excess_precision"
+
+
+def device(kind: Kind, settings: Settings) -> torch.device:
+    """Where it runs.
+
+    Raises:
+        ParityError: there is no such device.
+    """
+    if kind == "xla" and not settings.device:
+        allow_excess_precision(settings.excess_precision)
+        import torch_xla
+
+        return torch_xla.device()
+    found = torch.device(settings.device or "cpu")
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ParityError("no CUDA device is here", "leave the device out, or name the CPU")
+    return torch.device("cuda", found.index or 0) if found.type == "cuda" else found
+
+
+def allow_excess_precision(wanted: bool) -> None:
+    """Set XLA's flag, which it reads once, when the runtime starts.
+
+    Raises:
+        ParityError: the runtime of this process runs already, with the other value.
+    """
+    import torch_xla
+
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    # The last one counts; without a value it means true.
+    said = [flag for flag in flags if flag.partition("=")[0] == _EXCESS]
+    now = not said or said[-1].partition("=")[2].lower() not in ("false", "0")
+    if now == wanted:
+        return
+    if torch_xla._XLAC._xla_runtime_is_initialized():
+        raise ParityError(
+            f"XLA runs in this process with {_EXCESS}={str(now).lower()}, and reads it only once",
+            "compare the two in processes of their own",
+        )
+    kept = [flag for flag in flags if flag not in said]
+    os.environ["XLA_FLAGS"] = " ".join([*kept, f"{_EXCESS}={str(wanted).lower()}"])
+
+
+def on_tpu(where: torch.device) -> bool:
+    """Whether it is a real TPU."""
+    if where.type != "xla":
+        return False
+    import torch_xla.runtime as xr
+
+    return bool(xr.device_type() == "TPU")
+
+
+def is_emulated(where: torch.device, settings: Settings) -> bool:
+    """Whether the precision of matmuls is emulated: float32 on a device that knows only full float32."""
+    cpu = where.type == "cpu" or (where.type == "xla" and not on_tpu(where))
+    return cpu and settings.dtype == "float32" and settings.precision != "highest"
+
+
+def variant(
+    module: nn.Module, where: torch.device, settings: Settings, *, shared: bool = False
+) -> nn.Module:
+    """A copy of the model in the settings' dtype on a device, in eval().
+
+    With `shared` its parameters may lie in the model's memory: nobody may write into them.
+
+    Parameters and floating buffers are cast. In bfloat16 the frequencies of rotary embeddings stay as they
+    are, as `from_pretrained(dtype=torch.bfloat16)` leaves them: rounded to 8 bits they would turn far
+    positions by whole radians.
+
+    Raises:
+        ParityError: the model cannot be copied.
+    """
+    try:
+        with torch.no_grad():  # TorchScript copies by operations that autograd would follow
+            model = _copied(module, shared=shared and where.type == "cpu")
+    except Exception as error:
+        raise ParityError(
+            f"the model cannot be copied ({type(error).__name__}: {_first_line(error)})",
+            "make it one that copy.deepcopy takes",
+        ) from error
+    model.eval()
+    tied = _tied(model)
+    frequencies = {
+        (holder, name): buffer
+        for holder in model.modules()
+        for name, buffer in holder._buffers.items()
+        if buffer is not None and settings.dtype == "bfloat16" and "inv_freq" in name
+    }
+    model.to(dtype=DTYPES[settings.dtype])
+    for (holder, name), buffer in frequencies.items():
+        holder._buffers[name] = buffer
+    model.to(where)
+    _tie(model, tied)
+    return model
+
+
+def _copied(module: nn.Module, *, shared: bool) -> nn.Module:
+    """A copy; a `shared` one has its parameters' values in the same memory, until they are cast."""
+    kept = {
+        id(one): nn.Parameter(one.data, one.requires_grad)
+        for one in (module.parameters() if shared else ())
+        if type(one) is nn.Parameter
+    }
+    try:
+        return copy.deepcopy(module, dict(kept))
+    except RuntimeError:
+        # What a module keeps of its last pass (the old weight_norm's product) is no leaf; it is made anew.
+        for holder in module.modules():
+            for name, value in vars(holder).items():
+                if isinstance(value, torch.Tensor) and not value.is_leaf:
+                    setattr(holder, name, value.detach())
+        return copy.deepcopy(module, dict(kept))
+
+
+def _tied(model: nn.Module) -> list[list[str]]:
+    """Names of parameters that are one, group by group."""
+    groups: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        groups.setdefault(id(parameter), []).append(name)
+    return [names for names in groups.values() if len(names) > 1]
+
+
+def _tie(model: nn.Module, tied: list[list[str]]) -> None:
+    """Moving to XLA makes a parameter of its own of each name."""
+    for first, *others in tied:
+        parameter = model.get_parameter(first)
+        for name in others:
+            holder, _, key = name.rpartition(".")
+            model.get_submodule(holder)._parameters[key] = parameter
+
+
+@contextlib.contextmanager
+def running(where: torch.device, settings: Settings) -> Iterator[None]:
+    """The model runs in here as the settings want it; what is global is put back.
+
+    Raises:
+        ParityError: a compiled model, whose precision cannot be emulated.
+    """
+    if settings.compiled and is_emulated(where, settings):
+        raise ParityError(
+            f"the precision {settings.precision} cannot be emulated inside torch.compile",
+            "leave the compilation or the precision out",
+        )
+    torch.manual_seed(settings.seed)
+    with contextlib.ExitStack() as stack:
+        if settings.dtype == "float64":
+            stack.enter_context(Float64())
+        if is_emulated(where, settings):
+            from migrate.parity.emulate.torch_mode import emulated
+
+            stack.enter_context(emulated(settings.precision))
+        if where.type == "cuda":
+            stack.enter_context(_tensor_floats(settings.precision != "highest"))
+        if on_tpu(where):
+            stack.enter_context(_tpu_precision(settings.precision))
+        yield
+
+
+@contextlib.contextmanager
+def _tensor_floats(allowed: bool) -> Iterator[None]:
+    """TF32 in CUDA's matmuls and convolutions, or true float32."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+@contextlib.contextmanager
+def _tpu_precision(precision: str) -> Iterator[None]:
+    from torch_xla import backends
+
+    before = backends.get_mat_mul_precision()
+    backends.set_mat_mul_precision(precision)
+    try:
+        yield
+    finally:
+        backends.set_mat_mul_precision(before)
+
+
+def compiled(model: nn.Module, where: torch.device) -> Any:
+    """The model under torch.compile, on XLA by its own backend."""
+    return torch.compile(model, backend="openxla" if where.type == "xla" else "inductor")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return lines[0][:200] if lines else ""

@@ -1,0 +1,1 @@
+"""Results as text, JSON, SARIF and HTML; nothing here decides anything."""

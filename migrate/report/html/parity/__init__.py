@@ -1,0 +1,1 @@
+"""The page of `migrate parity`: its tables, its plots."""

@@ -1,0 +1,98 @@
+"""The findings of `migrate check` as SARIF 2.1.0, which code hosts and editors read."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from migrate.check.finding import UNREADABLE, UNUSED_IGNORE, Finding
+from migrate.check.hazard import Severity
+from migrate.check.project import Checked
+from migrate.check.rules import all_hazards
+from migrate.report.text.hazards import hazard_page
+from migrate.versions import versions
+
+SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+
+
+def check_as_sarif(checked: Checked, root: Path | None = None) -> dict[str, Any]:
+    """Return one SARIF log with one run; the paths are relative to `root`, the working folder."""
+    rules = _rules({one.code for one in checked.findings})
+    index = {rule["id"]: number for number, rule in enumerate(rules)}
+    base = (root or Path.cwd()).resolve()
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "migrate check",
+                        "version": str(versions()["tpu-migrate"]),
+                        "rules": rules,
+                    }
+                },
+                "originalUriBaseIds": {"SRCROOT": {"uri": f"{base.as_uri()}/"}},
+                "columnKind": "unicodeCodePoints",
+                "results": [_result(one, index, base) for one in checked.findings],
+            }
+        ],
+    }
+
+
+def _rules(found: Container[str]) -> list[dict[str, Any]]:
+    """Return all rules, with their pages those that are `found`."""
+    own = [
+        _rule(UNREADABLE, "not-python", "The file is not Python 3.", Severity.ERROR),
+        _rule(UNUSED_IGNORE, "unused-ignore", "A comment silences nothing.", Severity.INFO),
+    ]
+    for hazard in all_hazards():
+        rule = _rule(hazard.code, hazard.name, hazard.title, hazard.severity)
+        if hazard.code in found:
+            page = hazard_page(hazard)
+            rule["help"] = {"text": page, "markdown": page}
+        own.append(rule)
+    return own
+
+
+def _rule(code: str, name: str, title: str, severity: Severity) -> dict[str, Any]:
+    return {
+        "id": code,
+        "name": name,
+        "shortDescription": {"text": title},
+        "defaultConfiguration": {"level": LEVELS[severity]},
+    }
+
+
+def _result(one: Finding, index: dict[str, int], base: Path) -> dict[str, Any]:
+    path = one.path.resolve()
+    location: dict[str, Any] = {"uri": path.as_uri()}
+    if path.is_relative_to(base):
+        relative = quote(path.relative_to(base).as_posix())
+        location = {"uri": relative, "uriBaseId": "SRCROOT"}
+    region = {
+        "startLine": one.line,
+        "startColumn": one.column,
+        "endLine": one.end_line,
+        "endColumn": one.end_column,
+    }
+    text: str = one.message
+    place: dict[str, Any] = {}
+    if one.cell is not None and one.file_line is not None:
+        # The region is in the file, which is JSON; the cell is told in words.
+        region = {"startLine": one.file_line}
+        text = f"{one.place}: {one.message}"
+        place = {"logicalLocations": [{"fullyQualifiedName": one.place}]}
+    physical = {"artifactLocation": location, "region": region}
+    return {
+        "ruleId": one.code,
+        "ruleIndex": index[one.code],
+        "level": LEVELS[one.severity],
+        "message": {"text": text},
+        "locations": [{"physicalLocation": physical, **place}],
+    }

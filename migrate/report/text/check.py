@@ -1,0 +1,95 @@
+"""What `migrate check` shows: text, JSON, GitHub annotations; SARIF is in a file of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from migrate.check.finding import Finding
+from migrate.check.hazard import Severity
+from migrate.check.project import Checked
+from migrate.report.schema.sarif import check_as_sarif
+
+COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+# GitHub's names of the severities.
+ANNOTATIONS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
+
+
+def check_lines(checked: Checked, form: str) -> Iterator[str]:
+    """Yield what is printed: `form` is text, json, sarif or github."""
+    if form == "github":
+        yield from check_as_github(checked)
+    elif form == "sarif":
+        yield json.dumps(check_as_sarif(checked), indent=2)
+    elif form == "json":
+        yield json.dumps(check_as_json(checked), indent=2)
+    else:
+        yield from check_summary(checked)
+
+
+def check_summary(checked: Checked) -> Iterator[str]:
+    """Yield a line for each finding, and one that counts them."""
+    for one in checked.findings:
+        code = click.style(f"{one.code} {one.severity}", fg=COLOURS[one.severity])
+        yield f"{one.path}:{one.place}: {code} {one.message}"
+    yield click.style(_counted(checked), bold=True)
+
+
+def _counted(checked: Checked) -> str:
+    files = f"{checked.files} file{'' if checked.files == 1 else 's'}"
+    if not checked.findings:
+        return f"No hazards in {files}"
+    times = Counter(one.severity for one in checked.findings)
+    words = {
+        Severity.ERROR: ("error", "errors"),
+        Severity.WARNING: ("warning", "warnings"),
+        Severity.INFO: ("info", "infos"),
+    }
+    counts = [f"{times[one]} {words[one][times[one] != 1]}" for one in Severity if times[one]]
+    concerned = len({one.path for one in checked.findings})
+    return (
+        f"{', '.join(counts)} in {concerned} of {files}; `migrate check --explain CODE` says more"
+    )
+
+
+def check_as_json(checked: Checked) -> dict[str, Any]:
+    """Return the same as plain values."""
+    counts = Counter(one.severity for one in checked.findings)
+    return {
+        "files": checked.files,
+        "counts": {severity.value: counts[severity] for severity in Severity},
+        "findings": [_as_json(one) for one in checked.findings],
+    }
+
+
+def _as_json(one: Finding) -> dict[str, Any]:
+    values = {**dataclasses.asdict(one), "path": str(one.path), "severity": one.severity.value}
+    if one.cell is None:
+        del values["cell"], values["file_line"]
+    return values
+
+
+def check_as_github(checked: Checked) -> Iterator[str]:
+    """Yield the workflow commands with which GitHub annotates the lines of a pull request."""
+    for one in checked.findings:
+        file, title = _property(str(one.path)), _property(f"{one.code} {one.name}")
+        where = (
+            f"line={one.line},col={one.column},endLine={one.end_line},endColumn={one.end_column}"
+        )
+        message = _data(one.message)
+        if one.cell is not None:  # annotations are at the lines of the file, which is JSON
+            where, message = f"line={one.file_line}", f"{one.place}: {message}"
+        yield f"::{ANNOTATIONS[one.severity]} file={file},{where},title={title}::{message}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,82 @@
+"""What `migrate doctor` shows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from migrate.devices.report import DevicesReport
+from migrate.doctor import Diagnosis, Status
+from migrate.report.text.tables import plain_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+COLOURS = {
+    Status.OK: "green",
+    Status.MISSING: "dim",
+    Status.WARNING: "yellow",
+    Status.FAIL: "red",
+}
+
+
+def diagnosis_summary(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    """Yield the checks as a table, and the verdict."""
+    table = plain_table("", "what", "found", "what to do")
+    for check in diagnosis.checks:
+        colour = COLOURS[check.status]
+        status = f"[{colour}]{check.status.value}[/{colour}]"
+        table.add_row(status, escape(check.subject), escape(check.detail), escape(check.remedy))
+    yield table
+    failed = sum(check.status is Status.FAIL for check in diagnosis.checks)
+    yield "fit for use" if diagnosis.fit else f"[red]{failed} to mend[/red]"
+
+
+def diagnosis_as_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return the same as plain values."""
+    return {"fit": diagnosis.fit, "checks": [dataclasses.asdict(c) for c in diagnosis.checks]}
+
+
+def devices_summary(report: DevicesReport) -> Iterator[RenderableType]:
+    """Yield the chips, the programs that they ran, and the verdict on them."""
+    chips = plain_table("", "chip", "kind", "where", "host", "finding")
+    for chip in report.chips:
+        bad = report.bad(chip.id)
+        status = _status(not bad)
+        kinds = ", ".join(dict.fromkeys(finding.kind for finding in bad))
+        chips.add_row(status, str(chip.id), chip.kind, escape(chip.where), escape(chip.host), kinds)
+    programs = plain_table("", "program", "the same bits on", "checksum", "from float64", "limit")
+    for program in report.programs:
+        right = program.same == len(report.chips) and (program.error or 0.0) <= program.limit
+        programs.add_row(
+            _status(right),
+            program.name,
+            f"{program.same} of {len(report.chips)} chips",
+            program.checksum,
+            "" if program.error is None else f"{program.error:.1e}",
+            f"{program.limit:g}",
+        )
+    if report.chips:
+        yield chips
+        yield programs
+    yield from (f"[dim]{escape(note)}[/dim]" for note in report.notes)
+    for finding in report.findings:
+        yield f"[red]{escape(finding.text)}[/red]\n  → {escape(finding.remedy)}"
+    if report.sound:
+        yield (
+            f"{len(report.chips)} chips are sound: {len(report.programs)} programs, {report.repeats} "
+            f"repeats, the same bits ({report.runtime}, {report.seconds:.0f} s)"
+        )
+
+
+def devices_as_json(report: DevicesReport) -> dict[str, Any]:
+    """Return the same as plain values."""
+    return {"sound": report.sound} | dataclasses.asdict(report)
+
+
+def _status(right: bool) -> str:
+    status = Status.OK if right else Status.FAIL
+    return f"[{COLOURS[status]}]{status.value}[/{COLOURS[status]}]"

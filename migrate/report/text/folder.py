@@ -1,0 +1,91 @@
+"""What `migrate rewrite` shows of a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from migrate.reading.notebook.text import SUFFIX
+from migrate.report.text.rewrite import note_as_json
+from migrate.report.text.tables import plain_table
+from migrate.rewrite.results import FolderRewrite, Note
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def folder_summary(done: FolderRewrite, written: Path | None) -> Iterator[RenderableType]:
+    """Yield the report of a folder: files, rewrites by rule, findings, and what to do by hand in order.
+
+    Args:
+        done: the rewrite.
+        written: where it was written; None if nothing was.
+    """
+    target = f" → {escape(str(written))}" if written else ""
+    yield f"[bold]{escape(str(done.folder))}{target}[/bold]"
+    notebooks = sum(file.name.suffix == SUFFIX for file in done.changed)
+    yield _counted("Python files", done.scripts, len(done.changed) - notebooks)
+    if done.notebooks:
+        yield _counted("notebooks", len(done.notebooks), notebooks)
+    if done.edits_by_rule or done.findings_by_rule:
+        yield from _rules(done)
+    if done.problems:
+        yield f"[red]{len(done.problems)} files could not be rewritten and are as they were[/red]"
+        yield from (f"  {escape(file.problem)}" for file in done.problems)
+    if done.left_to_do:
+        yield f"[yellow]{len(done.left_to_do)} left to do by hand, in this order[/yellow]"
+        yield _left_to_do(done)
+
+
+def _counted(what: str, count: int, rewritten: int) -> str:
+    return f"{count} {what}: {rewritten} rewritten, {count - rewritten} as they are"
+
+
+def _rules(done: FolderRewrite) -> Iterator[RenderableType]:
+    table = plain_table("rule", "rewrites", "findings")
+    names = list(dict.fromkeys([*done.edits_by_rule, *done.findings_by_rule]))
+    for name in names:
+        edits, findings = done.edits_by_rule.get(name, 0), done.findings_by_rule.get(name, 0)
+        table.add_row(name, str(edits), str(findings))
+    yield table
+
+
+def _left_to_do(done: FolderRewrite) -> RenderableType:
+    table = plain_table()
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(style="magenta", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, note in done.left_to_do:
+        place = f"{escape(str(name))}:{note.place}"
+        table.add_row(place, note.rule, escape(note.message))
+    return table
+
+
+def folder_as_json(done: FolderRewrite, written: Path | None) -> dict[str, Any]:
+    """Return the same as plain values; paths are in the folder."""
+    return {
+        "folder": str(done.folder),
+        "written": str(written) if written else None,
+        "python_files": done.scripts,
+        "files": [
+            {
+                "path": str(file.name),
+                "changed": file.changed,
+                "problem": file.problem or None,
+                "edits": [note_as_json(note) for note in file.edits],
+            }
+            for file in done.files
+            if file.changed or file.problem
+        ],
+        "notebooks": [str(name) for name in done.notebooks],
+        "edits_by_rule": done.edits_by_rule,
+        "findings_by_rule": done.findings_by_rule,
+        "left_to_do": [_finding(name, note) for name, note in done.left_to_do],
+    }
+
+
+def _finding(name: Path, note: Note) -> dict[str, Any]:
+    return {"path": str(name), **note_as_json(note)}

@@ -1,0 +1,1 @@
+"""What `migrate parity` shows on a terminal, and its JSON."""

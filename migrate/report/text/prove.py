@@ -1,0 +1,125 @@
+"""What `migrate prove` shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from migrate.report.text.tables import plain_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from migrate.prove.compare import StepComparison
+    from migrate.prove.proof import Proof
+    from migrate.prove.resume import ResumeProof
+
+SHOWN_FIRST, SHOWN_LAST = 3, 2  # steps in the table; all of them are compared and are in the JSON
+
+
+def proof_summary(proof: Proof) -> Iterator[RenderableType]:
+    """Yield the losses and gradient norms of some steps, the final weights, and the verdict."""
+    numbers = sorted({step.step for step in proof.steps})
+    shown = _shown(numbers, proof.difference.step if proof.difference else None)
+    if numbers:
+        yield _steps_table([step for step in proof.steps if step.step in shown])
+        if len(shown) < len(numbers):
+            yield f"[dim]{len(numbers)} steps compared, {len(shown)} shown (--json has them all)[/dim]"
+    if proof.weights:
+        worst = max(proof.weights, key=lambda weight: weight.difference)
+        yield (
+            f"final weights: {len(proof.weights)} compared on every rank, the farthest apart "
+            f"{escape(worst.name)} on rank {worst.rank}: {worst.difference:.1e} relative L2"
+        )
+    for note in proof.notes:
+        yield f"note: {escape(note)}"
+    yield (
+        f"original {proof.original_seconds:.1f} s, rewrite {proof.rewritten_seconds:.1f} s (compilation "
+        f"included), {proof.replicas} ranks on each side"
+    )
+    colour = "green" if proof.equal else "red"
+    yield f"[bold {colour}]{proof.verdict.value}[/bold {colour}]: {escape(proof.message)}"
+
+
+def resume_summary(proof: ResumeProof) -> Iterator[RenderableType]:
+    """Yield both directions of a proof of resuming, each with its verdict."""
+    for direction in proof.directions:
+        yield f"[bold]{escape(direction.name)}[/bold] ({escape(str(proof.checkpoint))})"
+        yield from proof_summary(direction.proof)
+
+
+def resume_as_json(proof: ResumeProof) -> dict[str, Any]:
+    """Return everything that was compared in both directions as plain values."""
+    return {
+        "equal": proof.equal,
+        "checkpoint": str(proof.checkpoint),
+        "directions": [
+            {"name": direction.name, **proof_as_json(direction.proof)}
+            for direction in proof.directions
+        ],
+    }
+
+
+def _shown(numbers: Sequence[int], first_difference: int | None) -> set[int]:
+    shown = {*numbers[:SHOWN_FIRST], *numbers[-SHOWN_LAST:]}
+    if first_difference is not None:
+        shown.update({first_difference, first_difference + 1} & set(numbers))
+    return shown
+
+
+def _steps_table(steps: Sequence[StepComparison]) -> RenderableType:
+    several = len({step.optimizer for step in steps}) > 1
+    table = plain_table(
+        "step",
+        *(["optimizer"] if several else []),
+        "rank",
+        "loss: original",
+        "rewrite",
+        "difference",
+        "gradient norm: original",
+        "rewrite",
+        "difference",
+    )
+    for step in steps:
+        table.add_row(
+            str(step.step),
+            *([str(step.optimizer)] if several else []),
+            str(step.rank),
+            _number(step.original.loss),
+            _number(step.rewritten.loss),
+            _difference(step.loss_difference),
+            _number(step.original.gradient_norm),
+            _number(step.rewritten.gradient_norm),
+            _difference(step.gradient_difference),
+        )
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.7g}"
+
+
+def _difference(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}"
+
+
+def proof_as_json(proof: Proof) -> dict[str, Any]:
+    """Return everything that was compared as plain values; what is not finite becomes a string."""
+    plain = _finite(dataclasses.asdict(proof))
+    assert isinstance(plain, dict)
+    return {"equal": proof.equal, **plain}
+
+
+def _finite(value: Any) -> Any:
+    """Return `value` with NaN and infinities as strings: JSON has no such numbers."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

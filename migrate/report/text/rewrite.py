@@ -1,0 +1,77 @@
+"""What `migrate rewrite` shows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from migrate.report.text.tables import plain_table
+from migrate.rewrite.results import Note, Rewrite
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableType]:
+    """Yield what was done to one script and what is left to do by hand.
+
+    Args:
+        done: the rewrite.
+        written: where it was written; None if nothing was.
+    """
+    name = escape(str(done.path))
+    if not done.changed and not done.findings:
+        yield f"{name}: nothing to migrate"
+        return
+    if done.changed:
+        target = f" → {escape(str(written))}" if written else ""
+        yield f"[bold]{name}{target}[/bold]: {len(done.edits)} edits"
+        yield _notes(done.edits)
+    yield from findings_summary(done)
+    if done.elsewhere:
+        files = escape(", ".join(path.name for path in done.elsewhere))
+        yield f"{name}: its steps run functions of {files}; to look there too, give the folder"
+
+
+def findings_summary(done: Rewrite) -> Iterator[RenderableType]:
+    """Yield what is left to do by hand in one script; nothing where nothing is."""
+    name = escape(str(done.path))
+    if done.findings:
+        yield f"[yellow]{name}: {len(done.findings)} left to do by hand[/yellow]"
+        yield _notes(done.findings, name)
+
+
+def _notes(notes: tuple[Note, ...], name: str = "") -> Table:
+    table = plain_table()
+    table.add_column(justify="left" if name else "right", style="cyan", no_wrap=True)
+    table.add_column(style="magenta", no_wrap=True)
+    table.add_column(overflow="fold")
+    for note in notes:
+        line = f"{note.line}" if note.cell is None else note.place
+        place = f"{name}:{note.place}" if name else f"  {line}"
+        table.add_row(place, note.rule, escape(note.message))
+    return table
+
+
+def rewrite_as_json(done: Rewrite, written: Path | None) -> dict[str, Any]:
+    """Return the same as plain values."""
+    return {
+        "path": str(done.path),
+        "changed": done.changed,
+        "written": str(written) if written and done.changed else None,
+        "edits": [note_as_json(note) for note in done.edits],
+        "findings": [note_as_json(note) for note in done.findings],
+    }
+
+
+def note_as_json(note: Note) -> dict[str, Any]:
+    """Return an edit or finding as plain values; `cell` is there for one in a notebook."""
+    values = dataclasses.asdict(note)
+    if note.cell is None:
+        del values["cell"]
+    return values

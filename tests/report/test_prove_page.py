@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.prove.compare import StepComparison, WeightComparison
+from migrate.prove.proof import Proof
+from migrate.prove.records import StepRecord
+from migrate.prove.verdict import Verdict
+from migrate.report.html.page import PageError
+from migrate.report.html.prove import write_prove_page
+from tests.report.browser import seen_by_chromium
+
+
+def record(step: int, loss: float) -> StepRecord:
+    return StepRecord(
+        step=step,
+        optimizer=0,
+        losses=(loss,),
+        gradient_norm=2 * loss,
+        clipped_from=(),
+        parameters=2,
+        with_gradient=2,
+        in_modules=2,
+        learning_rates=(0.1,),
+        checksum=(1.0, 2.0),
+        dropout=0.0,
+    )
+
+
+def proof(verdict: Verdict, *losses: tuple[float, float]) -> Proof:
+    steps = tuple(
+        StepComparison(number, 0, 0, record(number, one), record(number, other), 1e-7, None)
+        for number, (one, other) in enumerate(losses, 1)
+    )
+    return Proof(
+        verdict=verdict,
+        message="as it <was> found",
+        replicas=2,
+        steps=steps,
+        weights=(WeightComparison("layer.weight", 1, 3e-7, False),),
+        difference=None,
+        notes=("a note",),
+        original_seconds=1.5,
+        rewritten_seconds=2.5,
+    )
+
+
+def test_both_sides_are_drawn_and_a_browser_shows_them(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    found = proof(Verdict.EQUAL, (1.5, 1.5), (1.25, 1.25), (1.0, float("nan")))
+    write_prove_page(found, Path("train.py"), path)
+    text = path.read_text()
+    assert "<script" not in text
+    assert "src=" not in text
+    seen = seen_by_chromium(path, tmp_path / "profile")
+    assert seen.count("<svg") == 3
+    assert "as it &lt;was&gt; found" in seen
+    assert "layer.weight" in seen
+    assert "1.25" in seen
+
+
+def test_a_proof_without_steps_has_a_page_too(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    write_prove_page(proof(Verdict.NO_STEPS), Path("train.py"), path)
+    assert "no steps" in path.read_text()
+    assert "<svg" not in path.read_text()
+
+
+def test_equal_proofs_are_equal_pages(tmp_path: Path) -> None:
+    pages = [tmp_path / "one.html", tmp_path / "other.html"]
+    for page in pages:
+        write_prove_page(proof(Verdict.EQUAL, (1.5, 1.5)), Path("train.py"), page)
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+
+
+def test_a_folder_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(PageError, match=r"missing/page\.html"):
+        write_prove_page(proof(Verdict.EQUAL), Path("train.py"), tmp_path / "missing" / "page.html")
