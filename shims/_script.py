@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sysconfig
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,11 @@ def _sources(script: Path, roots: Sequence[Path]) -> Iterator[ast.Module]:
             continue
         seen.add(path)
         try:
-            tree = ast.parse(path.read_bytes())
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore"
+                )  # an invalid escape, of which Python will say so itself
+                tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
             continue
         yield tree

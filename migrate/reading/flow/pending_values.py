@@ -21,6 +21,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.flow.dataflow import VIEWS
 from migrate.reading.flow.reads import CONVERSIONS, METHODS, ON_THE_HOST, is_log
 from migrate.reading.tree.tree import base_name, bind, code, is_dotted_name, keyword, string_value
+from migrate.reading.tree.unwarned import syntax_tree
 from migrate.reading.tree.walk import children as children
 from migrate.reading.values.collectives import OBJECTS, TENSORS, called, makes_gloo_group
 from migrate.reading.values.device_values import HOST_ATTRIBUTES
@@ -203,7 +204,7 @@ def _lines(path: Path) -> frozenset[int]:
         data = path.read_bytes()
         if WORD.search(data) is None:
             return frozenset()
-        tree = ast.parse(data)
+        tree = syntax_tree(data)
     except (OSError, SyntaxError, ValueError, RecursionError):
         return frozenset()
     functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))

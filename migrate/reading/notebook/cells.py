@@ -10,6 +10,7 @@ from pathlib import Path
 from migrate.errors import MigrateError
 from migrate.reading.notebook.magics import Magics, hidden, parses
 from migrate.reading.notebook.text import SUFFIX, Cell, Notebook, parse_notebook
+from migrate.reading.tree.unwarned import syntax_tree
 
 RULE = "notebook"
 # The line after each cell; the `x` are there where a notebook has such a name itself.
@@ -143,7 +144,7 @@ def _imported(notebook: Notebook, name: str) -> frozenset[str]:
     for cell in notebook.cells:
         code, _ = hidden(cell.source, Magics(name))
         if parses(code) is None:
-            for node in ast.walk(ast.parse(code.encode())):
+            for node in ast.walk(syntax_tree(code.encode())):
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     names = (alias.asname or alias.name.split(".")[0] for alias in node.names)
                     found.update(names)

@@ -7,11 +7,12 @@ because only a magic needs it. What `%time` and its like run is Python, and stay
 
 from __future__ import annotations
 
-import ast
 import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from migrate.reading.tree.unwarned import syntax_tree
 
 # Cell magics whose text is Python that runs in the notebook; the others' is left as it is.
 RUN_PYTHON = frozenset({"capture", "debug", "memit", "prun", "time", "timeit", "wandb"})
@@ -76,7 +77,7 @@ def parses(code: str) -> SyntaxError | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an invalid escape sequence in the user's cell
         try:
-            ast.parse(code.encode())
+            syntax_tree(code.encode())
         except SyntaxError as error:
             return error
         except (ValueError, RecursionError) as error:

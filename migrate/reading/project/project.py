@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from migrate.reading.notebook.cells import code_of
+from migrate.reading.tree.unwarned import syntax_tree
 
 # What marks the folder of a project, seen from a script in it.
 ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
@@ -225,4 +226,4 @@ def _module_in(folder: Path, name: str) -> Path | None:
 def _parsed(data: bytes) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an invalid escape sequence in the user's file
-        return ast.parse(data)
+        return syntax_tree(data)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import codecs
 import io
 import tokenize
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +13,7 @@ import libcst as cst
 
 from migrate.errors import MigrateError
 from migrate.reading.tree.positions import Positions
+from migrate.reading.tree.unwarned import syntax_tree
 
 
 class UnreadableScriptError(MigrateError):
@@ -166,12 +165,10 @@ def decoded(data: bytes, path: Path) -> str:
 
 def _syntax_error(data: bytes, error: cst.ParserSyntaxError) -> tuple[int, int, str]:
     """Line, column (both from 1) and message: CPython's, which are exact, where it objects too."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an invalid escape sequence in the user's file
-        try:
-            ast.parse(data)
-        except SyntaxError as exact:
-            return exact.lineno or 1, exact.offset or 1, exact.msg
-        except ValueError as exact:  # null bytes
-            return 1, 1, str(exact)
+    try:
+        syntax_tree(data)
+    except SyntaxError as exact:
+        return exact.lineno or 1, exact.offset or 1, exact.msg
+    except ValueError as exact:  # null bytes
+        return 1, 1, str(exact)
     return error.raw_line, error.raw_column + 1, "does not parse as Python 3"

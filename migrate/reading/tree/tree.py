@@ -8,6 +8,7 @@ from typing import TypeGuard
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from migrate.reading.tree.unwarned import unwarned
 from migrate.reading.tree.walk import code_nodes
 from migrate.reading.tree.walk import nodes as nodes
 from migrate.reading.tree.walk import nodes_of as nodes_of
@@ -97,7 +98,8 @@ def elements(arg: cst.Arg) -> list[cst.BaseElement]:
 def string_value(node: cst.CSTNode | None) -> str | None:
     """Return the value of a plain string literal, else None."""
     if isinstance(node, cst.SimpleString | cst.ConcatenatedString):
-        value = node.evaluated_value
+        with unwarned():
+            value = node.evaluated_value
         return value if isinstance(value, str) else None
     return None
 
