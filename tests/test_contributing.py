@@ -1,4 +1,4 @@
-"""What CONTRIBUTING says of rules is so: its rule works as it stands there, in one file."""
+"""What the guides say is so: their files are there, the rule of CONTRIBUTING works as it stands."""
 
 from __future__ import annotations
 
@@ -47,3 +47,12 @@ def test_the_rule_of_the_guide_works(rule: Rule) -> None:
                 assert not done.findings
             case Kind.REPORTED:
                 assert any(example.reports in message for message in own)
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_the_files_that_a_guide_names_are_there(page: str) -> None:
+    named = re.findall(
+        r"`((?:migrate|converters|shims|tests|docs)/[\w./]*)`", (ROOT / page).read_text()
+    )
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from migrate.reading.catalogue.torch_cuda import HARMLESS
 from migrate.reading.replicas.launch import INIT
 from migrate.reading.replicas.ranks import SPAWN
 from migrate.reading.tree.tree import code, keyword, string_value
@@ -21,7 +22,6 @@ from migrate.rewrite.rule import Finding
 from migrate.rewrite.rules.models.comm_hooks import HOOKS, is_registered
 from migrate.rewrite.rules.precision.grad_scaler import SCALERS
 from migrate.rewrite.styles.advice import BACKEND, DEVICE, PORTABLE_ADVICE
-from migrate.rewrite.styles.cuda_only import HARMLESS
 from migrate.rewrite.workspace import Workspace
 
 NAME = "unhandled"

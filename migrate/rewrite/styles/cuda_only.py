@@ -17,23 +17,6 @@ if TYPE_CHECKING:
     from migrate.rewrite.rule import Edit, Rule
     from migrate.rewrite.workspace import Workspace
 
-# Of torch.cuda, what does nothing where there is no GPU (measured, torch 2.9): the portable style keeps it.
-HARMLESS = frozenset(
-    f"torch.cuda.{name}"
-    for name in (
-        "empty_cache",
-        "get_rng_state_all",
-        "is_initialized",
-        "manual_seed",
-        "manual_seed_all",
-        "memory.empty_cache",
-        "seed",
-        "seed_all",
-        "set_rng_state_all",
-        "stream",  # of None
-    )
-)
-
 
 def is_cuda(context: Workspace, other: str = "==") -> cst.BaseExpression:
     """Return `shims.device_type() == "cuda"`, or the same with another comparison."""

@@ -6,27 +6,13 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.catalogue.torch_cuda import HARMLESS, IGNORED
 from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.styles.cuda_only import HARMLESS, is_cuda, only_on_cuda
+from migrate.rewrite.styles.cuda_only import is_cuda, only_on_cuda
 from migrate.rewrite.workspace import Workspace
 
-# Statements that only tell the CUDA allocator something.
-GONE = frozenset(
-    f"torch.cuda.{name}"
-    for name in (
-        "empty_cache",
-        "init",
-        "ipc_collect",
-        "memory.empty_cache",
-        "memory.reset_peak_memory_stats",
-        "reset_accumulated_memory_stats",
-        "reset_max_memory_allocated",
-        "reset_max_memory_cached",
-        "reset_peak_memory_stats",
-        "set_per_process_memory_fraction",
-    )
-)
+GONE = frozenset(one.name for one in IGNORED)
 
 GET = "torch_xla.core.xla_model.get_memory_info()"
 ZERO = "silently 0 on XLA"
