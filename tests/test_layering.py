@@ -142,7 +142,6 @@ MOST_FILES = 18
 CROWDED = {
     "converters/checkpoint",
     "migrate/check/rules/meaning",
-    "migrate/prove",
     "shims",
     "shims/patches",
 }

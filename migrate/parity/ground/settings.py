@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 Precision = Literal["default", "high", "highest"]
 PRECISIONS: tuple[Precision, ...] = ("default", "high", "highest")
@@ -38,15 +36,6 @@ class Settings:
     batch: int | None = None
     transposed: tuple[str, ...] = ()
     seed: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for a request."""
-        return dataclasses.asdict(self)
-
-    @staticmethod
-    def from_dict(value: Mapping[str, Any]) -> Settings:
-        """Of what `to_dict` gave."""
-        return Settings(**dict(value) | {"transposed": tuple(value["transposed"])})
 
 
 TRUTH = Settings(dtype="float64", device="cpu")
