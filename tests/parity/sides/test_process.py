@@ -136,8 +136,6 @@ def test_both_sides_go_through_a_set_in_one_order(tmp_path, monkeypatch):
     given, found = inputs(tmp_path, 1), []
     for label in "AB":
         with SideProcess(label, target, tmp_path, Turns(), timeout=LIMIT) as started:
-            started.capture_into(Settings(), given, tmp_path / label)
-        with SideProcess(label, target, tmp_path, Turns(), timeout=60.0) as started:
             started.ask(protocol.Capture(Settings(), given, tmp_path / label))
         dump = Dump(tmp_path / label)
         calls = [call for call in dump.calls if call.layer == "layer"]
