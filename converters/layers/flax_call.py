@@ -35,6 +35,13 @@ DETERMINISTIC = Variable("deterministic")  # a bool: False in training
 
 
 @dataclass(frozen=True)
+class Name:
+    """Something importable that stands for itself: a dtype ("jax.numpy.bfloat16")."""
+
+    of: str
+
+
+@dataclass(frozen=True)
 class Call:
     """A call of something importable.
 
@@ -56,7 +63,9 @@ class Maker:
     call: Call
 
 
-Value: TypeAlias = "bool | int | float | str | Variable | Call | Maker | tuple[Value, ...] | None"
+Value: TypeAlias = (
+    "bool | int | float | str | Variable | Name | Call | Maker | tuple[Value, ...] | None"
+)
 
 
 @dataclass(frozen=True)
@@ -104,13 +113,16 @@ class FlaxCall:
     @property
     def imports(self) -> tuple[str, ...]:
         """The statements that both expressions need."""
-        calls = (self.construction, *self.before)
-        return tuple(sorted({_MODULES[_split(of)[0]][1] for call in calls for of in _names(call)}))
+        return imports_of(self.construction, *self.before)
 
     @property
     def note(self) -> str:
         """What to know when one writes it, in a few words; "" where the weights say it all."""
-        told = [f"converters.modules: {_split(self.of)[1]}"] if self.of.startswith(_OURS) else []
+        told = (
+            [f"converters.modules: {self.of.rpartition('.')[2]}"]
+            if self.of.startswith(_OURS)
+            else []
+        )
         told += [f"{_called(call, 'x')} first" for call in self.before]
         told += [
             f"{name}={written(value)}"
@@ -186,6 +198,8 @@ def written(value: Value) -> str:
     match value:
         case Variable():
             return value.name
+        case Name():
+            return _spelled(value.of)[0]
         case Call():
             return _called(value)
         case Maker():
@@ -196,21 +210,29 @@ def written(value: Value) -> str:
             return repr(value)
 
 
+def imports_of(*values: Value) -> tuple[str, ...]:
+    """The statements that these values need as source."""
+    return tuple(sorted({_spelled(of)[1] for value in values for of in _names(value)}))
+
+
 def _called(call: Call, *before: str) -> str:
-    module, name = _split(call.of)
     named = (f"{key}={written(value)}" for key, value in call.named.items())
     arguments = (*before, *map(written, call.first), *named)
-    return f"{_MODULES[module][0]}.{name}({', '.join(arguments)})"
+    return f"{_spelled(call.of)[0]}({', '.join(arguments)})"
 
 
-def _split(of: str) -> tuple[str, str]:
-    module, _, name = of.rpartition(".")
-    return module, name
+def _spelled(of: str) -> tuple[str, str]:
+    """A name as it stands in source, and the import that it needs."""
+    module = next(module for module in _MODULES if of.startswith(f"{module}."))
+    alias, statement = _MODULES[module]
+    return f"{alias}{of.removeprefix(module)}", statement
 
 
 def _names(value: Value) -> Iterator[str]:
     """The importable names in a value."""
     match value:
+        case Name():
+            yield value.of
         case Call():
             yield value.of
             for part in (*value.first, *value.named.values()):

@@ -16,7 +16,9 @@ from converters.layers.flax_call import (
     Call,
     FlaxCall,
     Maker,
+    Name,
     Variable,
+    imports_of,
     written,
 )
 from converters.layers.reparametrized_cases import COMPUTED, EXACT
@@ -177,8 +179,14 @@ def test_the_note_tells_what_the_weights_do_not_show(layer, api, note):
     assert entries()[type(layer).__name__].note(layer, api) == note
 
 
-def test_a_list_of_one_stays_one():
+def test_values_as_source():
     assert written(((2, 2),)) == "((2, 2),)"
+    dtype, init = Name("jax.numpy.bfloat16"), Call("flax.linen.initializers.constant", {}, (0.25,))
+    (call,) = flax_calls(nn.Linear(2, 3), "linen")
+    assert call.source(dtype=dtype, bias_init=init, name="head") == (
+        "nn.Dense(features=3, dtype=jnp.bfloat16, bias_init=nn.initializers.constant(0.25), name='head')"
+    )
+    assert imports_of(dtype, init) == ("from flax import linen as nn", "import jax.numpy as jnp")
 
 
 def test_a_layer_is_built_in_each_api():
