@@ -1,6 +1,6 @@
 """Why a layer parts: variants of the truth's layer are tried until one gives what the side gives.
 
-One file a cause; a file put here is tried, nothing else names it.
+One file a family of causes; a class put into one is tried, nothing else names it.
 """
 
 from __future__ import annotations

@@ -14,8 +14,10 @@ def page(pattern: Pattern) -> str:
     """Return the Markdown page of a cause."""
     _, _, body = inspect.cleandoc(pattern.__doc__ or "").partition("\n")
     parts = [f"# {pattern.name}: {pattern.title}", body.strip(), "## Example"]
+    file = type(pattern).__module__
+    causes = [one for one in Pattern.__subclasses__() if one.__module__ == file]
     for example in pattern.examples:
-        parts.extend(_example(example))
+        parts.extend(_example(example, causes))
     return "\n\n".join(parts) + "\n"
 
 
@@ -46,18 +48,24 @@ def index(patterns: Iterable[Pattern]) -> str:
     return "\n".join([*head, *rows]) + "\n"
 
 
-def _example(example: Example) -> Iterable[str]:
-    shown = dict.fromkeys((_source(example.truth), _source(example.faulty)))
+def _example(example: Example, causes: Iterable[type[Pattern]]) -> Iterable[str]:
+    shown = dict.fromkeys((_source(example.truth, causes), _source(example.faulty, causes)))
     yield "```python\n" + "\n\n\n".join(shown) + "\n```"
     yield f"Told: {example.says}"
 
 
-def _source(made: Callable[..., Any]) -> str:
-    """The source of a function or class; of a lambda that of the class that it names."""
+def _source(made: Callable[..., Any], causes: Iterable[type[Pattern]]) -> str:
+    """The source of a function or class; of a lambda that of the class that it names.
+
+    The modules of an example are private to their file and, where several causes of it have such, named
+    after theirs (`_EpsPlaceTruth`, `_norm_eps_truth`): the page has their bare names.
+    """
     if made.__name__ == "<lambda>":
         named = [made.__globals__.get(name) for name in made.__code__.co_names]
         made = next(
             one for one in named if isinstance(one, type) and one.__module__ == made.__module__
         )
     source = inspect.getsource(made).rstrip()
-    return re.sub(r"\b_(?=[A-Za-z])", "", source)
+    names = [name for one in causes for name in (one.__name__, f"{one.name.replace('-', '_')}_")]
+    owners = "|".join(sorted(names, key=len, reverse=True))
+    return re.sub(rf"\b_(?:{owners}|)(?=[A-Za-z])", "", source)

@@ -72,7 +72,7 @@ class Pattern(ABC):
     """
 
     name: ClassVar[str]
-    rank: ClassVar[int] = 1
+    rank: ClassVar[int] = 0
     examples: ClassVar[tuple[Example, ...]]
 
     def __init_subclass__(cls) -> None:
