@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+Format = Literal["stablehlo", "hlo"]
+
 
 @dataclass(frozen=True)
 class Program:
@@ -18,7 +20,7 @@ class Program:
     """
 
     name: str
-    format: Literal["stablehlo", "hlo"]
+    format: Format
     data: bytes
 
 

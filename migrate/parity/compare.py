@@ -13,7 +13,7 @@ from migrate.parity.align.weight_pairs import paired_weights
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.alignment import Alignment, Pair
 from migrate.parity.ground.options import Options
-from migrate.parity.ground.results import Parity
+from migrate.parity.ground.results import Explanation, Parity
 from migrate.parity.ground.settings import TRUTH
 from migrate.parity.inputs.set import attended
 from migrate.parity.judge.judge import Breach, Judged, Judgement, judgement
@@ -23,11 +23,11 @@ from migrate.parity.judge.profiles import Profile, limits_as_text, profile_for
 from migrate.parity.judge.verdict import conclude
 from migrate.parity.run.captures import Captures, capture_all
 from migrate.parity.run.closer import Closer, look_closer
-from migrate.parity.run.explain import Explanation, explain
 from migrate.parity.run.prepare import TORCH, Prepared, prepare
 from migrate.parity.run.recorded import compare_recorded
 from migrate.parity.run.runs import Captured
 from migrate.parity.run.sections import compare_sections
+from migrate.parity.sides import protocol
 from migrate.parity.sides.side import Side
 from migrate.parity.sides.start import started, workplace
 from migrate.parity.sides.target import Target
@@ -83,7 +83,7 @@ def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Prog
     if judged.breaches:
         progress("looking for the cause")
         closer = look_closer(a, b, captures, ready, judged.breaches[0], work)
-        explanation = _causes(a if ready.truth_of_a else b, judged, closer, work)
+        explanation = _causes(a if ready.truth_of_a else b, judged, closer)
         places = [(one.layer, one.place) for one in judged.foremost]
         tensors = _judged(closer.a), _judged(closer.b)
         histograms = (*own_errors(closer.truth, *tensors, places, padding), *histograms)
@@ -146,7 +146,7 @@ def _parties(
     )
 
 
-def _causes(source: Side, judged: Judgement, closer: Closer, work: Path) -> Explanation:
+def _causes(source: Side, judged: Judgement, closer: Closer) -> Explanation:
     """Why the first layer parts that parts by itself; nobody can say where no side is torch's."""
     if source.kind not in TORCH:
         return Explanation()
@@ -156,20 +156,20 @@ def _causes(source: Side, judged: Judgement, closer: Closer, work: Path) -> Expl
     if seen is None:
         return Explanation()
     pair, number, between = seen
-    return explain(
-        source,
-        breach.side,
-        captured.alignment,
-        closer.truth.folder,
-        captured.dump.folder,
-        None if captured.local is None else captured.local.folder,
-        layer=pair.truth,
-        side_layer=pair.layer,
-        number=number,
-        inputs=closer.inputs,
-        relative_l2=breach.finding.errors.relative_l2,
-        breached_locally=not between,
-        work=work,
+    return source.ask(
+        protocol.Explain(
+            breach.side,
+            captured.alignment,
+            closer.truth.folder,
+            captured.dump.folder,
+            None if captured.local is None else captured.local.folder,
+            layer=pair.truth,
+            side_layer=pair.layer,
+            number=number,
+            inputs=closer.inputs,
+            relative_l2=breach.finding.errors.relative_l2,
+            breached_locally=not between,
+        )
     )
 
 

@@ -8,7 +8,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 
-from migrate.parity.dump.dump import Facts
+from migrate.parity.ground.facts import Facts
 from migrate.parity.ground.results import (
     Cause,
     Check,

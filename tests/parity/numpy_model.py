@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from migrate.parity.dump.dump import Dump, Facts, Layer, Named
+from migrate.parity.dump.dump import Dump, Layer, Named
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.alignment import Alignment
+from migrate.parity.ground.facts import Facts
 
 Array = np.ndarray[Any, Any]
 Model = Callable[["Run", Array], Array]

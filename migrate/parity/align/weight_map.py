@@ -10,13 +10,14 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from converters.back.safetensors_output import write_leaves
 from converters.checkpoint.pytree import Leaf
 from converters.errors import ConversionError
 from converters.mapping.leaves import PlannedLeaf
 from migrate.parity.ground.errors import ParityError
+from migrate.parity.sides import protocol
+from migrate.parity.sides.shapes import shapes_in
 from migrate.parity.sides.side import Side
 
 _TORCH = ("torch", "xla")
@@ -55,7 +56,7 @@ class Conversion:
 
 def same_names(weights: Path) -> WeightMap:
     """Every name is its own."""
-    return WeightMap({name: (name,) for name in _shapes(weights)})
+    return WeightMap({name: (name,) for name in shapes_in(weights)})
 
 
 def bring(truth: Side, other: Side, work: Path, conversion: Conversion) -> WeightMap:
@@ -71,31 +72,31 @@ def bring(truth: Side, other: Side, work: Path, conversion: Conversion) -> Weigh
         ParityError, ConversionError: they do not fit; it says which.
     """
     own = work / "from-truth.safetensors"
-    truth.save_weights(own)
+    truth.ask(protocol.SaveWeights(own))
     if truth.kind not in _TORCH or other.kind in _TORCH:
-        other.load_weights(own)
+        other.ask(protocol.LoadWeights(own))
         return same_names(own)
     names, pytree = _converted(truth, other, own, work, conversion)
-    other.load_weights(pytree)
+    other.ask(protocol.LoadWeights(pytree))
     return names
 
 
 def bring_back(truth: Side, other: Side, work: Path, conversion: Conversion) -> WeightMap:
     """Give the truth's side the other's weights; else as `bring`."""
     theirs, back = work / "from-other.safetensors", work / "back.safetensors"
-    other.save_weights(theirs)
+    other.ask(protocol.SaveWeights(theirs))
     if truth.kind not in _TORCH or other.kind in _TORCH:
-        truth.load_weights(theirs)
+        truth.ask(protocol.LoadWeights(theirs))
         return same_names(theirs)
-    truth.ask({"do": "convert", "to": "torch", "state": str(theirs), "output": str(back)})
-    truth.load_weights(back)
+    truth.ask(protocol.ConvertBack(theirs, back))
+    truth.ask(protocol.LoadWeights(back))
     return _converted(truth, other, back, work, conversion)[0]
 
 
 def only_names(truth: Side, other: Side, work: Path, conversion: Conversion) -> WeightMap:
     """Which weights are which, where each side has its own; empty, with a note, where that is not known."""
     own = work / "from-truth.safetensors"
-    truth.save_weights(own)
+    truth.ask(protocol.SaveWeights(own))
     if truth.kind not in _TORCH or other.kind in _TORCH:
         return same_names(own)
     try:
@@ -116,9 +117,9 @@ def load_file(side: Side, file: Path, work: Path) -> None:
         from converters.checkpoint.prefixes import clean
 
         own = work / "own.safetensors"
-        side.save_weights(own)
+        side.ask(protocol.SaveWeights(own))
         checkpoint = open_checkpoint(file)
-        names = clean(checkpoint.infos, _shapes(own).keys()).names
+        names = clean(checkpoint.infos, shapes_in(own).keys()).names
     else:
         from converters.back.arrays import open_arrays
 
@@ -129,7 +130,7 @@ def load_file(side: Side, file: Path, work: Path) -> None:
         for key, info in checkpoint.infos.items()
     ]
     write_leaves(output, leaves, {}, overwrite=True)
-    side.load_weights(output)
+    side.ask(protocol.LoadWeights(output))
 
 
 def _converted(
@@ -140,73 +141,25 @@ def _converted(
         work / name for name in ("shapes.safetensors", "pytree.safetensors", "mapping.yaml")
     )
     if flax.kind != "jax":  # what a function takes, nobody knows
-        flax.save_weights(shapes)
+        flax.ask(protocol.SaveWeights(shapes))
     notes = torch.ask(
-        {
-            "do": "convert",
-            "to": "nnx" if flax.kind == "nnx" else "linen",
-            "state": str(state),
-            "shapes": None if flax.kind == "jax" else str(shapes),
-            "output": str(output),
-            "mapping": None if conversion.mapping is None else str(conversion.mapping),
-            "rules": str(rules),
-            "drop": list(conversion.drop),
-            "example": conversion.example,
-        }
+        protocol.Convert(
+            "nnx" if flax.kind == "nnx" else "linen",
+            state,
+            output,
+            None if flax.kind == "jax" else shapes,
+            conversion.mapping,
+            rules,
+            conversion.drop,
+            conversion.example,
+        )
     )
     leaves = _leaves(state, rules)
     names = {leaf.path: tuple(dict.fromkeys(piece.key for piece in leaf.pieces)) for leaf in leaves}
-    return WeightMap(names, leaves, tuple(notes)), output
-
-
-def convert_for(runner: Any, request: Mapping[str, Any]) -> list[str]:
-    """What the process of a torch side does of that: see `into_flax` and `share`.
-
-    Returns:
-        The notes of the conversion.
-    """
-    state, output = Path(request["state"]), Path(request["output"])
-    if request["to"] == "torch":
-        from converters import to_torch
-
-        to_torch(state, model=runner.module, output=output, overwrite=True)
-        return []
-    from converters import convert
-    from converters.mapping.file import save_mapping
-    from converters.planning import PlanOptions, planned
-
-    options: PlanOptions = {"to": request["to"], "drop": request["drop"]}
-    if request["mapping"] is not None:
-        options["mapping"] = request["mapping"]
-    else:
-        options["model"] = runner.module
-        if request["example"] is not None:
-            options["example"] = [tuple(shape) for shape in request["example"]]
-    if request["shapes"] is not None and not _fits(
-        planned(state, options).plan.leaves, Path(request["shapes"])
-    ):
-        options["target"] = request["shapes"]
-    done = convert(state, output=output, overwrite=True, **options)
-    save_mapping(done.plan, Path(request["rules"]), done.api, overwrite=True)
-    return list(done.notes)
-
-
-def _fits(leaves: Sequence[PlannedLeaf], shapes: Path) -> bool:
-    """Whether the plan gives just the arrays that the model has."""
-    return _shapes(shapes) == {leaf.path: tuple(leaf.info.shape) for leaf in leaves}
+    return WeightMap(names, leaves, notes), output
 
 
 def _leaves(state: Path, rules: Path) -> tuple[PlannedLeaf, ...]:
     from converters.planning import planned
 
     return planned(state, {"mapping": rules}).plan.leaves
-
-
-def _shapes(weights: Path) -> dict[str, tuple[int, ...]]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(weights, framework="numpy") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise ParityError(f"{weights}: {error}", "check the file") from None

@@ -21,6 +21,7 @@ import numpy as np
 from converters.checkpoint.safetensors_file import SafetensorsFile
 from converters.errors import ConversionError
 from migrate.parity.ground.errors import DumpError, ParityError
+from migrate.parity.ground.facts import Facts
 from migrate.parity.ground.last_used import LastUsed
 
 FORMAT = 1
@@ -90,31 +91,6 @@ class Call:
     order: int
     arguments: tuple[TensorRef, ...]
     outputs: tuple[TensorRef, ...]
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What ran: for the head of the report.
-
-    Attributes:
-        framework: "torch", "xla", "linen", "nnx", "jax".
-        target: as the user named it.
-        device: "cpu", "cuda:0 (NVIDIA H200)", "TPU v5 lite".
-        dtype: of the parameters.
-        precision: of matmuls: "default", "high", "highest", or "" where the device knows only one.
-        emulated: whether that precision was emulated on the CPU.
-        versions: package → version.
-        notes: what else to know, a line each.
-    """
-
-    framework: str
-    target: str
-    device: str
-    dtype: str
-    precision: str = ""
-    emulated: bool = False
-    versions: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

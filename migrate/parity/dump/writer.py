@@ -19,12 +19,12 @@ from migrate.parity.dump.dump import (
     DUMP_FILE,
     FORMAT,
     Call,
-    Facts,
     Layer,
     Named,
     TensorRef,
     require_same_outputs,
 )
+from migrate.parity.ground.facts import Facts
 
 Array = np.ndarray[Any, Any]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from migrate.parity.dump.dump import Facts
+from migrate.parity.ground.facts import Facts
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,14 @@ class Cause:
     text: str
     evidence: str
     certain: bool
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The causes that were found, the most reliable first, and what to know of the search."""
+
+    causes: tuple[Cause, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

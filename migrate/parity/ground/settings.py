@@ -39,14 +39,5 @@ class Settings:
     transposed: tuple[str, ...] = ()
     seed: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for a request."""
-        return dataclasses.asdict(self)
-
-    @staticmethod
-    def from_dict(value: Mapping[str, Any]) -> Settings:
-        """Of what `to_dict` gave."""
-        return Settings(**dict(value) | {"transposed": tuple(value["transposed"])})
-
 
 TRUTH = Settings(dtype="float64", device="cpu")

@@ -16,15 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from migrate.parity.dump.dump import Call, Dump, Facts, Named, TensorRef
+from migrate.parity.dump.dump import Call, Dump, Named, TensorRef
 from migrate.parity.dump.joined import JoinedDump
+from migrate.parity.dump.reference import Reference
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.errors import DumpError
+from migrate.parity.ground.facts import Facts
 from migrate.parity.ground.kinds import operation
 from migrate.parity.judge.metrics import Sums
 from migrate.parity.judge.probes import Calls, Partners, Probe
 from migrate.parity.judge.sums import Key, in_ulps, key_of, sums_of
-from migrate.parity.sides.runner import Reference
 
 _FILE = "measured.json"
 Array = np.ndarray[Any, Any]

@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 
 from migrate.parity.dump.dump import Dump, Named, TensorRef
+from migrate.parity.dump.reference import Reference
 from migrate.parity.judge.measured import MeasuringWriter
-from migrate.parity.sides.runner import Reference
 
 Array = np.ndarray[Any, Any]
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from migrate.parity.dump.dump import Facts
 from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.facts import Facts
 from migrate.parity.ground.kinds import Operation
 from migrate.parity.judge.metrics import Floating, floating
 

@@ -17,6 +17,7 @@ from migrate.parity.ground.settings import TRUTH, Precision, Settings
 from migrate.parity.judge.profiles import find_profile
 from migrate.parity.run.prepare import Prepared
 from migrate.parity.run.runs import FIRST, Captured, Groups, Run, part_of
+from migrate.parity.sides import protocol
 from migrate.parity.sides.side import Side
 
 # From the coarsest to the finest: the emulation is of the coarser of the two sides.
@@ -78,7 +79,9 @@ def capture_all(
         folder = work / "truth" / part
         if truths:
             truths[-1].forget_layers(into=folder)
-        seconds += source.capture_into(TRUTH, ready.inputs, folder, layers=layers, numbers=numbers)
+        seconds += source.ask(
+            protocol.Capture(TRUTH, ready.inputs, folder, layers=layers, numbers=numbers)
+        )
         truths.append(Dump(folder))
         groups.fit(folder / "tensors")
         for one in runs.values():

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from migrate.parity.dump.dump import Dump
+from migrate.parity.dump.reference import Forced
 from migrate.parity.ground.settings import TRUTH
 from migrate.parity.judge.judge import Breach
 from migrate.parity.run.captures import Captures
 from migrate.parity.run.prepare import Prepared
 from migrate.parity.run.runs import Captured
-from migrate.parity.sides.runner import Forced
+from migrate.parity.sides import protocol
 from migrate.parity.sides.side import Side
 
 _INPUTS = 2
@@ -43,13 +44,17 @@ def look_closer(
     if not captures.a.measured:
         return Closer(numbers, captures.truth, captures.a, captures.b)
     source, inputs, truth = a if ready.truth_of_a else b, ready.inputs, work / "truth-closer"
-    source.capture_into(TRUTH, inputs, truth, numbers=numbers)
+    source.ask(protocol.Capture(TRUTH, inputs, truth, numbers=numbers))
 
     def again(name: str, side: Side, captured: Captured) -> Captured:
         settings, plain, local = captured.settings, work / f"{name}-closer", work / f"{name}-fed"
-        side.capture_into(settings, inputs, plain, numbers=numbers)
-        forced = Forced(truth, captured.alignment)
-        side.capture_into(settings, inputs, local, forced=forced, numbers=numbers)
+        side.ask(protocol.Capture(settings, inputs, plain, numbers=numbers))
+        reference = Forced(truth, captured.alignment)
+        side.ask(
+            protocol.Capture(
+                settings, inputs, local, reference=reference, forced=True, numbers=numbers
+            )
+        )
         return Captured(settings, Dump(plain), captured.alignment, Dump(local))
 
     return Closer(numbers, Dump(truth), again("a", a, captures.a), again("b", b, captures.b))

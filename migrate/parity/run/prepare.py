@@ -25,6 +25,7 @@ from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.channels import channels_first_inputs, layout_remedy
 from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.inputs.spec import make_inputs
+from migrate.parity.sides import protocol
 from migrate.parity.sides.side import Side
 
 TORCH = ("torch", "xla")
@@ -75,12 +76,12 @@ def prepare(
     functions = [side for side in settings if side.kind == "jax"]
     for side, how in settings.items():
         if side not in functions:
-            side.prepare(how, inputs)
+            side.ask(protocol.Prepare(how, inputs))
     conversion = Conversion(options.mapping, options.drop, _image_shapes(inputs))
     with _layout_told(inputs, settings[other]):
         mine = _weights(truth, other, first.weights, second.weights, conversion, work)
     for side in functions:  # whose weights nobody knows but who gives them
-        side.prepare(settings[side], inputs)
+        side.ask(protocol.Prepare(settings[side], inputs))
     truths = same_names(work / "truth.safetensors")
     pair = (truths, mine) if truth_of_a else (mine, truths)
     return Prepared(inputs, settings[a], settings[b], truth_of_a, *pair)
@@ -95,10 +96,10 @@ def inputs_for(truth: Side, other: Side, options: Options, folder: Path) -> Inpu
     if options.inputs:
         return make_inputs(options.inputs, options.count, options.seed, folder)
     try:
-        return truth.suggest_inputs(options.count, options.seed, folder)
+        return truth.ask(protocol.SuggestInputs(options.count, options.seed, folder))
     except ParityError as error:
         with contextlib.suppress(ParityError):
-            return other.suggest_inputs(options.count, options.seed, folder)
+            return other.ask(protocol.SuggestInputs(options.count, options.seed, folder))
         raise InputsError(error.what, error.remedy) from None
 
 
@@ -109,7 +110,7 @@ def _channels_last(truth: Side, other: Side, inputs: InputSet, work: Path) -> tu
     if not any(array.ndim >= 3 and array.dtype.kind == "f" for array in inputs[0].values()):
         return ()
     one = write_inputs(work / "probe-inputs", [inputs[0]])
-    truth.capture_into(Settings(device="cpu"), one, work / "probe")
+    truth.ask(protocol.Capture(Settings(device="cpu"), one, work / "probe"))
     return channels_first_inputs(Dump(work / "probe"), one)
 
 
@@ -158,5 +159,5 @@ def _weights(
         names = bring_back(truth, other, work, conversion)
     else:
         names = only_names(truth, other, work, conversion)
-    truth.save_weights(own)
+    truth.ask(protocol.SaveWeights(own))
     return names

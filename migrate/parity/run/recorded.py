@@ -22,6 +22,7 @@ from migrate.parity.judge.outputs import compare_outputs
 from migrate.parity.judge.profiles import limits_as_text, profile_for
 from migrate.parity.judge.verdict import conclude
 from migrate.parity.run.prepare import TORCH, inputs_for
+from migrate.parity.sides import protocol
 from migrate.parity.sides.capture import INPUTS
 from migrate.parity.sides.side import Side
 from migrate.parity.sides.start import started, workplace
@@ -47,9 +48,9 @@ def record(target: Target, options: Options, progress: Progress) -> Path:
         inputs = inputs_for(side, side, options, work / INPUTS)
         settings = _settings(options.a)
         _load(side, options.a, settings, inputs, work)
-        side.save_weights(folder / _WEIGHTS)
+        side.ask(protocol.SaveWeights(folder / _WEIGHTS))
         progress("running it")
-        side.capture_into(settings, inputs, folder, layers=options.layers)
+        side.ask(protocol.Capture(settings, inputs, folder, layers=options.layers))
         return folder
 
 
@@ -81,10 +82,10 @@ def compare_recorded(a: Target, b: Target, options: Options, progress: Progress)
             settings = _settings(how)
             _load(side, how, settings, inputs, work, next(iter(dumps.values())))
             progress("running it, and the truth in float64")
-            side.capture_into(TRUTH, inputs, work / "truth")
-            side.capture_into(settings, inputs, work / name)
+            side.ask(protocol.Capture(TRUTH, inputs, work / "truth"))
+            side.ask(protocol.Capture(settings, inputs, work / name))
             dumps[name], truth = Dump(work / name), Dump(work / "truth")
-            side.save_weights(work / _WEIGHTS)
+            side.ask(protocol.SaveWeights(work / _WEIGHTS))
             weights = same_names(work / _WEIGHTS)
         return _compared(dumps, truth, weights, inputs, options)
 
@@ -170,7 +171,7 @@ def _load(
     recorded: Dump | None = None,
 ) -> None:
     """Give a model its weights: those that are named, else those beside the dump."""
-    side.prepare(settings, inputs)
+    side.ask(protocol.Prepare(settings, inputs))
     if how.weights is not None:
         load_file(side, how.weights, work)
     elif recorded is not None:
@@ -180,4 +181,4 @@ def _load(
                 f"{recorded.folder}: the weights that it was made with are not known to the model",
                 "name them with --weights-a or --weights-b",
             )
-        side.load_weights(beside)
+        side.ask(protocol.LoadWeights(beside))

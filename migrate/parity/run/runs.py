@@ -11,11 +11,12 @@ from migrate.parity.align.align import align
 from migrate.parity.align.weight_map import WeightMap
 from migrate.parity.dump.dump import DUMP_FILE, Dump
 from migrate.parity.dump.joined import joined
+from migrate.parity.dump.reference import Forced
 from migrate.parity.ground.alignment import Alignment
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet, attended
 from migrate.parity.judge.measured_dump import measure_dump
-from migrate.parity.sides.runner import Forced
+from migrate.parity.sides import protocol
 from migrate.parity.sides.side import Side
 
 # Of the truth's tensors, which are on disk while its sides are fed with them: pages that are written again
@@ -83,8 +84,7 @@ class Run:
         if self.layers:
             reference = self._reference(truth)
             folder = self.work / f"{self.name}-local" / part
-            measured = reference if self.measured else None
-            self._capture(folder, numbers, forced=reference, measured=measured)
+            self._capture(folder, numbers, reference=reference, forced=True, measured=self.measured)
             self._local.append(Dump(folder))
 
     def _as_it_runs(self, truth: Dump, numbers: Sequence[int], folder: Path) -> Dump:
@@ -92,7 +92,7 @@ class Run:
             self._capture(folder, numbers, layers=self.layers)
             self._alignment = self._alignment or self._aligned(truth, folder)
         elif self._alignment is not None:
-            self._capture(folder, numbers, measured=self._reference(truth))
+            self._capture(folder, numbers, reference=self._reference(truth), measured=True)
         else:
             self._first(truth, folder, numbers)
         return Dump(folder)
@@ -109,11 +109,11 @@ class Run:
         (written / DUMP_FILE).unlink()
         if len(numbers) > 1:  # they are one dump, and run as one
             self.seconds = 0.0
-            self._capture(folder, numbers, measured=self._reference(truth))
+            self._capture(folder, numbers, reference=self._reference(truth), measured=True)
 
     def _capture(self, folder: Path, numbers: Sequence[int], **how: Any) -> None:
-        self.seconds += self.side.capture_into(
-            self.settings, self.inputs, folder, numbers=numbers, **how
+        self.seconds += self.side.ask(
+            protocol.Capture(self.settings, self.inputs, folder, numbers=numbers, **how)
         )
 
     def _reference(self, truth: Dump) -> Forced:

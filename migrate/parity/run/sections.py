@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from migrate.compiler.program import Program
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.options import Options
 from migrate.parity.ground.results import Section
 from migrate.parity.run.prepare import Prepared
+from migrate.parity.sides import protocol
 from migrate.parity.sides.side import Side
 from migrate.parity.tasks.batch import compare_batches
 from migrate.parity.tasks.excess import excess_section, find_excess
@@ -62,8 +64,10 @@ def _of_the_compiler(
 ) -> Iterator[Section]:
     """What no run on a CPU shows: approximate top-k, and roundings that the TPU's compiler leaves out."""
     for name, side, settings in (("A", a, ready.a), ("B", b, ready.b)):
-        approximate = side.approximate_top_k(settings, ready.inputs)
-        if approximate is not None:
+        if side.kind not in ("linen", "nnx", "jax"):
+            continue
+        approximate = side.ask(protocol.ApproximateTopK(settings, ready.inputs))
+        if approximate.checks:
             yield replace(approximate, name=f"{approximate.name} of {name}")
     if ready.a.excess_precision == ready.b.excess_precision:
         return
@@ -75,4 +79,6 @@ def _of_the_compiler(
             "write xla: before the torch module",
         )
     progress("compiling for a TPU with and without excess precision")
-    yield excess_section(find_excess(side.program(settings, ready.inputs)))
+    file = side.work / f"{id(side)}.program"
+    name, form = side.ask(protocol.Program(settings, ready.inputs, file))
+    yield excess_section(find_excess(Program(name, form, file.read_bytes())))

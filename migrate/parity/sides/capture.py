@@ -7,10 +7,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from migrate.parity.dump.reference import Forced, Reference
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet, attended
-from migrate.parity.sides.runner import Forced, Reference, Runner
+from migrate.parity.sides.runner import Runner
 
 INPUTS = "inputs"
 

@@ -7,7 +7,6 @@ asked, and starts again when it is needed (`Turns`).
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import select
@@ -22,7 +21,16 @@ from typing import IO, Any
 
 import migrate
 from migrate.parity.ground.errors import ParityError, SideDiedError
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.protocol import (
+    Load,
+    Loaded,
+    LoadWeights,
+    Request,
+    answer_type,
+    to_plain,
+    to_typed,
+)
+from migrate.parity.sides.side import Answer, Side
 from migrate.parity.sides.target import Target
 from migrate.process import end, start
 from shims.tpu import tpu_present
@@ -95,7 +103,7 @@ class SideProcess(Side):
     ) -> None:
         super().__init__(work)
         self.label, self.target = label, target
-        self._work, self._python, self._timeout, self._seed = work, python, timeout, seed
+        self._python, self._timeout, self._seed = python, timeout, seed
         self._turns = turns
         self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -131,14 +139,11 @@ class SideProcess(Side):
             raise
 
     def _load(self) -> None:
-        loaded = self._exchange(
-            {"do": "load", "target": dataclasses.asdict(self.target), "seed": self._seed}
-        )
-        self.kind = loaded["kind"]
-        if self._weights is None and loaded["weights"] is not None:
-            self._weights = Path(loaded["weights"])
+        loaded: Loaded = to_typed(Loaded, self._exchange(Load(self.target, self._seed)))
+        self.kind = loaded.kind
+        self._weights = self._weights or loaded.weights
         if self._weights is not None:
-            self._exchange({"do": "load_weights", "file": str(self._weights)})
+            self._exchange(LoadWeights(self._weights))
 
     def rest(self) -> None:
         """End the process; the next request starts it again."""
@@ -155,17 +160,15 @@ class SideProcess(Side):
     def __exit__(self, *exc: object) -> None:
         self.rest()
 
-    def load_weights(self, file: Path) -> None:
-        """See `Runner`; they come back when the process starts again."""
-        super().load_weights(file)
-        self._weights = file
-
-    def ask(self, request: dict[str, Any]) -> Any:
+    def ask(self, request: Request[Answer]) -> Answer:
         """Send a request, starting the process if it rests, and wait for the answer."""
         if self._process is None:
             self.start()
         self._turns.take(self)
-        return self._exchange(request)
+        found: Answer = to_typed(answer_type(request), self._exchange(request))
+        if isinstance(request, LoadWeights):
+            self._weights = request.file
+        return found
 
     def _variables(self) -> dict[str, str]:
         variables = SETTINGS | dict(os.environ)
@@ -185,25 +188,25 @@ class SideProcess(Side):
 
     def _packages(self) -> Path:
         """A folder with this project's packages alone, for the interpreter of another environment."""
-        folder = Path(tempfile.mkdtemp(dir=self._work, prefix="packages-"))
+        folder = Path(tempfile.mkdtemp(dir=self.work, prefix="packages-"))
         root = Path(migrate.__file__).parents[1]
         for name in _PACKAGES:
             (folder / name).symlink_to(root / name)
         return folder
 
-    def _exchange(self, request: dict[str, Any]) -> Any:
+    def _exchange(self, request: Request[Any] | Load) -> Any:
         process, replies = self._process, self._replies
         assert process is not None
         assert process.stdin is not None
         assert replies is not None
-        doing = request["do"].replace("_", " ")
+        doing = request.words
+        line = json.dumps([type(request).__name__, to_plain(request)])
         try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.write(line.encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
             raise self._died(doing) from None
-        line = self._line(replies, doing)
-        answer = json.loads(line)
+        answer = json.loads(self._line(replies, doing))
         if "error" in answer:
             error = answer["error"]
             raise ParityError(f"side {self.label}, {error['what']}", error["remedy"])

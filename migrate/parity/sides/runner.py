@@ -6,92 +6,16 @@ wrong with the user's model or inputs is a `ParityError` in one line; it travels
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
-from migrate.parity.dump.dump import Dump, Facts, RecentDump
+from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
-from migrate.parity.ground.alignment import Alignment
+from migrate.parity.ground.facts import Facts
+from migrate.parity.ground.requests import Generated, Kind, Training
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet
-
-Kind = Literal["torch", "xla", "linen", "nnx", "jax"]
-
-
-@dataclass(frozen=True)
-class Reference:
-    """The truth, and how a side lies to it.
-
-    Attributes:
-        truth: the dump of the truth, of the same inputs.
-        alignment: of this side with the truth.
-    """
-
-    truth: Path
-    alignment: Alignment
-
-    @functools.cached_property
-    def dump(self) -> Dump:
-        """The truth's dump, open; it holds the tensors that were read last."""
-        return RecentDump(self.truth)
-
-
-class Forced(Reference):
-    """Feed every layer with the truth's inputs, so that what it puts out has its own error only.
-
-    Before a layer that has a pair runs, its arguments are replaced by the truth's (in the side's dtype and
-    layout); after it, its output is written, and what its caller goes on with is the truth's output. A
-    layer with others inside so shows what *its own* operations add. A layer whose arguments have no
-    partner is run with what it is given.
-
-    The `arguments` of every Call are written as the caller gave them, *before* they were replaced: what the
-    caller computes between the layers that it calls (an activation that is no module, a mask, a residual)
-    is seen nowhere else. Values that the side's dtype does not hold (float64's most negative number in a
-    mask) become its largest, not infinities.
-    """
-
-
-@dataclass(frozen=True)
-class Training:
-    """K steps of an optimizer on the inputs in a given order.
-
-    Attributes:
-        steps: how many; step i takes input `order[i]`.
-        order: numbers of inputs.
-        optimizer: "sgd", "momentum" (0.9), "adam", "adamw" (decay 0.01); torch's against optax's with equal
-            hyperparameters.
-        learning_rate: constant.
-        loss: "mse": mean of squared differences between output `output` and the target;
-            "cross_entropy": mean over all but the last axis of its log-softmax at the integer target;
-            or `file.py:function` called with (outputs, targets) that gives a scalar.
-        output: path of the output that the loss is of.
-        targets: a folder with NNN.safetensors, key "target", in this side's layout; where positions are
-            padding also "counted", bool of the same shape: what the mean of mse or cross_entropy is over.
-    """
-
-    steps: int
-    order: tuple[int, ...]
-    optimizer: str
-    learning_rate: float
-    loss: str
-    output: str
-    targets: Path
-
-
-@dataclass(frozen=True)
-class Generated:
-    """Greedy decoding.
-
-    Attributes:
-        tokens: for each input and row, the tokens that were appended.
-        margins: the difference of the two largest logits at each.
-    """
-
-    tokens: tuple[tuple[tuple[int, ...], ...], ...]
-    margins: tuple[tuple[tuple[float, ...], ...], ...]
 
 
 class Runner(Protocol):

@@ -16,6 +16,7 @@ import numpy as np
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.results import Check, Section
 from migrate.parity.judge.metrics import Measurement
+from migrate.parity.sides import protocol
 from migrate.parity.tasks.outputs import floating_outputs, output
 from migrate.parity.tasks.party import Parties, Party
 
@@ -38,7 +39,7 @@ def compare_batches(parties: Parties) -> Section:
     for party in parties.sides:
         folder = parties.work / "batch" / party.name
         settings = dataclasses.replace(party.settings, batch=1)
-        party.side.capture_into(settings, parties.inputs, folder, layers=False)
+        party.side.ask(protocol.Capture(settings, parties.inputs, folder, layers=False))
         checks += _compare(parties, party, Dump(folder), rows)
         if settings.precision != "highest" and settings.dtype == "float32":
             notes.append(f"{party.name}: {_VPU.format(settings.precision)}")

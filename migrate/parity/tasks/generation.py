@@ -11,8 +11,9 @@ import math
 from dataclasses import dataclass
 
 from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.requests import Generated
 from migrate.parity.ground.results import Check, Section
-from migrate.parity.sides.runner import Generated
+from migrate.parity.sides import protocol
 from migrate.parity.tasks.logits import allowed_noise, noise_of
 from migrate.parity.tasks.outputs import logits_path
 from migrate.parity.tasks.party import Parties
@@ -63,7 +64,9 @@ def compare_generation(parties: Parties, tokens: int, named: str | None = None) 
         pair = party.pair(path)
         if pair is None:
             raise ParityError(f"{party.name} has no output {path}", "say which it is with --align")
-        generated.append(party.side.generate(party.settings, parties.inputs, tokens, pair.mine))
+        generated.append(
+            party.side.ask(protocol.Generate(party.settings, parties.inputs, tokens, pair.mine))
+        )
         noise = noise_of(parties, party, path)
         caps.append([min(one, most) for one, most in zip(noise.errors, allowed, strict=True)])
     doubt = [6 * math.sqrt(2) * math.hypot(a, b) for a, b in zip(*caps, strict=True)]

@@ -26,6 +26,7 @@ from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.results import Check, Section
 from migrate.parity.judge.bootstrap import ratio
 from migrate.parity.judge.profiles import Profile
+from migrate.parity.sides import protocol
 from migrate.parity.tasks.outputs import floating_outputs, output, positions
 from migrate.parity.tasks.party import Parties, Party
 
@@ -146,7 +147,9 @@ def write_cotangents(parties: Parties, party: Party, folder: Path) -> None:
 def _gradients(parties: Parties, party: Party) -> Path:
     folder = parties.work / "gradients" / party.name
     write_cotangents(parties, party, folder / "cotangents")
-    party.side.gradients(party.settings, parties.inputs, folder / "cotangents", folder)
+    party.side.ask(
+        protocol.Gradients(party.settings, parties.inputs, folder / "cotangents", folder)
+    )
     return folder
 
 

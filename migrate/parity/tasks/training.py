@@ -29,8 +29,9 @@ import numpy as np
 
 from migrate.parity.ground.alignment import TensorPair
 from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.requests import Training
 from migrate.parity.ground.results import Check, Section
-from migrate.parity.sides.runner import Training
+from migrate.parity.sides import protocol
 from migrate.parity.tasks.outputs import floating_outputs, logits_path, output, positions
 from migrate.parity.tasks.party import Parties, Party
 
@@ -74,7 +75,9 @@ def compare_training(parties: Parties, options: TrainingOptions) -> Section:
         party.name: _training(parties, party, options, path, loss) for party in parties.all()
     }
     losses = {
-        party.name: party.side.train(party.settings, parties.inputs, trainings[party.name])
+        party.name: party.side.ask(
+            protocol.Train(party.settings, parties.inputs, trainings[party.name])
+        )
         for party in parties.all()
     }
     seeds = _other_orders(parties, trainings["A"]) if parties.inputs.count > 1 else []
@@ -205,7 +208,7 @@ def _other_orders(parties: Parties, own: Training) -> list[list[float]]:
     for seed in range(1, ORDERS + 1):
         order = data_order(parties.inputs.count, own.steps, parties.seed + 1000 * seed)
         training = dataclasses.replace(own, order=order)
-        made.append(a.side.train(a.settings, parties.inputs, training))
+        made.append(a.side.ask(protocol.Train(a.settings, parties.inputs, training)))
     return made
 
 

@@ -15,12 +15,12 @@ from migrate.parity.causes import Context, explain
 from migrate.parity.causes.frame.look import relative
 from migrate.parity.causes.frame.pattern import Example
 from migrate.parity.dump.dump import Dump
+from migrate.parity.dump.reference import Forced
 from migrate.parity.ground.alignment import Alignment, Pair, TensorPair
 from migrate.parity.ground.results import Cause
 from migrate.parity.ground.settings import TRUTH, Settings
 from migrate.parity.inputs.set import write_inputs
 from migrate.parity.sides.capture import capture_into
-from migrate.parity.sides.runner import Forced
 from migrate.parity.sides.torch.runner import TorchRunner
 
 INPUTS = 2

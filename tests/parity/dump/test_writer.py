@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from migrate.parity.dump.dump import Dump, Facts, Named
+from migrate.parity.dump.dump import Dump, Named
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.errors import DumpError
+from migrate.parity.ground.facts import Facts
 
 Array = np.ndarray[Any, Any]
 FACTS = Facts("torch", "model.py:make", "cpu", "float32")

@@ -13,6 +13,7 @@ from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.options import Options, SideOptions
 from migrate.parity.inputs.channels import layout_remedy
 from migrate.parity.run.prepare import prepare
+from migrate.parity.sides import protocol
 from migrate.parity.sides.jax.runner import JaxRunner
 from migrate.parity.sides.side import InProcess
 from migrate.parity.sides.torch.runner import TorchRunner
@@ -84,7 +85,7 @@ def run(tmp_path: Path, model, kind, channels_last) -> None:
     side = SideOptions(channels_last=channels_last)
     options = Options(inputs=("image=float32[2,3,8,8]",), count=1, b=side)
     ready = prepare(a, b, options, tmp_path, lambda line: None)
-    b.capture_into(ready.b, ready.inputs, tmp_path / "dump", layers=False)
+    b.ask(protocol.Capture(ready.b, ready.inputs, tmp_path / "dump", layers=False))
 
 
 def test_other_errors_say_nothing_of_layouts() -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from migrate.parity.dump.dump import Facts
 from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.facts import Facts
 from migrate.parity.ground.kinds import Operation, does_nothing, family, operation
 from migrate.parity.ground.results import Errors
 from migrate.parity.judge.metrics import Measurement

@@ -17,6 +17,7 @@ from migrate.parity.ground.settings import TRUTH, Settings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.inputs.spec import make_inputs
 from migrate.parity.judge.profiles import find_profile
+from migrate.parity.sides import protocol
 from migrate.parity.sides.side import InProcess, Side
 from migrate.parity.tasks.party import Parties, Party, same_outputs
 
@@ -74,7 +75,7 @@ def torch_side(module: nn.Module, work: Path) -> Side:
 
 
 def captured(side: Side, settings: Settings, inputs: InputSet, folder: Path) -> Dump:
-    side.capture_into(settings, inputs, folder, layers=False)
+    side.ask(protocol.Capture(settings, inputs, folder, layers=False))
     return Dump(folder)
 
 

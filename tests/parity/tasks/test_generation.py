@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.sides.runner import Generated
+from migrate.parity.ground.requests import Generated
 from migrate.parity.tasks.generation import compare_generation, partings
 from tests.parity.tasks.parties_made import (
     Mlp,

@@ -14,9 +14,8 @@ import torch
 from migrate.parity.ground.alignment import TensorPair
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.results import Check, Section
-from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet, write_inputs
-from migrate.parity.sides.runner import Training
+from migrate.parity.sides import protocol
 from migrate.parity.sides.side import Side
 from migrate.parity.tasks.party import Parties
 from migrate.parity.tasks.training import (
@@ -74,12 +73,11 @@ class Other(Side):
     def __init__(self, side: Side, **changes: object) -> None:
         self._side, self._changes = side, changes
 
-    def ask(self, request: dict[str, object]) -> object:
+    def ask(self, request: protocol.Request[Any]) -> Any:
+        if isinstance(request, protocol.Train):
+            changed = dataclasses.replace(request.training, **self._changes)  # type: ignore[arg-type]
+            request = dataclasses.replace(request, training=changed)
         return self._side.ask(request)
-
-    def train(self, settings: Settings, inputs: InputSet, training: Training) -> list[float]:
-        changed = dataclasses.replace(training, **self._changes)  # type: ignore[arg-type]
-        return self._side.train(settings, inputs, changed)
 
 
 def with_b(made: Parties, **changes: object) -> Parties:

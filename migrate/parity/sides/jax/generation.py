@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.requests import Generated
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.decoding import Rows
 from migrate.parity.sides.jax.model import JaxModel
 from migrate.parity.sides.jax.passes import Passes
 from migrate.parity.sides.jax.session import Session
-from migrate.parity.sides.runner import Generated
 
 
 def generate(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.inputs.channels import layout_remedy
@@ -16,12 +17,11 @@ from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.frames import raised
 from migrate.parity.sides.jax.arguments import Arguments, Bound
 from migrate.parity.sides.jax.capture.eager import eager
-from migrate.parity.sides.jax.capture.forced import Feed
+from migrate.parity.sides.jax.capture.forced import JaxForcing
 from migrate.parity.sides.jax.capture.recorder import Recorder
 from migrate.parity.sides.jax.capture.values import is_floating, named, tensors
 from migrate.parity.sides.jax.model import JaxModel
 from migrate.parity.sides.jax.session import Session
-from migrate.parity.sides.runner import Forced
 
 # Operations one by one round otherwise than fused ones; by more than so many eps, it is worth a note.
 _ROUNDINGS = 4
@@ -118,7 +118,7 @@ def capture(
     import jax.numpy as jnp
 
     seconds, difference = 0.0, 0.0
-    feed = None if forced is None else Feed(forced)
+    feed = None if forced is None else JaxForcing(forced)
     recorder = Recorder(writer, feed, session.settings.dtype)
     with session.active():
         weights = passes.weights()

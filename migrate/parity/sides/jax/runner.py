@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from migrate.compiler.program import Program, program_of_jax
-from migrate.parity.dump.dump import Facts
+from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.errors import InputsError, ParityError
+from migrate.parity.ground.facts import Facts
+from migrate.parity.ground.requests import Generated, Training
 from migrate.parity.ground.results import Section
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet
@@ -18,7 +20,6 @@ from migrate.parity.sides.jax.model import FunctionModel, JaxModel
 from migrate.parity.sides.jax.passes import Passes, capture, in_user_code
 from migrate.parity.sides.jax.session import Session, device_name
 from migrate.parity.sides.jax.weights import read_weights, write_weights
-from migrate.parity.sides.runner import Forced, Generated, Training
 
 _PACKAGES = ("jax", "jaxlib", "flax", "numpy")
 

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from migrate.parity.ground.errors import ParityError, TargetError
+from migrate.parity.ground.requests import Training
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.jax.arguments import Bound
 from migrate.parity.sides.jax.capture.values import tensors
@@ -14,7 +15,6 @@ from migrate.parity.sides.jax.gradients import split
 from migrate.parity.sides.jax.model import JaxModel
 from migrate.parity.sides.jax.passes import Passes, in_user_code
 from migrate.parity.sides.jax.session import Session
-from migrate.parity.sides.runner import Training
 
 _MOMENTUM, _DECAY, _EPS = 0.9, 0.01, 1e-8
 

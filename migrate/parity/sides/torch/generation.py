@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.requests import Generated
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.decoding import Rows
-from migrate.parity.sides.runner import Generated
 from migrate.parity.sides.torch.capture.tree import to_numpy
 
 if TYPE_CHECKING:

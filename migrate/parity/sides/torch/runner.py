@@ -14,17 +14,18 @@ import torch
 from torch import nn
 
 from migrate.compiler.program import Program, program_of_torch
-from migrate.parity.dump.dump import Facts
+from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
+from migrate.parity.ground.facts import Facts
 from migrate.parity.ground.last_used import LastUsed
+from migrate.parity.ground.requests import Generated, Training
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet
-from migrate.parity.sides.runner import Forced, Generated, Training
 from migrate.parity.sides.torch import call as torch_call
 from migrate.parity.sides.torch import variant as torch_variant
 from migrate.parity.sides.torch import weights as torch_weights
 from migrate.parity.sides.torch.call import Array, Outputs
-from migrate.parity.sides.torch.capture.forced import Forcing
+from migrate.parity.sides.torch.capture.forced import TorchForcing
 from migrate.parity.sides.torch.capture.hooks import Hooks, Written
 from migrate.parity.sides.torch.capture.tree import to_numpy
 from migrate.parity.sides.torch.capture.xla import Later, fetched
@@ -138,7 +139,7 @@ class TorchRunner:
         variant, where = self._variant(settings)
         model = variant.model
         written = Written(writer)
-        forcing = None if forced is None else Forcing(forced)
+        forcing = None if forced is None else TorchForcing(forced)
         expected = DTYPES[settings.dtype] if settings.dtype == "float64" else None
         hooks = Hooks(model, Later() if where.type == "xla" else written, forcing, expected)
         run = variant.compiled(where) if settings.compiled else model
@@ -277,7 +278,7 @@ def _equal(plain: Outputs, hooked: Outputs) -> bool:
 def _notes(
     model: nn.Module,
     hooks: Hooks,
-    forcing: Forcing | None,
+    forcing: TorchForcing | None,
 ) -> list[str]:
     notes = list(forcing.notes) if forcing is not None else []
     if hooks.odd:

@@ -14,9 +14,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.requests import Training
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet
-from migrate.parity.sides.runner import Training
 from migrate.parity.sides.torch import call as torch_call
 from migrate.parity.sides.torch import variant as torch_variant
 from migrate.parity.sides.torch.capture.tree import to_numpy, to_tensor

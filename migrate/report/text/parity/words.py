@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from migrate.parity.ground.results import LayerVerdict
 
 if TYPE_CHECKING:
-    from migrate.parity.dump.dump import Facts
+    from migrate.parity.ground.facts import Facts
     from migrate.parity.ground.results import (
         Check,
         Errors,

@@ -14,10 +14,10 @@ from flax import linen as nn
 from flax import nnx
 
 from migrate.parity.dump.dump import Dump
+from migrate.parity.dump.reference import Forced
 from migrate.parity.ground.errors import InputsError, ParityError
 from migrate.parity.ground.settings import TRUTH, Settings
 from migrate.parity.sides.jax.runner import JaxRunner
-from migrate.parity.sides.runner import Forced
 from tests.parity.sides.jax.jax_sides import (
     Net,
     NnxNet,

@@ -108,7 +108,7 @@ def test_what_is_no_dtype_or_device_is_told(tmp_path: Path) -> None:
 
 
 def test_nothing_is_fed_where_shapes_differ(tmp_path: Path) -> None:
-    from migrate.parity.sides.runner import Forced
+    from migrate.parity.dump.reference import Forced
 
     runner = JaxRunner(Two(), "linen", "model.py:Two")
     inputs = given(tmp_path / "inputs", 1, x=(8, 64))
@@ -120,8 +120,8 @@ def test_nothing_is_fed_where_shapes_differ(tmp_path: Path) -> None:
 
 
 def test_what_float32_does_not_hold_is_fed_as_its_largest(tmp_path: Path) -> None:
+    from migrate.parity.dump.reference import Forced
     from migrate.parity.dump.writer import DumpWriter
-    from migrate.parity.sides.runner import Forced
 
     def function(x: Any) -> Any:
         return x

@@ -14,10 +14,10 @@ from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from migrate.parity.ground.errors import InputsError, ParityError
+from migrate.parity.ground.requests import Training
 from migrate.parity.ground.settings import TRUTH, Settings
 from migrate.parity.inputs.set import write_inputs
 from migrate.parity.sides.jax.runner import JaxRunner
-from migrate.parity.sides.runner import Training
 from migrate.parity.sides.torch.runner import TorchRunner
 from tests.parity.sides.jax.jax_sides import RANDOM, given, relative
 

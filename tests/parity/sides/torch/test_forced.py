@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
+from migrate.parity.dump.reference import Forced
 from migrate.parity.ground.alignment import Alignment, Pair, TensorPair
 from migrate.parity.ground.settings import TRUTH, Settings
-from migrate.parity.sides.runner import Forced
 from tests.parity.sides.torch.torch_made import (
     Attention,
     Convolutions,

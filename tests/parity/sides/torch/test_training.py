@@ -12,9 +12,9 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 
 from migrate.parity.ground.errors import InputsError, ParityError
+from migrate.parity.ground.requests import Training
 from migrate.parity.ground.settings import TRUTH, Settings
 from migrate.parity.inputs.set import InputSet, write_inputs
-from migrate.parity.sides.runner import Training
 from migrate.parity.sides.torch.runner import TorchRunner
 from tests.parity.sides.torch.torch_made import Deep, Recurrent, arrays, floats, inputs_for, runner
 

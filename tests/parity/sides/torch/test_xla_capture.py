@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from migrate.parity.dump.dump import Dump
+from migrate.parity.dump.reference import Forced
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.settings import TRUTH, Settings
 from migrate.parity.inputs.set import read_inputs
-from migrate.parity.sides.runner import Forced
 
 pytestmark = pytest.mark.xla
 ROOT = Path(__file__).parents[4]

@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from migrate.parity.dump.dump import Dump
+from migrate.parity.dump.reference import Forced
 from migrate.parity.ground.alignment import Alignment, Pair, TensorPair
 from migrate.parity.ground.settings import TRUTH, Settings
 from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.sides.capture import capture_into
-from migrate.parity.sides.runner import Forced, Runner
+from migrate.parity.sides.runner import Runner
 from migrate.parity.sides.torch.runner import TorchRunner
 
 

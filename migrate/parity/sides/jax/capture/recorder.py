@@ -12,7 +12,7 @@ from typing import Any
 from migrate.parity.dump.dump import Layer
 from migrate.parity.dump.recent import Recent
 from migrate.parity.dump.writer import DumpWriter
-from migrate.parity.sides.jax.capture.forced import Feed
+from migrate.parity.sides.jax.capture.forced import JaxForcing
 from migrate.parity.sides.jax.capture.values import (
     is_batched,
     is_floating,
@@ -55,7 +55,7 @@ class Recorder:
     def __init__(
         self,
         writer: DumpWriter,
-        feed: Feed | None,
+        feed: JaxForcing | None,
         dtype: str,
     ) -> None:
         self._writer, self._feed, self._dtype = writer, feed, dtype

@@ -20,7 +20,7 @@ from migrate.parity.dump.dump import Named, TensorRef
 from migrate.parity.dump.recent import Recent
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.sides import frames
-from migrate.parity.sides.torch.capture.forced import Forcing
+from migrate.parity.sides.torch.capture.forced import TorchForcing
 from migrate.parity.sides.torch.capture.layers import layers
 from migrate.parity.sides.torch.capture.tree import call_leaves, leaves, replaced, to_numpy
 
@@ -112,7 +112,7 @@ class Hooks:
         self,
         model: nn.Module,
         store: Store,
-        forcing: Forcing | None = None,
+        forcing: TorchForcing | None = None,
         expected: torch.dtype | None = None,
     ) -> None:
         self._model, self.store, self._forcing = model, store, forcing
@@ -167,7 +167,7 @@ class Hooks:
             # As they were given: what the caller computed shows nowhere else (`Forced`).
             running = _Running(name, number, self.store.given(name, number, given))
             if self._forcing is not None:
-                new = self._forcing.feed(name, number, self._input, given)
+                new = self._forcing.feed(name, number, self._input, lambda: dict(given))
                 args, kwargs = replaced(args, new), replaced(kwargs, new)
                 running.fed = [
                     (tensor, new[path], new[path]._version) for path, tensor in given if path in new
@@ -188,7 +188,7 @@ class Hooks:
             self._order += 1
             if self._forcing is None:
                 return None
-            new = self._forcing.answer(name, running.number, self._input, outputs)
+            new = self._forcing.answer(name, running.number, self._input, lambda: dict(outputs))
             new |= _carried_in_place(running.fed, outputs, new)
             return replaced(output, new)
 

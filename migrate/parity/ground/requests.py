@@ -1,0 +1,49 @@
+"""What a side is asked to train, and what it gives of decoding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Kind = Literal["torch", "xla", "linen", "nnx", "jax"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """K steps of an optimizer on the inputs in a given order.
+
+    Attributes:
+        steps: how many; step i takes input `order[i]`.
+        order: numbers of inputs.
+        optimizer: "sgd", "momentum" (0.9), "adam", "adamw" (decay 0.01); torch's against optax's with equal
+            hyperparameters.
+        learning_rate: constant.
+        loss: "mse": mean of squared differences between output `output` and the target;
+            "cross_entropy": mean over all but the last axis of its log-softmax at the integer target;
+            or `file.py:function` called with (outputs, targets) that gives a scalar.
+        output: path of the output that the loss is of.
+        targets: a folder with NNN.safetensors, key "target", in this side's layout; where positions are
+            padding also "counted", bool of the same shape: what the mean of mse or cross_entropy is over.
+    """
+
+    steps: int
+    order: tuple[int, ...]
+    optimizer: str
+    learning_rate: float
+    loss: str
+    output: str
+    targets: Path
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Greedy decoding.
+
+    Attributes:
+        tokens: for each input and row, the tokens that were appended.
+        margins: the difference of the two largest logits at each.
+    """
+
+    tokens: tuple[tuple[tuple[int, ...], ...], ...]
+    margins: tuple[tuple[tuple[float, ...], ...], ...]

@@ -1,0 +1,22 @@
+"""The weights in a file: their names and shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from migrate.parity.ground.errors import ParityError
+
+
+def shapes_in(weights: Path) -> dict[str, tuple[int, ...]]:
+    """Name → shape, of a file of safetensors.
+
+    Raises:
+        ParityError: it cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(weights, framework="numpy") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ParityError(f"{weights}: {error}", "check the file") from None

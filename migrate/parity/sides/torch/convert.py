@@ -1,0 +1,48 @@
+"""A torch model's weights as Flax's, or back: `migrate.parity.align.weight_map` asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from converters.mapping.leaves import PlannedLeaf
+from migrate.parity.sides.shapes import shapes_in
+
+if TYPE_CHECKING:
+    from converters.planning import PlanOptions
+
+
+def to_torch(module: Any, state: Path, output: Path) -> None:
+    """Write Flax's weights with the names and layout of the torch model."""
+    import converters
+
+    converters.to_torch(state, model=module, output=output, overwrite=True)
+
+
+def to_flax(
+    options: PlanOptions, state: Path, output: Path, shapes: Path | None, rules: Path
+) -> tuple[str, ...]:
+    """Write the torch model's weights with the names and shapes of the Flax side.
+
+    Args:
+        options: of the conversion.
+        state, output, shapes, rules: see `protocol.Convert`.
+
+    Returns:
+        The notes of the conversion.
+    """
+    from converters import convert
+    from converters.mapping.file import save_mapping
+    from converters.planning import planned
+
+    if shapes is not None and not _fits(planned(state, options).plan.leaves, shapes):
+        options = {**options, "target": str(shapes)}
+    done = convert(state, output=output, overwrite=True, **options)
+    save_mapping(done.plan, rules, done.api, overwrite=True)
+    return tuple(done.notes)
+
+
+def _fits(leaves: Sequence[PlannedLeaf], shapes: Path) -> bool:
+    """Whether the plan gives just the arrays that the model has."""
+    return shapes_in(shapes) == {leaf.path: tuple(leaf.info.shape) for leaf in leaves}
