@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from migrate.prove import records
-from migrate.prove.compare import StepComparison, WeightComparison
-from migrate.prove.difference import Difference
+from migrate.prove.compare.compare import StepComparison, WeightComparison
+from migrate.prove.compare.difference import Difference
+from migrate.prove.compare.floor import NoiseFloor
+from migrate.prove.compare.verdict import Verdict, judge_with_floor, notes
 from migrate.prove.errors import (
     OriginalFailedError,
     RecordingError,
@@ -18,12 +19,11 @@ from migrate.prove.errors import (
     RunTimeoutError,
     ScriptFailedError,
 )
-from migrate.prove.floor import NoiseFloor
 from migrate.prove.place import Place
-from migrate.prove.records import RankRecord
+from migrate.prove.recording import records
+from migrate.prove.recording.records import RankRecord
 from migrate.prove.run import Side, run_script
 from migrate.prove.settings import Settings
-from migrate.prove.verdict import Verdict, judge_with_floor, notes
 
 DEFAULT = Settings()
 
@@ -91,7 +91,7 @@ def prove(
     """Run the original on the CPU with gloo and the rewrite on XLA, and compare all their steps.
 
     Each runs in a folder of its own: see `migrate.prove.place`. If they differ by a little, the original
-    runs once more with another order of summation: see `migrate.prove.gates`.
+    runs once more with another order of summation: see `compare.gates`.
 
     Args:
         script: the original CUDA script.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from migrate.prove.capture import copy, kept_path, stamp
+from migrate.prove.compare.verdict import Verdict
 from migrate.prove.errors import (
     CheckpointPlaceError,
     NotWrittenError,
@@ -27,10 +27,10 @@ from migrate.prove.errors import (
 )
 from migrate.prove.place import Place
 from migrate.prove.proof import DEFAULT, Proof, Recorded, Runs, compared
-from migrate.prove.records import RankRecord
+from migrate.prove.record.capture import copy, kept_path, stamp
+from migrate.prove.recording.records import RankRecord
 from migrate.prove.run import Side
 from migrate.prove.settings import Settings
-from migrate.prove.verdict import Verdict
 
 Ranks = Mapping[int, RankRecord]
 

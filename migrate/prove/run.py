@@ -19,9 +19,9 @@ from migrate import process
 from migrate.observe.records import OBSERVE_DIRECTORY
 from migrate.prove.errors import FrameworkMissingError, NoScriptError, RunTimeoutError
 from migrate.prove.place import Place
-from migrate.prove.records import RECORD_DIRECTORY
+from migrate.prove.record.stop import all_stopped
+from migrate.prove.recording.records import RECORD_DIRECTORY
 from migrate.prove.settings import CHECKPOINT, STEPS, Settings
-from migrate.prove.stop import all_stopped
 from shims import activate
 from shims.tpu import tpu_present
 
@@ -96,7 +96,7 @@ def run_script(
             None: `torch_xla.launch` in the script does.
         place: the mirror to run in; None: the working directory itself.
         until: ends the run, as if it had ended well, as soon as this is true.
-        checkpoint: a file whose first version is kept beside the recording: see `migrate.prove.capture`.
+        checkpoint: a file whose first version is kept beside the recording: see `record.capture`.
 
     Raises:
         NoScriptError: the script is not a file.
@@ -198,11 +198,11 @@ def _environment(
 ) -> dict[str, str]:
     plugins = []
     if record_dir is not None:
-        plugins = ["migrate.prove.record:install", *settings.plugins()]
+        plugins = ["migrate.prove.record.record:install", *settings.plugins()]
     if plugins and reordered:
-        plugins.append("migrate.prove.summation:install")
+        plugins.append("migrate.prove.record.summation:install")
     if plugins and checkpoint is not None:
-        plugins.append("migrate.prove.capture:install")
+        plugins.append("migrate.prove.record.capture:install")
     if observe_dir is not None:
         plugins.append("migrate.observe.record:install")
     if side == "original":

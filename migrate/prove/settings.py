@@ -38,10 +38,13 @@ class Settings:
         """What every process of a recorded run loads for these settings."""
         plugins = []
         if self.deterministic:
-            plugins += ["migrate.prove.listen:without_dropout", "migrate.prove.draws:install"]
+            plugins += [
+                "migrate.prove.record.listen:without_dropout",
+                "migrate.prove.record.draws:install",
+            ]
         if self.amp != "keep":
             how = "without_autocast" if self.amp == "off" else "autocast_in_bfloat16"
-            plugins.append(f"migrate.prove.listen:{how}")
+            plugins.append(f"migrate.prove.record.listen:{how}")
         return plugins
 
     def notes(self) -> tuple[str, ...]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from migrate.prove.compare.verdict import Verdict
 from migrate.prove.proof import prove
 from migrate.prove.settings import Settings
-from migrate.prove.verdict import Verdict
 from migrate.rewrite.engine import rewrite
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from migrate.prove.compare.verdict import Verdict, judge
 from migrate.prove.proof import record_run
-from migrate.prove.records import RankRecord
+from migrate.prove.recording.records import RankRecord
 from migrate.prove.settings import Settings
-from migrate.prove.verdict import Verdict, judge
 from migrate.rewrite.engine import rewrite
 from tests.prove.test_faults import DOCS, Fault, check, edited
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from migrate.prove.difference import Kind
+from migrate.prove.compare.difference import Kind
+from migrate.prove.compare.verdict import Verdict, judge, judge_with_floor
 from migrate.prove.proof import record_run
-from migrate.prove.records import RankRecord
+from migrate.prove.recording.records import RankRecord
 from migrate.prove.settings import Amp, Settings
-from migrate.prove.verdict import Verdict, judge, judge_with_floor
 
 TOY = Path(__file__).parents[2] / "examples" / "ddp_toy"
 DOCS = Path(__file__).parents[2] / "docs" / "prove.md"

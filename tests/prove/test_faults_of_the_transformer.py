@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from migrate.prove.compare.verdict import Verdict, judge_with_floor
 from migrate.prove.proof import record_run
-from migrate.prove.records import RankRecord
+from migrate.prove.recording.records import RankRecord
 from migrate.prove.settings import Settings
-from migrate.prove.verdict import Verdict, judge_with_floor
 from tests.prove.test_faults import DOCS, FORK, Fault, check, edited
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "transformer"
@@ -180,7 +180,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Twice:
         folder = tmp_path_factory.mktemp("original")
         script = folder / "train.py"
         script.write_text((EXAMPLE / "before.py").read_text())
-        # Its number is the order of the sums (`migrate.prove.summation`): the same in every session.
+        # Its number is the order of the sums (`migrate.prove.record.summation`): the same in every session.
         kept = folder / f"records{int(reordered)}"
         kept.mkdir()
         how: dict[str, Any] = {"side": "original", "replicas": 2, "folder": kept}

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from migrate.prove.compare.gates import LOSS_GATE, PARAMETER_GATE
+from migrate.prove.compare.verdict import Verdict
 from migrate.prove.errors import OriginalFailedError, RewriteFailedError
-from migrate.prove.gates import LOSS_GATE, PARAMETER_GATE
 from migrate.prove.proof import Proof, prove
 from migrate.prove.settings import Amp, Settings
-from migrate.prove.verdict import Verdict
 
 TOY = Path(__file__).parents[2] / "examples" / "ddp_toy"
 BEFORE = (TOY / "before.py").read_text()

@@ -12,11 +12,11 @@ from click.testing import CliRunner, Result
 from migrate.cli import commands
 from migrate.prove import proof as proofs
 from migrate.prove import resume
+from migrate.prove.compare.verdict import Verdict
 from migrate.prove.errors import NotWrittenError
 from migrate.prove.proof import Proof
 from migrate.prove.resume import FORWARD, REVERSE, Direction, ResumeProof
 from migrate.prove.settings import Settings
-from migrate.prove.verdict import Verdict
 from migrate.report.html.prove import write_prove_page
 
 

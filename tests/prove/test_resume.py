@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from migrate.prove.compare.verdict import Verdict
 from migrate.prove.errors import CheckpointPlaceError, NotWrittenError, OriginalFailedError
 from migrate.prove.proof import prove
 from migrate.prove.resume import FORWARD, REVERSE, ResumeProof, prove_resuming
 from migrate.prove.settings import Settings
-from migrate.prove.verdict import Verdict
 
 SCRIPT = """
 import os

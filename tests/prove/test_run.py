@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from migrate.prove import records
 from migrate.prove.errors import NoScriptError, RunTimeoutError
+from migrate.prove.recording import records
 from migrate.prove.run import Side, run_script
 
 # Starts a child that outlives it, says both process ids, then waits.

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from migrate.prove.compare import StepComparison, WeightComparison
+from migrate.prove.compare.compare import StepComparison, WeightComparison
+from migrate.prove.compare.verdict import Verdict
 from migrate.prove.proof import Proof
-from migrate.prove.records import StepRecord
-from migrate.prove.verdict import Verdict
+from migrate.prove.recording.records import StepRecord
 from migrate.report.html.page import PageError
 from migrate.report.html.prove import write_prove_page
 from tests.report.browser import seen_by_chromium

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 Precision = Literal["default", "high", "highest"]
 PRECISIONS: tuple[Precision, ...] = ("default", "high", "highest")

@@ -36,7 +36,7 @@ from migrate.parity.tasks.outputs import floating_outputs, logits_path, output, 
 from migrate.parity.tasks.party import Parties, Party
 
 ORDERS = 5  # of A beside its own
-# `migrate.prove.gates`: how many times the noise of a correct run, and from which noise on nothing is judged.
+# `prove.compare.gates`: how many times the noise of a correct run, and from which noise on nothing is judged.
 MARGIN = 4.0
 CEILING = 1e-2
 _PROVE = "migrate prove"

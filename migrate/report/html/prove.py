@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from migrate.prove.gates import Gates
+from migrate.prove.compare.gates import Gates
 from migrate.report.html.page import write_page
 from migrate.report.html.plots import BLUE, GREY, RED, plot
 
 if TYPE_CHECKING:
-    from migrate.prove.compare import StepComparison
+    from migrate.prove.compare.compare import StepComparison
     from migrate.prove.proof import Proof
     from migrate.prove.resume import ResumeProof
 

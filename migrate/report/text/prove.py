@@ -14,7 +14,7 @@ from migrate.report.text.tables import plain_table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from migrate.prove.compare import StepComparison
+    from migrate.prove.compare.compare import StepComparison
     from migrate.prove.proof import Proof
     from migrate.prove.resume import ResumeProof
 

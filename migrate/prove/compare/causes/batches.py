@@ -1,0 +1,80 @@
+"""The model or the loss function gets other data."""
+
+from __future__ import annotations
+
+from migrate.prove.compare.compare import StepComparison
+from migrate.prove.compare.difference import Case, lines
+
+# Of the root of the sum of squares: data in bfloat16 is nearer than that to itself. And of the sum: rounding.
+_GATE, _ROUNDING = 1e-2, 1e-5
+_Sums = tuple[tuple[str, float, float], ...]
+
+
+def cause(case: Case, step: StepComparison) -> str | None:
+    """Data that is not sharded, shuffled otherwise, cut otherwise; labels that went astray."""
+    if same := _same_on_all_ranks(case):
+        return same
+    theirs, mine = step.original.details, step.rewritten.details
+    if not _alike(theirs.inputs, mine.inputs):
+        return _inputs(case, step)
+    if not _alike(theirs.labels, mine.labels):
+        return f": the inputs of the model are equal, the labels are not{lines(step, 'backward')}"
+    return None
+
+
+def _same_on_all_ranks(case: Case) -> str | None:
+    if (
+        len(case.ranks) > 1
+        and case.ranks[0].rewritten.losses
+        and len({step.rewritten.losses for step in case.ranks}) == 1
+        and len({step.original.losses for step in case.ranks}) > 1
+    ):
+        return (
+            f": all {len(case.ranks)} ranks have the same loss, so they train on the same data (does "
+            "the sampler get num_replicas and rank?)"
+        )
+    return None
+
+
+def _inputs(case: Case, step: StepComparison) -> str:
+    theirs, mine = step.original.details.inputs, step.rewritten.details.inputs
+    shapes = [" and ".join(dict.fromkeys(one[0] for one in side)) for side in (mine, theirs)]
+    if shapes[0] != shapes[1]:
+        return (
+            f": the model gets {shapes[0] or 'no tensors'}, in the original {shapes[1] or 'none'} (another "
+            "batch size, or the last short batch of an epoch dropped or kept?)"
+        )
+    if again := _repeated(case, step):
+        return (
+            f": the batches are those of step {again} again, in the original they are others (is "
+            f"set_epoch missing, so that each epoch has the same order?){lines(step, 'set_epoch')}"
+        )
+    return (
+        ": the model gets other data (another shuffle, another sampler or its seed, or another "
+        "preprocessing?)"
+    )
+
+
+def _repeated(case: Case, step: StepComparison) -> int | None:
+    """The earlier step whose batches the rewrite gets once more, where the original does not."""
+    original, ours = case.original[step.rank].steps, case.ours[step.rank].steps
+    for theirs, mine in zip(original, ours, strict=False):
+        if (mine.optimizer, mine.step) == (step.optimizer, step.step):
+            return None
+        again = _alike(mine.details.inputs, step.rewritten.details.inputs)
+        if again and not _alike(theirs.details.inputs, step.original.details.inputs):
+            return mine.step
+    return None
+
+
+def _alike(theirs: _Sums, mine: _Sums) -> bool:
+    return len(theirs) == len(mine) and all(map(_same, theirs, mine))
+
+
+def _same(theirs: tuple[str, float, float], mine: tuple[str, float, float]) -> bool:
+    (shape, total, squares), (other_shape, other_total, other_squares) = theirs, mine
+    return (
+        shape == other_shape
+        and abs(other_squares - squares) <= _GATE * squares
+        and abs(other_total - total) <= _GATE * squares**0.5 + _ROUNDING * abs(total)
+    )

@@ -1,0 +1,36 @@
+"""What is compared at each step: one check a file, tried in the order of `CHECKS`.
+
+Within a step the most telling thing comes first: a missing gradient explains a norm, a norm explains
+a parameter, a parameter explains the next loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from migrate.prove.compare.checks import (
+    accumulation,
+    gradient_count,
+    gradient_norm,
+    learning_rate,
+    loss,
+    order,
+    precision,
+    ranks_apart,
+    settings,
+    snapshots,
+)
+from migrate.prove.compare.difference import Case, Difference
+
+CHECKS: tuple[Callable[[Case], Difference | None], ...] = (
+    order.check,
+    gradient_count.check,
+    learning_rate.check,
+    settings.check,
+    accumulation.check,
+    precision.check,
+    ranks_apart.check,
+    gradient_norm.check,
+    snapshots.check,
+    loss.check,
+)

@@ -1,0 +1,17 @@
+"""The losses of the backward passes are equal."""
+
+from __future__ import annotations
+
+from migrate.prove.compare import causes
+from migrate.prove.compare.difference import Case, Difference, at_step
+
+
+def check(case: Case) -> Difference | None:
+    """The first rank with another loss."""
+    for step in case.ranks:
+        if (step.loss_difference or 0.0) <= case.gates.loss(step.optimizer, step.step):
+            continue
+        theirs, mine = step.original.loss, step.rewritten.loss
+        what = f"loss {mine:.8g}, in the original {theirs:.8g}" + causes.of_losses(case, step)
+        return at_step("loss", step, what, step.loss_difference)
+    return None

@@ -1,0 +1,36 @@
+"""The parameters are equal after the steps at which they are kept."""
+
+from __future__ import annotations
+
+from migrate.prove.compare.difference import Case, Difference, at_step, lines
+
+
+def check(case: Case) -> Difference | None:
+    """The first rank with another parameter, and the one that is farthest away."""
+    from migrate.prove.recording import weights  # torch takes seconds to import
+
+    for step in case.ranks:
+        key = (step.optimizer, step.step)
+        theirs = case.original[step.rank].snapshots.get(key)
+        mine = case.ours[step.rank].snapshots.get(key)
+        if theirs is None or mine is None:
+            continue
+        distances = weights.distances(theirs, mine)
+        for walking in weights.noise(theirs, mine):
+            distances.pop(walking, None)
+        limits = {name: case.gates.parameter(name, *key) for name in distances}
+        beyond = {name: far for name, far in distances.items() if far > limits[name]}
+        name = max(beyond, key=beyond.__getitem__, default=None)
+        if name is None:
+            continue
+        kinds = step.original.details.kind, step.rewritten.details.kind
+        other = f" ({kinds[1]}, in the original {kinds[0]})" if kinds[0] != kinds[1] else ""
+        return at_step(
+            "parameters",
+            step,
+            f"{name} is {beyond[name]:.2g} away from the original's after the step (gate "
+            f"{limits[name]:.2g}), with equal gradients: the optimizer updates it differently"
+            f"{other}{lines(step, 'step')}",
+            beyond[name],
+        )
+    return None

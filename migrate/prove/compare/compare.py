@@ -1,0 +1,115 @@
+"""Compare what two runs recorded, step by step and rank by rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from migrate.prove.recording.records import RankRecord, StepRecord
+
+_Ranks = Mapping[int, RankRecord]
+
+
+@dataclass(frozen=True)
+class StepComparison:
+    """One optimizer step of one rank on both sides.
+
+    Attributes:
+        step: of its optimizer, from 1.
+        optimizer: in the order of first use, from 0.
+        rank: the global rank.
+        original: what the original recorded.
+        rewritten: what the rewrite recorded.
+        loss_difference: relative to the original's loss, the worst of the step's backward passes;
+            None if neither side has one; infinite if one side has more.
+        gradient_difference: relative to the original's norm; None if no parameter has a gradient.
+    """
+
+    step: int
+    optimizer: int
+    rank: int
+    original: StepRecord
+    rewritten: StepRecord
+    loss_difference: float | None
+    gradient_difference: float | None
+
+    @property
+    def finite(self) -> bool:
+        """Whether the losses and the gradient norm are numbers, on one side at least."""
+        return any(
+            all(math.isfinite(value) for value in (*side.losses, side.gradient_norm or 0.0))
+            for side in (self.original, self.rewritten)
+        )
+
+
+@dataclass(frozen=True)
+class WeightComparison:
+    """One parameter or buffer, at the rank where the two sides are farthest apart.
+
+    Attributes:
+        name: in the state dict.
+        rank: the rank of the largest distance.
+        difference: relative L2 distance |rewritten - original| / |original|.
+        noise: the parameter's gradients were rounding noise only, so that its values say nothing
+            and are held to no gate (`recording.weights.NOISE_SHARE`).
+        gate: what it is held to; None if it is held to none: because of `noise`, or because the original
+            is too far from itself (`compare.gates.CEILING`).
+    """
+
+    name: str
+    rank: int
+    difference: float
+    noise: bool = False
+    gate: float | None = None
+
+
+def relative(original: float | None, rewritten: float | None) -> float | None:
+    """|rewritten - original| / |original|; infinite if only one side has a finite value."""
+    if original is None and rewritten is None:
+        return None
+    if original is None or rewritten is None:
+        return math.inf
+    if original == rewritten or (math.isnan(original) and math.isnan(rewritten)):
+        return 0.0
+    difference = abs(rewritten - original)
+    return difference / abs(original) if original and math.isfinite(difference) else math.inf
+
+
+def steps(original: _Ranks, ours: _Ranks) -> tuple[StepComparison, ...]:
+    """Every step that both sides have: in the order of steps, then by rank."""
+    compared = []
+    for index in range(max(len(record.steps) for record in original.values())):
+        for rank, record in original.items():
+            if index < min(len(record.steps), len(ours[rank].steps)):
+                compared.append(_step(rank, record.steps[index], ours[rank].steps[index]))
+    return tuple(compared)
+
+
+def _step(rank: int, original: StepRecord, ours: StepRecord) -> StepComparison:
+    norms = [(original.gradient_norm, ours.gradient_norm)]
+    # After clipping the norm is the same whatever it was: the norm before it tells more.
+    norms += zip(original.clipped_from, ours.clipped_from, strict=False)
+    return StepComparison(
+        step=original.step,
+        optimizer=original.optimizer,
+        rank=rank,
+        original=original,
+        rewritten=ours,
+        loss_difference=_worst(original.losses, ours.losses),
+        gradient_difference=max(
+            (value for pair in norms if (value := relative(*pair)) is not None), default=None
+        ),
+    )
+
+
+def _worst(original: tuple[float, ...], ours: tuple[float, ...]) -> float | None:
+    if len(original) != len(ours):
+        return math.inf
+    return max((relative(*pair) or 0.0 for pair in zip(original, ours, strict=True)), default=None)
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """Ranks in words: "0", or "0 to 3"."""
+    first, *others = sorted(ranks)
+    return f"{first} to {others[-1]}" if others else str(first)

@@ -1,0 +1,261 @@
+"""Judge what two runs recorded: the same training, another one, or nothing that says either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from migrate.prove.compare import compare, diagnose
+from migrate.prove.compare.compare import StepComparison, WeightComparison
+from migrate.prove.compare.difference import Difference
+from migrate.prove.compare.floor import NoiseFloor, larger, noise_floor
+from migrate.prove.compare.gates import CEILING, MARGIN, NOISE_RUNS, Gates
+from migrate.prove.recording.records import RankRecord
+
+_Ranks = Mapping[int, RankRecord]
+
+
+class Verdict(StrEnum):
+    """What a proof found. Only EQUAL says that both sides compute the same."""
+
+    EQUAL = "equal"
+    DIFFERS = "differs"
+    VACUOUS = "vacuous"
+    NOT_FINITE = "not finite"
+    NOISE = "noise"
+    NO_STEPS = "no steps"
+    STEP_COUNT = "step count differs"
+    RANK_COUNT = "rank count differs"
+    CANNOT_RESUME = "cannot resume"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict with what it rests on; the fields are those of `migrate.prove.proof.Proof`."""
+
+    verdict: Verdict
+    message: str
+    difference: Difference | None
+    steps: tuple[StepComparison, ...]
+    weights: tuple[WeightComparison, ...]
+    floor: NoiseFloor | None = None
+
+
+def judge_with_floor(
+    original: _Ranks,
+    ours: _Ranks,
+    again: Callable[[], _Ranks | None],
+    bfloat16: bool = False,
+) -> Judgement:
+    """As `judge`; a small difference is judged anew by how far the original is from itself.
+
+    Args:
+        original: the ranks of the original.
+        ours: those of the rewrite.
+        again: runs the original once more with another order of summation, and where `bfloat16` is set
+            without autocast; called, up to `compare.gates.NOISE_RUNS` times, only as long as the
+            sides differ in a number, by less than `compare.gates.CEILING`, or in what they
+            print. None from it: that run failed, and the gates stand as they are.
+        bfloat16: whether both sides multiplied in it: see `compare.gates`.
+
+    Raises:
+        RecordingError: a rank left no final weights.
+    """
+    judgement = judge(original, ours, bfloat16=bfloat16)
+    floor: NoiseFloor | None = None
+    for _ in range(NOISE_RUNS):
+        if not _in_doubt(judgement) or (second := again()) is None:
+            break
+        floor = larger(floor, noise_floor(original, second))
+        judgement = judge(original, ours, floor, bfloat16)
+    return judgement
+
+
+def _in_doubt(judgement: Judgement) -> bool:
+    """Whether rounding may be all that parts the two sides."""
+    difference = judgement.difference
+    if difference is None:
+        return False
+    by_little = difference.size is not None and difference.size < CEILING
+    return by_little or difference.kind == "printed"
+
+
+def judge(
+    original: _Ranks, ours: _Ranks, floor: NoiseFloor | None = None, bfloat16: bool = False
+) -> Judgement:
+    """Compare the recorded ranks of the original and of the rewrite.
+
+    Args:
+        original: the ranks of the original.
+        ours: those of the rewrite.
+        floor: of the original's noise, which widens the gates; None: they are as fixed.
+        bfloat16: whether both sides multiplied in it: see `compare.gates`.
+
+    Raises:
+        RecordingError: a rank left no final weights.
+    """
+    if not original or not ours:
+        sides = [name for name, ranks in (("original", original), ("rewrite", ours)) if not ranks]
+        message = (
+            f"no optimizer step was recorded in the {' nor in the '.join(sides)}: "
+            "nothing was compared"
+        )
+        return Judgement(Verdict.NO_STEPS, message, None, (), ())
+    if original.keys() != ours.keys():
+        message = (
+            f"the original trained on ranks {compare.ranges(original)}, "
+            f"the rewrite on ranks {compare.ranges(ours)}"
+        )
+        return Judgement(Verdict.RANK_COUNT, message, None, (), ())
+    gates = Gates(floor, bfloat16, _first_moves(original, ours))
+    return replace(_judge_steps(original, ours, gates), floor=floor)
+
+
+def _first_moves(*sides: _Ranks) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for ranks in sides:
+        for record in ranks.values():
+            for step in record.steps:
+                for name, move in step.moves.items():
+                    found[name] = max(found.get(name, 0.0), move)
+    return found
+
+
+def _judge_steps(original: _Ranks, ours: _Ranks, gates: Gates) -> Judgement:
+    steps = compare.steps(original, ours)
+    difference = diagnose.first_difference(original, ours, steps, gates)
+    not_finite = next((step for step in steps if not step.finite), None)
+    if not_finite and (difference is None or difference.step > not_finite.step):
+        message = (
+            f"step {not_finite.step}, rank {not_finite.rank}: loss {not_finite.original.loss} and "
+            f"gradient norm {not_finite.original.gradient_norm} in the original, and not finite in the "
+            "rewrite either: nothing after a NaN or an infinity can be compared"
+        )
+        return Judgement(Verdict.NOT_FINITE, message, None, steps, ())
+    if difference is not None:
+        message = difference.message + _beyond_noise(difference, gates)
+        return Judgement(Verdict.DIFFERS, message, difference, steps, ())
+    blind = [index for index, step in enumerate(steps) if gates.blind(step.optimizer, step.step)]
+    if blind and not blind[0]:
+        return Judgement(Verdict.NOISE, _drowned(steps[0], gates), None, steps, ())
+    for rank, record in original.items():
+        if len(record.steps) != len(ours[rank].steps):
+            message = (
+                f"the original made {len(record.steps)} steps on rank {rank}, the rewrite "
+                f"{len(ours[rank].steps)}; the steps of both agree (drop_last=True leaves out the "
+                "last short batch of each epoch)"
+            )
+            return Judgement(Verdict.STEP_COUNT, message, None, steps, ())
+    weights: tuple[WeightComparison, ...] = ()
+    if not blind:
+        weights, difference = diagnose.final_weights(original, ours, gates)
+    if difference is not None:
+        message = difference.message + _beyond_noise(difference, gates)
+        return Judgement(Verdict.DIFFERS, message, difference, steps, weights)
+    if not blind and (difference := diagnose.printed(original, ours, gates)):
+        return Judgement(Verdict.DIFFERS, difference.message, difference, steps, weights)
+    if all(not step.original.gradient_norm for step in steps):
+        message = (
+            "every gradient is zero on both sides, so the losses and weights say nothing about the "
+            "rewrite (a loss that is constant, such as cross_entropy over one class?)"
+        )
+        return Judgement(Verdict.VACUOUS, message, None, steps, weights)
+    if blind:
+        last = steps[blind[0] - 1]
+        message = f"equal up to step {last.step}; {_drowned(steps[blind[0]], gates)}"
+        return Judgement(Verdict.EQUAL, message, None, steps, ())
+    compared = sum(weight.gate is not None for weight in weights)
+    message = f"{len(steps)} steps on {len(original)} ranks and {compared} final weights agree"
+    if gates.floor is not None:
+        message += f", within {MARGIN:g} times the noise of the original ({_figures(gates.floor)})"
+    return Judgement(Verdict.EQUAL, message, None, steps, weights)
+
+
+def _beyond_noise(difference: Difference, gates: Gates) -> str:
+    if gates.floor is None or difference.size is None:
+        return ""
+    return f"; {difference.size:.1e}, more than {MARGIN:g} times what rounding does to the original"
+
+
+def _figures(floor: NoiseFloor) -> str:
+    """The noise of what is judged; what is above the ceiling is told by itself."""
+    values = max((step.values for step in floor.steps if step.values <= CEILING), default=0.0)
+    weights = max((far for far in floor.final.values() if far <= CEILING), default=0.0)
+    return f"{values:.1e} in losses and gradient norms, {weights:.1e} in weights"
+
+
+# Of a note.
+_MOST_NAMES = 3
+# Runs of the original, by those that measured its noise.
+_TIMES = {1: "twice", 2: "three times", 3: "four times"}
+
+
+def _noise_notes(weights: Sequence[WeightComparison], floor: NoiseFloor | None) -> list[str]:
+    if floor is None:
+        return []
+    found = [
+        f"the original was run {_TIMES[floor.runs]}: with its sums added in another order it differs from "
+        f"itself by up to {_figures(floor)}; a gate is {MARGIN:g} times that of its step where that is more"
+    ]
+    if far := [one.name for one in weights if one.gate is None and not one.noise]:
+        found.append(
+            f"{_named(far)}: the original differs from itself by more than {CEILING:g}, so the values "
+            "were not compared"
+        )
+    return found
+
+
+def _named(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _drowned(step: StepComparison, gates: Gates) -> str:
+    noise = gates.floor.at(step.optimizer, step.step).values if gates.floor else 0.0
+    when = "without autocast" if gates.bfloat16 else "when its sums are added in another order"
+    return (
+        f"from step {step.step} on the original differs from itself by {noise:.1e} {when}: "
+        "nothing is judged there (a lower learning rate or larger batches "
+        "make rounding grow less)"
+    )
+
+
+def notes(
+    original: _Ranks,
+    ours: _Ranks,
+    replicas: int,
+    weights: Sequence[WeightComparison] = (),
+    floor: NoiseFloor | None = None,
+) -> tuple[str, ...]:
+    """What may explain a difference, or limits what the verdict says."""
+    found = _noise_notes(weights, floor)
+    if walking := [weight.name for weight in weights if weight.noise]:
+        found.append(
+            f"{_named(walking)}: gradients are zero but for rounding (a bias before a "
+            "normalisation?), so the values walk at random on any device and were not compared"
+        )
+    if any(weight.name.endswith("running_var") for weight in weights):
+        found.append(
+            "running variances of batch normalisation are compared as torch_xla keeps them: it averages the "
+            "biased variance (divided by n), torch the unbiased one (by n - 1)"
+        )
+    if original.keys() == ours.keys() and original and len(original) != replicas:
+        found.append(
+            f"the script trained on {len(original)} ranks of its own choice, not on {replicas}"
+        )
+    every = [step for ranks in (original, ours) for rank in ranks.values() for step in rank.steps]
+    dropout = max((step.dropout for step in every), default=0.0)
+    if dropout:
+        found.append(
+            f"dropout with p={dropout:g} was active: the two sides draw different masks, so their "
+            "losses differ; set it to 0 for a proof, or leave --no-deterministic out"
+        )
+    if off := max((step.switched_off for step in every), default=0.0):
+        found.append(
+            f"dropout with p={off:g} was switched off on both sides: what its masks do was not compared"
+        )
+    if every and not any(step.losses for step in every):
+        found.append("no backward pass was seen (torch.autograd.grad is not): no loss was compared")
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""What runs in the user's process: it watches the steps and writes them down."""

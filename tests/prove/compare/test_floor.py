@@ -1,0 +1,273 @@
+"""The noise floor: judged by records made by hand, and by a net that differs from itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from migrate.prove.compare.floor import NoiseFloor, StepFloor, noise_floor
+from migrate.prove.compare.gates import CEILING, GRADIENT_GATE, NOISE_RUNS, PARAMETER_GATE, Gates
+from migrate.prove.compare.verdict import Verdict, judge, judge_with_floor, notes
+from migrate.prove.proof import prove, record_run
+from migrate.prove.recording.records import RankRecord, StepRecord
+from migrate.prove.recording.weights import save
+from migrate.prove.settings import Settings
+from migrate.report.text.prove import proof_as_json
+from tests.prove.compare.test_verdict import STEP, WEIGHTS, folder, rank
+from tests.prove.test_prove import AFTER, BEFORE, edited
+
+__all__ = ["folder"]  # the fixture
+
+
+def norm(relative: float, number: int = 1) -> StepRecord:
+    return replace(STEP, step=number, gradient_norm=2.0 * (1 + relative))
+
+
+def one_rank(folder: Path, *steps: StepRecord) -> dict[int, RankRecord]:
+    return {0: rank(folder, 0, *steps)}
+
+
+def test_without_a_floor_the_fixed_gates_hold() -> None:
+    gates = Gates()
+    assert gates.gradient(0, 3) == GRADIENT_GATE
+    assert gates.parameter("weight", 0, 4) == 2 * PARAMETER_GATE
+    assert gates.final("weight", 9) == 3 * PARAMETER_GATE
+    assert not gates.blind(0, 1)
+
+
+def test_a_gate_is_four_times_the_floor_where_that_is_more() -> None:
+    steps = (StepFloor(1, 0, 1e-6, {"weight": 1e-4}), StepFloor(2, 0, 1e-4, {"weight": 1e-4}))
+    gates = Gates(NoiseFloor(steps, {"weight": 2e-4, "bias": 2 * CEILING}))
+    assert gates.gradient(0, 1) == gates.loss(0, 1) == GRADIENT_GATE
+    assert gates.gradient(0, 2) == gates.loss(0, 2) == 4e-4
+    # The second run made two steps only; another optimizer has a floor of its own.
+    assert gates.loss(0, 7) == 4e-4
+    assert gates.loss(1, 1) == GRADIENT_GATE
+    assert gates.parameter("weight", 0, 1) == 4e-4
+    assert gates.parameter("bias", 0, 1) == PARAMETER_GATE
+    assert gates.final("weight", 2) == 8e-4
+    assert gates.final("bias", 2) == float("inf")
+
+
+def test_the_floor_is_the_largest_of_all_ranks_so_far(folder: Path) -> None:
+    save(WEIGHTS | {"bias": torch.tensor([1.0, 1.001])}, folder / "other.safetensors")
+    original = {number: rank(folder, number, STEP, STEP, STEP) for number in (0, 1)}
+    again = {
+        0: rank(folder, 0, norm(1e-5), norm(0), norm(3e-4)),
+        1: rank(folder, 1, norm(0), norm(2e-4), norm(1e-4)),
+    }
+    again[1] = replace(again[1], final=folder / "other.safetensors")
+    floor = noise_floor(original, again)
+    assert [step.values for step in floor.steps] == pytest.approx([1e-5, 2e-4, 3e-4])
+    assert floor.final == {"weight": 0.0, "bias": pytest.approx(1e-3 / 2**0.5, rel=1e-3)}
+
+
+def test_snapshots_have_a_floor_of_their_own(folder: Path) -> None:
+    save(WEIGHTS | {"bias": torch.tensor([1.0, 1.001])}, folder / "other.safetensors")
+    files = [folder / "equal.safetensors", folder / "other.safetensors"]
+    sides = [{0: replace(rank(folder, 0, STEP), snapshots={(0, 1): file})} for file in files]
+    assert judge(*sides).difference is not None
+    floor = noise_floor(*sides)
+    assert floor.at(0, 1).parameters["bias"] == pytest.approx(7e-4, rel=0.02)
+    assert judge(*sides, floor).verdict is Verdict.EQUAL
+
+
+@pytest.mark.parametrize(
+    ("noise", "verdict"),
+    [(3e-5, Verdict.EQUAL), (1e-5, Verdict.DIFFERS), (0.0, Verdict.DIFFERS)],
+)
+def test_a_small_difference_is_judged_by_the_noise(
+    noise: float, verdict: Verdict, folder: Path
+) -> None:
+    judgement = judge_with_floor(
+        one_rank(folder, STEP),
+        one_rank(folder, norm(4.4e-5)),
+        lambda: one_rank(folder, norm(noise)),
+    )
+    assert judgement.verdict is verdict
+    if verdict is Verdict.EQUAL:
+        assert "within 4 times the noise of the original (3.0e-05 in losses" in judgement.message
+        (note,) = notes({}, {}, 1, judgement.weights, judgement.floor)
+        assert "it differs from itself by up to 3.0e-05 in losses" in note
+    else:
+        assert "4.4e-05, more than 4 times what rounding does" in judgement.message
+
+
+@pytest.mark.parametrize(
+    "ours",
+    [
+        STEP,
+        norm(0.02),
+        replace(STEP, learning_rates=(0.2,)),
+        replace(STEP, clipped_from=(2.0,)),
+        replace(STEP, losses=(0.5, 0.5)),
+        replace(STEP, with_gradient=1),
+    ],
+)
+def test_the_original_runs_again_only_in_doubt(ours: StepRecord, folder: Path) -> None:
+    def again() -> dict[int, RankRecord]:
+        raise AssertionError
+
+    judgement = judge_with_floor(one_rank(folder, STEP), one_rank(folder, ours), again)
+    assert judgement.floor is None
+    assert (judgement.verdict is Verdict.EQUAL) == (ours is STEP)
+
+
+def test_a_noise_that_came_out_small_is_measured_again(folder: Path) -> None:
+    original, ours = one_rank(folder, STEP), one_rank(folder, norm(1e-4))
+    quiet, loud = one_rank(folder, norm(1e-6)), one_rank(folder, norm(5e-5))
+    samples = iter([quiet, loud, quiet])
+    judgement = judge_with_floor(original, ours, lambda: next(samples))
+    assert judgement.verdict is Verdict.EQUAL, judgement.message
+    assert judgement.floor is not None
+    assert (judgement.floor.runs, judgement.floor.steps[0].values) == (2, pytest.approx(5e-5))
+    (note,) = notes(original, ours, 1, judgement.weights, judgement.floor)
+    assert note.startswith("the original was run three times")
+
+    samples = iter([quiet, quiet, quiet])
+    judgement = judge_with_floor(original, ours, lambda: next(samples))
+    assert judgement.verdict is Verdict.DIFFERS
+    assert judgement.floor is not None
+    assert judgement.floor.runs == NOISE_RUNS
+    assert next(samples, None) is None
+
+
+def test_a_second_run_that_fails_leaves_the_difference(folder: Path) -> None:
+    judgement = judge_with_floor(
+        one_rank(folder, STEP), one_rank(folder, norm(4.4e-5)), lambda: None
+    )
+    assert judgement.verdict is Verdict.DIFFERS
+
+
+def test_nothing_is_judged_where_the_original_is_far_from_itself(folder: Path) -> None:
+    original = one_rank(folder, STEP, STEP, STEP)
+    again = one_rank(folder, norm(1e-4), norm(2e-2), norm(0))
+    ours = one_rank(folder, norm(2e-4), norm(0.5), norm(0.5))
+    judgement = judge(original, ours, noise_floor(original, again))
+    assert judgement.verdict is Verdict.EQUAL
+    assert judgement.message.startswith(
+        "equal up to step 1; from step 2 on the original differs from itself by 2.0e-02"
+    )
+    assert judgement.weights == ()
+    # What differs before that is found.
+    ours = one_rank(folder, norm(5e-4), norm(0.5), norm(0.5))
+    judgement = judge(original, ours, noise_floor(original, again))
+    assert judgement.verdict is Verdict.DIFFERS
+
+
+def test_noise_from_the_first_step_on_is_a_verdict_of_its_own(folder: Path) -> None:
+    original = one_rank(folder, STEP)
+    floor = noise_floor(original, one_rank(folder, norm(0.1)))
+    judgement = judge(original, one_rank(folder, norm(1e-3)), floor)
+    assert judgement.verdict is Verdict.NOISE
+    beginning = "from step 1 on the original differs from itself by 1.0e-01"
+    assert judgement.message.startswith(beginning)
+
+
+def test_a_weight_that_is_far_from_itself_is_named_and_not_held_to_a_gate(folder: Path) -> None:
+    save(WEIGHTS | {"bias": torch.tensor([1.0, 1.1])}, folder / "other.safetensors")
+    original = one_rank(folder, STEP)
+    again = {0: replace(original[0], final=folder / "other.safetensors")}
+    judgement = judge(original, again, noise_floor(original, again))
+    assert judgement.verdict is Verdict.EQUAL
+    assert {weight.name: weight.gate for weight in judgement.weights} == {
+        "weight": PARAMETER_GATE,
+        "bias": None,
+    }
+    assert "0.0e+00 in weights" in judgement.message
+    assert any(
+        note.startswith("bias: the original differs from itself by more than 0.01")
+        for note in notes(original, again, 1, judgement.weights, judgement.floor)
+    )
+
+
+# Normalisations over two images of four by four pixels, then two by two, then one: with this seed a few
+# values of a channel are nearly equal, and rounding grows.
+DEEP = (
+    ("        self.net1 = nn.Linear(10, 32)\n", ""),
+    ("        self.relu = nn.ReLU()\n", ""),
+    (
+        "        self.net2 = nn.Linear(32, 5)\n",
+        "        layers = []\n"
+        "        for index in range(5):\n"
+        "            layers.append(nn.Conv2d(8 if index else 3, 8, 3, padding=1, bias=False))\n"
+        "            layers += [nn.BatchNorm2d(8), nn.ReLU()]\n"
+        "            if index in (1, 2):\n"
+        "                layers.append(nn.AvgPool2d(2))\n"
+        "        self.net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8, 4))\n",
+    ),
+    ("    model = ToyModel()\n", "    torch.manual_seed(12)\n    model = ToyModel()\n"),
+    ("self.net2(self.relu(self.net1(x)))", "self.net(x)"),
+    ("torch.randn(size, 10, generator", "torch.randn(size, 3, 4, 4, generator"),
+    (
+        "    labels = torch.relu(inputs) @ torch.randn(10, 5, generator=generator)\n",
+        "    labels = torch.arange(size) % 4\n",
+    ),
+    ("nn.MSELoss()", "nn.CrossEntropyLoss()"),
+    ("lr=0.05", "lr=0.01"),
+    ("batch_size=16", "batch_size=2"),
+    ("range(3)", "range(1)"),
+    ("size=512", "size=8"),
+)
+
+
+def test_a_net_that_differs_from_itself_is_judged_by_its_floor(tmp_path: Path) -> None:
+    before, after = tmp_path / "train.py", tmp_path / "train_xla.py"
+    before.write_text(edited(BEFORE, *DEEP))
+    after.write_text(edited(AFTER, *DEEP))
+    said: list[str] = []
+    proof = prove(before, after, replicas=2, settings=Settings(timeout=250), progress=said.append)
+    assert proof.floor is not None
+    assert proof.floor.steps[-1].values > GRADIENT_GATE
+    assert proof.verdict is Verdict.EQUAL, (proof.message, proof.floor, proof.steps)
+    assert "running the original once more" in said[-1]
+    assert any(note.startswith("the original was run twice") for note in proof.notes)
+    assert proof_as_json(proof)["floor"]["steps"][0]["step"] == 1
+
+
+FAULTS = {
+    "other momentum": ("momentum=0.9", "momentum=0.8"),
+    "no DDP": ("ddp_model = DDP(model, gradient_as_bucket_view=True)", "ddp_model = model"),
+    "data not sharded": ("rank=rank)\n    loader", "rank=0)\n    loader"),
+    "learning rate, a thousandth more": ("lr=0.01", "lr=0.01001"),
+}
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, RankRecord], NoiseFloor]:
+    """The deep net's original, run twice for all faults, and its floor."""
+    runs = []
+    for reordered in (False, True):
+        place = tmp_path_factory.mktemp("original")
+        (place / "train.py").write_text(edited(BEFORE, *DEEP))
+        # Its number is the order of the sums (`migrate.prove.record.summation`): the same in every session.
+        kept = place / f"records{int(reordered)}"
+        kept.mkdir()
+        recorded, _ = record_run(
+            place / "train.py",
+            side="original",
+            replicas=2,
+            folder=kept,
+            settings=Settings(timeout=250),
+            reordered=reordered,
+        )
+        runs.append(recorded)
+    return runs[0], noise_floor(runs[0], runs[1])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_such_a_net_is_found_all_the_same(
+    fault: str, deep: tuple[dict[int, RankRecord], NoiseFloor], tmp_path: Path
+) -> None:
+    original, floor = deep
+    script = tmp_path / "train_xla.py"
+    script.write_text(edited(AFTER, *DEEP, FAULTS[fault]))
+    recorded, _ = record_run(
+        script, side="xla", replicas=2, folder=tmp_path, settings=Settings(timeout=250)
+    )
+    judgement = judge(original, recorded, floor)
+    assert judgement.verdict is Verdict.DIFFERS, judgement.message
