@@ -58,8 +58,3 @@ def test_only_cli_prints_and_exits() -> None:
             if called in ("sys.exit", "exit", "quit", "print") or ends:
                 wrong.append(f"{name}:{node.lineno}")
     assert [place for place in wrong if not place.startswith(COMMAND_LINES)] == []
-
-
-def test_no_file_outgrows_its_room() -> None:
-    long = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in FILES}
-    assert {path: lines for path, lines in long.items() if lines > 400} == {}
