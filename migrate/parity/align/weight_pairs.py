@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from converters.layers.join import ALONE, Concat, Join, Stack, Sum
 from converters.mapping.leaves import Piece, PlannedLeaf
-
-if TYPE_CHECKING:
-    from migrate.parity.align.weight_map import WeightMap
+from migrate.parity.align.weight_map import WeightMap
 
 Array = np.ndarray[Any, Any]
 

@@ -8,12 +8,11 @@ E[x²] - E[x]² lose digits only beside an offset.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from migrate.parity.inputs.spec import Shaped
+from migrate.parity.inputs.spec import Shaped
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]

@@ -23,8 +23,8 @@ from migrate.parity.ground.errors import InputsError, ParityError
 from migrate.parity.ground.options import Options, SideOptions
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.channels import channels_first_inputs, layout_remedy
+from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet, write_inputs
-from migrate.parity.inputs.spec import make_inputs
 from migrate.parity.sides import protocol
 from migrate.parity.sides.side import Side
 

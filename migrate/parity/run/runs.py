@@ -15,7 +15,7 @@ from migrate.parity.dump.reference import Forced
 from migrate.parity.ground.alignment import Alignment
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet, attended
-from migrate.parity.judge.measured_dump import measure_dump
+from migrate.parity.judge.measured import measure_dump
 from migrate.parity.sides import protocol
 from migrate.parity.sides.side import Side
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +12,7 @@ from migrate.parity.dump.dump import Dump, TensorRef
 from migrate.parity.ground.alignment import TensorPair
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.inputs.set import attended
-
-if TYPE_CHECKING:
-    from migrate.parity.tasks.party import Parties
+from migrate.parity.tasks.party import Parties
 
 Array = np.ndarray[Any, Any]
 

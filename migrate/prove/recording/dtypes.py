@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from migrate.prove.recording.records import RankRecord
+from migrate.prove.recording.records import RankRecord
 
 _FUNCTIONS = (
     *("linear", "conv1d", "conv2d", "conv3d"),

@@ -10,8 +10,9 @@ import pytest
 
 from migrate.parity.ground.errors import InputsError
 from migrate.parity.inputs.drawn import DISTRIBUTIONS
+from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import read_inputs
-from migrate.parity.inputs.spec import Loaded, Shaped, Stored, make_inputs, parse_inputs
+from migrate.parity.inputs.spec import Loaded, Shaped, Stored, parse_inputs
 
 
 @pytest.mark.parametrize(

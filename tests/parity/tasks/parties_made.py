@@ -14,8 +14,8 @@ from migrate.parity.align.weight_pairs import WeightPair
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.alignment import TensorPair
 from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet
-from migrate.parity.inputs.spec import make_inputs
 from migrate.parity.judge.profiles import find_profile
 from migrate.parity.sides import protocol
 from migrate.parity.sides.side import InProcess, Side

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from migrate.parity.ground.settings import Settings
-from migrate.parity.inputs.spec import make_inputs
+from migrate.parity.inputs.make import make_inputs
 from migrate.parity.tasks.batch import compare_batches
 from tests.parity.tasks.parties_made import Mlp, parties, seeded, vectors
 

@@ -15,8 +15,8 @@ from converters.mapping.leaves import Piece
 from migrate.parity.align.weight_pairs import WeightPair
 from migrate.parity.ground.alignment import TensorPair
 from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet
-from migrate.parity.inputs.spec import make_inputs
 from migrate.parity.sides.jax.runner import JaxRunner
 from migrate.parity.sides.side import InProcess, Side
 from migrate.parity.tasks.batch import compare_batches

@@ -13,8 +13,8 @@ import pytest
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.results import Check, Section
 from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import write_inputs
-from migrate.parity.inputs.spec import make_inputs
 from migrate.parity.tasks.gradients import compare_gradients
 from migrate.parity.tasks.logits import (
     Tally,

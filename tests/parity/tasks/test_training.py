@@ -175,7 +175,7 @@ class LastImage(Image):
 
 
 def test_targets_lie_as_the_sides_outputs_do(tmp_path: Path) -> None:
-    from migrate.parity.inputs.spec import make_inputs
+    from migrate.parity.inputs.make import make_inputs
 
     inputs = make_inputs(["x=float32[2,3,6,6]"], 3, 0, tmp_path / "inputs")
     turned = (TensorPair("", "", (0, 2, 3, 1)),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,13 +12,11 @@ from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.decoding import Rows
 from migrate.parity.sides.torch.capture.tree import to_numpy
-
-if TYPE_CHECKING:
-    from migrate.parity.sides.torch.runner import TorchRunner
+from migrate.parity.sides.torch.model import TorchModel
 
 
 def generate(
-    runner: TorchRunner, settings: Settings, inputs: InputSet, tokens: int, output: str
+    runner: TorchModel, settings: Settings, inputs: InputSet, tokens: int, output: str
 ) -> Generated:
     """See `Runner.generate`.
 
@@ -45,7 +43,7 @@ def generate(
     return Generated(tuple(found), tuple(margins))
 
 
-def _check_length(runner: TorchRunner, length: int) -> None:
+def _check_length(runner: TorchModel, length: int) -> None:
     config: Any = getattr(runner.module, "config", None)
     most = getattr(config, "max_position_embeddings", None)
     most = getattr(config, "max_target_positions", most)

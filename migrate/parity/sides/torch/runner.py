@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,61 +16,26 @@ from migrate.compiler.program import Program, program_of_torch
 from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.facts import Facts
-from migrate.parity.ground.last_used import LastUsed
 from migrate.parity.ground.requests import Generated, Training
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.torch import call as torch_call
 from migrate.parity.sides.torch import variant as torch_variant
 from migrate.parity.sides.torch import weights as torch_weights
-from migrate.parity.sides.torch.call import Array, Outputs
+from migrate.parity.sides.torch.call import Outputs
 from migrate.parity.sides.torch.capture.forced import TorchForcing
 from migrate.parity.sides.torch.capture.hooks import Hooks, Written
 from migrate.parity.sides.torch.capture.tree import to_numpy
-from migrate.parity.sides.torch.capture.xla import Later, fetched
-from migrate.parity.sides.torch.variant import DTYPES, Kind
+from migrate.parity.sides.torch.capture.xla import Later
+from migrate.parity.sides.torch.model import TorchModel
+from migrate.parity.sides.torch.variant import DTYPES
 
 _MOVED = "watching the layers changes the outputs by a relative L2 of {size}"
 _MOVED_COMPILED = f"{_MOVED} (layers run eagerly, the outputs are of torch.compile)"
-# The truth's and the one that is compared with it take turns, input by input.
-_VARIANTS = 2
 
 
-@dataclass
-class _Variant:
-    """The model with some settings.
-
-    Attributes:
-        model: a copy.
-        unmoved: whether a pass with hooks gave the very outputs of one without.
-    """
-
-    model: nn.Module
-    unmoved: bool = False
-    _compiled: Any = None
-
-    def compiled(self, where: torch.device) -> Any:
-        """The model under torch.compile."""
-        if self._compiled is None:
-            self._compiled = torch_variant.compiled(self.model, where)
-        return self._compiled
-
-
-class TorchRunner:
-    """A torch module (`Runner`). It always runs in eval(), but for `train`.
-
-    Args:
-        module: the model; it stays as it is, every run has a copy in the dtype and on the device wanted.
-        kind: "torch", or "xla" for the same under torch_xla.
-        shown: what the user wrote, for messages.
-    """
-
-    def __init__(self, module: nn.Module, kind: Kind, shown: str) -> None:
-        self.kind: Kind = kind
-        self.module = getattr(module, "_orig_mod", module)  # torch.compile's wrapper has no layers
-        self.module.eval()
-        self.shown = shown
-        self._variants: LastUsed[_Variant] = LastUsed(_VARIANTS)
+class TorchRunner(TorchModel):
+    """A torch module (`Runner`). It always runs in eval(), but for `train`."""
 
     def facts(self, settings: Settings) -> Facts:
         """See `Runner`."""
@@ -119,7 +83,7 @@ class TorchRunner:
     def load_weights(self, file: Path) -> None:
         """See `Runner`."""
         torch_weights.load(self.module, file, self.shown)
-        self._variants.forget()
+        self.forget()
 
     def capture(
         self,
@@ -136,7 +100,7 @@ class TorchRunner:
         Where `settings.batch` cuts an input, the calls of its parts are counted on. In float64, the truth,
         the first input's plain pass tells whether hooks change anything; if not, others go without.
         """
-        variant, where = self._variant(settings)
+        variant, where = self.kept(settings)
         model = variant.model
         written = Written(writer)
         forcing = None if forced is None else TorchForcing(forced)
@@ -150,7 +114,7 @@ class TorchRunner:
                 plain: Outputs | None = None
                 if forced is None and not (layers and eager and variant.unmoved):
                     start = time.perf_counter()
-                    plain = self._pass(run, model, inputs[number], where, settings)
+                    plain = self.run(run, model, inputs[number], where, settings)
                     seconds += time.perf_counter() - start
                 hooked = (
                     self._hooked(hooks, written, model, number, inputs, where, settings)
@@ -194,43 +158,6 @@ class TorchRunner:
         on_host = replace(settings, device="cpu")
         model, where = self.variant(on_host)
         return program_of_torch(model, torch_call.tensors(inputs[0], where, on_host))
-
-    def variant(self, settings: Settings) -> tuple[nn.Module, torch.device]:
-        """The model as the settings want it, in eval(), and where it is. The last ones are kept."""
-        found, where = self._variant(settings)
-        return found.model, where
-
-    def _variant(self, settings: Settings) -> tuple[_Variant, torch.device]:
-        where = torch_variant.device(self.kind, settings)
-
-        def make() -> _Variant:
-            return _Variant(torch_variant.variant(self.module, where, settings, shared=True))
-
-        return self._variants.get((settings.dtype, where), make), where
-
-    def outputs(
-        self, model: nn.Module, arrays: dict[str, Array], where: torch.device, settings: Settings
-    ) -> Outputs:
-        """The outputs for one input, on the CPU; nothing is hooked."""
-        return self._pass(model, model, arrays, where, settings)
-
-    def _pass(
-        self,
-        run: Any,
-        model: nn.Module,
-        arrays: dict[str, Array],
-        where: torch.device,
-        settings: Settings,
-    ) -> Outputs:
-        parts = []
-        for chunk in torch_call.chunks(arrays, settings.batch):
-            with torch_variant.running(where, settings):
-                given = torch_call.tensors(chunk, where, settings)
-                outputs = torch_call.call(run, model, given, self.shown)
-            values = fetched([tensor for _, tensor in outputs])
-            cpu = [value.cpu() for value in values]
-            parts.append([(path, t) for (path, _), t in zip(outputs, cpu, strict=True)])
-        return torch_call.joined(parts, self.shown)
 
     def _hooked(
         self,

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +21,7 @@ from migrate.parity.sides.torch import call as torch_call
 from migrate.parity.sides.torch import variant as torch_variant
 from migrate.parity.sides.torch.capture.tree import to_numpy, to_tensor
 from migrate.parity.sides.torch.capture.xla import fetched
-
-if TYPE_CHECKING:
-    from migrate.parity.sides.torch.runner import TorchRunner
+from migrate.parity.sides.torch.model import TorchModel
 
 _DROPOUTS = {
     getattr(nn.functional, name)
@@ -39,7 +37,7 @@ _DROPOUTS = {
 
 
 def gradients(
-    runner: TorchRunner, settings: Settings, inputs: InputSet, cotangents: Path, into: Path
+    runner: TorchModel, settings: Settings, inputs: InputSet, cotangents: Path, into: Path
 ) -> None:
     """See `Runner.gradients`. A parameter that no output depends on has no gradient and no entry."""
     model, where = runner.variant(settings)
@@ -135,7 +133,7 @@ def _backward(
 
 
 def train(
-    runner: TorchRunner, settings: Settings, inputs: InputSet, training: Training
+    runner: TorchModel, settings: Settings, inputs: InputSet, training: Training
 ) -> list[float]:
     """See `Runner.train`.
 
