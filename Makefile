@@ -59,7 +59,7 @@ $(NEWER)/.installed: Makefile pyproject.toml constraints.txt
 
 test-newer: $(NEWER)/.installed
 	$(NEWER)/bin/python -m pytest -m 'not long' -n 2 --dist loadfile tests/shims tests/converters \
-	  tests/rewrite tests/parity
+	  tests/reading tests/rewrite tests/parity
 
 # The Flax models of transformers 4, which transformers 5 dropped: weights fitted to them, run by them.
 FLAX4 := $(VENV)-flax4
