@@ -44,8 +44,8 @@ def run(
 
     Each replica is a process with real torch_xla on XLA:CPU; collectives run over gloo. What follows
     `--` goes to the script. Then: how long steps took, what was compiled and why again, which lines
-    waited for a value, which ops ran on the CPU. Exit code 1 if the script fails, or if its replicas
-    execute other graphs than each other. With --json, what the
+    waited for a value, which ops ran on the CPU. Exit code 1 if the script fails, if its replicas
+    execute other graphs than each other, or if nothing ends its training steps. With --json, what the
     script prints goes to stderr.
     """
     if html is not None and not report:
@@ -88,4 +88,6 @@ def run(
         show("", *run_summary(seen))
     if result.returncode != 0:
         click.echo(f"migrate: {script} ended with exit code {result.returncode}", err=True)
-    sys.exit(FINDINGS if result.returncode or (seen and seen.divergences) else FINE)
+    sys.exit(
+        FINDINGS if result.returncode or (seen and (seen.divergences or seen.unended)) else FINE
+    )

@@ -17,8 +17,9 @@ from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from migrate.observe.boundaries import MOST_STEPS, StepsInGraph, at_each_end
 from migrate.observe.graph_dump import Frame, executions
-from migrate.observe.places import cause_of, current_line, ends_no_step, users_frame
+from migrate.observe.places import cause_of, current_line, users_frame
 from migrate.observe.records import OBSERVE_DIRECTORY, Execution, Interval, write_line
 from shims import activate
 
@@ -86,6 +87,8 @@ class Observer:
         self._folder = folder
         self._number = 0
         self._optimizer_steps = 0
+        self._in_graph = StepsInGraph()
+        self._unended: Frame | None = None
         self._known: set[str] = set()
         self._since = time.perf_counter()
         self._before = _Counts(0, 0.0, 0.0, 0, 0)
@@ -93,18 +96,7 @@ class Observer:
 
     def start(self) -> None:
         """Be told of each sync, of each optimizer step and of the end."""
-        from torch_xla.core import xla_model
-
-        # Not `_xla_step_marker`: a Python function around that one is taken for the cause of the sync.
-        run_closures = xla_model._run_step_closures
-
-        def synchronised() -> Any:
-            context = run_closures()
-            if not ends_no_step():
-                self._close(current_line())
-            return context
-
-        xla_model._run_step_closures = synchronised
+        at_each_end(lambda: self._close(current_line()))
         register_optimizer_step_post_hook(self._optimizer_stepped)
         # After torch_xla's own, so that it comes before them: the runtime is still there.
         atexit.register(self.finish)
@@ -112,8 +104,10 @@ class Observer:
         _finish_with(self)
         os.register_at_fork(after_in_child=lambda: _finish_with(self))
 
-    def _optimizer_stepped(self, *_: Any) -> None:
+    def _optimizer_stepped(self, optimizer: Any, *_: Any) -> None:
         self._optimizer_steps += 1
+        if self._in_graph.stepped(optimizer) > MOST_STEPS and self._unended is None:
+            self._unended = current_line()
 
     def finish(self) -> None:
         """Write what came after the last sync."""
@@ -126,10 +120,12 @@ class Observer:
         counts, before = _Counts.now(), self._before
         executed = self._executed()
         now = time.perf_counter()
-        if executed or counts != before:
+        # Without any sync nothing may have been executed at all.
+        if executed or counts != before or self._unended is not None:
             self._number += 1
             self._write(line, now - self._since, counts, executed)
-        self._before, self._optimizer_steps = counts, 0
+        self._before, self._optimizer_steps, self._unended = counts, 0, None
+        self._in_graph.ended()
         # What this took is nobody's step.
         self._since = time.perf_counter()
 
@@ -157,6 +153,8 @@ class Observer:
             sent=counts.sent - before.sent,
             received=counts.received - before.received,
             optimizer_steps=self._optimizer_steps,
+            steps_in_graph=self._in_graph.most,
+            unended=self._unended,
             fallbacks=fallbacks,
             executions=executed,
             memory=_memory(),

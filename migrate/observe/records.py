@@ -47,6 +47,8 @@ class Interval:
         execute_seconds: as its metric ExecuteTime; on a TPU, the time on the device.
         sent, received: bytes to the device and from it.
         optimizer_steps: how many there were.
+        steps_in_graph: the most of one optimizer on XLA.
+        unended: the line of the step that was one too many for one graph (`boundaries.MOST_STEPS`).
         fallbacks: ops that XLA does not lower, and how often each ran on the CPU.
         executions: in their order.
         memory: bytes in use on the device, and the most so far; None where it does not tell.
@@ -65,6 +67,8 @@ class Interval:
     fallbacks: dict[str, int]
     executions: tuple[Execution, ...]
     memory: tuple[int, int] | None = None
+    steps_in_graph: int = 0
+    unended: Frame | None = None
 
 
 def write_line(interval: Interval) -> str:
@@ -104,7 +108,7 @@ def _interval(value: dict[str, Any]) -> Interval:
     )
     memory = value.pop("memory")
     return Interval(
-        **{**value, "line": _frame(value["line"])},
+        **{**value, "line": _frame(value["line"]), "unended": _frame(value["unended"])},
         executions=executions,
         memory=tuple(memory) if memory else None,
     )

@@ -12,6 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 
+from migrate.observe.boundaries import MOST_STEPS
 from migrate.observe.graph_dump import Frame
 from migrate.observe.graphs import differences
 from migrate.observe.places import Cause
@@ -134,6 +135,21 @@ class Divergence:
 
 
 @dataclass(frozen=True)
+class Unended:
+    """A line of optimizer steps that no sync ends: their graph grows with each.
+
+    Attributes:
+        line: None where no code of the user's was running.
+        steps: the most that were in one graph.
+        ranks: on which it happened.
+    """
+
+    line: Line | None
+    steps: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Observed:
     """The report of a run.
 
@@ -149,6 +165,7 @@ class Observed:
     recompilations: tuple[Recompilation, ...]
     fallbacks: tuple[Fallback, ...]
     divergences: tuple[Divergence, ...]
+    unended: tuple[Unended, ...]
     simulated: bool
     steps: tuple[Interval, ...] = field(repr=False)
 
@@ -174,6 +191,7 @@ def observed(folder: Path, names: Mapping[Path, str] | None = None) -> Observed:
         recompilations=tuple(_recompilations(steps, line_of)),
         fallbacks=tuple(_fallbacks(steps, line_of)),
         divergences=tuple(_divergences(steps, line_of)),
+        unended=tuple(_unended(steps, line_of)),
         simulated=any(one.cause is Cause.SIMULATION for step in steps for one in step.executions),
         steps=tuple(steps),
     )
@@ -207,6 +225,16 @@ def _loops(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Loop]:
             executions=_mean(len(step.executions) - _cuts(step) for step in counted),
             cuts=_mean(_cuts(step) for step in counted),
         )
+
+
+def _unended(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Unended]:
+    found: dict[Line | None, list[Interval]] = defaultdict(list)
+    for step in steps:
+        if step.steps_in_graph > MOST_STEPS:
+            found[line_of(step.unended) if step.unended else None].append(step)
+    for line, where in found.items():
+        ranks = tuple(sorted({step.rank for step in where}))
+        yield Unended(line, max(step.steps_in_graph for step in where), ranks)
 
 
 def _cuts(step: Interval) -> int:

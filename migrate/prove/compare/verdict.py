@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from migrate.observe.boundaries import MOST_STEPS
 from migrate.prove.compare import compare, diagnose
 from migrate.prove.compare.compare import StepComparison, WeightComparison
 from migrate.prove.compare.difference import Difference
@@ -28,6 +29,7 @@ class Verdict(StrEnum):
     STEP_COUNT = "step count differs"
     RANK_COUNT = "rank count differs"
     CANNOT_RESUME = "cannot resume"
+    UNENDED = "steps do not end"
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,25 @@ def judge(
         )
         return Judgement(Verdict.RANK_COUNT, message, None, (), ())
     gates = Gates(floor, bfloat16, _first_moves(original, ours))
-    return replace(_judge_steps(original, ours, gates), floor=floor)
+    judgement = replace(_judge_steps(original, ours, gates), floor=floor)
+    unended = _unended(ours)
+    if unended is None or judgement.verdict is Verdict.DIFFERS:
+        return judgement
+    return replace(judgement, verdict=Verdict.UNENDED, message=unended)
+
+
+def _unended(ours: _Ranks) -> str | None:
+    """What there is to say of a rewrite whose steps no sync ends; simulated, it may agree all the same."""
+    steps = [step for record in ours.values() for step in record.steps]
+    most = max((step.in_graph for step in steps), default=0)
+    if most <= MOST_STEPS:
+        return None
+    places = (step.details.lines.get("step") for step in steps)
+    line = next((place for place in places if place), "the optimizer's step")
+    return (
+        f"nothing ends the training steps of the rewrite ({line}): {most} of them are in one graph, which "
+        "grows until a TPU's memory or compiler gives up; put the loop's body in `with torch_xla.step():`"
+    )
 
 
 def _first_moves(*sides: _Ranks) -> dict[str, float]:

@@ -29,6 +29,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from migrate.observe.boundaries import StepsInGraph, at_each_end
 from migrate.prove.record import adam, listen, norms, seeds, sums, variances
 from migrate.prove.record.gather import Gathering
 from migrate.prove.record.names import parameter_names, roots
@@ -69,6 +70,7 @@ class Recorder:
     def __init__(self, folder: Path, steps: int | None = None) -> None:
         self._folder = folder
         self._limit = StepLimit(folder, steps)
+        self._hears_of_ends = False
         self._module_count = 0
         self._modules: weakref.WeakValueDictionary[int, torch.nn.Module] = (
             weakref.WeakValueDictionary()
@@ -96,6 +98,7 @@ class Recorder:
         self._roots: dict[str, torch.nn.Module] = {}
         self._header: records.Header | None = None
         self._unread = Unread()
+        self._in_graph = StepsInGraph()
 
     def saw_module(self, module: torch.nn.Module) -> None:
         """Keep a weak reference to a module, by the order in which modules are made."""
@@ -205,6 +208,7 @@ class Recorder:
             checksum=(),
             dropout=self._dropout,
             switched_off=listen.switched_off(),
+            in_graph=self._in_graph.stepped(optimizer),
         )
         rates = [_kept(group.get("lr", float("nan"))) for group in optimizer.param_groups]
         losses, self._losses = self._losses, []
@@ -241,10 +245,16 @@ class Recorder:
                 save(snapshot, path, self._shares)
 
         if any(tensor.device.type == "xla" for tensor in [*held, *losses]):
+            self._hear_of_ends()
             # The copies of all parameters are not held for longer than needed.
             self._unread.add(read, at_once=bool(snapshot))
         else:
             read()
+
+    def _hear_of_ends(self) -> None:
+        if not self._hears_of_ends:
+            self._hears_of_ends = True
+            at_each_end(lambda: self._in_graph.ended())
 
     def finish(self) -> None:
         """Read what no sync came for, and keep the last parameters and buffers."""

@@ -60,6 +60,7 @@ class StepRecord:
         details: what explains a difference.
         moves: of each parameter, by how much of its norm rounding moves Adam's first step, where this is
             one (`record.adam`).
+        in_graph: which step of its optimizer it is since a sync on XLA last ended one; 0 elsewhere.
     """
 
     step: int
@@ -76,6 +77,7 @@ class StepRecord:
     switched_off: float = 0.0
     details: Details = field(default_factory=Details)
     moves: dict[str, float] = field(default_factory=dict)
+    in_graph: int = 0
 
     @property
     def loss(self) -> float | None:

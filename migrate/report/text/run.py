@@ -24,6 +24,12 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
         yield "nothing was executed on XLA"
         return
     yield _loops(report)
+    if report.unended:
+        yield (
+            "\n[bold red]optimizer steps that nothing ends[/bold red]: their graph grows until memory or "
+            "the compiler gives up; put the loop's body in `with torch_xla.step():`"
+        )
+        yield _unended(report)
     if report.reads:
         yield "\n[bold]graphs executed outside of a sync[/bold]: Python waited for a value"
         yield _reads(report)
@@ -67,6 +73,13 @@ def _loops(report: Observed) -> RenderableType:
             f"{loop.executions:.3g}",
             *([f"{loop.cuts:.3g}"] if cuts else []),
         )
+    return table
+
+
+def _unended(report: Observed) -> RenderableType:
+    table = plain_table("steps in one graph", "ranks", "line", "")
+    for one in report.unended:
+        table.add_row(str(one.steps), _ranks(one.ranks, report.ranks), *_cells(one.line))
     return table
 
 

@@ -54,6 +54,13 @@ def test_equal_recordings_are_equal(folder: Path) -> None:
     assert [weight.difference for weight in judgement.weights] == [0.0, 0.0]
 
 
+@pytest.mark.parametrize(("most", "verdict"), [(8, Verdict.EQUAL), (9, Verdict.UNENDED)])
+def test_steps_that_no_sync_ends_are_not_equal(most: int, verdict: Verdict, folder: Path) -> None:
+    ours = replace(STEP, in_graph=most)
+    judgement = judge({0: rank(folder, 0, STEP)}, {0: rank(folder, 0, ours)})
+    assert judgement.verdict is verdict
+
+
 def test_nothing_recorded_is_not_equal(folder: Path) -> None:
     assert judge({}, {}).verdict is Verdict.NO_STEPS
     judgement = judge({0: rank(folder, 0, STEP)}, {})
