@@ -57,7 +57,8 @@ def test_code_is_refused_by_name(tmp_path, name, protocol):
         "torch.nn.modules.linear.Linear",
         "collections.defaultdict",
         "argparse.Namespace",
-        "numpy.core.multiarray.scalar",
+        "numpy.core.multiarray.scalar",  # of NumPy 1
+        "numpy._core.multiarray.scalar",  # of NumPy 2
         "torch._utils._rebuild_tensor_v2.__globals__",
         "functools.partial",
         "copyreg._reconstructor",
