@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -358,7 +359,7 @@ def record_run(
 
 
 def _failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFailedError:
-    reason = _last_error(output) or f"exit code {returncode}"
+    reason = _last_error(output) or _ending(returncode)
     if side == "original":
         return OriginalFailedError(
             f"{path} is broken before rewriting: {reason}",
@@ -374,8 +375,18 @@ def _failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFail
     )
 
 
+def _ending(returncode: int) -> str:
+    if returncode < 0:
+        return f"its process was ended by {signal.Signals(-returncode).name}"
+    return f"exit code {returncode}"
+
+
 def _last_error(output: str) -> str | None:
-    """The last line of the output that names an exception; torch puts the rank before it."""
-    named = r"^(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)\b.*)"
+    """The last line of the output that names an exception, or what XLA's compiler aborts with.
+
+    Torch puts the rank before it.
+    """
+    exception = r"(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)\b"
+    named = rf"^(?:\[rank\d+\]: )?((?:{exception}|LLVM ERROR:).*)"
     lines = re.findall(named, output, re.M)
     return lines[-1].strip() if lines else None
