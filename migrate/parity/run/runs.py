@@ -34,7 +34,7 @@ class Captured:
         dump: as it runs.
         alignment: with the truth.
         local: with each layer fed with the truth's inputs; None: layers are not compared.
-        measured: whether tensors of layers were measured and are not in the dumps (`parity.measured`).
+        measured: whether tensors of layers were measured and are not in the dumps (`judge.measured`).
     """
 
     settings: Settings

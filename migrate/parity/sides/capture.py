@@ -34,7 +34,7 @@ def capture_into(
     Args:
         runner, settings, inputs, layers, forced, numbers: as of `Runner.capture`.
         folder: of the dump.
-        measured: tensors of layers are measured against this instead of being written (`parity.measured`).
+        measured: tensors of layers are measured against this instead of being written (`judge.measured`).
     """
     facts = runner.facts(settings)
     writer = DumpWriter(folder, facts, inputs.count)
