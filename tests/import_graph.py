@@ -7,9 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 
-def imports(package: Path) -> dict[str, set[str]]:
-    """Module → the modules of the same package that it imports, at whatever depth of its code."""
-    files = {_name(path, package.parent): path for path in package.rglob("*.py")}
+def imports(package: Path, root: Path | None = None) -> dict[str, set[str]]:
+    """Module → the modules of the same package that it imports, at whatever depth of its code.
+
+    Args:
+        package: a folder.
+        root: where the names of modules begin; None: beside the package.
+    """
+    files = {_name(path, root or package.parent): path for path in package.rglob("*.py")}
     found: dict[str, set[str]] = {}
     for name, path in files.items():
         folder = name if path.name == "__init__.py" else name.rpartition(".")[0]

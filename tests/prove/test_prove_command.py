@@ -140,7 +140,9 @@ def test_the_reason_of_a_rank_that_failed() -> None:
         "[rank1]: Traceback\n[rank1]: KeyError: 'scaler'\nshims: rank 1 of 2 failed (exit code 1)\n"
     )
     assert proofs._last_error(said) == "KeyError: 'scaler'"
-    said = "LLVM ERROR: Program used external function '__truncsfhf2'\nFatal Python error: Aborted\n"
+    said = (
+        "LLVM ERROR: Program used external function '__truncsfhf2'\nFatal Python error: Aborted\n"
+    )
     assert proofs._last_error(said) == said.splitlines()[0]
     assert proofs._last_error("nothing was said") is None
     assert proofs._ending(-6) == "its process was ended by SIGABRT"
