@@ -12,7 +12,7 @@ from migrate.reading.names.names import Names
 from migrate.reading.project.entries import Entry
 from migrate.reading.replicas.guards import Guards
 from migrate.reading.replicas.launch import RANKS
-from migrate.reading.replicas.ranks import LAUNCHERS
+from migrate.reading.replicas.launchers import LAUNCHERS
 from migrate.reading.script import Script
 from migrate.reading.steps.in_step import Steps
 from migrate.reading.tree.tree import string_value, targets

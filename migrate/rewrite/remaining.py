@@ -12,7 +12,7 @@ import libcst as cst
 
 from migrate.reading.catalogue.torch_cuda import HARMLESS
 from migrate.reading.replicas.launch import INIT
-from migrate.reading.replicas.ranks import SPAWN
+from migrate.reading.replicas.launchers import SPAWN
 from migrate.reading.tree.tree import code, keyword, string_value
 from migrate.reading.values.collectives import makes_gloo_group
 from migrate.reading.values.devices import names_cuda

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from migrate.reading.calls.kinds import External
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
-from migrate.reading.replicas.ranks import LAUNCHERS
+from migrate.reading.replicas.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis

@@ -10,6 +10,7 @@ from typing import TypeVar, overload
 import libcst as cst
 from libcst.metadata import CodePosition
 
+from migrate.reading.calls.facts import ModuleCalls, calls_of_script
 from migrate.reading.names.imported_names import ImportedNames
 from migrate.reading.tree.source import Source
 from migrate.reading.tree.tree import dotted, nodes_of, targets
@@ -24,12 +25,22 @@ class Parsed:
 
     Args:
         source: the script as read.
+        calls: what its calls run, where the project that it is a part of has been looked at; else the
+            local modules that it imports are read when that is asked for.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, calls: ModuleCalls | None = None) -> None:
         self.source = source
+        self._calls = calls
         self.module = source.module
         self._of_kinds: dict[tuple[type[cst.CSTNode], ...], list[cst.CSTNode]] = {}
+
+    @cached_property
+    def calls(self) -> ModuleCalls:
+        """What the calls of the script run, also in other files of its project."""
+        if self._calls is None:
+            self._calls = calls_of_script(self.source.path, self.source.data)
+        return self._calls
 
     def qualified_name(self, node: cst.CSTNode | None) -> str | None:
         """Return the imported dotted name that `node` stands for, aliases resolved.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.replicas.ranks import LAUNCHERS, PROCESS, SCRIPT, SPAWN
+from migrate.reading.replicas.launchers import LAUNCHERS, PROCESS, SCRIPT, SPAWN
 from migrate.reading.tree.tree import code, keyword, nodes, nodes_of, string_value, targets
 from migrate.reading.values.devices import moves
 from migrate.reading.values.environment import environment_name, is_read

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.reading.replicas.launchers import LAUNCHERS, PROCESS
 from migrate.reading.replicas.process_loops import process_loop
 from migrate.reading.tree.tree import (
     bind,
@@ -22,30 +23,6 @@ from migrate.reading.values.environment import environment_name
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
 
-SPAWN = frozenset(
-    {
-        "torch.multiprocessing.spawn",
-        "torch.multiprocessing.spawn.spawn",
-        "torch.multiprocessing.spawn.start_processes",
-        "torch.multiprocessing.start_processes",
-    }
-)
-# Runs a whole file in each replica.
-SCRIPT = "shims.launch_script"
-LAUNCHERS = SPAWN | {
-    "shims.launch",
-    SCRIPT,
-    "torch_xla.launch",
-    "torch_xla.distributed.xla_multiprocessing.spawn",
-}
-
-PROCESS = frozenset(
-    {
-        "multiprocessing.Process",
-        "multiprocessing.context.Process",
-        "torch.multiprocessing.Process",
-    }
-)
 
 # What a script may ask for the index instead of receiving it.
 ASKED = frozenset(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.calls.effect import BOTH, Effect
-from migrate.reading.calls.facts import Definition, ModuleCalls
+from migrate.reading.calls.facts import Definition
 from migrate.reading.tree.tree import nodes_of
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ class Effects:
     A step loop consumes its effects: who calls `train()` does not train a step.
     """
 
-    def __init__(self, context: Parsed, calls: ModuleCalls) -> None:
+    def __init__(self, context: Parsed) -> None:
         self._context = context
-        self._calls = calls
+        self._calls = context.calls
         self._functions = {
             context.position(node.name).line: node for node in context.all_of(cst.FunctionDef)
         }

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.replicas.ranks import LAUNCHERS
+from migrate.reading.replicas.launchers import LAUNCHERS
 from migrate.reading.tree.tree import code, nodes_of
 
 

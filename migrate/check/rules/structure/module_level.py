@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.replicas.ranks import LAUNCHERS, SCRIPT
+from migrate.reading.replicas.launchers import LAUNCHERS, SCRIPT
 from migrate.reading.values.devices import is_move
 
 ASKS = frozenset(

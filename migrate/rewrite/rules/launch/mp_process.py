@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.reading.replicas.launch import INIT
+from migrate.reading.replicas.launchers import PROCESS
 from migrate.reading.replicas.process_loops import ProcessLoop, process_loop
-from migrate.reading.replicas.ranks import PROCESS
 from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.world_size import WorldSize

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.reading.replicas.launch import is_guard
-from migrate.reading.replicas.ranks import SPAWN
+from migrate.reading.replicas.launchers import SPAWN
 from migrate.reading.tree.tree import bind, code, elements
 from migrate.rewrite.edits.nodes import with_args, without
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from migrate.reading.replicas.launch import Style
-from migrate.reading.replicas.ranks import LAUNCHERS, PROCESS, SPAWN
+from migrate.reading.replicas.launchers import LAUNCHERS, PROCESS, SPAWN
 from migrate.reading.tree.tree import bind, code, elements, nodes_of
 from migrate.rewrite.workspace import Workspace
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.replicas.launch import Style
-from migrate.reading.replicas.ranks import SCRIPT
+from migrate.reading.replicas.launchers import SCRIPT
 from migrate.reading.tree.tree import code
 from migrate.reading.values.environment import access, environment_name, is_read, sets
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten

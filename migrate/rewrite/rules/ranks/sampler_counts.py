@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.replicas.ranks import PROCESS, SPAWN
+from migrate.reading.replicas.launchers import PROCESS, SPAWN
 from migrate.reading.tree.tree import bind, elements, nodes
 from migrate.reading.values.devices import is_device_count
 from migrate.reading.values.environment import environment_name
