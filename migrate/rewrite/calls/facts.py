@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from migrate.rewrite.calls.analysis import Analysis
+from migrate.rewrite.calls.asked import devices_of, spelled_devices
 from migrate.rewrite.calls.effect import Effect
+from migrate.rewrite.calls.kinds import Kind
 from migrate.rewrite.calls.launching import launching_of
+from migrate.rewrite.calls.programs import programs_of
 from migrate.rewrite.calls.registries import Hidden, registries_of
 from migrate.rewrite.calls.scopes import ModuleScope, Region
 from migrate.rewrite.calls.ties import FileTies, ties_of
@@ -49,6 +52,10 @@ class ModuleCalls:
             does; called from other files.
         early_seeds: where only this file is rewritten, the calls in that process that run a function of
             another file that seeds CUDA or XLA.
+        devices: which expressions name a device, and of which kind, wherever in the project it is made.
+        spelled_devices: the strings, each by its end, that some move in the project is given as its device.
+        on_accelerator: whether each step loop, by its line, trains on an accelerator; None where the
+            source does not decide it.
     """
 
     effects: Mapping[End, Effect] = field(default_factory=dict)
@@ -62,6 +69,9 @@ class ModuleCalls:
     ties: FileTies = field(default_factory=FileTies)
     at_launch: frozenset[int] = frozenset()
     early_seeds: frozenset[End] = frozenset()
+    devices: Mapping[End, Kind] = field(default_factory=dict)
+    spelled_devices: frozenset[End] = frozenset()
+    on_accelerator: Mapping[int, bool | None] = field(default_factory=dict)
 
 
 def calls_of_script(script: Path, data: bytes) -> ModuleCalls:
@@ -114,7 +124,21 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         ties_of(analysis).of_file(path.resolve(), alone),
         frozenset(f.line for f in launching_of(analysis).functions if f.module is scope.module),
         frozenset(_early_seeds(analysis, scope)) if alone else frozenset(),
+        {_end(node, scope.module): kind for node, kind in devices_of(analysis, scope)},
+        spelled_devices(analysis).get(scope.module.path, frozenset()),
+        dict(_on_accelerator(analysis, scope)),
     )
+
+
+def _on_accelerator(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, bool | None]]:
+    """Yield the line of each step loop of a file, and whether it trains on an accelerator."""
+    for scope in (top, *top.functions):
+        roots = [scope.region] if scope is not top else [top.region, top.guard]
+        for root in roots:
+            for region in analysis.regions(root):
+                if region in analysis.step_loops and region.loop is not None:
+                    where = programs_of(analysis).on_accelerator(scope, region)
+                    yield region.loop.lineno, where
 
 
 def _early_seeds(analysis: Analysis, scope: ModuleScope) -> Iterator[End]:
@@ -165,6 +189,6 @@ def _regions(analysis: Analysis, scope: ModuleScope) -> Iterator[Region]:
         yield from analysis.regions(root)
 
 
-def _end(call: ast.Call, module: Module) -> End:
+def _end(call: ast.expr, module: Module) -> End:
     line, offset = call.end_lineno or 0, call.end_col_offset or 0
     return line, module.column(line, offset)

@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from migrate.rewrite.calls.effect import BOTH, Effect
-from migrate.rewrite.calls.kinds import SCHEDULER, External, Instance, Result, Super, Value
+from migrate.rewrite.calls.kinds import (
+    SCHEDULER,
+    External,
+    Instance,
+    Partial,
+    Result,
+    Super,
+    Value,
+)
 from migrate.rewrite.calls.scopes import Class, Function, Scope
 from migrate.rewrite.calls.values import Evaluator
 
@@ -88,6 +96,8 @@ def _run_by(value: Value, evaluator: Evaluator) -> Iterator[Function]:
     match value:
         case Function():
             yield value
+        case Partial(of):
+            yield of
         case Class():
             for name in ("__init__", "__post_init__"):
                 if method := evaluator.method(value, name):

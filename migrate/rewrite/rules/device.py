@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.rewrite.calls.asked import OTHERS
 from migrate.rewrite.context import Context
 from migrate.rewrite.devices import (
     ACCELERATOR,
@@ -33,9 +34,6 @@ from migrate.rewrite.kept_devices import (
 )
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.tree import bind, code, keyword, keyword_arg, with_args
-
-# Calls of which other rules speak, whatever device they are given.
-OTHERS = ("torch.cuda.", "torch.Generator", "torch.autocast", "torch.amp.", "torch.distributed.")
 
 
 class Device(Rule):
@@ -66,7 +64,15 @@ class Device(Rule):
     """
 
     name = "device"
-    nodes = (cst.Call, cst.Assign, cst.AnnAssign, cst.Param, cst.Return, cst.DictElement)
+    nodes = (
+        cst.Call,
+        cst.Assign,
+        cst.AnnAssign,
+        cst.Param,
+        cst.Return,
+        cst.DictElement,
+        cst.SimpleString,
+    )
     examples = (
         rewritten(
             """
@@ -254,6 +260,11 @@ class Device(Rule):
             if around is not None and re.search("dev", around.name.value):
                 found = self._device if says_a_device(around.name.value) else self._spelled
                 yield from found(node.value, context)
+        elif isinstance(node, cst.SimpleString):
+            if context.devices.is_moved_to(node) and names_cuda(node):
+                xla = context.vocabulary.device_type(like=node)
+                message = f"device {code(node)} → {code(xla)}"
+                yield self.edit(node, lambda _: xla, message, consumes=[node])
         elif isinstance(node, cst.DictElement) and DEVICE_NAME.fullmatch(_text(node.key)):
             yield from self._spelled(node.value, context)
 

@@ -1,0 +1,318 @@
+"""A device that comes to the training loop by a way of its own: the loop gets its step, or a finding.
+
+Small projects of two or three files, and single scripts. In each the file with the loop does not name a
+GPU; some other place does.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.engine import rewrite
+from migrate.rewrite.repository import FolderRewrite, rewrite_folder
+
+LOOP = """
+        for inputs, labels in loader:
+            inputs, labels = inputs.to({device}), labels.to({device})
+            loss = loss_fn(model(inputs), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+
+
+TRAIN = "\n\n\ndef train(model, loader, optimizer, loss_fn):"
+
+
+def loop(device: str, depth: int) -> str:
+    """Return a training loop over batches that it moves to `device`."""
+    return textwrap.indent(textwrap.dedent(LOOP.format(device=device)), "    " * depth)
+
+
+def written(folder: Path, files: dict[str, str]) -> Path:
+    """Write the files and return the folder."""
+    for name, source in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(source).strip() + "\n")
+    return folder
+
+
+def after(done: FolderRewrite, name: str) -> str:
+    """Return what became of the file `name`; none of the folder may have a problem."""
+    assert not done.problems, [file.problem for file in done.problems]
+    return next(file.after.decode() for file in done.files if file.name == Path(name))
+
+
+PARAMETER = {
+    "main.py": """
+        import torch
+        from engine import train_one_epoch
+
+        device = torch.device("cuda")
+        model = torch.nn.Linear(2, 2)
+        model.to(device)
+        for epoch in range(3):
+            train_one_epoch(model, loader, optimizer, loss_fn, device)
+    """,
+    "engine.py": "import torch\n\n\ndef train_one_epoch(model, loader, optimizer, loss_fn, device):"
+    + loop("device", 1),
+}
+RETURNED = {
+    "where.py": """
+        import torch
+
+
+        def pick():
+            if torch.cuda.is_available():
+                return torch.device("cuda")
+            return torch.device("cpu")
+    """,
+    "train.py": "import torch\nfrom where import pick\n\nwhere = pick()\nmodel = Net().to(where)\n"
+    + loop("where", 0),
+}
+RETURNED_WITH_OTHERS = {
+    "setup.py": """
+        import os
+        import torch
+
+
+        def init(kind):
+            rank = int(os.environ.get("RANK", 0))
+            device = torch.device("cuda", rank) if kind == "cuda" else torch.device(kind)
+            return rank, 1, device
+    """,
+    "train.py": "import torch\nfrom setup import init\n\nrank, world, device = init('cuda')\n"
+    + "model = Net().to(device)\n"
+    + loop("device", 0),
+}
+GLOBAL = {
+    "state.py": """
+        import torch
+
+        device = None
+
+
+        def setup():
+            global device
+            device = torch.device("cuda")
+    """,
+    "train.py": "import state" + TRAIN + "\n    state.setup()\n" + loop("state.device", 1),
+}
+ATTRIBUTE = {
+    "base.py": """
+        import torch
+
+
+        class Worker:
+            def __init__(self):
+                self.where = torch.device("cuda")
+    """,
+    "train.py": "from base import Worker"
+    + TRAIN
+    + "\n    worker = Worker()\n"
+    + loop("worker.where", 1),
+}
+DATACLASS = {
+    "settings.py": """
+        from dataclasses import dataclass
+
+
+        @dataclass
+        class Settings:
+            rate: float = 0.1
+            device: str = "cuda"
+    """,
+    "train.py": "from settings import Settings"
+    + TRAIN.replace("(", "(settings: Settings, ")
+    + loop("settings.device", 1),
+}
+DATACLASS_GIVEN = {
+    "settings.py": """
+        from dataclasses import dataclass
+
+
+        @dataclass
+        class Settings:
+            device: str
+            rate: float = 0.1
+    """,
+    "main.py": """
+        from settings import Settings
+        from train import train
+
+        train(Settings("cuda"), model, loader, optimizer, loss_fn)
+    """,
+    "train.py": "def train(settings, model, loader, optimizer, loss_fn):"
+    + loop("settings.device", 1),
+}
+NAMESPACE = {
+    "options.py": """
+        import argparse
+
+
+        def parse():
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--device", default="cuda")
+            parser.add_argument("--rate", type=float, default=0.1)
+            return parser.parse_args()
+    """,
+    "train.py": "from options import parse"
+    + TRAIN
+    + "\n    opt = parse()\n"
+    + loop("opt.device", 1),
+}
+NAMESPACE_PASSED = {
+    "main.py": """
+        import argparse
+        from engine import train
+
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--device", default="cuda")
+        args = parser.parse_args()
+        train(args, model, loader, optimizer, loss_fn)
+    """,
+    "engine.py": "def train(cfg, model, loader, optimizer, loss_fn):" + loop("cfg.device", 1),
+}
+CLOSURE = {
+    "where.py": "import torch\n\n\ndef best():\n    return torch.device('cuda')\n",
+    "train.py": "from where import best"
+    + TRAIN.replace("train", "make")
+    + "\n    spot = best()\n\n    def epoch():"
+    + loop("spot", 2)
+    + "\n    return epoch\n",
+}
+STAR = {
+    "common.py": "import torch\n\nDEVICE = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n",
+    "train.py": "from common import *" + TRAIN + loop("DEVICE", 1),
+}
+CONFIG = {
+    "config.py": "rate = 0.1\ndevice = 'cuda'\n",
+    "train.py": "import config as C" + TRAIN + loop("C.device", 1),
+}
+FACTORY = {
+    "factory.py": """
+        import torch
+
+
+        class Runtime:
+            def __init__(self, device):
+                self.device = device
+
+
+        def make_runtime():
+            return Runtime(torch.device("cuda"))
+    """,
+    "train.py": "from factory import make_runtime"
+    + TRAIN
+    + "\n    run = make_runtime()\n"
+    + loop("run.device", 1),
+}
+PARTIAL = {
+    "main.py": """
+        import functools
+        import torch
+        from engine import train
+
+        fit = functools.partial(train, where=torch.device("cuda"))
+        fit(model, loader, optimizer, loss_fn)
+    """,
+    "engine.py": "def train(model, loader, optimizer, loss_fn, where):" + loop("where", 1),
+}
+BASE = {
+    "base.py": """
+        import torch
+
+
+        class Base:
+            def __init__(self, model):
+                self.gpu = torch.device("cuda")
+                self.model = model
+    """,
+    "train.py": "from base import Base\n\n\nclass Trainer(Base):"
+    + "\n    def epoch(self, model, loader, optimizer, loss_fn):"
+    + loop("self.gpu", 2),
+}
+DICTIONARY = {
+    "config.py": "CONFIG = {'rate': 0.1, 'device': 'cuda'}\n",
+    "train.py": "from config import CONFIG" + TRAIN + loop("CONFIG['device']", 1),
+}
+INDEX = {
+    "main.py": """
+        import os
+        from engine import train
+
+        local = int(os.environ["LOCAL_RANK"])
+        train(model.cuda(local), loader, optimizer, loss_fn, local)
+    """,
+    "engine.py": "def train(model, loader, optimizer, loss_fn, where):" + loop("where", 1),
+}
+
+PROJECTS = {
+    "parameter": (PARAMETER, "engine.py"),
+    "returned": (RETURNED, "train.py"),
+    "returned with others": (RETURNED_WITH_OTHERS, "train.py"),
+    "global": (GLOBAL, "train.py"),
+    "attribute": (ATTRIBUTE, "train.py"),
+    "dataclass field": (DATACLASS, "train.py"),
+    "dataclass field that is given": (DATACLASS_GIVEN, "train.py"),
+    "namespace of argparse": (NAMESPACE, "train.py"),
+    "namespace that is passed": (NAMESPACE_PASSED, "engine.py"),
+    "closure": (CLOSURE, "train.py"),
+    "star import": (STAR, "train.py"),
+    "module of settings": (CONFIG, "train.py"),
+    "factory": (FACTORY, "train.py"),
+    "partial": (PARTIAL, "engine.py"),
+    "base class": (BASE, "train.py"),
+    "dictionary": (DICTIONARY, "train.py"),
+    "index": (INDEX, "engine.py"),
+}
+
+
+@pytest.mark.parametrize(("files", "name"), PROJECTS.values(), ids=PROJECTS)
+def test_the_loop_of_a_project_gets_its_step(
+    tmp_path: Path, files: dict[str, str], name: str
+) -> None:
+    done = rewrite_folder(written(tmp_path, files), processes=1)
+    text = after(done, name)
+    assert "with torch_xla.step():" in text
+    assert "cuda" not in "".join(after(done, str(file.name)) for file in done.changed)
+
+
+SCRIPTS = {
+    "parameter": "import torch\n\n\ndef train(model, loader, optimizer, loss_fn, device):"
+    + loop("device", 1)
+    + "\n\ndef main(gpu):\n    run = Runner(torch.device('cuda'))\n    train(m, l, o, f, run.where)\n"
+    + "\n\nclass Runner:\n    def __init__(self, where):\n        self.where = where\n",
+    "returned": "import torch\n\n\ndef pick():"
+    + "\n    return torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n"
+    + "\n\ndef train(model, loader, optimizer, loss_fn):\n    where = pick()\n"
+    + loop("where", 1),
+    "global": "import torch\n\n\ndef setup():\n    global where\n    where = torch.device('cuda')\n"
+    + "\n\ndef train(model, loader, optimizer, loss_fn):"
+    + loop("where", 1),
+    "method": "import torch\n\n\nclass Trainer:\n    def where(self):\n        return torch.device('cuda')\n"
+    + "\n    def train(self, model, loader, optimizer, loss_fn):\n        spot = self.where()\n"
+    + loop("spot", 2),
+    "class attribute": "class Trainer:\n    spot = 'cuda'\n"
+    + "\n    def train(self, model, loader, optimizer, loss_fn):\n"
+    + loop("self.spot", 2),
+    "partial": "from functools import partial\n\n\ndef train(model, loader, optimizer, loss_fn, spot):"
+    + loop("spot", 1)
+    + "\n\nfit = partial(train, spot='cuda')\nfit(m, l, o, f)\n",
+    "nonlocal": "import torch\n\n\ndef make(model, loader, optimizer, loss_fn):\n    spot = None\n"
+    + "\n    def setup():\n        nonlocal spot\n        spot = torch.device('cuda')\n\n    def epoch():\n"
+    + loop("spot", 2)
+    + "\n    return setup, epoch\n",
+}
+
+
+@pytest.mark.parametrize("source", SCRIPTS.values(), ids=SCRIPTS)
+def test_the_loop_of_a_script_gets_its_step(tmp_path: Path, source: str) -> None:
+    written(tmp_path, {"train.py": source})
+    text = rewrite(tmp_path / "train.py").data.decode()
+    assert "with torch_xla.step():" in text
+    assert "cuda" not in text
