@@ -30,14 +30,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from migrate.reading.calls.analysis import Analysis
+from migrate.reading.calls.facts import ModuleCalls, calls_of_file
+from migrate.reading.project.project import Project
+from migrate.reading.script import Script
+from migrate.reading.tree.prescan import concerns_rules
+from migrate.reading.tree.source import NotPythonError, NotUtf8Error, Source, parse
 from migrate.rewrite.apply import RuleConflictError, apply
-from migrate.rewrite.calls.analysis import Analysis
-from migrate.rewrite.calls.facts import ModuleCalls, calls_of_file
-from migrate.rewrite.context import Context
-from migrate.rewrite.engine import NotStableError, check_stable, rewrite_source
-from migrate.rewrite.prescan import concerns_rules
-from migrate.rewrite.project import Project
-from migrate.rewrite.source import NotPythonError, NotUtf8Error, Source, parse
+from migrate.rewrite.story import NotStableError, check_stable, rewrite_source
 
 PACKAGES = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -137,7 +137,7 @@ def _analysed(
 def _one(tally: Tally, source: Source, calls: ModuleCalls) -> None:
     path = source.path
     try:
-        context = Context(source, calls)
+        context = Script(source, calls)
         unedited = source.render(apply(context.module, (), context.imports, context.definitions))
         if unedited != source.data:
             tally.fail("not written back byte for byte", str(path))

@@ -33,7 +33,7 @@ FOLDERS = ("transformers/models", "torch/distributed")
 OURS = """
 import sys
 from pathlib import Path
-from migrate.rewrite.repository import rewrite_folder
+from migrate.rewrite.folder import rewrite_folder
 if __name__ == "__main__":
     done = rewrite_folder(Path(sys.argv[1]), processes=int(sys.argv[2]))
     print(len(done.files), done.untouched, len(done.changed), len(done.problems))
@@ -42,8 +42,8 @@ CHECK = """
 import os
 import sys
 from pathlib import Path
-from migrate.hazards.config import Config
-from migrate.hazards.project import check_paths
+from migrate.check.config import Config
+from migrate.check.project import check_paths
 if __name__ == "__main__":
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[2])])
     done = check_paths([Path(sys.argv[1])], Config())

@@ -22,7 +22,7 @@ from pathlib import Path
 from rich.console import Console
 
 from migrate.prove.run import run_script
-from migrate.rewrite.engine import rewrite
+from migrate.rewrite.story import rewrite
 from migrate.rewrite.temporary import written_beside
 from migrate.views.tables import plain_table
 

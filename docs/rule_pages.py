@@ -14,15 +14,15 @@ from pathlib import Path
 
 import layer_pages
 
-from migrate.hazards.hazard import Group, Hazard
-from migrate.hazards.rules import all_hazards
+from migrate.check.hazard import Group, Hazard
+from migrate.check.rules import all_hazards
 from migrate.parity.causes import all_patterns
 from migrate.parity.causes.frame import page as cause_pages
-from migrate.rewrite.engine import rewrite, rewrite_source
+from migrate.reading.tree.source import parse
 from migrate.rewrite.options import Options
 from migrate.rewrite.rule import Example, Kind, Rule
 from migrate.rewrite.rules import all_rules
-from migrate.rewrite.source import parse
+from migrate.rewrite.story import rewrite, rewrite_source
 from migrate.views.check import hazard_page
 
 DOCS = Path(__file__).parent

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 
 
 def classes_in(package: str, path: Iterable[str]) -> Iterator[type]:
-    """Yield each class that a module of a package defines itself, not imports.
+    """Yield each class that a module of a package, or of one below it, defines itself, not imports.
 
     Args:
         package: the dotted name of the package.
         path: its `__path__`.
     """
-    for info in pkgutil.iter_modules(path, f"{package}."):
+    for info in pkgutil.walk_packages(path, f"{package}."):
         for value in vars(importlib.import_module(info.name)).values():
             if isinstance(value, type) and value.__module__ == info.name:
                 yield value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,21 @@ def test_only_cli_prints_and_exits() -> None:
     assert [place for place in wrong if not place.startswith(COMMAND_LINES)] == []
 
 
-def test_no_file_outgrows_its_room() -> None:
-    long = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in FILES}
-    assert {path: lines for path, lines in long.items() if lines > 400} == {}
+# A folder is a room that one sees at a glance. These are still to be divided.
+MOST_FILES = 18
+CROWDED = {
+    "converters/checkpoint",
+    "migrate/check/rules/meaning",
+    "migrate/parity",
+    "migrate/parity/causes",
+    "migrate/parity/sides",
+    "migrate/prove",
+    "shims",
+    "shims/patches",
+}
+
+
+def test_no_room_is_crowded() -> None:
+    files = [path for path in FILES if path.name != "__init__.py"]
+    rooms = Counter(str(path.parent.relative_to(ROOT)) for path in files)
+    assert {room for room, count in rooms.items() if count > MOST_FILES} == CROWDED

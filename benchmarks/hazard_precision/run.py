@@ -26,10 +26,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrate.hazards.config import Config
-from migrate.hazards.hazard import Severity
-from migrate.hazards.project import check_paths
-from migrate.rewrite.engine import rewrite
+from migrate.check.config import Config
+from migrate.check.hazard import Severity
+from migrate.check.project import check_paths
+from migrate.rewrite.story import rewrite
 
 SAMPLE = Path(__file__).parent / "sample.csv"
 MOST_FALSE = 0.05

@@ -30,8 +30,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from migrate.rewrite.calls.analysis import Analysis
-from migrate.rewrite.project import Project
+from migrate.reading.calls.analysis import Analysis
+from migrate.reading.project.project import Project
 
 HERE = Path(__file__).parent
 Loops = set[tuple[str, int]]  # file in the repository, line

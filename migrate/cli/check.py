@@ -35,8 +35,8 @@ def check(
     if not paths and not options["explain"]:
         raise click.UsageError("give the path of a script or a folder")
     with errors():
-        from migrate.hazards.config import find_config
-        from migrate.hazards.project import check_paths
+        from migrate.check.config import find_config
+        from migrate.check.project import check_paths
         from migrate.views.check import check_lines, explanation
 
         if options["explain"]:

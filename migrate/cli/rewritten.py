@@ -13,7 +13,7 @@ def rewritten_for_the_run(script: Path, stack: contextlib.ExitStack) -> Path:
 
     What is left to do by hand is shown first: should the run fail, it is the first suspect.
     """
-    from migrate.rewrite.engine import rewrite
+    from migrate.rewrite.story import rewrite
     from migrate.rewrite.temporary import written_beside
     from migrate.views.rewrite import findings_summary
 

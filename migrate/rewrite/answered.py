@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from migrate.rewrite.calls.facts import ModuleCalls
-from migrate.rewrite.engine import Note
-from migrate.rewrite.project import Project
+from migrate.reading.calls.facts import ModuleCalls
+from migrate.reading.project.project import Project
+from migrate.rewrite.story import Note
 
 if TYPE_CHECKING:
-    from migrate.rewrite.repository import FileRewrite
+    from migrate.rewrite.folder import FileRewrite
 
 SETS_RANK = re.compile(rb"environ\[['\"]RANK['\"]\] = ")
 GUARD = re.compile(rb"^if __name__ == ", re.M)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import libcst as cst
 
 from migrate.errors import MigrateError
-from migrate.rewrite.alignment import Alignment
-from migrate.rewrite.definitions import Definitions, add_definitions
-from migrate.rewrite.imports import Imports, add_imports, no_longer_used, remove_imports
+from migrate.reading.tree.tree import nodes
+from migrate.rewrite.edits.alignment import Alignment
+from migrate.rewrite.edits.definitions import Definitions, add_definitions
+from migrate.rewrite.edits.imports import Imports, add_imports, no_longer_used, remove_imports
+from migrate.rewrite.edits.statements import Statements
 from migrate.rewrite.rule import Edit, Wrap
-from migrate.rewrite.statements import Statements
-from migrate.rewrite.tree import nodes
 
 
 class RuleConflictError(MigrateError):

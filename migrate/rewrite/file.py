@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from migrate.rewrite.engine import Rewrite, rewrite
-from migrate.rewrite.memory import seldom_collected
+from migrate.reading.notebook.text import SUFFIX, read_notebook
+from migrate.reading.tree.memory import seldom_collected
 from migrate.rewrite.notebook import rewrite_notebook
-from migrate.rewrite.notebook_text import SUFFIX, read_notebook
 from migrate.rewrite.options import DEFAULT, Options
+from migrate.rewrite.story import Rewrite, rewrite
 
 
 @seldom_collected()

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from migrate.errors import MigrateError
-from migrate.rewrite.calls.facts import ModuleCalls
-from migrate.rewrite.engine import Note, NotStableError, Rewrite, check_stable, rewrite_source
-from migrate.rewrite.notebook_cells import RULE, Cells, NotMappedError, join
-from migrate.rewrite.notebook_shell import shell_advice
-from migrate.rewrite.notebook_text import Cell, Notebook, parse_notebook
+from migrate.reading.calls.facts import ModuleCalls
+from migrate.reading.notebook.cells import RULE, Cells, NotMappedError, join
+from migrate.reading.notebook.shell import shell_advice
+from migrate.reading.notebook.text import WRITES, Cell, Notebook, parse_notebook, written_scripts
+from migrate.reading.tree.prescan import concerns_rules
+from migrate.reading.tree.source import NotPythonError, parse
 from migrate.rewrite.options import DEFAULT, Options
-from migrate.rewrite.prescan import concerns_rules
-from migrate.rewrite.source import NotPythonError, parse
-
-# A cell that writes a script of its own.
-WRITES = re.compile(
-    r"\s*%%(?:writefile|file)[ \t]+(?!-a\b|--append\b)['\"]?([^\s'\"]+\.py)['\"]?[ \t]*\n"
-)
+from migrate.rewrite.story import Note, NotStableError, Rewrite, check_stable, rewrite_source
 
 
 def rewrite_notebook(
@@ -75,13 +69,6 @@ def check_notebook(
     notebook = parse_notebook(data, path)
     cells = join(notebook)
     check_stable(cells.code.encode(), path, calls=calls, options=options)
-
-
-def written_scripts(notebook: Notebook) -> Iterator[tuple[Cell, str]]:
-    """Yield the cells that write a script of their own, `%%writefile train.py`, with its text."""
-    for cell in notebook.cells:
-        if match := WRITES.match(cell.source):
-            yield cell, cell.source[match.end() :]
 
 
 def _written(

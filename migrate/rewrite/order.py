@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from migrate.rewrite.calls.order import callees_first
-from migrate.rewrite.engine import Note
-from migrate.rewrite.project import Project
+from migrate.reading.calls.order import callees_first
+from migrate.reading.project.project import Project
+from migrate.rewrite.story import Note
 
 if TYPE_CHECKING:
-    from migrate.rewrite.repository import FileRewrite
+    from migrate.rewrite.folder import FileRewrite
 
 # By name of the rule. Nothing runs before the replicas start and know one another; then the device, then
 # the step; what costs accuracy or speed comes last.

@@ -8,23 +8,23 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from migrate.rewrite.context import Context
-from migrate.rewrite.launch import is_guard
+from migrate.reading.replicas.launch import is_guard
+from migrate.reading.tree.tree import nodes
 from migrate.rewrite.remaining import remaining
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
-from migrate.rewrite.tree import nodes
+from migrate.rewrite.workspace import Workspace
 
 
 @dataclass(frozen=True)
 class Plan:
     """What the rules want done to a script."""
 
-    context: Context
+    context: Workspace
     edits: tuple[Edit | Wrap, ...]
     findings: tuple[Finding, ...]
 
 
-def plan(context: Context, rules: Sequence[Rule]) -> Plan:
+def plan(context: Workspace, rules: Sequence[Rule]) -> Plan:
     """Return the edits and the findings of `rules`, and what none of them speaks of."""
     by_type: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
     for rule in rules:
@@ -72,7 +72,7 @@ def _is_string(edit: Edit) -> bool:
     return edit.rule == "device" and isinstance(edit.node, cst.SimpleString)
 
 
-def _runs_on_xla(edits: Sequence[Edit | Wrap], context: Context) -> bool:
+def _runs_on_xla(edits: Sequence[Edit | Wrap], context: Workspace) -> bool:
     """Whether the script is a program, as opposed to a module, and names the XLA device from now on.
 
     Torch knows the device only once torch_xla is imported; a module leaves that to the program.
@@ -101,7 +101,7 @@ def _without_moot(
     return kept, said
 
 
-def _place(node: cst.CSTNode, context: Context) -> tuple[int, int]:
+def _place(node: cst.CSTNode, context: Workspace) -> tuple[int, int]:
     position = context.position(node)
     return position.line, position.column
 

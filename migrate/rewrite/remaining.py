@@ -10,19 +10,19 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migrate.rewrite.collective_calls import makes_gloo_group
-from migrate.rewrite.context import Context
-from migrate.rewrite.cuda_only import HARMLESS
-from migrate.rewrite.devices import names_cuda
-from migrate.rewrite.environment import CALLS
-from migrate.rewrite.launch import INIT
-from migrate.rewrite.portable_advice import BACKEND, DEVICE, PORTABLE_ADVICE
-from migrate.rewrite.ranks import SPAWN
+from migrate.reading.replicas.launch import INIT
+from migrate.reading.replicas.ranks import SPAWN
+from migrate.reading.tree.tree import code, keyword, string_value
+from migrate.reading.values.collectives import makes_gloo_group
+from migrate.reading.values.devices import names_cuda
+from migrate.reading.values.environment import CALLS
+from migrate.reading.values.words import DDP
 from migrate.rewrite.rule import Finding
-from migrate.rewrite.rules.comm_hooks import HOOKS, is_registered
-from migrate.rewrite.rules.ddp import DDP
-from migrate.rewrite.rules.grad_scaler import SCALERS
-from migrate.rewrite.tree import code, keyword, string_value
+from migrate.rewrite.rules.models.comm_hooks import HOOKS, is_registered
+from migrate.rewrite.rules.precision.grad_scaler import SCALERS
+from migrate.rewrite.styles.advice import BACKEND, DEVICE, PORTABLE_ADVICE
+from migrate.rewrite.styles.cuda_only import HARMLESS
+from migrate.rewrite.workspace import Workspace
 
 NAME = "unhandled"
 
@@ -154,7 +154,7 @@ SPOKEN_OF = (
 )
 
 
-def remaining(context: Context, handled: frozenset[int]) -> Iterator[Finding]:
+def remaining(context: Workspace, handled: frozenset[int]) -> Iterator[Finding]:
     """Yield a finding for each construct of CUDA or torch.distributed that is left.
 
     Args:
@@ -169,7 +169,7 @@ def remaining(context: Context, handled: frozenset[int]) -> Iterator[Finding]:
             yield Finding(NAME, node, message)
 
 
-def _advice(node: cst.CSTNode, context: Context) -> str | None:
+def _advice(node: cst.CSTNode, context: Workspace) -> str | None:
     if isinstance(node, cst.Name | cst.Attribute):
         return _advice_on_name(node, context)
     if isinstance(node, cst.SimpleString):
@@ -184,7 +184,7 @@ def _advice(node: cst.CSTNode, context: Context) -> str | None:
     return None
 
 
-def _advice_on_name(node: cst.Name | cst.Attribute, context: Context) -> str | None:
+def _advice_on_name(node: cst.Name | cst.Attribute, context: Workspace) -> str | None:
     name = context.qualified_name(node)
     if name is None:
         return None
@@ -212,7 +212,7 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Context) -> str | N
     return None
 
 
-def _is_called_or_asked(node: cst.CSTNode, context: Context) -> bool:
+def _is_called_or_asked(node: cst.CSTNode, context: Workspace) -> bool:
     """Whether `node` is what a call calls, an argument of isinstance, or in an annotation."""
     above = context.parent(node)
     if any(isinstance(a, cst.Annotation) for a in context.ancestors(node)):
@@ -224,7 +224,7 @@ def _is_called_or_asked(node: cst.CSTNode, context: Context) -> bool:
     return _is_asked_for(node, context)
 
 
-def _is_asked_for(node: cst.CSTNode, context: Context) -> bool:
+def _is_asked_for(node: cst.CSTNode, context: Workspace) -> bool:
     """Whether `node` is what isinstance asks for, alone or among others."""
     above = context.parent(node)
     if isinstance(above, cst.Element):
@@ -233,13 +233,13 @@ def _is_asked_for(node: cst.CSTNode, context: Context) -> bool:
     return isinstance(call, cst.Call) and code(call.func) == "isinstance"
 
 
-def _is_over_gloo(call: cst.Call, context: Context) -> bool:
+def _is_over_gloo(call: cst.Call, context: Workspace) -> bool:
     """Whether `call` is given a group over gloo, on which all collectives work."""
     group = keyword(call, "group")
     return group is not None and makes_gloo_group(group.value, context)
 
 
-def _is_environment_key(node: cst.SimpleString, context: Context) -> bool:
+def _is_environment_key(node: cst.SimpleString, context: Workspace) -> bool:
     for above in context.ancestors(node):
         if isinstance(above, cst.Subscript):
             return context.qualified_name(above.value) == "os.environ"

@@ -14,7 +14,7 @@ import libcst as cst
 from migrate.rewrite.options import DEFAULT, Options
 
 if TYPE_CHECKING:
-    from migrate.rewrite.context import Context
+    from migrate.rewrite.workspace import Workspace
 
 Replacement = cst.CSTNode | cst.RemovalSentinel | cst.FlattenSentinel[cst.BaseStatement]
 
@@ -162,7 +162,7 @@ class Rule(ABC):
             raise TypeError(f"rule {cls.__name__} has no example: {', '.join(missing)}")
 
     @abstractmethod
-    def find(self, node: cst.CSTNode, context: Context) -> Iterable[Edit | Wrap | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | Finding]:
         """Yield what to edit and what to report at `node`, whose type is among `nodes`."""
 
     def edit(

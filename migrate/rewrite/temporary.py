@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from migrate.rewrite.engine import Rewrite
+from migrate.rewrite.story import Rewrite
 from migrate.rewrite.write import write
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from converters.atomic import atomic_write
 from migrate.errors import MigrateError
-from migrate.rewrite.engine import Rewrite
+from migrate.rewrite.folder import FolderRewrite, files_of, rewrite_folder
 from migrate.rewrite.options import DEFAULT, Options
-from migrate.rewrite.repository import FolderRewrite, files_of, rewrite_folder
+from migrate.rewrite.story import Rewrite
 
 
 class NotWritableError(MigrateError):

@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
+from migrate.check.finding import Finding
+from migrate.check.hazard import Hazard, Severity
+from migrate.check.project import Checked
+from migrate.check.rules import all_hazards
 from migrate.errors import MigrateError
-from migrate.hazards.finding import Finding
-from migrate.hazards.hazard import Hazard, Severity
-from migrate.hazards.project import Checked
-from migrate.hazards.rules import all_hazards
 
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 # GitHub's names of the severities.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from migrate.rewrite.engine import Note
-from migrate.rewrite.notebook_text import SUFFIX
-from migrate.rewrite.repository import FolderRewrite
+from migrate.reading.notebook.text import SUFFIX
+from migrate.rewrite.folder import FolderRewrite
+from migrate.rewrite.story import Note
 from migrate.views.rewrite import note_as_json
 from migrate.views.tables import plain_table
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
-from migrate.rewrite.engine import Note, Rewrite
+from migrate.rewrite.story import Note, Rewrite
 from migrate.views.tables import plain_table
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from migrate.hazards.finding import UNREADABLE, UNUSED_IGNORE, Finding
-from migrate.hazards.hazard import Severity
-from migrate.hazards.project import Checked
-from migrate.hazards.rules import all_hazards
+from migrate.check.finding import UNREADABLE, UNUSED_IGNORE, Finding
+from migrate.check.hazard import Severity
+from migrate.check.project import Checked
+from migrate.check.rules import all_hazards
 from migrate.versions import versions
 from migrate.views.check import hazard_page
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from migrate.prove.run import run_script
-from migrate.rewrite.engine import rewrite
+from migrate.rewrite.story import rewrite
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(folder.name for folder in EXAMPLES.glob("launch_*"))

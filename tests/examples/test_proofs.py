@@ -9,7 +9,7 @@ import pytest
 from migrate.prove.proof import prove
 from migrate.prove.settings import Settings
 from migrate.prove.verdict import Verdict
-from migrate.rewrite.engine import rewrite
+from migrate.rewrite.story import rewrite
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LAUNCHES = sorted(folder.name for folder in EXAMPLES.glob("launch_*"))

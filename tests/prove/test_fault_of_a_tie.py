@@ -10,7 +10,7 @@ from migrate.prove.proof import record_run
 from migrate.prove.records import RankRecord
 from migrate.prove.settings import Settings
 from migrate.prove.verdict import Verdict, judge
-from migrate.rewrite.engine import rewrite
+from migrate.rewrite.story import rewrite
 from tests.prove.test_faults import DOCS, Fault, check, edited
 
 BEFORE = """

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.engine import Rewrite, rewrite_source
+from migrate.reading.tree.source import parse
 from migrate.rewrite.options import DEFAULT, Options
-from migrate.rewrite.source import parse
+from migrate.rewrite.story import Rewrite, rewrite_source
 from shims import activate
 
 DEFERRED = Options(defer_reads=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.engine import rewrite
-from migrate.rewrite.repository import FolderRewrite, rewrite_folder
+from migrate.rewrite.folder import FolderRewrite, rewrite_folder
+from migrate.rewrite.story import rewrite
 
 LOOP = """
         for inputs, labels in loader:

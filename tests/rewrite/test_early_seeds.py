@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.file import rewrite_file
-from migrate.rewrite.repository import FolderRewrite, rewrite_folder
+from migrate.rewrite.folder import FolderRewrite, rewrite_folder
 
 SEEDS = """\
 import random

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.engine import Rewrite, rewrite_source
-from migrate.rewrite.source import parse
+from migrate.reading.tree.source import parse
+from migrate.rewrite.story import Rewrite, rewrite_source
 
 
 def run(script: str) -> Rewrite:

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
+from migrate.reading.notebook.cells import join
+from migrate.reading.notebook.text import InvalidNotebookError, parse_notebook
 from migrate.rewrite.file import rewrite_file
+from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.notebook import rewrite_notebook
-from migrate.rewrite.notebook_cells import join
-from migrate.rewrite.notebook_text import InvalidNotebookError, parse_notebook
-from migrate.rewrite.repository import rewrite_folder
 from migrate.rewrite.write import rewrite_into
 
 CUDA = "import torch\nimport torch_xla\n\nmodel = torch.nn.Linear(2, 2).cuda()"
@@ -279,17 +279,17 @@ class TestRefused:
         """What no rule does today: a run of statements at module level put into one block."""
         import libcst as cst
 
+        from migrate.reading.tree.source import parse
         from migrate.rewrite.apply import apply
-        from migrate.rewrite.context import Context
-        from migrate.rewrite.notebook_edits import within_cells
+        from migrate.rewrite.edits.one_cell import within_cells
         from migrate.rewrite.plan import Plan
         from migrate.rewrite.rule import Run, Wrap
-        from migrate.rewrite.source import parse
+        from migrate.rewrite.workspace import Workspace
 
         cells = join(
             parse_notebook(json.dumps(content("x = 1", "y = 2")).encode(), Path("a.ipynb"))
         )
-        context = Context(parse(cells.code.encode(), Path("a.ipynb")))
+        context = Workspace(parse(cells.code.encode(), Path("a.ipynb")))
         body = context.module.body
 
         def make(run: Run) -> cst.BaseStatement:

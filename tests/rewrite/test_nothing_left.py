@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from migrate.rewrite.engine import rewrite_source
+from migrate.reading.tree.source import parse
 from migrate.rewrite.rule import Example, Kind
 from migrate.rewrite.rules import all_rules
-from migrate.rewrite.source import parse
+from migrate.rewrite.story import rewrite_source
 
 NAMES = sorted(
     name

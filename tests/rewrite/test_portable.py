@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.engine import Rewrite, rewrite_source
+from migrate.reading.tree.source import parse
 from migrate.rewrite.options import Options
 from migrate.rewrite.rule import Example, Kind, Rule
 from migrate.rewrite.rules import all_rules
-from migrate.rewrite.source import parse
+from migrate.rewrite.story import Rewrite, rewrite_source
 
 PORTABLE = Options(style="portable")
 TORCH_XLA = re.compile(r"torch_xla|\bx[mr]\.|['\"]xla(://)?['\"]")

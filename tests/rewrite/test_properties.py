@@ -12,8 +12,8 @@ from textwrap import indent
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from migrate.rewrite.engine import Rewrite, rewrite_source
-from migrate.rewrite.source import parse
+from migrate.reading.tree.source import parse
+from migrate.rewrite.story import Rewrite, rewrite_source
 
 IMPORTS = (
     "import torch",

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.engine import Rewrite, rewrite_source
+from migrate.reading.tree.source import parse
 from migrate.rewrite.rule import Example, Kind, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules import all_rules
-from migrate.rewrite.source import parse
+from migrate.rewrite.story import Rewrite, rewrite_source
 
 EXAMPLES = [
     pytest.param(rule, example, id=f"{rule.name}-{number}-{example.kind.value}")

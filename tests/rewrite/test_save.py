@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.engine import Rewrite, rewrite_source
-from migrate.rewrite.source import parse
+from migrate.reading.tree.source import parse
+from migrate.rewrite.story import Rewrite, rewrite_source
 
 HEAD = "import os\n\nimport torch\nimport torch.distributed as dist\n\nDISTRIBUTED = dist.is_available()\n"
 

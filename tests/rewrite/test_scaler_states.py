@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from migrate.rewrite.engine import rewrite_source
-from migrate.rewrite.source import parse
+from migrate.reading.tree.source import parse
+from migrate.rewrite.story import rewrite_source
 
 SAVED = {
     "an attribute": """

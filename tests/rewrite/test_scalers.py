@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from migrate.rewrite.engine import Rewrite, rewrite_source
-from migrate.rewrite.rules.grad_scaler import COMMENT
-from migrate.rewrite.source import parse
+from migrate.reading.tree.source import parse
+from migrate.rewrite.rules.precision.grad_scaler import COMMENT
+from migrate.rewrite.story import Rewrite, rewrite_source
 
 LOOP = """
     for batch in batches:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from converters.errors import OutputError
-from migrate.rewrite.engine import rewrite
+from migrate.rewrite.story import rewrite
 from migrate.rewrite.temporary import written_beside
 from migrate.rewrite.write import NotWritableError, WouldOverwriteError, beside, write
 

@@ -28,7 +28,8 @@ def all_patterns() -> tuple[Pattern, ...]:
     """
     from migrate.parity.causes.frame.pattern import Pattern
 
-    found = [value() for value in classes_in(__name__, __path__) if issubclass(value, Pattern)]
+    classes = classes_in(__name__, __path__)
+    found = [one() for one in classes if issubclass(one, Pattern) and one is not Pattern]
     names = [pattern.name for pattern in found]
     if len(set(names)) < len(names):
         raise TypeError(f"two causes share a name: {sorted(names)}")

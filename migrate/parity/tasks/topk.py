@@ -92,8 +92,8 @@ class Bins:
 
 def in_source(paths: Iterable[Path]) -> list[str]:
     """The uses in Python files, `file.py:line: name: advice`; those marked `# migrate: ignore` are not."""
-    from migrate.hazards.check import check_file
-    from migrate.hazards.config import Config
+    from migrate.check.check import check_file
+    from migrate.check.config import Config
 
     config = Config(select=(HAZARD,))
     return [

@@ -1,0 +1,140 @@
+"""`[tool.migrate]` in the user's pyproject.toml: which hazards are reported, how, and where."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from migrate.check.hazard import Severity
+from migrate.errors import MigrateError
+
+CODE = re.compile(r"XLA\d{0,3}")
+KEYS = ("select", "ignore", "exclude", "severity")
+
+
+class BadConfigError(MigrateError):
+    """The configuration of `migrate check` says something that it cannot mean.
+
+    Cause: a key, a code or a severity in `[tool.migrate]` of pyproject.toml, or after `--select` or
+    `--ignore`, that does not exist.
+
+    Remedy: the keys are select, ignore, exclude (lists of strings) and severity (a table from codes to
+    "error", "warning" or "info"); codes are XLA101 or the beginning of one, such as XLA1.
+    """
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is checked.
+
+    Args:
+        select: codes, or their beginnings, that are reported; all of them where there are none.
+        ignore: codes, or their beginnings, that are not.
+        exclude: patterns of paths below `root` that are not walked into.
+        severities: codes, or their beginnings, with the severity that they have whatever the place.
+        root: the folder of the configuration.
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    severities: Mapping[str, Severity] = field(default_factory=dict)
+    root: Path = Path()
+
+    def selects(self, code: str) -> bool:
+        """Whether `code` is reported: the longer of the matching selections decides."""
+        chosen = max((len(one) for one in self.select if code.startswith(one)), default=-1)
+        dropped = max((len(one) for one in self.ignore if code.startswith(one)), default=-1)
+        if dropped >= 0 and dropped >= chosen:
+            return False
+        return chosen >= 0 or not self.select
+
+    def severity(self, code: str, usual: Severity) -> Severity:
+        """Return the severity that the user gives `code`, else `usual`."""
+        given = [one for one in self.severities if code.startswith(one)]
+        return self.severities[max(given, key=len)] if given else usual
+
+    def narrowed(self, select: Sequence[str], ignore: Sequence[str]) -> Config:
+        """Return the configuration with what the command line says in place of, and beside, its own.
+
+        Raises:
+            BadConfigError: a code that does not exist.
+        """
+        chosen = _codes(list(select), "--select") or self.select
+        return replace(self, select=chosen, ignore=self.ignore + _codes(list(ignore), "--ignore"))
+
+
+def find_config(start: Path) -> Config:
+    """Return the `[tool.migrate]` of the nearest pyproject.toml at or above `start` that has one.
+
+    Raises:
+        BadConfigError: it says something that it cannot mean.
+    """
+    start = start.resolve()
+    for folder in (start, *start.parents):
+        path = folder / "pyproject.toml"
+        if not path.is_file():
+            continue
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("migrate")
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+            raise BadConfigError(f"{path}: {error}", "mend the file first") from None
+        if table is not None:
+            return _config(table, path)
+    return Config(root=start)
+
+
+def _config(table: Any, path: Path) -> Config:
+    if not isinstance(table, dict):
+        raise BadConfigError(f"{path}: tool.migrate is no table", "write [tool.migrate]")
+    if unknown := sorted(table.keys() - set(KEYS)):
+        what = f"{path}: [tool.migrate] has no key {unknown[0]!r}"
+        raise BadConfigError(what, f"the keys are {', '.join(KEYS)}")
+    exclude = table.get("exclude", [])
+    if not isinstance(exclude, list) or not all(isinstance(one, str) for one in exclude):
+        raise BadConfigError(f"{path}: exclude is no list of strings", 'write exclude = ["old/*"]')
+    given = table.get("severity", {})
+    if not isinstance(given, dict):
+        what = f"{path}: severity is no table"
+        raise BadConfigError(what, 'write severity = { XLA201 = "info" }')
+    severities = {}
+    for code, name in given.items():
+        if name not in set(Severity):
+            what = f"{path}: severity of {code} is {name!r}"
+            raise BadConfigError(what, "it is error, warning or info")
+        severities[_codes([code], str(path))[0]] = Severity(name)
+    return Config(
+        _codes(table.get("select", []), f"{path}: select"),
+        _codes(table.get("ignore", []), f"{path}: ignore"),
+        tuple(exclude),
+        severities,
+        path.parent,
+    )
+
+
+def _codes(given: Any, where: str) -> tuple[str, ...]:
+    """Return the codes of a list, "ALL" and comma-separated ones resolved."""
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        raise BadConfigError(f"{where}: is no list of codes", 'write ["XLA1", "XLA201"]')
+    codes = [code for one in given for code in re.split(r"[\s,]+", one.upper()) if code]
+    codes = ["XLA" if code == "ALL" else code for code in codes]
+    for code in codes:
+        if not CODE.fullmatch(code):
+            raise BadConfigError(f"{where}: {code} is no code", "codes are XLA101, or XLA1 for all")
+        known = any(one.startswith(code) for one in known_codes())
+        if not known:
+            what = f"{where}: there is no hazard {code}"
+            raise BadConfigError(what, "`migrate check --explain list` names them all")
+    return tuple(codes)
+
+
+def known_codes() -> tuple[str, ...]:
+    """Return the codes of all hazards, and of what the check itself reports."""
+    from migrate.check.finding import UNREADABLE, UNUSED_IGNORE
+    from migrate.check.rules import all_hazards
+
+    return (UNREADABLE, UNUSED_IGNORE, *(hazard.code for hazard in all_hazards()))

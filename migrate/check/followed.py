@@ -1,0 +1,163 @@
+"""The files that are checked, with what their project says of each: what its calls run, who calls it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from migrate.check.check import Known
+from migrate.errors import MigrateError
+from migrate.reading.calls.analysis import Analysis
+from migrate.reading.calls.facts import ModuleCalls, calls_of_file
+from migrate.reading.facts import Facts
+from migrate.reading.notebook.cells import code_of
+from migrate.reading.project.entries import Entry
+from migrate.reading.project.project import MOST_MODULES, Project, root_of
+from migrate.reading.project.reach import Entries, Leaving, leaving, reached, starts
+from migrate.reading.script import Script
+from migrate.reading.tree.memory import collect_seldom
+from migrate.reading.tree.source import parse
+
+Given = TypeVar("Given")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A file to check."""
+
+    path: Path
+    known: Known
+
+
+@dataclass(frozen=True)
+class _Look:
+    """A file in which steps are to be followed, and how it is named in what is said of another one."""
+
+    path: Path
+    calls: ModuleCalls
+    entries: Mapping[int, Entry]
+    name: str
+
+
+class Followed:
+    """The projects of some files, and the functions that their steps run in other files.
+
+    Args:
+        files: the files to check.
+        named: all that the user named, these and those that nothing can be said about: files, and folders
+            with their files.
+        processes: how many work at it.
+    """
+
+    def __init__(
+        self, files: Sequence[Path], named: Mapping[Path, Sequence[Path]], processes: int
+    ) -> None:
+        self._files = files
+        self._named = {path.resolve(): path for group in named.values() for path in group}
+        self._pool: ProcessPoolExecutor | None = None
+        if processes > 1:
+            # Not forked: the caller may have threads.
+            spawn = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(processes, spawn, collect_seldom)
+        self._calls: dict[Path, ModuleCalls] = {}
+        self._entries: dict[Path, dict[int, Entry]] = {}
+        concerned = set(files)
+        for root, members in _by_root(named).items():
+            if not concerned.isdisjoint(members):
+                self._follow(
+                    root, members
+                )  # a file that names nothing of ours may call one that does
+
+    def __enter__(self) -> Self:
+        """Return the same object; leaving the block ends the processes."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """End the processes."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=error is not None)
+
+    def jobs(self, wanted: Callable[[Path], bool]) -> list[Job]:
+        """Return what is to be checked: the files, and those that are `wanted` of the others reached."""
+        jobs = []
+        for path in self._files:
+            here = path.resolve()
+            jobs.append(Job(path, Known(self._calls.get(here), self._entries.get(here, {}))))
+        done = {path.resolve() for path in self._files}
+        for here, entries in self._entries.items():
+            path = self._named.get(here, _shown(here))
+            if entries and here not in done and wanted(path):
+                whole = here in self._named
+                jobs.append(Job(path, Known(self._calls.get(here), entries, whole)))
+        return sorted(jobs, key=lambda job: not job.known.whole)
+
+    def run(self, work: Callable[[Given], Result], jobs: Sequence[Given]) -> list[Result]:
+        """Return what `work` gives for each of `jobs`, in their order."""
+        if self._pool is None or len(jobs) < 2:
+            return [work(job) for job in jobs]
+        return list(self._pool.map(work, jobs, chunksize=4))
+
+    def _follow(self, root: Path, files: Sequence[Path]) -> None:
+        analysis = Analysis(_project(root, files))
+        for path in analysis.scopes:
+            self._calls[path] = calls_of_file(analysis, path)
+
+        def look(paths: Sequence[Path], entries: Entries) -> Iterable[Iterable[Leaving]]:
+            jobs = [
+                _Look(path, self._calls[path], entries.get(path, {}), _below(path, root))
+                for path in paths
+            ]
+            return self.run(_leaving, jobs)
+
+        self._entries |= reached(list(starts(analysis, self._calls)), look)
+
+
+def _leaving(look: _Look) -> tuple[Leaving, ...]:
+    try:
+        data = code_of(look.path.read_bytes(), look.path)
+        context = Script(parse(data, look.path), look.calls)
+    except (OSError, MigrateError):
+        return ()  # the check itself says what is wrong
+    return tuple(leaving(Facts(context, look.entries), look.name))
+
+
+def _project(root: Path, files: Sequence[Path]) -> Project:
+    """Return `files` and the local modules that they import."""
+    project = Project(root)
+    waiting = [path.resolve() for path in files]
+    most = len(waiting) + MOST_MODULES
+    seen = set(waiting)
+    while waiting and len(project.modules) < most:
+        module = project.load(waiting.pop(0))
+        new = [] if module is None else [p for p in project.imports(module) if p not in seen]
+        waiting += dict.fromkeys(new)
+        seen.update(new)
+    return project
+
+
+def _by_root(named: Mapping[Path, Sequence[Path]]) -> dict[Path, list[Path]]:
+    """Return the files in `named` by the folder of their project: around the file or folder named."""
+    found: dict[Path, dict[Path, None]] = {}
+    for path, files in named.items():
+        root = root_of(path / "script.py" if path.is_dir() else path)
+        found.setdefault(root, {}).update(dict.fromkeys(files))
+    return {root: list(files) for root, files in found.items()}
+
+
+def _below(path: Path, root: Path) -> str:
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+
+
+def _shown(path: Path) -> Path:
+    """Return how a file that nobody named is named: from the working folder, if it lies there."""
+    here = Path(os.getcwd()).resolve()
+    return path.relative_to(here) if path.is_relative_to(here) else path

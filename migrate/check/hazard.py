@@ -1,0 +1,150 @@
+"""What a hazard is: its page, its examples, and how it says where it is."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar
+
+import libcst as cst
+
+if TYPE_CHECKING:
+    from migrate.reading.facts import Facts
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    ERROR = "error"  # raises, hangs, or trains something else without a word
+    WARNING = "warning"  # slow: compiles again and again, or the host waits at every step
+    INFO = "info"  # worth knowing: runs once, or costs little
+
+
+class Group(StrEnum):
+    """The hundreds of the codes."""
+
+    SHAPES = "1"
+    SYNCS = "2"
+    RANKS = "3"
+    LIBRARIES = "4"
+    DTYPES = "5"
+    MEMORY = "6"
+    STRUCTURE = "7"
+    MEANING = "8"
+
+    @property
+    def heading(self) -> str:
+        """What the hazards of the group have in common."""
+        return TITLES[self]
+
+
+TITLES = {
+    Group.SHAPES: "Dynamic shapes: one more compilation for every new shape",
+    Group.SYNCS: "Host syncs: the program waits for a value of the device",
+    Group.RANKS: "Ranks: replicas that do not do the same hang",
+    Group.LIBRARIES: "Libraries that need CUDA",
+    Group.DTYPES: "Dtypes",
+    Group.MEMORY: "Memory and views",
+    Group.STRUCTURE: "Device checks and the structure of the script",
+    Group.MEANING: "Calls that raise on XLA, or do something else",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Hit:
+    """A place where a hazard is.
+
+    Args:
+        node: the node to which it is reported.
+        message: what happens on a TPU, and what to do, in one line.
+        severity: how bad it is at this place.
+    """
+
+    node: cst.CSTNode
+    message: str
+    severity: Severity
+
+
+@dataclass(frozen=True)
+class Example:
+    """A script with the lines that the hazard reports: a test, and a part of its page.
+
+    A reported line ends in a comment with the hazard's code, and its severity where that is not the
+    usual one: `# XLA101 info`. An example without such a comment must be left alone.
+    """
+
+    script: str
+
+    def expected(self, code: str, usual: Severity) -> dict[int, Severity]:
+        """Return the severity of each line (from 1) that the hazard `code` must report."""
+        mark = re.compile(rf"# {code}(?: (\w+))?$")
+        lines = enumerate(self.script.splitlines(), start=1)
+        marked = {number: mark.search(line) for number, line in lines}
+        return {
+            number: Severity(match[1]) if match[1] else usual
+            for number, match in marked.items()
+            if match
+        }
+
+
+def example(script: str) -> Example:
+    """Return an example; its indentation is that of its place in the hazard's source."""
+    return Example(inspect.cleandoc(script) + "\n")
+
+
+class Hazard(ABC):
+    """One thing that fails, hangs, is slow or is wrong on a TPU.
+
+    The docstring is the hazard's page (first line: its title); it says why, and what to do. A subclass
+    without them, without an example that is reported, one that is left alone, or one of how it is mended,
+    does not come into being.
+    """
+
+    code: ClassVar[str]
+    name: ClassVar[str]
+    severity: ClassVar[Severity]
+    nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
+    examples: ClassVar[tuple[Example, ...]]
+    mended: ClassVar[Example]  # what the reported example becomes; nothing in it is reported
+    # Rewrite rules whose finding on the same line says the same.
+    spoken_by: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        if "code" not in cls.__dict__:
+            return  # a common base of several hazards
+        if not re.fullmatch(r"XLA[1-8]\d\d", cls.code):
+            raise TypeError(f"hazard {cls.__name__}: {cls.code} is no code")
+        page = cls.__doc__ or ""
+        if missing := [part for part in ("**Why.**", "**What to do.**") if part not in page]:
+            raise TypeError(f"hazard {cls.code}: its docstring does not say {', '.join(missing)}")
+        marked = [
+            bool(one.expected(cls.code, cls.severity)) for one in getattr(cls, "examples", ())
+        ]
+        if not any(marked):
+            raise TypeError(f"hazard {cls.code} has no example that is found")
+        if all(marked):
+            raise TypeError(f"hazard {cls.code} has no example that is left alone")
+        if not hasattr(cls, "mended"):
+            raise TypeError(f"hazard {cls.code} has no example of how it is mended")
+
+    @property
+    def group(self) -> Group:
+        """The group that the first digit of the code says."""
+        return Group(self.code[3])
+
+    @property
+    def title(self) -> str:
+        """The first line of the page."""
+        return inspect.cleandoc(self.__doc__ or "").splitlines()[0]
+
+    @abstractmethod
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield the places at `node`, whose type is among `nodes`, where the hazard is."""
+
+    def hit(self, node: cst.CSTNode, message: str, severity: Severity | None = None) -> Hit:
+        """Return a place, as bad as the hazard usually is where nothing else is said."""
+        return Hit(node, message, severity or self.severity)

@@ -1,0 +1,62 @@
+"""Comments that silence a hazard on their line: `# migrate: ignore[XLA201]`, `# migrate: ignore`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from migrate.reading.script import Script
+
+COMMENT = re.compile(r"#\s*migrate:\s*ignore(?:\[([^\]]*)\])?")
+
+
+@dataclass(eq=False)
+class Ignore:
+    """One comment.
+
+    Args:
+        comment: where it stands.
+        codes: the codes that it names; none where it silences all.
+    """
+
+    comment: cst.Comment
+    codes: tuple[str, ...]
+    used: set[str] = field(default_factory=set)
+
+    def covers(self, code: str) -> bool:
+        """Whether the comment silences `code`, and remember that it did."""
+        named = next((one for one in self.codes if code.startswith(one)), None)
+        if self.codes and named is None:
+            return False
+        self.used.add(named or "")
+        return True
+
+    @property
+    def unused(self) -> str | None:
+        """What of the comment silences nothing, in words; None where all of it is of use."""
+        if not self.codes:
+            return None if self.used else "nothing on this line is reported"
+        idle = [code for code in self.codes if code not in self.used]
+        return f"{', '.join(idle)} is not reported on this line" if idle else None
+
+
+def ignores(context: Script) -> dict[int, Ignore]:
+    """Return the comments of a script by line."""
+    found = {}
+    for node in context.all_of(cst.Comment):
+        if match := COMMENT.search(node.value):
+            codes = _codes(match[1] or "")
+            found[context.position(node).line] = Ignore(node, codes)
+    return found
+
+
+def _codes(text: str) -> tuple[str, ...]:
+    return tuple(code for code in re.split(r"[\s,]+", text.upper()) if code)
+
+
+def silenced(code: str, lines: Sequence[int], found: dict[int, Ignore]) -> bool:
+    """Whether a comment on one of `lines` silences `code`."""
+    return any(line in found and found[line].covers(code) for line in lines)

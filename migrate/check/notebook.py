@@ -1,0 +1,77 @@
+"""Find the hazards of a Jupyter notebook: of its cells as one script, and of the scripts that they write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from migrate.check.config import Config
+from migrate.check.finding import UNREADABLE, Finding
+from migrate.check.hazard import Severity
+from migrate.reading.calls.facts import ModuleCalls
+from migrate.reading.notebook.cells import Cells, join
+from migrate.reading.notebook.text import Notebook, written_scripts
+from migrate.reading.script import Script
+from migrate.reading.tree.source import NotPythonError, parse
+
+NAME = "not-python"
+
+
+def check_notebook(
+    notebook: Notebook, config: Config, calls: ModuleCalls | None = None
+) -> tuple[Finding, ...]:
+    """Return the hazards of a notebook, in the order of its cells; lines are those of the cells.
+
+    Args:
+        notebook: as read.
+        config: what is reported.
+        calls: what its calls run, where its project is known already.
+    """
+    from migrate.check.check import check_context
+
+    cells = join(notebook)
+    context = Script(parse(cells.code.encode(), notebook.path), calls)
+    found = [_in_cell(one, cells) for one in check_context(context, config)]
+    if config.selects(UNREADABLE):
+        found += _unread(cells)
+    for cell, script in written_scripts(notebook):
+        above = cell.source.count("\n") - script.count("\n")
+        try:
+            written = Script(parse(script.encode(), notebook.path.parent / f"{cell.number}.py"))
+        except NotPythonError as error:
+            if config.selects(UNREADABLE):
+                why = error.what.rpartition(": ")[2]
+                found.append(_unreadable(notebook.path, cell.number, above + 1, 1, why))
+            continue
+        for one in check_context(written, config):
+            line, end = one.line + above, one.end_line + above
+            found.append(
+                replace(one, path=notebook.path, line=line, end_line=end, cell=cell.number)
+            )
+    placed = [_in_file(one, notebook) for one in found]
+    return tuple(sorted(placed, key=lambda one: (one.cell or 0, one.line, one.column, one.code)))
+
+
+def _in_cell(one: Finding, cells: Cells) -> Finding:
+    number, line = cells.place(one.line)
+    message = cells.in_words(one.message)
+    return replace(one, line=line, end_line=line, cell=number, message=message)
+
+
+def _unread(cells: Cells) -> Iterator[Finding]:
+    for one in cells.unread:
+        yield _unreadable(cells.notebook.path, one.number, one.line, one.column, one.why)
+
+
+def _unreadable(path: Path, number: int, line: int, column: int, why: str) -> Finding:
+    text = f"{why}: nothing in this cell is checked"
+    return Finding(
+        path, line, column, line, column + 1, UNREADABLE, NAME, Severity.ERROR, text, number
+    )
+
+
+def _in_file(one: Finding, notebook: Notebook) -> Finding:
+    """Return the finding with the line of the file, for tools that show a notebook as it is written."""
+    assert one.cell is not None
+    return replace(one, file_line=notebook.file_line(one.cell, one.line))

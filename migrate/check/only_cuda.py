@@ -1,0 +1,164 @@
+"""Which code runs only where there is a CUDA device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migrate.reading.facts import Facts
+from migrate.reading.tree.tree import code, nodes_of, string_value
+
+# What places values and models: a branch for CUDA that does it has to be one for a TPU too.
+PLACES = frozenset(
+    {"to", "cuda", "autocast", "init_process_group", "set_device", "device", "compile"}
+)
+
+# Whether a tensor is on a device that no TPU is.
+OTHER_DEVICES = frozenset({"is_cuda", "is_mps", "is_xpu"})
+
+# Flags of what CUDA alone has: a faster kernel, pinned memory.
+FASTER = re.compile(r"fused|flash|pin_mem|pinned|cudnn|non_blocking", re.IGNORECASE)
+
+
+def only_with_cuda(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `node` runs only where `torch.cuda.is_available()`, or on a tensor or device of CUDA."""
+    below = node
+    for above in facts.context.ancestors(node):
+        if isinstance(above, cst.If | cst.IfExp) and below is above.body:
+            if any(_asks(part, facts) for part in _needed(above.test)):
+                return True
+        elif isinstance(above, cst.BooleanOperation) and below is above.right:
+            if isinstance(above.operator, cst.And) and _asks(above.left, facts):
+                return True
+        elif isinstance(above, cst.FunctionDef):
+            return False
+        below = above
+    return False
+
+
+def goes_well(asked: cst.CSTNode, facts: Facts) -> bool:
+    """Whether a question for CUDA that is False on XLA leaves to the other branch only what runs there.
+
+    So it is where only calls of torch.cuda, words or a faster way to compute the same depend on it: not
+    where the branch for CUDA moves or wraps something and the other does not, nor where the other raises.
+    """
+    negated = isinstance(asked, cst.Comparison) and isinstance(
+        asked.comparisons[0].operator, cst.NotEqual | cst.NotIn
+    )
+    below = asked
+    for above in facts.context.ancestors(asked):
+        if isinstance(above, cst.If | cst.IfExp) and below is above.test:
+            return guards_cuda_only(asked, facts) or _same_work(above, negated)
+        if not _hands_on(above):
+            return guards_cuda_only(asked, facts) or _chooses_a_kernel(above)
+        if isinstance(above, cst.UnaryOperation) and isinstance(above.operator, cst.Not):
+            negated = not negated
+        below = above
+    return False
+
+
+def _chooses_a_kernel(node: cst.CSTNode) -> bool:
+    """Whether `node` keeps an answer for later that only decides how fast CUDA computes."""
+    kept = node.targets[0].target if isinstance(node, cst.Assign) else None
+    return kept is not None and FASTER.search(code(kept)) is not None
+
+
+def _hands_on(node: cst.CSTNode) -> bool:
+    """Whether the answer to a question in `node` is a part of its own: `not`, `and`, `any(...)`."""
+    if isinstance(node, cst.Call):
+        return code(node.func) in ("any", "all", "torch.cuda.is_available")
+    return isinstance(node, cst.BooleanOperation | cst.UnaryOperation | cst.Arg | cst.GeneratorExp)
+
+
+def _same_work(condition: cst.If | cst.IfExp, negated: bool) -> bool:
+    for_cuda: list[cst.CSTNode] = [condition.body]
+    other: list[cst.CSTNode] = [condition.orelse] if condition.orelse is not None else []
+    if negated:
+        for_cuda, other = other, for_cuda
+    if any(list(nodes_of(branch, cst.Raise)) for branch in other):
+        return False
+    return not _places(for_cuda) or (bool(other) and _places(other))
+
+
+def _places(branches: list[cst.CSTNode]) -> bool:
+    """Whether something is moved, wrapped or named a device there: what a TPU needs too."""
+    for branch in branches:
+        for call in nodes_of(branch, cst.Call):
+            if code(call.func) == "torch.cuda.device":
+                continue  # the device of what is there already: `with torch.cuda.device(x.device)`
+            last = call.func.attr.value if isinstance(call.func, cst.Attribute) else code(call.func)
+            if last in PLACES or last.endswith(("Parallel", "DDP")):
+                return True
+        if any(string_value(text) == "cuda" for text in nodes_of(branch, cst.SimpleString)):
+            return True
+    return False
+
+
+def guards_cuda_only(asked: cst.CSTNode, facts: Facts) -> bool:
+    """Whether only calls of torch.cuda, or words, depend on the question `asked`: seeds, waits, memory."""
+    below = asked
+    for above in facts.context.ancestors(asked):
+        if isinstance(above, cst.If):
+            return below is above.test and above.orelse is None and _all_cuda(above.body, facts)
+        if isinstance(above, cst.IfExp):
+            return below is above.test and _mentions(above.body, facts)
+        if not isinstance(above, cst.Call | cst.BooleanOperation):
+            return False
+        below = above
+    return False
+
+
+def _all_cuda(body: cst.BaseSuite, facts: Facts) -> bool:
+    return all(
+        isinstance(statement, cst.SimpleStatementLine)
+        and (_mentions(statement, facts) or _only_says(statement, facts))
+        for statement in body.body
+    )
+
+
+def _mentions(node: cst.CSTNode, facts: Facts) -> bool:
+    names = (facts.names.of(call.func) or "" for call in nodes_of(node, cst.Call))
+    flags = (facts.names.of(one) or "" for one in nodes_of(node, cst.Attribute))
+    return any(name.startswith("torch.cuda.") for name in names) or any(
+        name.startswith("torch.backends.cudnn.") for name in flags
+    )
+
+
+def _only_says(line: cst.SimpleStatementLine, facts: Facts) -> bool:
+    """Whether a line only warns: `warnings.warn(...)`, `print(...)`."""
+    says = line.body[0].value if isinstance(line.body[0], cst.Expr) else None
+    if not isinstance(says, cst.Call):
+        return False
+    return facts.names.of(says.func) == "warnings.warn" or code(says.func) == "print"
+
+
+def _needed(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield the parts of `test` that must all hold."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        yield from _needed(test.left)
+        yield from _needed(test.right)
+    else:
+        yield test
+
+
+def _asks(test: cst.BaseExpression, facts: Facts) -> bool:
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.Or):
+        return _asks(test.left, facts) and _asks(test.right, facts)
+    if isinstance(test, cst.Call):
+        return facts.names.of(test.func) == "torch.cuda.is_available"
+    if isinstance(test, cst.Name):
+        _, value = facts.context.bound_to(test)
+        return isinstance(value, cst.BaseExpression) and _asks(value, facts)
+    if isinstance(test, cst.Attribute):
+        return test.attr.value in OTHER_DEVICES
+    if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+        if isinstance(test.left, cst.Call) and code(test.left.func).endswith("device_count"):
+            name = facts.names.of(test.left.func)
+            return name == "torch.cuda.device_count" and code(test).endswith(("> 0", "> 1"))
+        asked = test.comparisons[0]
+        equal = isinstance(asked.operator, cst.Equal)
+        text = string_value(asked.comparator) or ""
+        return equal and (text == "cuda" or text.startswith("torch.cuda."))
+    return False

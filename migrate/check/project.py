@@ -1,0 +1,130 @@
+"""Walk folders and check every Python file and notebook in them, on all cores where there are many."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from migrate.check.check import check_file
+from migrate.check.config import Config
+from migrate.check.finding import Finding
+from migrate.check.followed import Followed, Job
+from migrate.check.hazard import Severity
+from migrate.check.prescan import may_hold_hazards
+from migrate.reading.notebook.text import SUFFIX, read_notebook
+from migrate.reading.tree.memory import seldom_collected
+from migrate.reading.tree.source import UnreadableScriptError
+
+# Fewer files than this are checked before other processes have started.
+FEW = 20
+SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages", "venv", "build"})
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The hazards of all files that were looked at."""
+
+    files: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether one of them is an error."""
+        return any(one.severity is Severity.ERROR for one in self.findings)
+
+
+@seldom_collected()
+def check_paths(
+    paths: Sequence[Path], config: Config, progress: Callable[[str], None] = lambda _: None
+) -> Checked:
+    """Return the hazards of the files `paths` and of the Python files in the folders among them.
+
+    The steps of these files are followed into the local modules that they import: what of those a step
+    runs is looked at too.
+
+    Raises:
+        UnreadableScriptError: a path does not exist or cannot be read.
+        NotUtf8Error, InvalidNotebookError: a path is a notebook that cannot be read.
+    """
+    named = {path: list(python_files(path, config)) for path in paths}
+    files = list(dict.fromkeys(file for group in named.values() for file in group))
+    worth = [file for file in files if _worth_parsing(file)]
+    if not worth:
+        return Checked(len(files), ())
+    if len(worth) > FEW:
+        progress(f"reading {len(worth)} files")
+    with Followed(worth, named, _processes(worth)) as followed:
+        if len(worth) > FEW:
+            progress(f"checking {len(worth)} files")
+        jobs = followed.jobs(lambda path: not _excluded(path, config))
+        found = followed.run(partial(_check, config=config), jobs)
+    return Checked(
+        len(files) + sum(not job.known.whole for job in jobs),
+        tuple(finding for one in found for finding in one),
+    )
+
+
+def _check(job: Job, config: Config) -> tuple[Finding, ...]:
+    return check_file(job.path, config, job.known)
+
+
+def _worth_parsing(file: Path) -> bool:
+    try:
+        return may_hold_hazards(file.read_bytes())
+    except OSError:
+        return True  # the check itself says what is wrong
+
+
+def _processes(files: Sequence[Path]) -> int:
+    if len(files) <= FEW:
+        return 1
+    return min(len(os.sched_getaffinity(0)), max(1, len(files) // FEW))
+
+
+def python_files(path: Path, config: Config) -> Iterator[Path]:
+    """Yield `path` itself if it is a file, else the Python files and notebooks below it, sorted.
+
+    Hidden folders, virtual environments and what the configuration excludes are not walked into; what is
+    named by the user is, whatever it is called.
+
+    Raises:
+        UnreadableScriptError: `path` does not exist.
+        NotUtf8Error, InvalidNotebookError: `path` itself is a notebook that cannot be read.
+    """
+    if not path.exists():
+        raise UnreadableScriptError(f"{path}: no such file or folder", "check the path")
+    if not path.is_dir():
+        if path.suffix == SUFFIX:
+            read_notebook(path)
+        yield path
+        return
+    for folder, folders, names in os.walk(path):
+        here = Path(folder)
+        folders[:] = sorted(name for name in folders if not _skipped(here / name, config))
+        for name in sorted(names):
+            if name.endswith((".py", SUFFIX)) and not _excluded(here / name, config):
+                yield here / name
+
+
+def _skipped(folder: Path, config: Config) -> bool:
+    hidden = folder.name.startswith(".") or folder.name in SKIPPED
+    return hidden or (folder / "pyvenv.cfg").exists() or _excluded(folder, config)
+
+
+def _excluded(path: Path, config: Config) -> bool:
+    """Whether a pattern matches the name of `path`, or its way from the folder of the configuration."""
+    if not config.exclude:
+        return False
+    try:
+        relative = path.resolve().relative_to(config.root).as_posix()
+    except ValueError:
+        relative = path.as_posix()
+    return any(
+        fnmatch.fnmatch(candidate, pattern.rstrip("/"))
+        for pattern in config.exclude
+        for candidate in (path.name, relative)
+    )

@@ -1,0 +1,81 @@
+"""How bad it is to read a value of the device, by where it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity
+from migrate.reading.facts import Facts
+from migrate.reading.steps.in_step import When
+from migrate.reading.tree.tree import code
+
+# Questions whether a number is a number, which need it.
+CHECKS = frozenset(
+    {"math.isfinite", "math.isnan", "math.isinf", "numpy.isnan", "numpy.isfinite", "numpy.isinf"}
+)
+
+
+def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterator[Hit]:
+    """Yield a hit for the read `what` at `node`: none where it is read now and then, or once.
+
+    A read that only some replicas run is a hazard of its own (XLA305).
+    """
+    if _in_condition(node, facts) or _before_the_end(node, facts):
+        return
+    if facts.guards.around(node) is not None or _for_another_device(node, facts):
+        return
+    when = facts.steps.when(node)
+    if when is When.STEP:
+        yield hazard.hit(node, f"{what} inside the step cuts its graph in two: read after the step")
+    elif when is When.EVERY_STEP:
+        message = f"{what} at every step: the host waits for the device; read every N steps"
+        yield hazard.hit(node, message, Severity.INFO)
+
+
+def _for_another_device(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether only a Mac's GPU comes here: `if mps:`."""
+    tests = (above.test for above in facts.context.ancestors(node) if isinstance(above, cst.If))
+    return any(isinstance(test, cst.Name) and test.value in ("mps", "is_mps") for test in tests)
+
+
+def _in_condition(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether the read is compared in a condition: XLA110 speaks of that."""
+    compared = False
+    below = node
+    for above in facts.context.ancestors(node):
+        if isinstance(above, cst.Assert):
+            return True
+        if isinstance(above, cst.If | cst.While | cst.IfExp):
+            return below is above.test and (compared or below is node)
+        if isinstance(above, cst.BaseStatement):
+            return False
+        checks = isinstance(above, cst.Call) and facts.names.of(above.func) in CHECKS
+        compared = compared or checks or isinstance(above, cst.Comparison)
+        below = above
+    return False
+
+
+def _before_the_end(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether the program or the loop ends in the branch where the read is: it runs once."""
+    for above in facts.context.ancestors(node):
+        if isinstance(above, cst.FunctionDef):
+            return False
+        if isinstance(above, cst.If) and isinstance(above.body, cst.IndentedBlock):
+            last = above.body.body[-1]
+            if isinstance(last, cst.SimpleStatementLine) and _leaves(last.body[-1]):
+                return True
+    return False
+
+
+def _leaves(statement: cst.CSTNode) -> bool:
+    if isinstance(statement, cst.Raise | cst.Break):
+        return True
+    call = statement.value if isinstance(statement, cst.Expr) else None
+    return isinstance(call, cst.Call) and code(call.func) in (
+        "sys.exit",
+        "exit",
+        "os._exit",
+        "quit",
+    )

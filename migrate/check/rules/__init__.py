@@ -1,0 +1,27 @@
+"""The hazards, one a file; a file put here is a hazard, nothing else names it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from migrate.check.hazard import Hazard
+from migrate.units import classes_in
+
+
+@cache
+def all_hazards() -> tuple[Hazard, ...]:
+    """Return an instance of every hazard, in the order of their codes.
+
+    Raises:
+        TypeError: two hazards have the same code or name.
+    """
+    found: dict[str, Hazard] = {}
+    for value in classes_in(__name__, __path__):
+        if issubclass(value, Hazard):
+            if value.code in found:
+                raise TypeError(f"two hazards are {value.code}")
+            found[value.code] = value()
+    names = [hazard.name for hazard in found.values()]
+    if len(set(names)) < len(names):
+        raise TypeError(f"two hazards share a name: {sorted(names)}")
+    return tuple(found[code] for code in sorted(found))

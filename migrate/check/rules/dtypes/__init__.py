@@ -1,0 +1,1 @@
+"""Dtypes (XLA5xx)."""

@@ -1,0 +1,119 @@
+"""float16."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.common import is_a_type, method, receiver
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.only_cuda import only_with_cuda
+from migrate.reading.facts import Facts
+from migrate.reading.project.entries import Kind
+
+TENSORS = (Kind.DEVICE, Kind.TENSOR, Kind.MODEL)
+NAMES = frozenset({"torch.float16", "torch.half", "torch.HalfTensor", "torch.cuda.HalfTensor"})
+
+
+class Float16(Hazard):
+    """float16 instead of bfloat16.
+
+    **Why.** The matrix unit of a TPU works in bfloat16; float16 is converted, has too small a range without
+    a loss scaler, and torch_xla has none in 2.9.
+
+    **What to do.** `torch.bfloat16`, without a scaler.
+    """
+
+    code = "XLA502"
+    name = "float16"
+    severity = Severity.WARNING
+    spoken_by = ("half-precision",)
+    nodes = (cst.Name, cst.Attribute, cst.Call)
+    examples = (
+        example(
+            """
+            import torch
+
+
+            def load(x):
+                model = torch.nn.Linear(3, 3)
+                model.half()  # XLA502
+                print(x.to(torch.float16).cpu().numpy())  # XLA502 info
+                model.half().float()  # XLA502 info
+                if x.type() == "torch.cuda.HalfTensor":
+                    model.half()  # XLA502 info
+                return model(x.to("cuda", dtype=torch.float16))  # XLA502
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def middle(x, half):
+                if x.dtype == torch.float16:
+                    x = x.float()
+                half(x)
+                return x.to(torch.bfloat16), {"fp16": torch.float16}
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+
+        def load(x):
+            model = torch.nn.Linear(3, 3)
+            model.to(torch.bfloat16)
+            return model(x.to("cuda", dtype=torch.bfloat16))
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one dtype or conversion; information where it is for a file or another runtime."""
+        what = self._what(node, facts)
+        if what is None:
+            return
+        message = "a TPU computes in bfloat16, float16 needs a loss scaler: bfloat16, without one"
+        elsewhere = facts.exports or _is_fetched(node, facts) or only_with_cuda(node, facts)
+        severity = Severity.INFO if elsewhere else self.severity
+        yield self.hit(node, f"{what}: {message}", severity)
+
+    def _what(self, node: cst.CSTNode, facts: Facts) -> str | None:
+        if isinstance(node, cst.Call):
+            if method(node) != "half" or node.args:
+                return None
+            return ".half()" if facts.tensors.kind(receiver(node)) in TENSORS else None
+        name = facts.names.of(node)
+        above = facts.context.parent(node)
+        compared = cst.Comparison | cst.ComparisonTarget | cst.BaseDictElement | cst.Element
+        if name not in NAMES or isinstance(above, compared):
+            return None
+        if isinstance(above, cst.Arg):
+            call = facts.context.parent(above)
+            asserts = method(call).startswith("assert") if call is not None else False
+            if asserts or is_a_type(node, facts):
+                return None
+        return name
+
+
+def _is_fetched(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether what is converted goes to the host at once, or is rounded only.
+
+    `x.to(torch.float16).cpu().numpy()`, `model.half().float()`.
+    """
+    back = facts.context.parent(node)
+    if (
+        isinstance(node, cst.Call)
+        and isinstance(back, cst.Attribute)
+        and back.attr.value == "float"
+    ):
+        return True
+    for above in (node, *facts.context.ancestors(node)):
+        if isinstance(above, cst.BaseStatement):
+            return False
+        if isinstance(above, cst.Attribute) and above.attr.value in ("cpu", "numpy"):
+            return True
+    return False

@@ -1,0 +1,1 @@
+"""Libraries that need CUDA (XLA4xx)."""

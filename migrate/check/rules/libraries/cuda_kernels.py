@@ -1,0 +1,57 @@
+"""A library of CUDA kernels is imported."""
+
+from __future__ import annotations
+
+from migrate.check.common import ImportHazard
+from migrate.check.hazard import Severity, example
+
+
+class CudaKernels(ImportHazard):
+    """A library of CUDA kernels is imported.
+
+    **Why.** xformers, transformer_engine, TensorRT, spconv, torch_scatter and others of the kind bring
+    kernels for CUDA, and either do not import or do not run on tensors of XLA.
+
+    **What to do.** The operations of torch that they speed up; XLA fuses them.
+    """
+
+    code = "XLA410"
+    name = "cuda-kernels"
+    severity = Severity.ERROR
+    modules = (
+        "xformers",
+        "transformer_engine",
+        "tensorrt",
+        "torch_tensorrt",
+        "spconv",
+        "MinkowskiEngine",
+        "torch_scatter",
+        "torch_sparse",
+        "fused_layer_norm_cuda",
+        "causal_conv1d",
+        "mamba_ssm",
+    )
+    message = "its kernels need CUDA: use the operations of torch"
+    examples = (
+        example(
+            """
+            import xformers.ops as xops  # XLA410
+            import transformer_engine.pytorch as te  # XLA410
+            """
+        ),
+        example(
+            """
+            import transformers
+            import torch
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+
+        def attention(q, k, v):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        """
+    )

@@ -1,0 +1,50 @@
+"""A framework that starts, shards or reduces by itself is imported."""
+
+from __future__ import annotations
+
+from migrate.check.common import ImportHazard
+from migrate.check.hazard import Severity, example
+
+
+class Frameworks(ImportHazard):
+    """A framework that starts, shards or reduces by itself is imported.
+
+    **Why.** DeepSpeed, Horovod, FairScale, ColossalAI and Megatron own the training step, and have no
+    XLA backend that is kept up. (Lightning, Accelerate and the Hugging Face Trainer have a switch for
+    TPUs of their own.)
+
+    **What to do.** Plain `DistributedDataParallel`, or `XlaFullyShardedDataParallel` where the model
+    does not fit.
+    """
+
+    code = "XLA411"
+    name = "framework"
+    severity = Severity.INFO
+    spoken_by = ("frameworks",)
+    modules = ("deepspeed", "horovod", "fairscale", "colossalai", "megatron")
+    message = "starts and shards by itself, for GPUs: plain DDP or torch_xla's FSDP"
+    examples = (
+        example(
+            """
+            import deepspeed  # XLA411
+            import horovod.torch as hvd  # XLA411
+            """
+        ),
+        example(
+            """
+            import torch
+            import accelerate
+            import lightning
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+
+        def wrap(model):
+            return DistributedDataParallel(model, gradient_as_bucket_view=True)
+        """
+    )

@@ -1,0 +1,43 @@
+"""numba.cuda is imported."""
+
+from __future__ import annotations
+
+from migrate.check.common import ImportHazard
+from migrate.check.hazard import Severity, example
+
+
+class NumbaCuda(ImportHazard):
+    """numba.cuda is imported.
+
+    **Why.** Its kernels need CUDA. `numba.jit` for the host is not concerned.
+
+    **What to do.** Operations of torch on the device, `numba.njit` on the host.
+    """
+
+    code = "XLA409"
+    name = "numba-cuda"
+    severity = Severity.ERROR
+    modules = ("numba.cuda",)
+    message = "numba's kernels need CUDA: torch operations"
+    examples = (
+        example(
+            """
+            from numba import cuda  # XLA409
+            """
+        ),
+        example(
+            """
+            import torch
+            from numba import njit
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+
+        def saxpy(a, x, y):
+            return a * x + y
+        """
+    )

@@ -1,0 +1,40 @@
+"""The NVIDIA management library is imported."""
+
+from __future__ import annotations
+
+from migrate.check.common import ImportHazard
+from migrate.check.hazard import Severity, example
+
+
+class Nvml(ImportHazard):
+    """The NVIDIA management library is imported.
+
+    **Why.** There is no NVIDIA driver on a TPU host: the first call raises.
+
+    **What to do.** `xm.get_memory_info()` for memory, `tpu-info` on the command line.
+    """
+
+    code = "XLA407"
+    name = "nvml"
+    severity = Severity.WARNING
+    modules = ("pynvml", "py3nvml", "nvidia_smi", "GPUtil", "gpustat")
+    message = "there is no NVIDIA driver on a TPU host: xm.get_memory_info, tpu-info"
+    examples = (
+        example(
+            """
+            import pynvml  # XLA407
+            """
+        ),
+        example(
+            """
+            import psutil
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch_xla.core.xla_model as xm
+
+        print(xm.get_memory_info("xla"))
+        """
+    )

@@ -1,0 +1,46 @@
+"""Triton is imported."""
+
+from __future__ import annotations
+
+from migrate.check.common import ImportHazard
+from migrate.check.hazard import Severity, example
+
+
+class Triton(ImportHazard):
+    """Triton is imported.
+
+    **Why.** Triton compiles for GPUs only.
+
+    **What to do.** Use the operations of torch that the kernel replaces; XLA fuses them. What needs a
+    kernel becomes one in Pallas.
+    """
+
+    code = "XLA402"
+    name = "triton"
+    severity = Severity.ERROR
+    modules = ("triton",)
+    message = "Triton kernels do not run on a TPU: torch operations, or Pallas"
+    examples = (
+        example(
+            """
+            import triton.language as tl  # XLA402
+            from triton import jit  # XLA402
+            """
+        ),
+        example(
+            """
+            import torch
+
+            triton = torch.ones(3)
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+
+        def softmax(x):  # XLA fuses it
+            return (x - x.amax(-1, keepdim=True)).exp() / x.exp().sum(-1, keepdim=True)
+        """
+    )

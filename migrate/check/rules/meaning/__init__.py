@@ -1,0 +1,1 @@
+"""Calls that raise on XLA, or do something else (XLA8xx)."""

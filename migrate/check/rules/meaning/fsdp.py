@@ -1,0 +1,73 @@
+"""FSDP of torch raises on XLA."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from migrate.check.common import NamedHazard
+from migrate.check.hazard import Severity, example
+
+
+class Fsdp(NamedHazard):
+    """FSDP of torch raises on XLA.
+
+    **Why.** It flattens parameters into storages and uses streams; XLA has neither.
+
+    **What to do.** `torch_xla.distributed.fsdp.XlaFullyShardedDataParallel`; or
+    `SpmdFullyShardedDataParallel` in one process, without the launcher.
+
+    Source: torch_xla 2.9, measured.
+    """
+
+    code = "XLA816"
+    name = "fsdp"
+    severity = Severity.ERROR
+    spoken_by = ("fsdp",)
+    nodes = (cst.Name, cst.Attribute)
+    names = (
+        (
+            "torch.distributed.fsdp.FullyShardedDataParallel",
+            "raises on XLA: XlaFullyShardedDataParallel of torch_xla",
+        ),
+        (
+            "torch.distributed.fsdp.fully_shard",
+            "raises on XLA: XlaFullyShardedDataParallel of torch_xla",
+        ),
+        (
+            "torch.distributed._composable.fsdp.fully_shard",
+            "raises on XLA: XlaFullyShardedDataParallel of torch_xla",
+        ),
+        (
+            "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel",
+            "raises on XLA: XlaFullyShardedDataParallel of torch_xla",
+        ),
+    )
+    examples = (
+        example(
+            """
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+            def wrap(model):
+                return FSDP(model)  # XLA816
+            """
+        ),
+        example(
+            """
+            from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
+
+
+            def wrap(model):
+                return FSDP(model)
+            """
+        ),
+    )
+    mended = example(
+        """
+        from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
+
+
+        def wrap(model):
+            return FSDP(model)
+        """
+    )

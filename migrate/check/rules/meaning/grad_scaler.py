@@ -1,0 +1,111 @@
+"""A gradient scaler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.common import NamedHazard
+from migrate.check.hazard import Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.flow.scalers import only_keeps_state
+from migrate.reading.tree.tree import code, keyword
+
+
+class GradScaler(NamedHazard):
+    """A gradient scaler.
+
+    **Why.** bfloat16 has the range of float32: gradients need no scaling. Without CUDA the scaler
+    switches itself off with a warning, on XLA its state is of no use, and `torch_xla.amp.GradScaler` is gone
+    in 2.9: an error.
+
+    **What to do.** Remove the scaler with its `scale`, `unscale_`, `step` and `update`. One that is made with
+    `enabled=False` does nothing anyway, and is left alone. So is `torch.amp.GradScaler("cpu")` of which only
+    the state is used: it keeps checkpoints such that the CUDA script loads them.
+
+    Source: torch_xla 2.9, measured.
+    """
+
+    code = "XLA804"
+    name = "grad-scaler"
+    severity = Severity.WARNING
+    spoken_by = ("grad-scaler",)
+    nodes = (cst.Name, cst.Attribute)
+    names = (
+        ("torch.cuda.amp.GradScaler", "needs CUDA; bf16 on a TPU needs no scaler: remove it"),
+        (
+            "torch.cuda.amp.grad_scaler.GradScaler",
+            "needs CUDA; bf16 on a TPU needs no scaler: remove it",
+        ),
+        ("torch.amp.GradScaler", "bf16 on a TPU needs no scaler: remove it"),
+        ("torch_xla.amp.GradScaler", "is gone in torch_xla 2.9, and bf16 needs none: remove it"),
+    )
+    examples = (
+        example(
+            """
+            from torch.cuda.amp import GradScaler
+
+            scaler = GradScaler()  # XLA804
+            other = GradScaler(enabled=True)  # XLA804
+            """
+        ),
+        example(
+            """
+            import torch
+            from torch_xla.amp import GradScaler
+
+            scaler = GradScaler()  # XLA804 error
+
+
+            def restore(scaler: torch.amp.GradScaler, state):
+                if isinstance(scaler, torch.amp.GradScaler):
+                    scaler.load_state_dict(state)
+            """
+        ),
+        example(
+            """
+            from sklearn.preprocessing import StandardScaler as GradScaler
+
+            import torch
+
+            scaler = GradScaler()
+            off = torch.amp.GradScaler("xla", enabled=False)
+            kept = torch.amp.GradScaler("cpu")
+            checkpoint["scaler"] = kept.state_dict()
+            """
+        ),
+        example(
+            """
+            import torch
+
+            scaler = torch.amp.GradScaler("cpu")  # XLA804
+            scaler.scale(loss).backward()
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+
+        def step(model, x, optimizer):
+            with torch.autocast("xla", dtype=torch.bfloat16):
+                loss = model(x)
+            loss.backward()
+            optimizer.step()
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield the use of a scaler that is not switched off."""
+        above = facts.context.parent(node)
+        if isinstance(above, cst.Call) and above.func is node:
+            enabled = keyword(above, "enabled")
+            if enabled is not None and code(enabled.value) == "False":
+                return
+            if only_keeps_state(above, facts.context):
+                return
+        gone = (facts.names.of(node) or "").startswith("torch_xla.")
+        for hit in super().find(node, facts):
+            yield self.hit(node, hit.message, Severity.ERROR if gone else None)

@@ -1,0 +1,103 @@
+"""`torch.load` onto the device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
+from migrate.reading.values.devices import is_accelerator
+
+# What tells that a file holds weights, where a statement loads one.
+WEIGHTS = re.compile(
+    r"ckpt|checkpoint|resume|model|weight|pretrain|state|snapshot|net|opt", re.IGNORECASE
+)
+
+
+class Load(Hazard):
+    """A checkpoint is loaded onto the device, or onto where it came from.
+
+    **Why.** `map_location="cuda"` and `"xla"` raise, and without a `map_location` tensors that were saved on
+    CUDA raise too.
+
+    **What to do.** `map_location="cpu"`, then `.to("xla")` or `load_state_dict`.
+
+    Source: torch_xla 2.9, measured.
+    """
+
+    code = "XLA817"
+    name = "load"
+    severity = Severity.ERROR
+    spoken_by = ("map-location",)
+    nodes = (cst.Call,)
+    examples = (
+        example(
+            """
+            import torch
+
+
+            def load(path):
+                state = torch.load(path, map_location="cuda:0")  # XLA817
+                other = torch.load(path, map_location=lambda storage, loc: storage.cuda())  # XLA817
+                model = torch.load(path)  # XLA817 info
+                return state, other, model
+            """
+        ),
+        example(
+            """
+            import json
+
+            import torch
+
+
+            def load(path, device):
+                torch.load(path, map_location=device)
+                rows = torch.load(cached_features)
+                return torch.load(path, map_location="cpu"), torch.load(path, "cpu"), json.load(path)
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+
+        def load(path, model):
+            state = torch.load(path, map_location="cpu")
+            model.load_state_dict(state)
+            return model.to("xla")
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one call."""
+        assert isinstance(node, cst.Call)
+        if facts.names.of(node.func) != "torch.load" or any(arg.star for arg in node.args):
+            return
+        arg = keyword(node, "map_location")
+        if arg is None and len(node.args) > 1 and node.args[1].keyword is None:
+            arg = node.args[1]
+        if arg is None:
+            above = facts.context.statement_around(node)
+            if not WEIGHTS.search(code(above).partition(":")[0]):
+                return  # data of the host
+            message = 'tensors saved on CUDA raise without map_location="cpu"'
+            yield self.hit(node, message, Severity.INFO)
+        elif _is_device(arg.value, facts):
+            yield self.hit(node, 'map_location of a device raises on XLA: "cpu", then .to("xla")')
+
+
+def _is_device(value: cst.BaseExpression, facts: Facts) -> bool:
+    if isinstance(value, cst.Lambda):
+        methods = (call.func for call in nodes_of(value.body, cst.Call))
+        return any(isinstance(f, cst.Attribute) and f.attr.value == "cuda" for f in methods)
+    if isinstance(value, cst.Dict):
+        sides = (e.value for e in value.elements)
+        return any(_is_device(side, facts) for side in sides)
+    if isinstance(value, cst.Name) and string_value(value) is None:
+        return False  # a name that may be any device: `migrate rewrite` follows it
+    return is_accelerator(value, facts.context)

@@ -1,0 +1,88 @@
+"""Random numbers that are not seeded on XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.only_cuda import only_with_cuda
+from migrate.reading.facts import Facts
+
+SEEDS = frozenset({"torch.manual_seed", "torch.random.manual_seed"})
+CUDA_SEEDS = frozenset({"torch.cuda.manual_seed", "torch.cuda.manual_seed_all"})
+XLA_SEEDS = frozenset(
+    {"shims.manual_seed", "torch_xla.core.xla_model.set_rng_state", "torch_xla.manual_seed"}
+)
+
+
+class Seed(Hazard):
+    """The random numbers of the device are not seeded.
+
+    **Why.** `torch.manual_seed` does not seed XLA: dropout and initialisation on the device differ at every
+    run.
+
+    **What to do.** `torch_xla.manual_seed(seed)` beside it.
+
+    Source: torch_xla 2.9, measured; pytorch/xla#2092.
+    """
+
+    code = "XLA813"
+    name = "seed"
+    severity = Severity.WARNING
+    spoken_by = ("rng",)
+    nodes = (cst.Call,)
+    examples = (
+        example(
+            """
+            import torch
+
+            torch.manual_seed(0)  # XLA813
+            if torch.cuda.is_available():
+                torch.cuda.manual_seed_all(0)  # XLA813 info
+            x = torch.ones(3).cuda()
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch_xla
+
+            torch.manual_seed(0)
+            torch_xla.manual_seed(0)
+            x = torch.ones(3).to("xla")
+            """
+        ),
+        example(
+            """
+            import torch
+
+            torch.manual_seed(0)
+            x = torch.ones(3)
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+        import torch_xla
+
+        torch.manual_seed(0)
+        torch_xla.manual_seed(0)
+        x = torch.ones(3).to("xla")
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one seed in a script that moves to a device and does not seed it."""
+        assert isinstance(node, cst.Call)
+        name = facts.names.of(node.func)
+        if facts.portable:
+            return  # the rule rng speaks of seeds; those of a launching process stay
+        if name not in SEEDS | CUDA_SEEDS or not facts.called.isdisjoint(XLA_SEEDS):
+            return
+        if name in CUDA_SEEDS or facts.context.moves_to_accelerator:
+            severity = Severity.INFO if only_with_cuda(node, facts) else self.severity
+            message = f"{name} does not seed XLA: torch_xla.manual_seed(seed) too"
+            yield self.hit(node, message, severity)

@@ -1,0 +1,1 @@
+"""Memory and views (XLA6xx)."""

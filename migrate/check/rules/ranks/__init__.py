@@ -1,0 +1,1 @@
+"""Ranks: replicas that do not do the same hang (XLA3xx)."""

@@ -1,0 +1,179 @@
+"""Collectives that only some replicas reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.common import NamedHazard
+from migrate.check.hazard import Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.tree.tree import code, keyword, nodes_of
+from migrate.reading.values.words import words
+
+COLLECTIVES = words(
+    "all_reduce all_gather all_gather_into_tensor reduce_scatter reduce_scatter_tensor broadcast reduce "
+    "gather scatter all_to_all all_to_all_single barrier all_gather_object broadcast_object_list "
+    "gather_object scatter_object_list"
+)
+XLA_COLLECTIVES = ("rendezvous", "all_reduce", "mesh_reduce", "all_gather", "reduce_scatter")
+COLLECTIVE = frozenset(
+    [f"torch.distributed.{name}" for name in COLLECTIVES]
+    + [f"torch_xla.core.xla_model.{name}" for name in XLA_COLLECTIVES]
+)
+
+
+class GuardedCollective(NamedHazard):
+    """A collective runs in some replicas only.
+
+    **Why.** The replicas that do not come to it are waited for: all hang.
+
+    **What to do.** Call it in every replica, then `torch_xla.sync()` (XLA308), and put only what uses the
+    result under the condition. The two halves of an asymmetric pair of barriers, each under its condition,
+    become `xm.rendezvous(tag)` with one tag, and are no hazard.
+
+    Source: pytorch/xla#3625, #8660.
+    """
+
+    code = "XLA302"
+    name = "guarded-collective"
+    severity = Severity.ERROR
+    spoken_by = ("barrier",)
+    nodes = (cst.Name, cst.Attribute)
+    names = (
+        *((f"torch.distributed.{name}", "in some replicas only") for name in sorted(COLLECTIVES)),
+        *(
+            (f"torch_xla.core.xla_model.{name}", "in some replicas only")
+            for name in XLA_COLLECTIVES
+        ),
+    )
+    examples = (
+        example(
+            """
+            import torch.distributed as dist
+
+
+            def finish(loss, rank):
+                if rank == 0:
+                    dist.all_reduce(loss)  # XLA302
+                    print(loss)
+
+
+            def load(local_rank, read):
+                if local_rank not in [-1, 0]:
+                    dist.barrier()  # XLA302
+                return read()
+            """
+        ),
+        example(
+            """
+            import subprocess
+
+            import torch.distributed as dist
+            import torch_xla.core.xla_model as xm
+
+
+            def inner(x, rank, group):
+                if rank < 4:
+                    dist.broadcast(x, 0, group=group)
+
+
+            def share(rows, rank, part):
+                if rank == 0:
+                    dist.scatter(part, rows, src=0)
+                else:
+                    dist.scatter(part, src=0)
+                return subprocess.run(["date"]) if rank else None
+
+
+            def run(loss):
+                dist.all_reduce(loss)
+
+
+            def first_alone(local_rank, read):
+                if local_rank not in (-1, 0):
+                    xm.rendezvous("first_alone")
+                read()
+                if local_rank == 0:
+                    xm.rendezvous("first_alone")
+
+
+            def finish(loss, rank, world_size):
+                if world_size > 1 and dist.is_initialized():
+                    dist.all_reduce(loss)
+                if rank == 0:
+                    print(loss, dist.get_world_size())
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch.distributed as dist
+        import torch_xla
+        import torch_xla.core.xla_model as xm
+
+
+        def finish(loss, rank):
+            dist.all_reduce(loss)
+            torch_xla.sync()
+            if rank == 0:
+                print(loss)
+
+
+        def load(read):
+            rows = read()
+            xm.rendezvous("read")
+            return rows
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one collective under a condition of the rank."""
+        for hit in super().find(node, facts):
+            above = facts.context.parent(node)
+            called = isinstance(above, cst.Call) and above.func is node
+            if isinstance(above, cst.Call) and _of_a_group(above):
+                continue  # the replicas of the group are those that the condition lets pass
+            guard = facts.guards.around(node) if called else None
+            if guard is None or self._in_both(node, guard, facts):
+                continue
+            if not self._has_other_half(node, guard, facts):
+                line = facts.context.position(guard).line
+                happens = "the others wait for ever"
+                if facts.names.of(node) == "torch.distributed.barrier":
+                    happens = "does nothing on XLA, and a rendezvous here would wait for ever"
+                yield self.hit(node, f"{hit.message} (line {line}): {happens}")
+
+    def _has_other_half(self, node: cst.CSTNode, guard: cst.CSTNode, facts: Facts) -> bool:
+        """Whether the replicas that do not come to a barrier come to another one of the same function."""
+        name = facts.names.of(node) or ""
+        if not name.endswith((".barrier", ".rendezvous")) or not isinstance(guard, cst.If):
+            return False
+        around = facts.context.function_around(node) or facts.context.module
+        for call in nodes_of(around, cst.Call):
+            if facts.names.of(call.func) == name and call.func is not node:
+                other = facts.guards.around(call)
+                if isinstance(other, cst.If) and not other.test.deep_equals(guard.test):
+                    return True
+        return False
+
+    def _in_both(self, node: cst.CSTNode, guard: cst.CSTNode, facts: Facts) -> bool:
+        """Whether both branches of a condition of the rank come to the same collectives."""
+        if not isinstance(guard, cst.If) or not isinstance(guard.orelse, cst.Else):
+            return False
+        one, other = (
+            [
+                name
+                for call in nodes_of(branch, cst.Call)
+                if (name := facts.names.of(call.func)) in COLLECTIVE
+            ]
+            for branch in (guard.body, guard.orelse)
+        )
+        return one == other
+
+
+def _of_a_group(call: cst.Call) -> bool:
+    """Whether a collective is one of a group of its own."""
+    group = keyword(call, "group")
+    return group is not None and code(group.value) not in ("None", "dist.group.WORLD")

@@ -1,0 +1,169 @@
+"""A model that only one replica runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeGuard
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.project.entries import Kind
+from migrate.reading.steps.outside import EVALUATION
+from migrate.reading.tree.tree import bind, nodes_of
+
+WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "shims.ddp")
+
+
+class GuardedForward(Hazard):
+    """The wrapped model runs in one replica only.
+
+    **Why.** The forward of DistributedDataParallel synchronises buffers: a collective that the others never
+    come to. On XLA the replicas also run different graphs, so that a later collective may hang.
+
+    **What to do.** Evaluate in every replica, each on its part, and reduce; or call the unwrapped
+    `model.module` under the condition and sync after it.
+
+    The wrapped model given to a function of the script that calls it, or to one named `evaluate`, `test` or
+    alike, counts as well. `evaluate(model.module)` is right, and worth knowing: the others wait for it in
+    their next collective.
+    """
+
+    code = "XLA304"
+    name = "guarded-forward"
+    severity = Severity.WARNING
+    nodes = (cst.Call,)
+    examples = (
+        example(
+            """
+            import torch
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def train(model, rank, x):
+                model = DDP(model)
+                if rank == 0:
+                    print(model(x))  # XLA304
+            """
+        ),
+        example(
+            """
+            import torch
+            from evaluation import evaluate
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def score(net, rows):
+                return [net(row) for row in rows]
+
+
+            def size(net):
+                return sum(p.numel() for p in net.parameters())
+
+
+            def train(net, rank, rows):
+                model = DDP(net)
+                score(model, rows)
+                if rank == 0:
+                    print(size(model))
+                    score(model, rows)  # XLA304
+                    score(rows=rows, net=model)  # XLA304
+                    evaluate(model, rows)  # XLA304
+                    evaluate(model.module, rows)  # XLA304 info
+                    evaluate(net, rows)
+            """
+        ),
+        example(
+            """
+            import torch
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def train(net, rank, x):
+                model = DDP(net)
+                out = model(x)
+                if rank == 0:
+                    print(out, model.module(x), model.state_dict())
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+        def train(model, rank, x):
+            model = DDP(model)
+            out = model(x)
+            if rank == 0:
+                print(out)
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one forward under a condition of the rank, its own or that of a function it is given to."""
+        assert isinstance(node, cst.Call)
+        name = node.func
+        if not isinstance(name, cst.Name) or facts.tensors.kind(name) is not Kind.MODEL:
+            yield from self._handed_over(node, facts)
+            return
+        if self._is_wrapped(name, facts) and (guard := facts.guards.around(node)) is not None:
+            line = facts.context.position(guard).line
+            message = (
+                f"the wrapped model runs in some replicas only (line {line}): model.module, or all"
+            )
+            yield self.hit(node, message)
+
+    def _handed_over(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield a call that runs the wrapped model, which it is given, under a condition of the rank."""
+        for arg in node.args:
+            value = arg.value
+            inner = value.value if _is_unwrapped(value) else value
+            if not isinstance(inner, cst.Name) or not self._is_wrapped(inner, facts):
+                continue
+            if not _runs(node, arg, facts) or (guard := facts.guards.around(node)) is None:
+                continue
+            line = facts.context.position(guard).line
+            if inner is not value:
+                message = f"runs in some replicas only (line {line}): the others wait meanwhile"
+                yield self.hit(node, message, Severity.INFO)
+            else:
+                message = f"runs the wrapped model in some replicas only (line {line}): "
+                yield self.hit(node, message + f"{inner.value}.module, or all")
+
+    def _is_wrapped(self, name: cst.Name, facts: Facts) -> bool:
+        """Whether an assignment in the function wraps the model."""
+        around = facts.bindings.owner(name)
+        return any(
+            isinstance(binding.value, cst.Call)
+            and (facts.names.of(binding.value.func) or "").endswith(WRAPPERS)
+            for binding in facts.bindings.names.get((id(around), name.value), ())
+        )
+
+
+def _is_unwrapped(value: cst.BaseExpression) -> TypeGuard[cst.Attribute]:
+    return isinstance(value, cst.Attribute) and value.attr.value == "module"
+
+
+def _runs(call: cst.Call, arg: cst.Arg, facts: Facts) -> bool:
+    """Whether what `call` calls plainly runs the model `arg`: it calls it, or is an evaluation."""
+    name = call.func
+    if not isinstance(name, cst.Name):
+        return isinstance(name, cst.Attribute) and _is_evaluation(name.attr.value)
+    function = facts.context.functions.get(name.value)
+    if function is None:
+        return _is_evaluation(name.value)
+    bound = bind(call, [one.name.value for one in function.params.params])
+    if bound is None:
+        return _is_evaluation(name.value)
+    given = {name for name, one in bound.items() if one is arg}
+    return any(
+        isinstance(inner.func, cst.Name) and inner.func.value in given
+        for inner in nodes_of(function.body, cst.Call)
+    )
+
+
+def _is_evaluation(name: str) -> bool:
+    return EVALUATION.fullmatch(name) is not None

@@ -1,0 +1,154 @@
+"""Saves that only one replica runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.project.entries import Kind
+from migrate.reading.tree.tree import bind, code, keyword, nodes_of
+from migrate.reading.values.saved import PARAMETERS, is_on_cpu
+
+WEIGHTS = re.compile(r"(^|_|\.)(state|states|state_dict|ckpt|checkpoint|weights|save_dict|params)$")
+
+SAVES = frozenset(
+    {"torch.save", "torch_xla.core.xla_model.save", "torch_xla.utils.serialization.save"}
+)
+
+
+class GuardedSave(Hazard):
+    """A save runs in one replica only.
+
+    **Why.** Saving reads the weights, and reading them runs the graph that is pending: in one replica. Where
+    that graph holds a collective the others never meet it, and all hang. `xm.save` itself meets the other
+    replicas in a rendezvous.
+
+    **What to do.** Call `xm.save(obj, path, global_master=True)` in every replica, outside of the condition:
+    it writes in one. `shims.save` does so too.
+
+    What is on the host already, arrays and plain numbers, may be saved in one replica. Where it does not show
+    what is saved, this is information.
+
+    Source: torch_xla 2.9, `core/xla_model.py`; pytorch/xla#2712, #2224, #4571.
+    """
+
+    code = "XLA301"
+    name = "guarded-save"
+    severity = Severity.ERROR
+    spoken_by = ("save",)
+    nodes = (cst.Call,)
+    examples = (
+        example(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def finish(model, rank):
+                if rank == 0:
+                    torch.save(model.state_dict(), "model.pt")  # XLA301
+
+
+            def finish_early(model):
+                if dist.get_rank() != 0:
+                    return
+                torch.save(model.state_dict(), "model.pt")  # XLA301
+
+
+            def save(state, path):
+                torch.save(state, path)
+
+
+            def end(model, is_main_process):
+                if is_main_process():
+                    save(model, "model.pt")  # XLA301
+
+
+            def keep(vocabulary, rank):
+                if rank == 0:
+                    torch.save(vocabulary, "words.pt")  # XLA301 info
+            """
+        ),
+        example(
+            """
+            import json
+
+            import numpy as np
+            import torch
+            import torch.distributed as dist
+            import torch_xla.core.xla_model as xm
+
+
+            def finish(model, epoch: int, local_rank):
+                xm.save(model.state_dict(), "model.pt", global_master=True)
+                if epoch == 0 or local_rank == -1:
+                    torch.save(model.state_dict(), "model.pt")
+                if local_rank == 0:
+                    torch.save({"epoch": epoch, "seed": 3}, "progress.pt")
+                    torch.save(np.arange(10), "rows.pt")
+                    json.dump({"epoch": epoch}, open("epoch.json", "w"))
+                if dist.get_rank() == 0:
+                    print("saved")
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch_xla.core.xla_model as xm
+
+
+        def finish(model):
+            xm.save(model.state_dict(), "model.pt", global_master=True)
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one save, or the call of a function that saves, under a condition of the rank."""
+        assert isinstance(node, cst.Call)
+        saved = self._saved(node, facts)
+        if saved is None:
+            return
+        guard = facts.guards.around(node)
+        if guard is None or (isinstance(guard, cst.FunctionDef) and not guard.decorators):
+            return  # where a function is only called under a condition, its calls are reported
+        line = facts.context.position(guard).line
+        message = f"a save in some replicas only (line {line}): xm.save in all, outside of it"
+        kinds = {facts.tensors.kind(value) for value in saved}
+        if kinds & {Kind.DEVICE, Kind.TENSOR, Kind.MODEL} or any(_has_weights(v) for v in saved):
+            yield self.hit(node, message)
+        elif Kind.UNKNOWN in kinds:
+            message = f"a save in some replicas only (line {line}): with device tensors, xm.save"
+            yield self.hit(node, message, Severity.INFO)
+
+    def _saved(self, call: cst.Call, facts: Facts) -> list[cst.BaseExpression] | None:
+        """Return what `call` saves, by itself or in a function of the script; None where it saves nothing."""
+        if facts.names.of(call.func) in SAVES:
+            if is_on_cpu(call, facts.context):
+                return None
+            saved = (bind(call, PARAMETERS) or {}).get("obj") or keyword(call, "data")
+            return [saved.value if saved is not None else call]
+        if facts.called.isdisjoint(SAVES):
+            return None
+        found = []
+        for function in facts.functions_called(call):
+            for inner in nodes_of(function.body, cst.Call):
+                own_guard = facts.guards.around(inner)
+                if facts.names.of(inner.func) in SAVES and (
+                    own_guard is None or own_guard is function
+                ):
+                    found += self._saved(inner, facts) or []
+        return found or None
+
+
+def _has_weights(saved: cst.BaseExpression) -> bool:
+    """Whether what is saved is, by its names, the state of a model or an optimizer."""
+    named = isinstance(saved, cst.Name | cst.Attribute) and WEIGHTS.search(code(saved)) is not None
+    return named or any(
+        call.func.attr.value == "state_dict"
+        for call in nodes_of(saved, cst.Call)
+        if isinstance(call.func, cst.Attribute)
+    )

@@ -1,0 +1,134 @@
+"""Reads, in some replicas only, of what a collective has yet to give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.flow.pending import Pending
+from migrate.reading.tree.tree import code
+
+
+class PendingRead(Hazard):
+    """The result of a collective is read in some replicas only, before the collective has run.
+
+    **Why.** With torch_xla a collective runs when its graph does. `dist.all_reduce(x)` in all replicas and
+    `if rank == 0: print(x.item())` after it: the read runs the graph with the collective in the first replica
+    alone, and it waits for the others, for ever. With CUDA the collective has been started in all of them.
+
+    **What to do.** `torch_xla.sync()` in all replicas between the two; `migrate rewrite` writes it. Or read
+    in all replicas, and put only the printing under the condition. The end of a step, `xm.rendezvous` and
+    `xm.save` run what is pending, too.
+
+    A read runs the graph of the tensor that is read and of no other: after `x.sum().item()` in all replicas
+    `x` itself still waits. What a function of another file leaves pending is a warning: it may have been
+    read there.
+
+    Source: torch_xla 2.9 (measured on two replicas).
+    """
+
+    code = "XLA308"
+    name = "pending-read"
+    severity = Severity.ERROR
+    spoken_by = ("collective-sync",)
+    nodes = (cst.Module,)
+    examples = (
+        example(
+            """
+            import torch
+            import torch.distributed as dist
+            import torch_xla.core.xla_model as xm
+
+
+            def evaluate(correct, total, rank, writer):
+                dist.all_reduce(correct)
+                accuracy = correct / total
+                if rank == 0:
+                    writer.add_scalar("accuracy", accuracy)  # XLA308
+
+
+            def mean(x):
+                x = xm.all_reduce("sum", x)
+                return x / xm.xrt_world_size()
+
+
+            def finish(losses, epoch):
+                loss = mean(torch.stack(losses))
+                if not xm.is_master_ordinal():
+                    return
+                print(f"epoch {epoch}: {loss.mean():.3f}")  # XLA308
+            """
+        ),
+        example(
+            """
+            import torch_xla
+            import torch.distributed as dist
+            import torch_xla.core.xla_model as xm
+
+
+            def evaluate(correct, total, rank):
+                dist.all_reduce(correct)
+                torch_xla.sync()
+                if rank == 0:
+                    print(correct.item() / total)
+
+
+            def by_all(loss, rank):
+                dist.all_reduce(loss)
+                value = loss.item()
+                if rank == 0:
+                    print(value, loss.item(), loss.shape)
+
+
+            def train(model, loader, optimizer, rank):
+                for x in loader:
+                    with torch_xla.step():
+                        loss = model(x.to("xla")).mean()
+                        loss.backward()
+                        optimizer.step()
+                        dist.all_reduce(loss)
+                    if rank == 0:
+                        print(loss.item())
+
+
+            def save(mean, path):
+                dist.all_reduce(mean)
+                xm.save({"mean": mean}, path)
+                if xm.is_master_ordinal():
+                    print(mean)
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+        import torch.distributed as dist
+        import torch_xla
+
+
+        def evaluate(correct, total, rank, writer):
+            dist.all_reduce(correct)
+            accuracy = correct / total
+            torch_xla.sync()
+            if rank == 0:
+                writer.add_scalar("accuracy", accuracy)
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield every such read of the script."""
+        for one in Pending(facts).reads():
+            call = one.collectives[-1]
+            line = facts.context.position(call).line
+            what = f"`{code(call.func)}` (line {line})"
+            if one.elsewhere:
+                message = (
+                    f"read in some replicas only: if a collective of {what} is pending, it hangs"
+                )
+                yield self.hit(one.read, f"{message}: torch_xla.sync() before", Severity.WARNING)
+                continue
+            message = f"{what} has not run: the read in some replicas only waits for ever"
+            yield self.hit(one.read, f"{message}: torch_xla.sync() in all of them before")

@@ -1,0 +1,1 @@
+"""Dynamic shapes: one more compilation for every new shape (XLA1xx)."""

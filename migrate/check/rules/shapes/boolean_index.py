@@ -1,0 +1,83 @@
+"""Indexing with a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.common import placed
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+
+
+class BooleanIndex(Hazard):
+    """Indexing with a boolean mask has a shape that depends on values.
+
+    **Why.** `x[mask]` is `nonzero` and a gather. Assigning (`x[mask] = 0`) is the same inside: measured on
+    torch_xla 2.9, it fetches the mask too and compiles for each number of elements.
+
+    **What to do.** `torch.where(mask, x, 0)` and a sum divided by `mask.sum()` for means;
+    `x.masked_fill(mask, 0)` or `torch.where(mask, new, x)` for assignments.
+    """
+
+    code = "XLA103"
+    name = "boolean-index"
+    severity = Severity.WARNING
+    nodes = (cst.Subscript,)
+    examples = (
+        example(
+            """
+            import torch
+
+
+            class Loss(torch.nn.Module):
+                def forward(self, x, target):
+                    valid = target != -100
+                    x[x < 0] = 0  # XLA103
+                    return x[valid].mean()  # XLA103
+            """
+        ),
+        example(
+            """
+            import numpy as np
+            import torch
+
+
+            class Loss(torch.nn.Module):
+                def forward(self, x, target):
+                    index = target.argmax(dim=1)
+                    return x[index, 0] + x[:, None].masked_fill(target == 0, 0.0)
+
+
+            def positive(table: np.ndarray):
+                return table[table > 0]
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+
+        class Loss(torch.nn.Module):
+            def forward(self, x, target):
+                valid = target != -100
+                x = x.clamp(min=0)
+                return torch.where(valid, x, 0.0).sum() / valid.sum()
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one subscript with a mask among its indices."""
+        assert isinstance(node, cst.Subscript)
+        for element in node.slice:
+            index = element.slice
+            if not isinstance(index, cst.Index) or isinstance(index.value, cst.BaseNumber):
+                continue
+            if facts.tensors.is_boolean(index.value):
+                assigned = isinstance(facts.context.parent(node), cst.AssignTarget)
+                instead = "masked_fill or torch.where" if assigned else "torch.where(mask, x, 0)"
+                message = f"a boolean mask as index: a compilation for each number; {instead}"
+                yield from placed(self, node, index.value, message, facts)
+                return

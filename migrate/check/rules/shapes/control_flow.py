@@ -1,0 +1,159 @@
+"""Python control flow that depends on a tensor's value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from migrate.check.common import method, receiver
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.reads import CHECKS
+from migrate.reading.facts import Facts
+from migrate.reading.steps.in_step import When
+from migrate.reading.tree.tree import code
+from migrate.reading.values.words import READS
+
+
+class ControlFlow(Hazard):
+    """Python control flow depends on the value of a tensor.
+
+    **Why.** Python must know the value: the graph is cut, the host waits for the device at every step, and
+    both branches become graphs of their own. Replicas that take different branches hang at the next
+    collective.
+
+    **What to do.** `torch.where(condition, a, b)` on the device. A check of the loss (`isfinite`) goes after
+    the step, every N steps.
+    """
+
+    code = "XLA110"
+    name = "control-flow"
+    severity = Severity.WARNING
+    spoken_by = ("step",)
+    nodes = (cst.If, cst.While, cst.Assert, cst.IfExp)
+    examples = (
+        example(
+            """
+            import math
+            import torch
+
+
+            class Gate(torch.nn.Module):
+                def forward(self, x):
+                    if x.abs().max() > 10:  # XLA110
+                        x = x / 2
+                    assert torch.isfinite(x).all()  # XLA110
+                    return x
+
+
+            def train(model, loader, optimizer):
+                for x, y in loader:
+                    loss = model(x.cuda(), y.cuda())
+                    if not math.isfinite(loss.item()):  # XLA110
+                        break
+                    loss.backward()
+                    optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            class Gate(torch.nn.Module):
+                def forward(self, x, mask=None, scale: float = 1.0):
+                    if mask is not None and scale > 1 and x.dim() == 3 and x.shape[0] > 2:
+                        x = x * scale
+                    if self.training and x.requires_grad and len(x) > 1:
+                        x = x + 1
+                    return x if x.dtype == torch.float32 else x.float()
+
+
+            def choose(best, accuracy):
+                if accuracy > best:
+                    best = accuracy
+                return best
+            """
+        ),
+    )
+    mended = example(
+        """
+        import math
+        import torch
+
+
+        class Gate(torch.nn.Module):
+            def forward(self, x):
+                return torch.where(x.abs().max() > 10, x / 2, x)
+
+
+        def train(model, loader, optimizer):
+            for step, (x, y) in enumerate(loader):
+                loss = model(x.cuda(), y.cuda())
+                loss.backward()
+                optimizer.step()
+                if step % 100 == 0 and not math.isfinite(loss.item()):
+                    break
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one condition on a tensor that a step runs."""
+        assert isinstance(node, cst.If | cst.While | cst.Assert | cst.IfExp)
+        when = facts.steps.when(node)
+        if when not in (When.STEP, When.EVERY_STEP):
+            return
+        if when is When.EVERY_STEP and _now_and_then(node.test, facts):
+            return
+        test = next(_on_values(node.test, facts), None)
+        if test is None:
+            return
+        severity = self.severity if when is When.STEP else Severity.INFO
+        message = f"`{code(test)}`: Python must know the value of a tensor; torch.where, or after the step"
+        yield self.hit(node, message, severity)
+
+
+def _now_and_then(test: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether a part that the host knows comes first: `step % 100 == 0 and loss > 3`."""
+    if not isinstance(test, cst.BooleanOperation) or not isinstance(test.operator, cst.And):
+        return False
+    return next(_on_values(test.left, facts), None) is None
+
+
+def _on_values(test: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the parts of a condition for which a tensor's value must be known."""
+    if isinstance(test, cst.BooleanOperation):
+        yield from _on_values(test.left, facts)
+        yield from _on_values(test.right, facts)
+    elif isinstance(test, cst.UnaryOperation):
+        yield from _on_values(test.expression, facts)
+    elif isinstance(test, cst.Comparison):
+        parts = (test.left, *(target.comparator for target in test.comparisons))
+        if facts.tensors.on_device(test) or any(_is_read(part, facts) for part in parts):
+            yield test
+    elif isinstance(test, cst.Call):
+        name = facts.names.of(test.func) or ""
+        argument = test.args[0].value if test.args else test
+        checked = name in CHECKS and (
+            facts.tensors.on_device(argument) or _is_read(argument, facts)
+        )
+        computed = _computes(test) and facts.tensors.on_device(test)
+        if (
+            checked
+            or computed
+            or _is_read(test, facts)
+            or name in ("torch.allclose", "torch.equal")
+        ):
+            yield test
+
+
+def _is_read(node: cst.BaseExpression, facts: Facts) -> bool:
+    return method(node) in READS and facts.tensors.on_device(
+        receiver(cst.ensure_type(node, cst.Call))
+    )
+
+
+def _computes(call: cst.Call) -> bool:
+    """Whether the call is of a kind that gives a tensor and no container: `.any()`, `torch.isnan(x)`."""
+    last = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    return last in ("any", "all", "isnan", "isinf", "isfinite", "max", "min", "sum", "equal")

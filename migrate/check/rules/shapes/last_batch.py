@@ -1,0 +1,86 @@
+"""A last batch that is shorter than the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.tree.tree import code, keyword
+
+LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
+EVALUATION = ("val", "test", "eval", "sequential", "dev_")
+
+
+class LastBatch(Hazard):
+    """The training loader keeps a last batch that is shorter than the others.
+
+    **Why.** Its shape is new: the whole step is compiled once more, which on a TPU takes minutes for a
+    large model. Once: the second epoch finds both graphs.
+
+    **What to do.** `drop_last=True` on the training loader.
+    """
+
+    code = "XLA108"
+    name = "last-batch"
+    severity = Severity.INFO
+    nodes = (cst.Call,)
+    examples = (
+        example(
+            """
+            from torch.utils.data import DataLoader, RandomSampler
+
+            train = DataLoader(images, batch_size=64, shuffle=True)  # XLA108
+            train = DataLoader(images, batch_size=64, sampler=RandomSampler(images))  # XLA108
+            """
+        ),
+        example(
+            """
+            from torch.utils.data import DataLoader
+
+            train = DataLoader(images, batch_size=64, shuffle=True, drop_last=True)
+            test = DataLoader(images, batch_size=64)
+            other = DataLoader(images, batch_sampler=sampler)
+            test_loader = DataLoader(images, batch_size=64, shuffle=True)
+            whole = DataLoader(images, shuffle=True)
+            """
+        ),
+    )
+    mended = example(
+        """
+        from torch.utils.data import DataLoader
+
+        train = DataLoader(images, batch_size=64, shuffle=True, drop_last=True)
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one loader that shuffles and drops nothing."""
+        assert isinstance(node, cst.Call)
+        if facts.names.of(node.func) not in LOADERS or any(arg.star for arg in node.args):
+            return
+        if keyword(node, "drop_last") is not None or keyword(node, "batch_sampler") is not None:
+            return
+        batch = keyword(node, "batch_size")
+        size = batch.value if batch is not None else None
+        if size is None and len(node.args) > 1 and node.args[1].keyword is None:
+            size = node.args[1].value
+        if size is None or code(size) in ("1", "None"):
+            return  # one sample at a time: no batch is shorter
+        above = facts.context.parent(node)
+        names = [code(one.target).lower() for one in getattr(above, "targets", ())]
+        if any(word in name for name in names for word in EVALUATION):
+            return
+        if self._trains(node):
+            message = "a last, shorter batch compiles the step once more: drop_last=True"
+            yield self.hit(node, message)
+
+    def _trains(self, call: cst.Call) -> bool:
+        """Whether the loader shuffles, or samples as training does."""
+        shuffle, sampler = keyword(call, "shuffle"), keyword(call, "sampler")
+        if sampler is not None and code(sampler.value) != "None":
+            text = code(sampler.value).lower()
+            return not any(word in text for word in EVALUATION)
+        return shuffle is not None and code(shuffle.value) not in ("False", "None")

@@ -1,0 +1,70 @@
+"""`masked_select`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.common import method, placed, receiver
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+
+
+class MaskedSelect(Hazard):
+    """`masked_select` has a shape that depends on values.
+
+    **Why.** It runs on the CPU (the fallback `aten::masked_select`): the graph is cut, and what follows is
+    compiled for every number of selected elements.
+
+    **What to do.** `torch.where(mask, x, 0)`, and divide sums by `mask.sum()`.
+    """
+
+    code = "XLA104"
+    name = "masked-select"
+    severity = Severity.WARNING
+    nodes = (cst.Call,)
+    examples = (
+        example(
+            """
+            import torch
+
+
+            class Loss(torch.nn.Module):
+                def forward(self, x, mask):
+                    return torch.masked_select(x, mask).sum() + x.masked_select(mask).sum()  # XLA104
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            class Loss(torch.nn.Module):
+                def forward(self, x, mask):
+                    return x.masked_fill(mask, 0.0).sum() / mask.sum()
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+
+        class Loss(torch.nn.Module):
+            def forward(self, x, mask):
+                return torch.where(mask, x, 0.0).sum()
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one call."""
+        assert isinstance(node, cst.Call)
+        name = facts.names.of(node.func)
+        asked = method(node) == "masked_select" and name is None
+        if name == "torch.masked_select" or (asked and facts.tensors.is_tensor(receiver(node))):
+            message = (
+                "masked_select: a compilation for each number selected; torch.where(mask, x, 0)"
+            )
+            value = node.args[0].value if name and node.args else receiver(node)
+            yield from placed(self, node, value, message, facts)

@@ -1,0 +1,75 @@
+"""`unique`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.common import method, placed, receiver
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.project.entries import Kind
+
+
+class Unique(Hazard):
+    """`unique` has a shape that depends on values.
+
+    **Why.** It runs on the CPU (the fallbacks `aten::_unique2` and `aten::unique_consecutive`), and what
+    follows is compiled for every number of different values.
+
+    **What to do.** Do it in the data loader; or count into a table of known size with `scatter_add`.
+    """
+
+    code = "XLA105"
+    name = "unique"
+    severity = Severity.WARNING
+    nodes = (cst.Call,)
+    examples = (
+        example(
+            """
+            import torch
+
+
+            class Router(torch.nn.Module):
+                def forward(self, expert):
+                    used = torch.unique(expert)  # XLA105
+                    return used, expert.unique(return_counts=True)  # XLA105
+            """
+        ),
+        example(
+            """
+            import numpy as np
+            import torch
+
+
+            def classes(labels):
+                return np.unique(labels), labels.unique()
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+
+        class Router(torch.nn.Module):
+            def forward(self, expert):
+                every = torch.arange(8, device=expert.device)
+                counts = (expert.view(-1, 1) == every).sum(0)
+                return counts > 0, counts
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one call."""
+        assert isinstance(node, cst.Call)
+        name = facts.names.of(node.func)
+        called = name in ("torch.unique", "torch.unique_consecutive")
+        if called and node.args and facts.tensors.kind(node.args[0].value) is Kind.HOST:
+            return
+        asked = method(node) in ("unique", "unique_consecutive") and name is None
+        if called or (asked and facts.tensors.is_tensor(receiver(node))):
+            message = "unique: a compilation for each number of values; do it in the data loader"
+            value = node.args[0].value if name and node.args else receiver(node)
+            yield from placed(self, node, value, message, facts)

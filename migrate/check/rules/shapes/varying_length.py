@@ -1,0 +1,117 @@
+"""Lengths and loop counts that are read from tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from migrate.check.common import method, placed, receiver
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.tree.tree import code, nodes_of
+from migrate.reading.values.words import READS
+
+PACKED = frozenset({"torch.nn.utils.rnn.pack_padded_sequence", "torch.nn.utils.rnn.pack_sequence"})
+
+
+class VaryingLength(Hazard):
+    """A length or a number of turns is read from a tensor of the batch.
+
+    **Why.** The value is fetched from the device, and as a slice bound or a number of turns it is a part of
+    the graph: every new one compiles again. `x[:, :k]` and `topk(k)`: measured, one compilation for each k.
+
+    **What to do.** Pad to a few fixed lengths in the data loader (`shims.pad_collate`,
+    `shims.BucketSampler`), and mask.
+    """
+
+    code = "XLA107"
+    name = "varying-length"
+    severity = Severity.WARNING
+    nodes = (cst.Call, cst.Slice)
+    examples = (
+        example(
+            """
+            import torch
+            from torch.nn.utils.rnn import pack_padded_sequence
+
+
+            class Encoder(torch.nn.Module):
+                def forward(self, x, lengths):
+                    lengths = lengths.long()
+                    x = x[:, : int(lengths.max())]  # XLA107
+                    for t in range(lengths.max().item()):  # XLA107
+                        x = x + t
+                    return pack_padded_sequence(x, lengths)  # XLA107
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            class Encoder(torch.nn.Module):
+                def forward(self, x):
+                    half = x.shape[1] // 2
+                    for t in range(x.size(0)):
+                        x = x + t
+                    return x[:, :half], x[: x.size(0) - 1]
+
+
+            def head(rows, lengths):
+                return rows[: int(max(lengths))]
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+
+        class Encoder(torch.nn.Module):
+            def forward(self, x, lengths):
+                # the loader pads to one of a few lengths
+                inside = torch.arange(x.shape[1], device=x.device) < lengths.view(-1, 1)
+                return x * inside.unsqueeze(-1)
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one slice, loop count or packed sequence."""
+        if isinstance(node, cst.Slice):
+            for bound in (node.lower, node.upper):
+                value = _read(bound, facts) if bound is not None else None
+                if bound is not None and value is not None:
+                    text = f"`{code(bound)}` as a slice bound is read from a tensor"
+                    yield from self._hits(bound, value, text, facts)
+            return
+        assert isinstance(node, cst.Call)
+        if facts.names.of(node.func) in PACKED:
+            data = node.args[0].value if node.args else None
+            text = "a packed sequence has its lengths in the graph"
+            yield from self._hits(node, data, text, facts)
+        elif isinstance(node.func, cst.Name) and node.func.value == "range":
+            for arg in node.args[:2]:
+                value = _read(arg.value, facts)
+                if value is not None:
+                    text = f"`{code(node)}`: the number of turns is read"
+                    yield from self._hits(node, value, text, facts)
+
+    def _hits(
+        self, node: cst.CSTNode, value: cst.CSTNode | None, what: str, facts: Facts
+    ) -> Iterator[Hit]:
+        message = f"{what}: a compilation for each; pad to a few lengths and mask"
+        yield from placed(self, node, value, message, facts)
+
+
+def _read(bound: cst.BaseExpression, facts: Facts) -> cst.BaseExpression | None:
+    """Return the tensor from which a value in `bound` is read, if any is."""
+    if facts.tensors.is_tensor(bound):
+        return bound
+    for call in nodes_of(bound, cst.Call):
+        if method(call) in READS and facts.tensors.is_tensor(receiver(call)):
+            return receiver(call)
+        plain = isinstance(call.func, cst.Name) and call.func.value == "int"
+        if plain and call.args and facts.tensors.is_tensor(call.args[0].value):
+            return call.args[0].value
+    return None

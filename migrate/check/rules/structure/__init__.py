@@ -1,0 +1,1 @@
+"""Device checks and the structure of the script (XLA7xx)."""

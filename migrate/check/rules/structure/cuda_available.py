@@ -1,0 +1,110 @@
+"""`torch.cuda.is_available()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import libcst as cst
+
+from migrate.check.common import NamedHazard
+from migrate.check.hazard import Hit, Severity, example
+from migrate.check.only_cuda import goes_well, guards_cuda_only, only_with_cuda
+from migrate.reading.facts import Facts
+from migrate.reading.tree.tree import code
+
+
+class CudaAvailable(NamedHazard):
+    """`torch.cuda.is_available()` is False on a TPU.
+
+    **Why.** `"cuda" if torch.cuda.is_available() else "cpu"` trains on the CPU of the TPU host, without a
+    word.
+
+    Where only seeds, waits or figures of the memory depend on it, or nothing that a TPU needs, this is
+    information.
+
+    **What to do.** `torch_xla.device()`; `migrate rewrite` does it.
+    """
+
+    code = "XLA704"
+    name = "cuda-available"
+    severity = Severity.WARNING
+    spoken_by = ("cuda-available",)
+    nodes = (cst.Name, cst.Attribute)
+    names = (
+        ("torch.cuda.is_available", "is False on a TPU: the script would train on the CPU"),
+        ("torch.cuda.device_count", "is 0 on a TPU: torch_xla.runtime.world_size() in the worker"),
+    )
+    examples = (
+        example(
+            """
+            import torch
+
+            device = "cuda" if torch.cuda.is_available() else "cpu"  # XLA704
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def seed(number):
+                torch.manual_seed(number)
+                if torch.cuda.is_available():  # XLA704 info
+                    torch.cuda.manual_seed_all(number)
+                workers = torch.cuda.device_count()  # XLA704 info
+                print(max(workers, 1))
+                if torch.cuda.device_count() > 1:  # XLA704
+                    return torch.cuda.device_count()  # XLA704 info
+            """
+        ),
+        example(
+            """
+            import torch
+
+            device = "mps" if torch.backends.mps.is_available() else "cpu"
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch_xla
+
+        device = torch_xla.device()
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one question; information where only calls of torch.cuda depend on it."""
+        above = facts.context.parent(node)
+        if not isinstance(above, cst.Call) or above.func is not node:
+            return
+        counts = facts.names.of(node) == "torch.cuda.device_count"
+        for hit in super().find(node, facts):
+            inert = guards_cuda_only(node, facts) if counts else goes_well(node, facts)
+            inert = inert or only_with_cuda(node, facts) or _skips(node, facts)
+            yield replace(hit, severity=Severity.INFO) if inert else hit
+
+
+def _skips(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether the answer decides about a test (`@unittest.skipIf`), or is one of several numbers in `max`."""
+    call = facts.context.parent(node)
+    assign = facts.context.parent(call)
+    if any(isinstance(above, cst.Decorator) for above in facts.context.ancestors(node)):
+        return True
+    if not isinstance(assign, cst.Assign) or not isinstance(assign.targets[0].target, cst.Name):
+        return False
+    name = assign.targets[0].target
+    around = facts.context.function_around(node)
+    uses = [
+        one
+        for one in facts.context.references(name.value)
+        if one is not name and facts.context.function_around(one) is around
+    ]
+    return bool(uses) and all(_in_max(one, facts) for one in uses)
+
+
+def _in_max(name: cst.Name, facts: Facts) -> bool:
+    arg = facts.context.parent(name)
+    call = facts.context.parent(arg)
+    return isinstance(arg, cst.Arg) and isinstance(call, cst.Call) and code(call.func) == "max"

@@ -1,0 +1,88 @@
+"""TorchScript."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import libcst as cst
+
+from migrate.check.common import NamedHazard, method
+from migrate.check.hazard import Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.tree.tree import nodes_of
+
+
+class JitScript(NamedHazard):
+    """TorchScript brings nothing on XLA.
+
+    **Why.** XLA compiles the graph itself. A scripted function runs (measured), but its control flow on
+    tensors syncs at each turn where no tool sees it, and scripted modules cannot be rewritten or traced for
+    shapes.
+
+    **What to do.** Leave the decorator out; `torch.compile(backend="openxla")` where a compiler is wanted.
+    """
+
+    code = "XLA709"
+    name = "jit-script"
+    severity = Severity.WARNING
+    spoken_by = ("jit-script",)
+    nodes = (cst.Name, cst.Attribute)
+    names = (
+        ("torch.jit.script", "brings nothing on XLA, and hides syncs: leave it out"),
+        ("torch.jit.script_method", "brings nothing on XLA, and hides syncs: leave it out"),
+        ("torch.jit.trace", "brings nothing on XLA: leave it out"),
+    )
+    examples = (
+        example(
+            """
+            import torch
+
+
+            @torch.jit.script  # XLA709
+            def gelu(x):
+                return x * torch.sigmoid(1.702 * x)
+
+
+            def export(model, x):
+                torch.jit.trace(model, x).save("model.pt")  # XLA709 info
+                torch.jit.script(model).save("scripted.pt")  # XLA709 info
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            @torch.jit.ignore
+            def gelu(x):
+                return x * torch.sigmoid(1.702 * x)
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+
+        def gelu(x):
+            return x * torch.sigmoid(1.702 * x)
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one use; a trace, which syncs nothing, and a model that is exported are information."""
+        for hit in super().find(node, facts):
+            harmless = facts.names.of(node) == "torch.jit.trace" or self._exports(node, facts)
+            yield replace(hit, severity=Severity.INFO) if harmless else hit
+
+    def _exports(self, node: cst.CSTNode, facts: Facts) -> bool:
+        """Whether a model is scripted in a function that saves one."""
+        above = facts.context.parent(node)
+        around = facts.context.function_around(node)
+        if around is None or not (isinstance(above, cst.Call) and above.func is node):
+            return False
+        if facts.exports:
+            return True
+        calls = nodes_of(around.body, cst.Call)
+        return any(facts.names.of(c.func) == "torch.jit.save" or method(c) == "save" for c in calls)

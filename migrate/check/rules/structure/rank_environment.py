@@ -1,0 +1,94 @@
+"""Ranks from the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.tree.tree import string_value
+
+VARIABLES = {
+    "RANK": "torch_xla.runtime.global_ordinal()",
+    "LOCAL_RANK": "torch_xla.runtime.local_ordinal()",
+    "WORLD_SIZE": "torch_xla.runtime.world_size()",
+}
+
+
+class RankEnvironment(Hazard):
+    """The ranks are read from the environment.
+
+    **Why.** `torch_xla.launch` does not set RANK, LOCAL_RANK and WORLD_SIZE: `os.environ["RANK"]` raises, and
+    `os.environ.get("RANK", 0)` makes every replica the first.
+
+    **What to do.** Ask `torch_xla.runtime`, inside of the launched function.
+
+    Source: torch_xla 2.9, measured.
+    """
+
+    code = "XLA710"
+    name = "rank-environment"
+    severity = Severity.WARNING
+    spoken_by = ("rank-environment",)
+    nodes = (cst.SimpleString,)
+    examples = (
+        example(
+            """
+            import os
+            import torch.distributed as dist
+
+            rank = int(os.environ["RANK"])  # XLA710
+            world_size = int(os.environ.get("WORLD_SIZE", 1))  # XLA710
+            """
+        ),
+        example(
+            """
+            import os
+            import torch.distributed as dist
+
+            home = os.environ["HOME"]
+            os.environ["RANK"] = "0"
+            row = {"RANK": 1}["RANK"]
+            """
+        ),
+        example(
+            """
+            import os
+            import torch_xla
+            import torch_xla.runtime as xr
+
+
+            def worker(index):
+                os.environ["RANK"] = str(index)
+                print(os.environ["RANK"])
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch_xla.runtime as xr
+
+        rank = xr.global_ordinal()
+        world_size = xr.world_size()
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one question to the environment."""
+        value = string_value(node)
+        if value in facts.sets_ranks:
+            return
+        if value in VARIABLES and self._is_read(node, facts):
+            message = f"{value} is not set by torch_xla.launch: {VARIABLES[value]}"
+            yield self.hit(node, message)
+
+    def _is_read(self, node: cst.CSTNode, facts: Facts) -> bool:
+        for above in facts.context.ancestors(node):
+            if isinstance(above, cst.Subscript):
+                written = isinstance(facts.context.parent(above), cst.AssignTarget)
+                return facts.names.of(above.value) == "os.environ" and not written
+            if isinstance(above, cst.Call):
+                return facts.names.of(above.func) in ("os.getenv", "os.environ.get")
+        return False

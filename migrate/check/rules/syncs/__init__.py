@@ -1,0 +1,1 @@
+"""Host syncs: the program waits for a value of the device (XLA2xx)."""

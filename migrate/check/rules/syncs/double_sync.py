@@ -1,0 +1,103 @@
+"""Two things that end the graph of one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.steps.in_step import is_step
+from migrate.reading.steps.loops import DEVICE_LOADERS
+from migrate.reading.tree.tree import nodes_of
+
+SYNCS = frozenset({"torch_xla.sync", "torch_xla.core.xla_model.mark_step"})
+
+
+class DoubleSync(Hazard):
+    """A step ends its graph twice.
+
+    **Why.** `MpDeviceLoader` ends the graph before it gives the next batch, and `with torch_xla.step():`
+    ends it too: with both, the second launch runs an empty or a tiny graph at every step, and shifts what
+    belongs to which step. The same holds for `mark_step()` or `sync()` inside `with torch_xla.step():`.
+
+    **What to do.** One of them: `torch_xla.step()` with a plain loader, or `MpDeviceLoader` alone.
+
+    Source: torch_xla 2.9, `parallel_loader.py`.
+    """
+
+    code = "XLA206"
+    name = "double-sync"
+    severity = Severity.WARNING
+    nodes = (cst.With,)
+    examples = (
+        example(
+            """
+            import torch_xla
+            import torch_xla.core.xla_model as xm
+            import torch_xla.distributed.parallel_loader as pl
+
+
+            def train(model, loader, optimizer):
+                for x, y in pl.MpDeviceLoader(loader, torch_xla.device()):
+                    with torch_xla.step():  # XLA206
+                        model(x, y).backward()
+                        optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch_xla
+            import torch_xla.distributed.parallel_loader as pl
+
+
+            def train(model, loader, optimizer):
+                for x, y in loader:
+                    with torch_xla.step():
+                        model(x.to("xla"), y.to("xla")).backward()
+                        optimizer.step()
+
+
+            def train_with_the_loader(model, loader, optimizer):
+                for x, y in pl.MpDeviceLoader(loader, torch_xla.device()):
+                    model(x, y).backward()
+                    optimizer.step()
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch_xla
+
+
+        def train(model, loader, optimizer):
+            for x, y in loader:
+                with torch_xla.step():
+                    model(x.to("xla"), y.to("xla")).backward()
+                    optimizer.step()
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one marked step with a second end."""
+        assert isinstance(node, cst.With)
+        if not is_step(node, facts.context):
+            return
+        calls = list(nodes_of(node.body, cst.Call))
+        loop = next((a for a in facts.context.ancestors(node) if isinstance(a, cst.For)), None)
+        if any(facts.names.of(call.func) in SYNCS for call in calls):
+            yield self.hit(node.items[0].item, "a sync inside torch_xla.step(): one of them goes")
+        elif loop is not None and self._is_device_loader(loop.iter, facts):
+            message = "MpDeviceLoader and torch_xla.step() both end the graph: one of them goes"
+            yield self.hit(node.items[0].item, message)
+
+    def _is_device_loader(self, value: cst.BaseExpression, facts: Facts) -> bool:
+        if isinstance(value, cst.Name):
+            _, bound = facts.context.bound_to(value)
+            return isinstance(bound, cst.Call) and self._is_device_loader(bound, facts)
+        if isinstance(value, cst.Call):
+            if facts.names.of(value.func) in DEVICE_LOADERS:
+                return True
+            return any(self._is_device_loader(arg.value, facts) for arg in value.args)
+        return False

@@ -1,0 +1,101 @@
+"""`.item()` in the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.common import method, receiver
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.reads import placed
+from migrate.reading.facts import Facts
+from migrate.reading.values.words import READS
+
+
+class Item(Hazard):
+    """A value is read inside the step: `.item()`, `.tolist()`.
+
+    **Why.** The graph ends at the read, the host waits for the device, and what follows becomes a graph of
+    its own: the step takes several launches instead of one. Read at every step after the step, it still
+    keeps the host from running ahead.
+
+    **What to do.** Return the tensor, read it after the step, and only when it is shown; or
+    `xm.add_step_closure(fn, args=(loss,))`. An in-place edit of the tensor after the read changes what
+    is read later: keep a `.detach().clone()`.
+    """
+
+    code = "XLA201"
+    name = "item-in-step"
+    severity = Severity.WARNING
+    spoken_by = ("step", "evaluation-loop")
+    nodes = (cst.Call,)
+    examples = (
+        example(
+            """
+            import torch
+
+
+            def train(model, loader, optimizer, meter):
+                for x, y in loader:
+                    loss = model(x.cuda(), y.cuda())
+                    meter.update(loss.item())  # XLA201
+                    loss.backward()
+                    optimizer.step()
+                    total = loss.item()  # XLA201 info
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def train(model, loader, optimizer):
+                for step, (x, y) in enumerate(loader):
+                    loss = model(x.cuda(), y.cuda())
+                    loss.backward()
+                    optimizer.step()
+                    if step % 100 == 0:
+                        print(step, loss.item())
+                print(loss.item())
+
+
+            class Trainer:
+                def run_batch(self, x, y):
+                    loss = self.model(x.cuda(), y.cuda())
+                    loss.backward()
+                    self.optimizer.step()
+                    if self.count % 10 == 0:
+                        print(loss.item())
+
+                def train(self, loader):
+                    for x, y in loader:
+                        self.run_batch(x, y)
+
+
+            def names(record):
+                return record.item(), record["rows"].tolist()
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+
+        def train(model, loader, optimizer, meter):
+            for step, (x, y) in enumerate(loader):
+                loss = model(x.cuda(), y.cuda())
+                loss.backward()
+                optimizer.step()
+                if step % 100 == 0:
+                    meter.update(loss.item())
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one read of a tensor."""
+        assert isinstance(node, cst.Call)
+        name = method(node)
+        if name in READS and not node.args and facts.tensors.on_device(receiver(node)):
+            yield from placed(self, node, f".{name}()", facts)

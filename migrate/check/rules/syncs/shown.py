@@ -1,0 +1,111 @@
+"""Tensors that are printed or logged in the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from migrate.check.common import method
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.reads import placed
+from migrate.reading.facts import Facts
+from migrate.reading.tree.tree import nodes_of
+
+LOGS = frozenset({"info", "debug", "warning", "error", "log", "critical"})
+
+
+class Shown(Hazard):
+    """A tensor is printed, formatted or logged inside the step.
+
+    **Why.** Making text of a tensor reads it: the graph is cut and the host waits for the device.
+
+    **What to do.** Print after the step, every N steps; or `xm.add_step_closure(print, args=(loss,))`.
+    """
+
+    code = "XLA204"
+    name = "print-in-step"
+    severity = Severity.WARNING
+    spoken_by = ("step", "evaluation-loop")
+    nodes = (cst.Call, cst.FormattedStringExpression)
+    examples = (
+        example(
+            """
+            import torch
+
+
+            def train(model, loader, optimizer, logger):
+                for x, y in loader:
+                    loss = model(x.cuda(), y.cuda())
+                    print("loss", loss)  # XLA204
+                    logger.info(f"loss {loss:.3f}")  # XLA204
+                    loss.backward()
+                    optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def train(model, loader, optimizer):
+                for step, (x, y) in enumerate(loader):
+                    print("step", step, x.shape, f"{x.dtype}")
+                    x = torch.log(x.cuda())
+                    loss = model(x.cuda(), y.cuda())
+                    loss.backward()
+                    optimizer.step()
+                print(loss, f"{loss:.3f}")
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+
+        def train(model, loader, optimizer, logger):
+            for step, (x, y) in enumerate(loader):
+                loss = model(x.cuda(), y.cuda())
+                loss.backward()
+                optimizer.step()
+                if step % 100 == 0:
+                    logger.info(f"loss {loss:.3f}")
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one text that is made of a tensor."""
+        if isinstance(node, cst.FormattedStringExpression):
+            if facts.tensors.on_device(node.expression) and not _raises(node, facts):
+                yield from placed(self, node.expression, "formatting a tensor", facts)
+            return
+        assert isinstance(node, cst.Call)
+        prints = isinstance(node.func, cst.Name) and node.func.value == "print"
+        logs = method(node) in LOGS and (facts.names.of(node.func) or "logging").startswith(
+            "logging"
+        )
+        if prints or logs:
+            for value in _values(node):
+                if facts.tensors.on_device(value):
+                    yield from placed(self, node, "printing a tensor", facts)
+                    return
+
+
+def _values(call: cst.Call) -> Iterator[cst.BaseExpression]:
+    """Yield what is printed, `%` and `str.format` taken apart."""
+    for arg in call.args:
+        value = arg.value
+        if isinstance(value, cst.BinaryOperation) and isinstance(value.left, cst.BaseString):
+            right = value.right
+            yield from (
+                (e.value for e in right.elements) if isinstance(right, cst.Tuple) else (right,)
+            )
+        elif method(value) == "format":
+            yield from (one.value for one in cst.ensure_type(value, cst.Call).args)
+        elif not any(nodes_of(value, cst.FormattedString)):
+            yield value
+
+
+def _raises(node: cst.CSTNode, facts: Facts) -> bool:
+    return any(isinstance(above, cst.Raise | cst.Assert) for above in facts.context.ancestors(node))

@@ -1,0 +1,194 @@
+"""What is known about the calls of one file, as plain values that can be sent to another process."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from migrate.reading.calls.analysis import Analysis
+from migrate.reading.calls.asked import devices_of, spelled_devices
+from migrate.reading.calls.effect import Effect
+from migrate.reading.calls.kinds import Kind
+from migrate.reading.calls.launching import launching_of
+from migrate.reading.calls.programs import programs_of
+from migrate.reading.calls.registries import Hidden, registries_of
+from migrate.reading.calls.scopes import ModuleScope, Region
+from migrate.reading.calls.ties import FileTies, ties_of
+from migrate.reading.project.project import Module, Project, file_of
+
+# Where a call ends: line (from 1) and column (from 0, in characters). No two calls end at one place.
+End = tuple[int, int]
+
+MOST_CLASSES = 3  # that a message names
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A function or method of the project: the file, the line of its `def`, its name."""
+
+    path: Path
+    line: int
+    name: str
+
+
+@dataclass(frozen=True)
+class ModuleCalls:
+    """What the calls of one file run.
+
+    Args:
+        effects: what each call does to the training state; calls that do nothing to it are left out.
+        definitions: the functions of the project that each call runs.
+        step_loops: the lines of the step loops.
+        marked: the lines of those that a comment `# migrate: step` marks.
+        unused_marks: the lines of such comments that mark no step, with the reason.
+        hidden: the lines of the loops that may train through an object whose class is chosen by name, with
+            what to do about each.
+        obstacles: calls that train in a way that no step can hold, with the reason.
+        local: the dotted names of the modules that it imports and that are files of the project.
+        ties: the weights that modules of its models share, and the moves of those models.
+        at_launch: the lines of its functions that run in the process that starts the replicas, before it
+            does; called from other files.
+        early_seeds: where only this file is rewritten, the calls in that process that run a function of
+            another file that seeds CUDA or XLA.
+        devices: which expressions name a device, and of which kind, wherever in the project it is made.
+        spelled_devices: the strings, each by its end, that some move in the project is given as its device.
+        on_accelerator: whether each step loop, by its line, trains on an accelerator; None where the
+            source does not decide it.
+    """
+
+    effects: Mapping[End, Effect] = field(default_factory=dict)
+    definitions: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
+    step_loops: frozenset[int] = frozenset()
+    marked: frozenset[int] = frozenset()
+    unused_marks: Mapping[int, str] = field(default_factory=dict)
+    hidden: Mapping[int, str] = field(default_factory=dict)
+    obstacles: Mapping[End, str] = field(default_factory=dict)
+    local: frozenset[str] = frozenset()
+    ties: FileTies = field(default_factory=FileTies)
+    at_launch: frozenset[int] = frozenset()
+    early_seeds: frozenset[End] = frozenset()
+    devices: Mapping[End, Kind] = field(default_factory=dict)
+    spelled_devices: frozenset[End] = frozenset()
+    on_accelerator: Mapping[int, bool | None] = field(default_factory=dict)
+
+
+def calls_of_script(script: Path, data: bytes) -> ModuleCalls:
+    """Return what the calls of `script`, whose content is `data`, run, its local modules included."""
+    analysis = Analysis(Project.of_script(script, data=data))
+    return calls_of_file(analysis, script, alone=True)
+
+
+def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> ModuleCalls:
+    """Return what the calls of the file `path` of an analysed project run.
+
+    Args:
+        analysis: the project.
+        path: the file.
+        alone: whether only this file of the project is rewritten.
+    """
+    scope = analysis.scopes.get(path.resolve())
+    if scope is None:
+        return ModuleCalls()
+    loops = [region for region in _regions(analysis, scope) if region in analysis.step_loops]
+    effects: dict[End, Effect] = {}
+    definitions: dict[End, tuple[Definition, ...]] = {}
+    obstacles: dict[End, str] = {}
+    for region in _regions(analysis, scope):
+        for call, _ in region.calls:
+            ran = analysis.running[call]
+            end = _end(call, scope.module)
+            if ran.functions:
+                definitions[end] = tuple(
+                    Definition(f.module.path, f.line, f.name) for f in ran.functions
+                )
+            if ran.obstacle:
+                obstacles[end] = ran.obstacle
+            elif region not in analysis.captured and (effect := analysis.effect(call)):
+                effects[end] = effect
+    for region in (loop for loop in loops if loop.marked):
+        for call, effect in registries_of(analysis).marked(region):
+            effects[_end(call, scope.module)] = effect
+    lines = frozenset(region.loop.lineno for region in loops if region.loop is not None)
+    marked = frozenset(r.loop.lineno for r in loops if r.marked and r.loop is not None)
+    return ModuleCalls(
+        effects,
+        definitions,
+        lines,
+        marked,
+        _unused_marks(analysis, scope),
+        {one.line: _by_hand(one) for one in registries_of(analysis).loops(scope)},
+        obstacles,
+        frozenset(_local(analysis, scope)),
+        ties_of(analysis).of_file(path.resolve(), alone),
+        frozenset(f.line for f in launching_of(analysis).functions if f.module is scope.module),
+        frozenset(_early_seeds(analysis, scope)) if alone else frozenset(),
+        {_end(node, scope.module): kind for node, kind in devices_of(analysis, scope)},
+        spelled_devices(analysis).get(scope.module.path, frozenset()),
+        dict(_on_accelerator(analysis, scope)),
+    )
+
+
+def _on_accelerator(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, bool | None]]:
+    """Yield the line of each step loop of a file, and whether it trains on an accelerator."""
+    for scope in (top, *top.functions):
+        roots = [scope.region] if scope is not top else [top.region, top.guard]
+        for root in roots:
+            for region in analysis.regions(root):
+                if region in analysis.step_loops and region.loop is not None:
+                    where = programs_of(analysis).on_accelerator(scope, region)
+                    yield region.loop.lineno, where
+
+
+def _early_seeds(analysis: Analysis, scope: ModuleScope) -> Iterator[End]:
+    """Yield the calls before the launch that run a seeding function of another file."""
+    launching = launching_of(analysis)
+    for call, at in launching.calls():
+        functions = analysis.running[call].functions
+        elsewhere = any(function.module is not scope.module for function in functions)
+        if at.module is scope.module and elsewhere and launching.seeds(call):
+            yield _end(call, scope.module)
+
+
+def _unused_marks(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
+    """Return the lines of the marks that make no step, and why."""
+    found = dict.fromkeys(scope.unused_marks, "no loop starts on this line or right below it")
+    for region in _regions(analysis, scope):
+        if region.marked and region not in analysis.step_loops:
+            why = "a loop around this one is marked, or captured as a CUDA graph: it holds no step"
+            found |= dict.fromkeys(region.marks, why)
+    return found
+
+
+def _by_hand(hidden: Hidden) -> str:
+    """Return what to do about a loop that trains through a class chosen by name."""
+    more = f" and {len(hidden.classes) - MOST_CLASSES} more" * (len(hidden.classes) > MOST_CLASSES)
+    names = f"{', '.join(hidden.classes[:MOST_CLASSES])}{more}"
+    seen = f"trains in {names}" if names else "may train"
+    return (
+        f"`{hidden.call}` {seen}, and which class it is of is decided while the script runs: "
+        "if one turn of this loop is one step, write `# migrate: step` above it, or put the calls that "
+        "train in `with torch_xla.step():` by hand"
+    )
+
+
+def _local(analysis: Analysis, scope: ModuleScope) -> Iterator[str]:
+    """Yield the modules that a file imports, absolutely, and that are files of the project."""
+    for region in _regions(analysis, scope):
+        for binding, _ in region.imports:
+            if binding.level == 0:
+                for name in (binding.module.partition(".")[0], binding.module):
+                    place = analysis.project.find(scope.module.path, name)
+                    if place is not None and file_of(place) is not None:
+                        yield name
+
+
+def _regions(analysis: Analysis, scope: ModuleScope) -> Iterator[Region]:
+    for root in (scope.region, scope.guard, *(function.region for function in scope.functions)):
+        yield from analysis.regions(root)
+
+
+def _end(call: ast.expr, module: Module) -> End:
+    line, offset = call.end_lineno or 0, call.end_col_offset or 0
+    return line, module.column(line, offset)

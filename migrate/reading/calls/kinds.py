@@ -1,0 +1,118 @@
+"""The kinds of values that the analysis of calls knows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+
+from migrate.reading.calls.scopes import Class, Function, Scope
+
+# Of what external calls give only this is followed; every tensor would be too much.
+FOLLOWED = re.compile(r"optim|sched|scaler|adam|lamb|deepspeed|graph|fastai|learner", re.IGNORECASE)
+SCHEDULER = re.compile(r"lr_scheduler|sched|annealing|warmup", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An object of a class of the project; not exact where it may be of a subclass."""
+
+    of: Class
+    exact: bool = True
+
+
+@dataclass(frozen=True)
+class Place:
+    """A module or package of the project."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class External:
+    """Something outside of the project, by its dotted name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What calling something external gave: `Result('torch.optim.SGD')` is an optimizer."""
+
+    name: str
+
+
+class Kind(Enum):
+    """What kind of device an expression names."""
+
+    CUDA = auto()  # a CUDA device, or a choice between one and another device
+    INDEX = auto()  # the index of a GPU
+    XLA = auto()
+    CPU = auto()
+    UNKNOWN = auto()  # something else, or not to be seen in the project
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device, or the name or the index of one.
+
+    Args:
+        kind: what it is.
+        spelled: the file with the string that it is made from, and where that ends.
+    """
+
+    kind: Kind
+    spelled: tuple[Path, tuple[int, int]] | None = None
+
+
+UNKNOWN = Device(Kind.UNKNOWN)  # what nothing is known of, handed to a parameter
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of the command line, as `parser.parse_args()` returns them in the file `path`."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class Partial:
+    """A function of the project with so many positional arguments given: `functools.partial(f, x)`."""
+
+    of: Function
+    given: int
+
+
+@dataclass(frozen=True)
+class Super:
+    """What `super()` is in a method of a class."""
+
+    of: Class
+
+
+Values = frozenset["Value"]
+Value = Function | Class | Instance | Place | External | Result | Super | Device | Options | Partial
+NOTHING: Values = frozenset()
+HANDED_BACK = (Function, Class, Instance, Result, Partial)
+
+
+def class_around(scope: Scope | None) -> Class | None:
+    """Return the class whose method `scope` is, or lies in."""
+    while scope is not None:
+        if isinstance(scope, Function) and scope.owner is not None:
+            return scope.owner
+        scope = scope.parent
+    return None
+
+
+def result_of(called: External) -> Values:
+    """Return what calling `called` gives, where that is followed."""
+    return frozenset([Result(called.name)]) if FOLLOWED.search(called.name) else NOTHING
+
+
+def handed_back(called: External, values: Values) -> Values:
+    """Return those of `values` that `called`, given them, may hand back: a wrapped function or optimizer."""
+    if SCHEDULER.search(called.name):
+        return NOTHING  # made from an optimizer, and none itself
+    return frozenset(v for v in values if isinstance(v, HANDED_BACK))

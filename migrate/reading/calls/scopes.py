@@ -1,0 +1,360 @@
+"""The functions, classes and loops of a module, what each scope binds, and which calls run where.
+
+One walk over the tree; nothing is evaluated here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from migrate.reading.project.project import Module
+
+Loop = ast.For | ast.AsyncFor | ast.While
+MARK = re.compile(r"#\s*migrate:\s*step\b")
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """One way in which a name gets a value.
+
+    Args:
+        kind: `scope`: a function or class; `import`: a module; `from`: a name of a module; `value`: an
+            expression; `element`: an element of it; `item`: its element number `index`; `param`.
+        scope: the function or class itself, or where `value` is evaluated.
+        value: the expression.
+        name: the module, the name in the module, or the parameter.
+        level: leading dots of a relative import.
+        index: of the element.
+    """
+
+    kind: Literal["scope", "import", "from", "value", "element", "item", "param"]
+    scope: Scope
+    value: ast.expr | None = None
+    module: str = ""
+    name: str = ""
+    level: int = 0
+    index: int = 0
+
+
+@dataclass(eq=False)
+class Region:
+    """The calls that run together: the body of a loop, of a `with`, or what of a function is in neither."""
+
+    loop: Loop | None = None
+    entered: list[tuple[ast.Call, Scope]] = field(
+        default_factory=list
+    )  # the contexts of the `with`
+    marks: list[int] = field(default_factory=list)  # lines of the comments that mark the loop
+    calls: list[tuple[ast.Call, Scope]] = field(default_factory=list)
+    imports: list[tuple[Binding, Scope]] = field(default_factory=list)
+    inner: list[Region] = field(default_factory=list)
+
+    @property
+    def marked(self) -> bool:
+        """Whether a comment `# migrate: step` marks the loop."""
+        return bool(self.marks)
+
+
+@dataclass(eq=False)
+class Scope:
+    """A module, class or function, and what its names are bound to."""
+
+    module: Module
+    parent: Scope | None
+    name: str
+    region: Region = field(default_factory=Region)
+    bindings: dict[str, list[Binding]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def top(self) -> ModuleScope:
+        """The scope of the module around it."""
+        scope = self
+        while scope.parent is not None:
+            scope = scope.parent
+        assert isinstance(scope, ModuleScope)
+        return scope
+
+
+@dataclass(eq=False)
+class ModuleScope(Scope):
+    """A module: its body, and apart from it what only runs when it is the script."""
+
+    guard: Region = field(default_factory=Region)
+    functions: list[Function] = field(default_factory=list)
+    classes: list[Class] = field(default_factory=list)
+    stars: list[Binding] = field(default_factory=list)
+    compared: list[tuple[ast.Compare, Scope]] = field(default_factory=list)
+    # `args.device = value`, `options["device"] = value`: the receiver and the value, by the name.
+    assigned: dict[str, list[tuple[ast.expr, Binding]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    unused_marks: list[int] = field(default_factory=list)  # lines of marks that stand at no loop
+
+
+@dataclass(eq=False)
+class Class(Scope):
+    """A class: its bases and decorators, and what its methods put on `self`."""
+
+    bases: list[ast.expr] = field(default_factory=list)
+    decorators: list[ast.expr] = field(default_factory=list)
+    attributes: dict[str, list[Binding]] = field(default_factory=lambda: defaultdict(list))
+    fields: list[str] = field(default_factory=list)  # what a data class declares, in order
+
+
+@dataclass(eq=False)
+class Function(Scope):
+    """A function, method or lambda."""
+
+    line: int = 0
+    owner: Class | None = None
+    decorators: list[ast.expr] = field(default_factory=list)
+    arguments: ast.arguments = field(
+        default_factory=lambda: ast.arguments([], [], None, [], [], None, [])
+    )
+    returns: list[ast.expr] = field(default_factory=list)
+    elsewhere: dict[str, Scope] = field(default_factory=dict)  # names declared global or nonlocal
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the positional parameters, `self` included."""
+        return [a.arg for a in (*self.arguments.posonlyargs, *self.arguments.args)]
+
+    @cached_property
+    def optional(self) -> frozenset[str]:
+        """The names of the positional parameters that are None by default."""
+        defaults = self.arguments.defaults
+        names = self.parameters[len(self.parameters) - len(defaults) :]
+        return frozenset(
+            name
+            for name, default in zip(names, defaults, strict=True)
+            if isinstance(default, ast.Constant) and default.value is None
+        )
+
+    def is_a(self, *decorators: str) -> bool:
+        """Whether one of `decorators`, by the last part of its name, stands above the function."""
+        for decorator in self.decorators:
+            called = decorator.func if isinstance(decorator, ast.Call) else decorator
+            last = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            if last in decorators:
+                return True
+        return False
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether a call does not pass the first parameter: a method that is not static."""
+        return self.owner is not None and not self.is_a("staticmethod")
+
+
+def scopes_of(module: Module) -> ModuleScope:
+    """Return the scope of `module`, with every scope and loop inside it."""
+    return _Walk(module).top
+
+
+class _Walk:
+    def __init__(self, module: Module) -> None:
+        self.top = ModuleScope(module, None, module.path.stem)
+        self._marks = _marks(module)
+        self._loop_lines: set[int] = set()
+        self._waiting: list[tuple[ast.AST, Scope, Region]] = []
+        for statement in module.tree.body:
+            guarded = isinstance(statement, ast.If) and _is_main_guard(statement.test)
+            self._waiting.append(
+                (statement, self.top, self.top.guard if guarded else self.top.region)
+            )
+        while self._waiting:
+            self._visit(*self._waiting.pop())
+        at_loops = {line for loop in self._loop_lines for line in self._marks_at(loop)}
+        self.top.unused_marks = sorted(self._marks.keys() - at_loops)
+
+    def _visit(self, node: ast.AST, scope: Scope, region: Region) -> None:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._function(node, scope, region)
+                return
+            case ast.Lambda():
+                self._lambda(node, scope)
+                return
+            case ast.ClassDef():
+                self._class(node, scope, region)
+                return
+            case ast.For() | ast.AsyncFor() | ast.While():
+                self._loop(node, scope, region)
+                return
+            case ast.Call():
+                region.calls.append((node, scope))
+            case ast.Assign():
+                for target in node.targets:
+                    self._bind(target, node.value, scope)
+            case ast.AnnAssign(value=ast.expr() as value) | ast.NamedExpr(value=value):
+                self._bind(node.target, value, scope)
+            case ast.With() | ast.AsyncWith():
+                for item in node.items:
+                    if item.optional_vars is not None:
+                        self._bind(item.optional_vars, item.context_expr, scope)
+                self._with(node, scope, region)
+                return
+            case ast.Compare():
+                self.top.compared.append((node, scope))
+            case ast.comprehension():
+                self._bind_element(node.target, node.iter, scope)
+            case ast.Import() | ast.ImportFrom():
+                self._import(node, scope, region)
+            case ast.Return(value=ast.expr() as value) if isinstance(scope, Function):
+                scope.returns.append(value)
+            case ast.Global() | ast.Nonlocal() if isinstance(scope, Function):
+                outer = self.top if isinstance(node, ast.Global) else scope.parent
+                scope.elsewhere.update(dict.fromkeys(node.names, outer or self.top))
+        for child in ast.iter_child_nodes(node):
+            self._waiting.append((child, scope, region))
+
+    def _function(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope, region: Region
+    ) -> None:
+        function = self._make_function(node.name, node.lineno, node.args, scope)
+        function.decorators = node.decorator_list
+        self._home(scope, node.name)[node.name].append(Binding("scope", function))
+        self._waiting += [(d, scope, region) for d in node.decorator_list]
+        # Globals first: they say where the other statements bind.
+        for statement in reversed(node.body):
+            self._waiting.append((statement, function, function.region))
+        for statement in node.body:
+            if isinstance(statement, ast.Global | ast.Nonlocal):
+                self._visit(statement, function, function.region)
+
+    def _lambda(self, node: ast.Lambda, scope: Scope) -> None:
+        function = self._make_function("<lambda>", node.lineno, node.args, scope)
+        function.owner = None
+        function.returns.append(node.body)
+        scope.bindings[lambda_name(node)].append(Binding("scope", function))
+        self._waiting.append((node.body, function, function.region))
+
+    def _make_function(self, name: str, line: int, args: ast.arguments, scope: Scope) -> Function:
+        function = Function(self.top.module, scope, name, line=line, arguments=args)
+        function.owner = scope if isinstance(scope, Class) else None
+        for argument in (*args.posonlyargs, *args.args, *args.kwonlyargs):
+            function.bindings[argument.arg].append(Binding("param", function, name=argument.arg))
+        self.top.functions.append(function)
+        return function
+
+    def _class(self, node: ast.ClassDef, scope: Scope, region: Region) -> None:
+        made = Class(
+            self.top.module, scope, node.name, bases=node.bases, decorators=node.decorator_list
+        )
+        made.fields = [
+            one.target.id
+            for one in node.body
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        ]
+        self.top.classes.append(made)
+        self._home(scope, node.name)[node.name].append(Binding("scope", made))
+        self._waiting += [(child, scope, region) for child in (*node.bases, *node.decorator_list)]
+        self._waiting += [(statement, made, region) for statement in node.body]
+
+    def _loop(self, node: Loop, scope: Scope, region: Region) -> None:
+        self._loop_lines.add(node.lineno)
+        inner = Region(node, marks=self._marks_at(node.lineno))
+        region.inner.append(inner)
+        if isinstance(node, ast.While):
+            # `while` runs its test in every turn.
+            self._waiting.append((node.test, scope, inner))
+        else:
+            self._bind_element(node.target, node.iter, scope)
+            self._waiting.append((node.iter, scope, region))
+        self._waiting += [(statement, scope, inner) for statement in node.body]
+        self._waiting += [(statement, scope, region) for statement in node.orelse]
+
+    def _with(self, node: ast.With | ast.AsyncWith, scope: Scope, region: Region) -> None:
+        entered = [i.context_expr for i in node.items if isinstance(i.context_expr, ast.Call)]
+        inner = Region(entered=[(call, scope) for call in entered])
+        region.inner.append(inner)
+        self._waiting += [(item, scope, region) for item in node.items]
+        self._waiting += [(statement, scope, inner) for statement in node.body]
+
+    def _marks_at(self, line: int) -> list[int]:
+        """Return the lines of the marks on the loop at `line`, or on the comments above it."""
+        found = [line] if line in self._marks else []
+        lines = self.top.module.lines
+        above = line - 1
+        while above >= 1 and lines[above - 1].lstrip().startswith("#"):
+            if above in self._marks:
+                found.append(above)
+            above -= 1
+        return found
+
+    def _bind(self, target: ast.expr, value: ast.expr, scope: Scope) -> None:
+        if isinstance(target, ast.Name):
+            self._home(scope, target.id)[target.id].append(Binding("value", scope, value))
+        elif isinstance(target, ast.Attribute):
+            self._bind_attribute(target, Binding("value", scope, value), scope)
+        elif isinstance(target, ast.Subscript):
+            if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str):
+                binding = Binding("value", scope, value)
+                self.top.assigned[target.slice.value].append((target.value, binding))
+        elif isinstance(target, ast.Tuple | ast.List):
+            for index, part in enumerate(target.elts):
+                binding = Binding("item", scope, value, index=index)
+                if isinstance(part, ast.Name):
+                    self._home(scope, part.id)[part.id].append(binding)
+                elif isinstance(part, ast.Attribute):
+                    self._bind_attribute(part, binding, scope)
+
+    def _bind_element(self, target: ast.expr, value: ast.expr, scope: Scope) -> None:
+        for name in ast.walk(target):
+            if isinstance(name, ast.Name):
+                self._home(scope, name.id)[name.id].append(Binding("element", scope, value))
+
+    def _bind_attribute(self, target: ast.Attribute, binding: Binding, scope: Scope) -> None:
+        """Note `self.NAME = value` with the class, also from a function inside a method."""
+        around: Scope | None = scope
+        while around is not None:
+            if isinstance(around, Function) and around.owner is not None:
+                receiver = target.value.id if isinstance(target.value, ast.Name) else ""
+                if around.is_bound and around.parameters[:1] == [receiver]:
+                    around.owner.attributes[target.attr].append(binding)
+                    return
+                break
+            around = around.parent
+        self.top.assigned[target.attr].append((target.value, binding))
+
+    def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope, region: Region) -> None:
+        for alias in node.names:
+            if isinstance(node, ast.Import):
+                dotted = alias.name if alias.asname else alias.name.partition(".")[0]
+                binding = Binding("import", scope, module=dotted)
+                region.imports.append((Binding("import", scope, module=alias.name), scope))
+            else:
+                module, level = node.module or "", node.level
+                binding = Binding("from", scope, module=module, name=alias.name, level=level)
+                region.imports.append((binding, scope))
+            if alias.name == "*":
+                self.top.stars.append(binding)
+            else:
+                name = alias.asname or alias.name.partition(".")[0]
+                self._home(scope, name)[name].append(binding)
+
+    @staticmethod
+    def _home(scope: Scope, name: str) -> dict[str, list[Binding]]:
+        """Return the bindings that an assignment to `name` in `scope` goes to."""
+        elsewhere = scope.elsewhere.get(name) if isinstance(scope, Function) else None
+        return (elsewhere or scope).bindings
+
+
+def lambda_name(node: ast.Lambda) -> str:
+    """Return the name, no identifier, under which a scope keeps the lambda `node`."""
+    return f"<lambda {node.lineno}:{node.col_offset}>"
+
+
+def _marks(module: Module) -> dict[int, str]:
+    if b"migrate:" not in module.data:
+        return {}
+    return {number: line for number, line in enumerate(module.lines, 1) if MARK.search(line)}
+
+
+def _is_main_guard(test: ast.expr) -> bool:
+    names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    return "__name__" in names and "__main__" in ast.unparse(test)

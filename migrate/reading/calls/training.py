@@ -1,0 +1,192 @@
+"""What one call does to the training state, and which functions of the project it runs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from migrate.reading.calls.effect import BOTH, Effect
+from migrate.reading.calls.kinds import (
+    SCHEDULER,
+    External,
+    Instance,
+    Partial,
+    Result,
+    Super,
+    Value,
+)
+from migrate.reading.calls.scopes import Class, Function, Scope
+from migrate.reading.calls.values import Evaluator
+
+# `.step()` is also what these are told, by the names that scripts give them.
+NOT_OPTIMIZERS = re.compile(
+    "sched|prof|env|writer|meter|warmup|progress|bar|clip|anneal|simul|game|timer|logger|tracker|sampler"
+    "|dataset|stopper|sweep|decoder"
+)
+OPTIMIZER = re.compile(r"optim|GradScaler|FusedAdam|FusedLAMB|FusedSGD|Optimizer")
+# Calling one of timm's scalers runs the backward pass and the optimizer's step.
+CALLABLE_SCALER = re.compile(r"(^|\.)(NativeScaler|ApexScaler)\w*$")
+SCALER_NAME = re.compile(r"scaler$", re.IGNORECASE)
+
+DEEPSPEED = (
+    "DeepSpeed's engine runs the backward pass and the step itself: it has no TPU backend, so take plain "
+    "DDP first"
+)
+RPC = "torch.distributed.autograd and RPC have no equivalent on XLA"
+CUDA_GRAPH = (
+    "a CUDA graph is captured and replayed: XLA compiles every step by itself; take the captured "
+    "function out of the graph"
+)
+FASTAI = "the loop is fastai's own, which has no XLA backend in current releases"
+OBSTACLES = {
+    re.compile(r"^deepspeed\.initialize\(\)\.(backward|step|train_batch)$"): DEEPSPEED,
+    re.compile(r"^torch\.distributed\.autograd\.backward$"): RPC,
+    re.compile(
+        r"^torch\.cuda\.CUDAGraph\(\)\.replay$|^torch\.cuda\.make_graphed_callables$"
+    ): CUDA_GRAPH,
+    re.compile(r"^torch\.cuda\.graph$"): CUDA_GRAPH,
+    re.compile(r"^fastai\..*\.(fit|fit_one_cycle|fine_tune|fit_flat_cos)$"): FASTAI,
+}
+# What runs below these is captured, or warms up for it: the CUDA graph takes the place of the loop.
+CAPTURES = frozenset({"torch.cuda.graph", "torch.cuda.stream"})
+
+
+@dataclass(eq=False)
+class Running:
+    """What one call runs.
+
+    Args:
+        call, scope: the call, and where it stands.
+        effect: what it does by itself.
+        functions: the functions of the project that it runs.
+        obstacle: why its effect cannot be put in a step, where that is so.
+    """
+
+    call: ast.Call
+    scope: Scope
+    effect: Effect = Effect.NONE
+    functions: list[Function] = field(default_factory=list)
+    obstacle: str = ""
+
+
+def running(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Running:
+    """Return what `call` runs, as far as it is plain to see."""
+    values = evaluator.values(call.func, scope)
+    found = Running(call, scope)
+    for value in values:
+        found.functions += [f for f in _run_by(value, evaluator) if f not in found.functions]
+    externals = {value.name for value in values if isinstance(value, External)}
+    found.obstacle = next(
+        (why for name in externals for what, why in OBSTACLES.items() if what.search(name)), ""
+    )
+    if found.obstacle:
+        return found
+    if isinstance(call.func, ast.Attribute):
+        found.effect = _of_method(call, call.func, scope, found.functions, evaluator)
+        if Effect.STEP in found.effect:  # optimizer.step(closure)
+            found.functions += _functions_in(call, scope, evaluator)
+    elif not found.functions:
+        found.effect = _of_scaler(call, values)
+    return found
+
+
+def _run_by(value: Value, evaluator: Evaluator) -> Iterator[Function]:
+    match value:
+        case Function():
+            yield value
+        case Partial(of):
+            yield of
+        case Class():
+            for name in ("__init__", "__post_init__"):
+                if method := evaluator.method(value, name):
+                    yield method
+        case Instance(of):
+            called = evaluator.method(of, "__call__") or evaluator.method(of, "forward")
+            if called is not None:
+                yield called
+
+
+def _of_method(
+    call: ast.Call,
+    function: ast.Attribute,
+    scope: Scope,
+    functions: list[Function],
+    evaluator: Evaluator,
+) -> Effect:
+    if function.attr == "backward":
+        return Effect.NONE if functions else Effect.BACKWARD
+    if function.attr == "step" and _is_optimizer(call, function.value, scope, functions, evaluator):
+        return Effect.STEP
+    if not functions:
+        return _of_scaler(call, evaluator.values(function, scope))
+    return Effect.NONE
+
+
+def _of_scaler(call: ast.Call, values: frozenset[Value]) -> Effect:
+    """Return BOTH for `loss_scaler(loss, optimizer, …)`, a scaler of timm's, or one that looks like it.
+
+    torch's GradScaler cannot be called; what is called like this with an optimizer is of timm's kind.
+    """
+    if any(isinstance(value, Result) and CALLABLE_SCALER.search(value.name) for value in values):
+        return BOTH
+    unknown = not any(isinstance(value, Function | Class | Instance) for value in values)
+    named = bool(SCALER_NAME.search(_last_name(call.func)))
+    given = any("optim" in _last_name(arg).lower() for arg in call.args)
+    return BOTH if unknown and named and given else Effect.NONE
+
+
+def _is_optimizer(
+    call: ast.Call,
+    receiver: ast.expr,
+    scope: Scope,
+    functions: list[Function],
+    evaluator: Evaluator,
+) -> bool:
+    """Whether `receiver.step(…)` is an optimizer's step: by what it was made from, else by its name."""
+    values = evaluator.values(receiver, scope)
+    kinds = {_kind(value, evaluator) for value in values} - {None}
+    if len(kinds) == 1:
+        return True in kinds
+    if functions or len(call.args) > 2:
+        return False  # a method of the project speaks for itself; env.step(action, …)
+    if any(isinstance(value, External) and not OPTIMIZER.search(value.name) for value in values):
+        return False  # `torch_xla.step()`: a module or an imported function
+    name = _last_name(receiver).lower()
+    if not name or name in ("self", "lr", "super"):
+        return False
+    return NOT_OPTIMIZERS.search(name) is None
+
+
+def _kind(value: Value, evaluator: Evaluator) -> bool | None:
+    """Whether `value` is an optimizer; None where that does not show."""
+    match value:
+        case Result(name) | External(name):
+            names = {name}
+        case Instance(of) | Super(of):
+            made = list(evaluator.ancestors(of))
+            names = {scope.name for scope in made} | evaluator.external_bases(of)
+        case _:
+            return None
+    if any(SCHEDULER.search(name) for name in names):
+        return False
+    return True if any(OPTIMIZER.search(name) for name in names) else None
+
+
+def _functions_in(call: ast.Call, scope: Scope, evaluator: Evaluator) -> list[Function]:
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    values = (value for arg in arguments for value in evaluator.values(arg, scope))
+    return [value for value in values if isinstance(value, Function)]
+
+
+def _last_name(node: ast.expr) -> str:
+    """Return the name that says what `node` is: `optimizer` of `self.optimizer[0]`, also of `f(x)`, `f`."""
+    while True:
+        match node:
+            case ast.Subscript(value=inner) | ast.Call(func=inner) | ast.Starred(value=inner):
+                node = inner
+            case ast.Attribute(attr=name) | ast.Name(id=name):
+                return name
+            case _:
+                return ""

@@ -1,0 +1,501 @@
+"""What an expression may be: a function, class, instance or module of the project, or something external.
+
+Flow is ignored: a name is whatever it is bound to anywhere. What is not known has no value; nothing is
+guessed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from migrate.reading.calls import devices
+from migrate.reading.calls.families import Families
+from migrate.reading.calls.kinds import (
+    NOTHING,
+    Device,
+    External,
+    Instance,
+    Options,
+    Partial,
+    Place,
+    Result,
+    Super,
+    Value,
+    Values,
+    class_around,
+    handed_back,
+    result_of,
+)
+from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, Scope, lambda_name
+from migrate.reading.project.project import Project, file_of
+
+DEEPEST = 60
+COLLECTIONS = frozenset(
+    {"list", "tuple", "set", "dict", "sorted", "reversed", "iter", "zip", "enumerate", "filter"}
+    | {"chain", "ModuleList"}
+)
+Key = tuple[str, int, int]
+
+
+class Evaluator(Families):
+    """Evaluates expressions of a project, each once.
+
+    Args:
+        project: the project.
+        scopes: the scopes of its modules.
+    """
+
+    def __init__(self, project: Project, scopes: dict[Path, ModuleScope]) -> None:
+        self._project = project
+        self._scopes = scopes
+        self._known: dict[Key, Values] = {}
+        self._uses_parameters: set[Key] = set()
+        self._running: set[Key] = set()
+        self._parameter_reads = 0
+        # What calls pass for parameters, and for the fields of data classes.
+        self.passed: dict[tuple[Function | Class, str], set[Value]] = defaultdict(set)
+        self._assigned: dict[str, list[tuple[ast.expr, Binding]]] = defaultdict(list)
+        for scope in scopes.values():
+            for name, found in scope.assigned.items():
+                self._assigned[name] += found
+        super().__init__(made for scope in scopes.values() for made in scope.classes)
+
+    def forget_parameters(self) -> None:
+        """Evaluate anew, when asked, what depends on the arguments of calls."""
+        for key in self._uses_parameters:
+            self._known.pop(key, None)
+        self._uses_parameters.clear()
+
+    def depends_on_parameters(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether the values of `node`, already asked for, depend on the arguments of calls."""
+        return ("value", id(node), id(scope)) in self._uses_parameters
+
+    def calls(self) -> Iterator[tuple[ast.Call, Scope]]:
+        """Yield every call of the project, and where it stands."""
+        for scope in self._scopes.values():
+            waiting = [scope.region, scope.guard, *(one.region for one in scope.functions)]
+            while waiting:
+                region = waiting.pop()
+                yield from region.calls
+                waiting += region.inner
+
+    def values(self, node: ast.expr | None, scope: Scope) -> Values:
+        """Return what `node`, evaluated in `scope`, may be."""
+        if node is None:
+            return NOTHING
+        if isinstance(node, ast.Constant):
+            return devices.named(node, scope)
+        return self._once(("value", id(node), id(scope)), lambda: self._evaluate(node, scope))
+
+    def elements(self, node: ast.expr | None, scope: Scope) -> Values:
+        """Return what the elements of the container `node` may be; the values, for a dictionary."""
+        if node is None or isinstance(node, ast.Constant):
+            return NOTHING
+        return self._once(("elements", id(node), id(scope)), lambda: self._elements(node, scope))
+
+    def _once(self, key: Key, evaluate: Callable[[], Values]) -> Values:
+        """Return the known values of `key`, else `evaluate` them; what depends on itself has none."""
+        if key in self._known:
+            self._parameter_reads += key in self._uses_parameters
+            return self._known[key]
+        if key in self._running or len(self._running) > DEEPEST:
+            return NOTHING
+        self._running.add(key)
+        before = self._parameter_reads
+        found = evaluate()
+        self._running.discard(key)
+        self._known[key] = found
+        if self._parameter_reads > before:
+            self._uses_parameters.add(key)
+        return found
+
+    def _evaluate(self, node: ast.expr, scope: Scope) -> Values:
+        match node:
+            case ast.Name(id=name):
+                return self._union(self._bound(b) for b in self._lookup(name, scope))
+            case ast.Attribute(value=receiver, attr=name):
+                found = self.values(receiver, scope)
+                return self._union(self.attribute(value, name) for value in found)
+            case ast.Call():
+                return self._result(node, scope)
+            case ast.Subscript(value=container, slice=ast.Constant(value=str(key))):
+                return self.at_key(container, key, scope)
+            case ast.Subscript(value=container):
+                return self.elements(container, scope)
+            case ast.BinOp() | ast.JoinedStr():
+                return devices.spelled(node, scope, self)
+            case ast.IfExp(body=one, orelse=other):
+                return self.values(one, scope) | self.values(other, scope)
+            case ast.BoolOp(values=parts):
+                return self._union(self.values(part, scope) for part in parts)
+            case ast.NamedExpr(value=value) | ast.Await(value=value):
+                return self.values(value, scope)
+            case ast.Lambda():
+                return self._union(self._bound(b) for b in scope.bindings[lambda_name(node)])
+        return NOTHING
+
+    def attribute(self, value: Value, name: str) -> Values:
+        """Return what `value.name` may be; methods are functions, a property is what it returns."""
+        found = self._attribute(value, name)
+        if name in self._assigned and not isinstance(value, External | Device):
+            found |= self._once(
+                (f"assigned {name}", hash(value), 0), lambda: self._put_on(value, name)
+            )
+        return found
+
+    def _put_on(self, value: Value, name: str) -> Values:
+        """Return what is assigned to `value.name`, wherever in the project that is."""
+        return self._union(
+            self._bound(binding)
+            for receiver, binding in self._assigned[name]
+            if any(_same(value, one) for one in self.values(receiver, binding.scope))
+        )
+
+    def at_key(self, container: ast.expr, key: str, scope: Scope) -> Values:
+        """Return what `container[key]` may be."""
+        found = devices.of_environment(container, key, scope, self)
+        for node, at in self._containers(container, scope):
+            if isinstance(node, ast.Dict):
+                for name, value in zip(node.keys, node.values, strict=True):
+                    if name is None or not isinstance(name, ast.Constant) or name.value == key:
+                        found |= self.values(value, at)
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict":
+                found |= self._union(
+                    self.values(k.value, at) for k in node.keywords if k.arg == key
+                )
+            else:
+                found |= self.elements(node, at)
+        for receiver, binding in self._assigned.get(key, ()):
+            if ast.dump(receiver) == ast.dump(container):
+                found |= self._bound(binding)
+        return found
+
+    def _containers(self, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+        """Yield the expressions that `node` stands for."""
+        if not isinstance(node, ast.Name | ast.Attribute):
+            yield node, scope
+            return
+        for binding in self.origins(node, scope):
+            if binding.value is not None:
+                yield binding.value, binding.scope
+
+    def _attribute(self, value: Value, name: str) -> Values:
+        match value:
+            case Device():
+                return frozenset([value]) if name == "type" else NOTHING
+            case Options(path):
+                return devices.of_option(path, name, self)
+            case Instance(of, exact):
+                return self._member(of, name, exact)
+            case Class():
+                return self._member(value, name, exact=True)
+            case Super(of):
+                found = (
+                    self._member(base, name) for base in self.bases(of) if isinstance(base, Class)
+                )
+                return self._union(found)
+            case Place(path):
+                return self._exported(path, name)
+            case External(dotted):
+                return frozenset([External(f"{dotted}.{name}")])
+            case Result(dotted):
+                return frozenset([External(f"{dotted}().{name}")])
+        return NOTHING
+
+    def _elements(self, node: ast.expr | None, scope: Scope) -> Values:
+        match node:
+            case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+                return self._union(self._flat(part, scope) for part in parts)
+            case ast.Dict(values=parts):
+                return self._union(self._flat(part, scope) for part in parts)
+            case ast.ListComp(elt=part) | ast.SetComp(elt=part) | ast.GeneratorExp(elt=part):
+                return self._flat(part, scope)
+            case ast.DictComp(value=part):
+                return self._flat(part, scope)
+            case ast.IfExp(body=one, orelse=other) | ast.BinOp(left=one, right=other):
+                return self.elements(one, scope) | self.elements(other, scope)
+            case ast.Subscript(value=container):
+                return self.elements(container, scope)
+            case ast.Call():
+                return self._elements_of_result(node, scope)
+            case ast.Name() | ast.Attribute():
+                found = self.origins(node, scope)
+                return self._union(self.elements(b.value, b.scope) for b in found)
+        return NOTHING
+
+    def _flat(self, part: ast.expr, scope: Scope) -> Values:
+        if isinstance(part, ast.Starred):
+            return self.elements(part.value, scope)
+        if isinstance(part, ast.List | ast.Tuple):
+            return self.elements(part, scope)
+        return self.values(part, scope)
+
+    def _elements_of_result(self, call: ast.Call, scope: Scope) -> Values:
+        function = call.func
+        if isinstance(function, ast.Attribute) and function.attr in ("values", "items", "get"):
+            return self.elements(function.value, scope)
+        if isinstance(function, ast.Attribute) and function.attr == "parse_known_args":
+            return frozenset([Options(scope.module.path)])
+        last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        if last in COLLECTIONS:
+            named = (self._flat(keyword.value, scope) for keyword in call.keywords)
+            return self._union(self.elements(arg, scope) for arg in call.args) | self._union(named)
+        return self._union(
+            self.elements(returned, made)
+            for made in self.values(function, scope)
+            if isinstance(made, Function)
+            for returned in made.returns
+        )
+
+    def origins(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[Binding]:
+        """Yield the assignments `name = value` that `node` may stand for."""
+        if isinstance(node, ast.Name):
+            for binding in self._lookup(node.id, scope):
+                if binding.kind == "from":
+                    yield from self._origins_elsewhere(binding)
+                elif binding.kind == "value":
+                    yield binding
+            return
+        for value in self.values(node.value, scope):
+            if isinstance(value, Instance):
+                for related in self.relatives(value.of, value.exact):
+                    assigned = (
+                        *related.attributes[node.attr],
+                        *related.bindings.get(node.attr, ()),
+                    )
+                    yield from (b for b in assigned if b.kind == "value")
+            elif isinstance(value, Place) and (module := self._scope_at(value.path)):
+                yield from (b for b in module.bindings.get(node.attr, ()) if b.kind == "value")
+
+    def _origins_elsewhere(self, imported: Binding, depth: int = 0) -> Iterator[Binding]:
+        """Yield the assignments to a name of another file that is imported."""
+        importer = imported.scope.module.path
+        place = self._project.find(importer, imported.module, imported.level)
+        module = self._scope_at(place) if place is not None else None
+        for binding in module.bindings.get(imported.name, ()) if module is not None else ():
+            if binding.kind == "value":
+                yield binding
+            elif binding.kind == "from" and depth < DEEPEST:
+                yield from self._origins_elsewhere(binding, depth + 1)
+
+    def _lookup(self, name: str, scope: Scope) -> list[Binding]:
+        """Return the bindings of `name` as seen from `scope`."""
+        around: Scope | None = scope
+        if isinstance(scope, Function) and name in scope.elsewhere:
+            around = scope.elsewhere[name]
+        while around is not None:
+            visible = around is scope or not isinstance(around, Class)
+            if visible and (found := around.bindings.get(name)):
+                return found
+            around = around.parent
+        return self._from_stars(name, scope.top)
+
+    def _from_stars(
+        self, name: str, top: ModuleScope, seen: frozenset[Path] = frozenset()
+    ) -> list[Binding]:
+        external: list[Binding] = []
+        for star in top.stars:
+            place = self._project.find(top.module.path, star.module, star.level)
+            module = self._scope_at(place) if place is not None else None
+            if module is None:
+                external.append(Binding("from", top, module=star.module, name=name))
+            elif module.module.path not in seen:
+                seen |= {module.module.path}
+                found = module.bindings.get(name) or self._from_stars(name, module, seen)
+                if found:
+                    return found
+        return external
+
+    def _bound(self, binding: Binding) -> Values:
+        match binding.kind:
+            case "scope":
+                assert isinstance(binding.scope, Function | Class)
+                return frozenset([binding.scope])
+            case "value":
+                return self.values(binding.value, binding.scope)
+            case "element":
+                return self.elements(binding.value, binding.scope)
+            case "item":
+                key = (f"item {binding.index}", id(binding.value), id(binding.scope))
+                return self._once(key, lambda: self._item(binding))
+            case "param":
+                assert isinstance(binding.scope, Function)
+                return self._parameter(binding.scope, binding.name)
+            case _:
+                return self.imported(binding)
+
+    def imported(self, binding: Binding) -> Values:
+        """Return the module, or the name of a module, that an import binds."""
+        importer = binding.scope.module.path
+        place = self._project.find(importer, binding.module, binding.level)
+        if place is None:
+            dotted = ".".join(filter(None, (binding.module, binding.name)))
+            return NOTHING if binding.level else frozenset([External(dotted)])
+        return self._exported(place, binding.name) if binding.name else frozenset([Place(place)])
+
+    def _exported(self, place: Path, name: str) -> Values:
+        """Return what `name` is in the module or package at `place`."""
+        module = self._scope_at(place)
+        if module is not None:
+            found = module.bindings.get(name) or self._from_stars(name, module)
+            key = (f"export {name}", id(module), 0)  # asked twice by `from . import x` in a package
+            values = self._once(key, lambda: self._union(self._bound(b) for b in found))
+            if values:
+                return values
+        below = self._project.below(place, name)
+        return frozenset([Place(below)]) if below is not None else NOTHING
+
+    def _scope_at(self, place: Path) -> ModuleScope | None:
+        file = file_of(place)
+        return self._scopes.get(file) if file is not None else None
+
+    def _parameter(self, function: Function, name: str) -> Values:
+        if function.owner is not None and function.is_bound and function.parameters[:1] == [name]:
+            own = (
+                function.owner
+                if function.is_a("classmethod")
+                else Instance(function.owner, exact=False)
+            )
+            return frozenset([own])
+        self._parameter_reads += 1
+        given = frozenset(self.passed.get((function, name), ()))
+        arguments = function.arguments
+        outside = function.parent or function
+        positional = [*arguments.posonlyargs, *arguments.args]
+        defaults = dict(
+            zip([a.arg for a in positional][::-1], arguments.defaults[::-1], strict=False)
+        )
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+            if default is not None:
+                defaults[argument.arg] = default
+        given |= self.values(defaults.get(name), outside)
+        for argument in (*positional, *arguments.kwonlyargs):
+            if argument.arg == name and argument.annotation is not None:
+                given |= self._annotated(argument.annotation, outside)
+        return given
+
+    def _annotated(self, annotation: ast.expr, scope: Scope) -> Values:
+        """Return the objects that have the type `annotation`; for `X | None` and `Optional[X]`, X's."""
+        match annotation:
+            case ast.Name() | ast.Attribute():
+                found: set[Value] = set()
+                for value in self.values(annotation, scope):
+                    if isinstance(value, Class):
+                        found.add(Instance(value, exact=False))
+                    elif isinstance(value, External):
+                        found |= result_of(value)
+                return frozenset(found)
+            case ast.BinOp(left=one, right=other):
+                return self._annotated(one, scope) | self._annotated(other, scope)
+            case ast.Subscript(value=ast.Name(id="Optional" | "Union"), slice=inner):
+                parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+                return self._union(self._annotated(part, scope) for part in parts)
+        return NOTHING
+
+    def _item(self, binding: Binding) -> Values:
+        """Return what element number `index` of the value is, as `a, b = value` takes it apart."""
+        value, scope, index = binding.value, binding.scope, binding.index
+        if isinstance(value, ast.Tuple | ast.List):
+            return self.values(value.elts[index], scope) if index < len(value.elts) else NOTHING
+        if not isinstance(value, ast.Call):
+            return self.elements(value, scope)
+        found: set[Value] = set()
+        if getattr(value.func, "attr", "") == "parse_known_args" and index == 0:
+            return frozenset([Options(scope.module.path)])
+        for called in self.values(value.func, scope):
+            if isinstance(called, Function):
+                for returned in called.returns:
+                    found |= self._bound(Binding("item", called, returned, index=index))
+            elif isinstance(called, External):
+                found |= result_of(called)
+                if index < len(value.args):  # model, optimizer = amp.initialize(model, optimizer)
+                    found |= handed_back(called, self.values(value.args[index], scope))
+        return frozenset(found)
+
+    def _result(self, call: ast.Call, scope: Scope) -> Values:
+        """Return what calling gives; wrappers of the outside give what they wrap, too."""
+        if isinstance(call.func, ast.Name):
+            if call.func.id == "super" and (own := class_around(scope)):
+                return frozenset([Super(own)])
+            if call.func.id == "getattr" and len(call.args) >= 2:
+                return self._getattr(call, scope)
+        found: set[Value] = set(devices.of_call(call, scope, self))
+        for called in self.values(call.func, scope):
+            match called:
+                case Class():
+                    found.add(Instance(called))
+                case Function():
+                    found |= self._union(
+                        self.values(returned, called) for returned in called.returns
+                    )
+                case Partial(of):
+                    found |= self._union(self.values(returned, of) for returned in of.returns)
+                case Instance(of):
+                    if method := self.method(of, "__call__"):
+                        found |= self._union(self.values(r, method) for r in method.returns)
+                case External():
+                    found |= result_of(called)
+                    if call.args:
+                        back = handed_back(called, self.values(call.args[0], scope))
+                        found |= _bound_to(back, len(call.args) - 1) if _binds(called) else back
+        return frozenset(found)
+
+    def _getattr(self, call: ast.Call, scope: Scope) -> Values:
+        name = call.args[1]
+        if not (isinstance(name, ast.Constant) and isinstance(name.value, str)):
+            return NOTHING
+        found = self.values(call.args[0], scope)
+        found = self._union(self.attribute(value, name.value) for value in found)
+        return found | self._union(self.values(default, scope) for default in call.args[2:])
+
+    def _member(self, of: Class, name: str, exact: bool = True) -> Values:
+        found: set[Value] = set()
+        if method := self.method(of, name):
+            found |= self._of_method(method)
+        for related in self.relatives(of, exact):
+            bindings = related.bindings.get(name, ())
+            methods = (
+                b.scope for b in bindings if isinstance(b.scope, Function) and b.kind == "scope"
+            )
+            if related is not of and related not in self.ancestors(of):
+                found |= self._union(self._of_method(method) for method in methods)
+            if name in related.fields:
+                self._parameter_reads += 1
+                found |= self.passed.get((related, name), set())
+            assigned = [
+                *related.attributes.get(name, ()),
+                *(b for b in bindings if b.kind != "scope"),
+            ]
+            found |= self._union(self._bound(binding) for binding in assigned)
+        return frozenset(found)
+
+    def _of_method(self, method: Function) -> Values:
+        if method.is_a("property", "cached_property"):
+            return self._union(self.values(returned, method) for returned in method.returns)
+        return frozenset([method])
+
+    @staticmethod
+    def _union(found: Iterable[Values]) -> Values:
+        return frozenset().union(*found)
+
+
+def _same(one: Value, other: Value) -> bool:
+    """Whether two values may be one object: of one class, or options of the command line."""
+    if isinstance(one, Options) and isinstance(other, Options):
+        return True
+    if isinstance(one, Instance) and isinstance(other, Instance):
+        return one.of is other.of
+    return one == other and isinstance(one, Place | Class)
+
+
+def _binds(called: External) -> bool:
+    return called.name in ("functools.partial", "functools.partialmethod")
+
+
+def _bound_to(values: Values, count: int) -> Values:
+    """Return the functions among `values` with their first `count` arguments given."""
+    made = (Partial(v, count) if isinstance(v, Function) and count else v for v in values)
+    return frozenset(made)

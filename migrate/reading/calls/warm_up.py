@@ -1,0 +1,116 @@
+"""Steps that are run before training begins: they make no loop a step loop.
+
+A program warms up before it captures a CUDA graph, or runs one step on the largest batch, so that all
+memory is there when training begins. Such a step is no step of the loop around it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from migrate.reading.calls.effect import BOTH, Effect
+from migrate.reading.calls.kinds import External
+from migrate.reading.calls.scopes import Function, Loop, Region
+
+if TYPE_CHECKING:
+    from migrate.reading.calls.analysis import Analysis
+
+GRAPH = "torch.cuda.graph"
+
+
+def before_graphs(analysis: Analysis) -> set[Region]:
+    """Return the loops over `range` that stand above the capture of a CUDA graph, in the same body."""
+    found: set[Region] = set()
+    for root in analysis.roots:
+        regions = list(analysis.regions(root))
+        lines = [line for region in regions for line in _captures(region, analysis)]
+        for region in regions if lines else ():
+            if _over_range(region.loop) and _end(region.loop) < max(lines):
+                found.add(region)
+    return found
+
+
+def _end(loop: Loop | None) -> int:
+    return 0 if loop is None else loop.end_lineno or loop.lineno
+
+
+def _captures(region: Region, analysis: Analysis) -> Iterator[int]:
+    for call, scope in region.entered:
+        if b"CUDAGraph" in scope.module.data:
+            values = analysis.evaluator.values(call.func, scope)
+            if any(isinstance(value, External) and value.name == GRAPH for value in values):
+                yield call.lineno
+
+
+def _over_range(loop: Loop | None) -> bool:
+    match loop:
+        case ast.For(iter=ast.Call(func=ast.Name(id="range" | "trange"))):
+            return True
+    return False
+
+
+def around_training(analysis: Analysis) -> set[Region]:
+    """Return the loops that train only by what a loop inside of them runs for every step.
+
+    `for epoch in …: trainer.optimize(loader)`, where `optimize` calls `iterate` once for the largest batch
+    and then runs the loop whose every turn calls `iterate`.
+    """
+    found = set()
+    for region in analysis.step_loops:
+        if region.marked:
+            continue
+        inner, ran = _inside(region, analysis)
+        if inner and ran and _effect(region, analysis, ran, set()) != BOTH:
+            found.add(region)
+    return found
+
+
+def _inside(region: Region, analysis: Analysis) -> tuple[set[Region], set[Function]]:
+    """Return the step loops in the functions that `region` runs, and the functions that their turns run."""
+    inner: set[Region] = set()
+    for function in _reached(_functions(region, analysis), analysis):
+        inner |= {r for r in analysis.regions(function.region) if r in analysis.step_loops}
+    inner.discard(region)
+    direct = {function for loop in inner for function in _functions(loop, analysis)}
+    return inner, _reached(direct, analysis)
+
+
+def _functions(region: Region, analysis: Analysis) -> set[Function]:
+    """Return the functions with an effect that are called in `region`, inner loops included."""
+    return {
+        function
+        for part in analysis.regions(region)
+        for call, _ in part.calls
+        for function in analysis.running[call].functions
+    }
+
+
+def _reached(start: set[Function], analysis: Analysis) -> set[Function]:
+    seen: set[Function] = set()
+    waiting = list(start)
+    while waiting:
+        function = waiting.pop()
+        if function not in seen:
+            seen.add(function)
+            waiting += _functions(function.region, analysis)
+    return seen
+
+
+def _effect(
+    region: Region, analysis: Analysis, without: set[Function], seen: set[Function]
+) -> Effect:
+    """Return the effects of `region` but for what the functions `without` do."""
+    found = Effect.NONE
+    for call, _ in region.calls:
+        ran = analysis.running[call]
+        found |= ran.effect
+        for function in ran.functions:
+            if function not in without and function not in seen:
+                seen.add(function)
+                found |= _effect(function.region, analysis, without, seen)
+    for inner in region.inner:
+        if inner not in analysis.step_loops and inner not in analysis.captured:
+            found |= _effect(inner, analysis, without, seen)
+    return found

@@ -1,0 +1,126 @@
+"""What the hazards ask about a script beside what the rewrite rules ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import libcst as cst
+
+from migrate.reading.names.bindings import Bindings
+from migrate.reading.names.names import Names
+from migrate.reading.project.entries import Entry
+from migrate.reading.replicas.guards import Guards
+from migrate.reading.replicas.launch import RANKS
+from migrate.reading.replicas.ranks import LAUNCHERS
+from migrate.reading.script import Script
+from migrate.reading.steps.in_step import Steps
+from migrate.reading.tree.tree import string_value, targets
+from migrate.reading.values.tensors import Tensors
+
+EXPORTS = frozenset({"torch.onnx.export", "torch.jit.save"})
+RUNTIMES = frozenset({"onnx", "onnxruntime", "tensorrt", "torch_tensorrt", "coremltools"})
+
+
+class Facts:
+    """A script with everything that is known about it before a hazard looks.
+
+    Args:
+        context: the script as the rewrite rules see it.
+        entries: the functions, by the lines of their `def`, that steps of other files run.
+        portable: whether it is known to be written for `shims`: the result of the style portable.
+    """
+
+    def __init__(
+        self,
+        context: Script,
+        entries: Mapping[int, Entry] | None = None,
+        portable: bool = False,
+    ) -> None:
+        self.context = context
+        self.entries = entries or {}
+        self.portable = portable
+
+    @cached_property
+    def bindings(self) -> Bindings:
+        """What each name, parameter and attribute of `self` is bound to."""
+        return Bindings(self.context)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """Which code runs inside of a training step."""
+        return Steps(self.context, self.entries)
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """Which expressions are plausibly tensors on the device."""
+        return Tensors(self.context, self.bindings, self.steps, self.names, self.entries)
+
+    def is_local(self, name: str) -> bool:
+        """Whether the dotted `name`, as imported, is a module of the user's project, or a part of one."""
+        local = self.context.calls.local
+        return any(f"{name}.".startswith(f"{module}.") for module in local)
+
+    @property
+    def guards(self) -> Guards:
+        """Which code only some replicas run."""
+        return self.context.guards
+
+    def functions_called(self, call: cst.Call) -> list[cst.FunctionDef]:
+        """Return the functions and methods of the script that `call` runs."""
+        effects = self.context.effects
+        here = self.context.source.path.resolve()
+        lines = (one.line for one in effects.definitions(call) if one.path == here)
+        functions = (effects.function_at(line) for line in lines)
+        return [function for function in functions if function is not None]
+
+    @cached_property
+    def calls(self) -> Sequence[cst.Call]:
+        """Every call of the script."""
+        return self.context.all_of(cst.Call)
+
+    @cached_property
+    def called(self) -> frozenset[str]:
+        """The qualified names of everything imported that the script calls."""
+        names = (self.names.of(call.func) for call in self.calls)
+        return frozenset(name for name in names if name is not None)
+
+    @cached_property
+    def launches(self) -> bool:
+        """Whether the script starts its own replicas."""
+        return not self.called.isdisjoint(LAUNCHERS)
+
+    @cached_property
+    def sets_ranks(self) -> frozenset[str]:
+        """The variables of the environment that a script for torch_xla sets for its replicas."""
+        found = set()
+        for target in targets(self.context.module):
+            if isinstance(target, cst.Subscript) and self.names.of(target.value) == "os.environ":
+                index = target.slice[0].slice
+                found.add(string_value(index.value) if isinstance(index, cst.Index) else None)
+        by_shims = not self.called.isdisjoint({"shims.launch", "shims.launch_script"})
+        if by_shims or self.portable:
+            return RANKS
+        return frozenset(name for name in found if name and self.uses_xla)
+
+    @cached_property
+    def is_distributed(self) -> bool:
+        """Whether the script names a process group, a launcher or torch_xla's ranks."""
+        return self.launches or any(
+            name.startswith(("torch.distributed.", "torch_xla.")) for name in self.called
+        )
+
+    @cached_property
+    def names(self) -> Names:
+        """The imported names of the script."""
+        return Names(self.context)
+
+    @cached_property
+    def exports(self) -> bool:
+        """Whether the script exports a model: to ONNX, TensorRT, Core ML, or with torch.jit.save."""
+        return not self.called.isdisjoint(EXPORTS) or not self.names.roots.isdisjoint(RUNTIMES)
+
+    @property
+    def uses_xla(self) -> bool:
+        """Whether the script is written for torch_xla already."""
+        return "torch_xla" in self.names.roots

@@ -1,0 +1,1 @@
+"""In which order values are made, changed and read, and where the host waits for one."""

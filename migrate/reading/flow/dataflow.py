@@ -1,0 +1,193 @@
+"""Which names a statement reads, binds and changes in place: whether two statements may change places."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from migrate.reading.tree.tree import is_attribute_of_self, is_dotted_name
+from migrate.reading.tree.walk import children
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+    from migrate.reading.values.device_values import DeviceValues
+
+# Methods that leave what they are called on as it was; those of tensors need not be listed.
+PURE = re.compile(
+    "backward|copy|count|endswith|float|format|get|index|item|items|join|keys|lower|numel|parameters"
+    "|named_parameters|size|split|startswith|state_dict|strip|upper|values"
+)
+# What may give the same memory under another name.
+VIEWS = re.compile(
+    "chunk|contiguous|detach|double|expand|flatten|float|narrow|permute|reshape|select|split|squeeze"
+    "|t|to|transpose|unbind|unsqueeze|view|view_as"
+)
+
+
+@dataclass
+class Flow:
+    """What running a piece of code does to the names around it.
+
+    Args:
+        used: names that are read, dotted ones in full: `loss`, `self.model`.
+        assigned: names that are bound anew.
+        edited: names of what is changed in place: `losses` by `losses.update(…)`.
+    """
+
+    used: set[str] = field(default_factory=set)
+    assigned: set[str] = field(default_factory=set)
+    edited: set[str] = field(default_factory=set)
+
+    @property
+    def written(self) -> set[str]:
+        """What is bound anew or changed in place."""
+        return self.assigned | self.edited
+
+
+def overlap(some: Iterable[str], others: Iterable[str]) -> set[str]:
+    """Return those of `some` that are among `others`, a part of one of them, or have one as a part."""
+    others = set(others)
+    return {
+        one
+        for one in some
+        if any(
+            one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+            for other in others
+        )
+    }
+
+
+def base_name(node: cst.CSTNode) -> str | None:
+    """Return the dotted name at the root of `x.y[0].z()`: `x.y`; None where there is none."""
+    while not is_dotted_name(node):
+        if isinstance(node, cst.Subscript | cst.Attribute):
+            node = node.value
+        elif isinstance(node, cst.Call):
+            node = node.func.value if isinstance(node.func, cst.Attribute) else node.func
+        else:
+            return None
+    return get_full_name_for_node(node)
+
+
+def flow(node: cst.CSTNode, values: DeviceValues, context: Script) -> Flow:
+    """Return what running `node` does to the names around it.
+
+    A method changes what it is called on, unless that is a tensor: there `x.mul_(…)` and `x += 1` do.
+    A function that the script only names is taken not to change its arguments.
+    """
+    found = Flow()
+    _Collector(found, values, context).collect(node)
+    return found
+
+
+def aliases(statements: Iterable[cst.CSTNode]) -> list[tuple[str, str]]:
+    """Return the pairs of names that `statements` give to one memory: `a = b`, `a = b.detach()[0]`."""
+    found: list[tuple[str, str]] = []
+    stack = list(statements)
+    while stack:
+        node = stack.pop()
+        stack.extend(children(node))
+        if isinstance(node, cst.Assign) and is_view(node.value):
+            original = base_name(node.value)
+            names = [get_full_name_for_node(target.target) for target in node.targets]
+            found.extend((name, original) for name in names if name and original)
+    return found
+
+
+def is_view(value: cst.BaseExpression) -> bool:
+    """Whether `value` names a tensor that there already is, or is a view of one: `x[0].view(-1)`."""
+    while not isinstance(value, cst.Name):
+        if isinstance(value, cst.Call):
+            if not isinstance(value.func, cst.Attribute) or not VIEWS.fullmatch(
+                value.func.attr.value
+            ):
+                return False
+            value = value.func.value
+        elif isinstance(value, cst.Attribute | cst.Subscript):
+            value = value.value
+        else:
+            return False
+    return True
+
+
+class _Collector:
+    def __init__(self, found: Flow, values: DeviceValues, context: Script) -> None:
+        self._found = found
+        self._values = values
+        self._context = context
+
+    def collect(self, node: cst.CSTNode) -> None:
+        if isinstance(node, cst.Name | cst.Attribute):
+            if is_dotted_name(node):
+                self._found.used.add(str(get_full_name_for_node(node)))
+            elif isinstance(node, cst.Attribute):
+                self.collect(node.value)
+        elif isinstance(node, cst.Arg):
+            self.collect(node.value)  # not the keyword
+        elif isinstance(node, cst.Param):
+            if node.default is not None:
+                self.collect(node.default)
+        elif isinstance(node, cst.AugAssign):
+            self._augment(node)
+        elif isinstance(node, cst.AssignTarget | cst.NamedExpr | cst.For | cst.AnnAssign):
+            self._bind(node.target)
+            for child in children(node):
+                if child is not node.target:
+                    self.collect(child)
+        elif isinstance(node, cst.AsName):
+            self._bind(node.name)
+        elif isinstance(node, cst.Del):
+            self._bind(node.target)
+        elif isinstance(node, cst.ImportAlias):
+            name = node.evaluated_alias or node.evaluated_name.split(".")[0]
+            self._found.assigned.add(name)
+        else:
+            if isinstance(node, cst.FunctionDef | cst.ClassDef):
+                self._found.assigned.add(node.name.value)
+            skipped: cst.CSTNode | None = None
+            if isinstance(node, cst.FunctionDef | cst.ClassDef):
+                skipped = node.name
+            if isinstance(node, cst.Call):
+                self._edit(node)
+                if isinstance(node.func, cst.Attribute) and not is_attribute_of_self(node.func):
+                    self.collect(node.func.value)  # what the method is called on
+                    skipped = node.func
+            for child in children(node):
+                if child is not skipped:
+                    self.collect(child)
+
+    def _augment(self, node: cst.AugAssign) -> None:
+        self._bind(node.target)
+        self.collect(node.target)
+        self.collect(node.value)
+        name = base_name(node.target)
+        if name and self._values.mentions(node.target):
+            self._found.edited.add(name)  # `loss /= 4` writes to the tensor that others hold
+
+    def _bind(self, target: cst.BaseExpression) -> None:
+        if isinstance(target, cst.Tuple | cst.List):
+            for element in target.elements:
+                self._bind(element.value)
+        elif is_dotted_name(target):
+            self._found.assigned.add(str(get_full_name_for_node(target)))
+        else:
+            name = base_name(target)
+            if name:
+                self._found.edited.add(name)
+            for child in children(target):
+                self.collect(child)
+
+    def _edit(self, call: cst.Call) -> None:
+        if not isinstance(call.func, cst.Attribute) or self._context.qualified_name(call.func):
+            return
+        method = call.func.attr.value
+        in_place = method.endswith("_") and not method.startswith("_")
+        a_tensor = self._values.mentions(call.func.value)
+        name = base_name(call.func.value)
+        if name and (in_place or not (a_tensor or PURE.fullmatch(method))):
+            self._found.edited.add(name)

@@ -1,0 +1,339 @@
+"""One run through a function: which of its values wait for a collective, statement by statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.flow import pending_values as v
+from migrate.reading.flow.dataflow import base_name
+from migrate.reading.flow.pending_elsewhere import makes_a_collective
+from migrate.reading.flow.pending_state import ENTRY, NONE, Origins, Ran, State, any_call, joined
+from migrate.reading.steps.in_step import is_step
+from migrate.reading.steps.loops import DEVICE_LOADERS
+from migrate.reading.tree.tree import is_dotted_name, nodes_of
+
+if TYPE_CHECKING:
+    from migrate.reading.flow.pending import Pending
+
+Root = cst.FunctionDef | cst.Module
+COMPREHENSIONS = cst.ListComp | cst.SetComp | cst.GeneratorExp | cst.DictComp
+
+
+class Walk:
+    """One run through a function or the module."""
+
+    def __init__(self, pending: Pending, root: Root) -> None:
+        self._pending, self._facts, self._root = pending, pending.facts, root
+        self._context = pending.facts.context
+        self._ran = Ran()
+        self._state: State = {ENTRY: frozenset({ENTRY})}
+        self._inline: cst.CSTNode | None = None  # the test of `a if rank == 0 else b`
+        self._touched = self._read_in_line = False
+        self._whole = False
+        if isinstance(root, cst.FunctionDef):
+            self._whole = self._facts.steps.inside(root.body)
+            for parameter in parameters(root):
+                self._state[parameter] = frozenset({parameter})
+
+    def ran(self) -> Ran:
+        """Go through the function once."""
+        body = self._root.body.body if isinstance(self._root, cst.FunctionDef) else self._root.body
+        self._block(body)
+        self._ran.state = self._state
+        self._ran.ends = ENTRY not in self._state
+        return self._ran
+
+    def _block(self, statements: Sequence[cst.CSTNode]) -> None:
+        for statement in statements:
+            if not self._whole and self._facts.steps.inside(statement):
+                self._state.clear()  # the graph ends with the step
+            else:
+                self._statement(statement)
+
+    def _statement(self, node: cst.CSTNode) -> None:
+        if isinstance(node, cst.SimpleStatementLine):
+            self._touched = self._read_in_line = False
+            for small in node.body:
+                self._small(small)
+            if self._touched and not self._read_in_line:
+                self._pending.lazy.add(id(node))
+        elif isinstance(node, cst.BaseSmallStatement):  # in `if x: y`
+            self._small(node)
+        elif isinstance(node, cst.If):
+            self._test(node.test, node)
+            self._branches([node.body, node.orelse])
+        elif isinstance(node, cst.Else | cst.Finally):
+            self._block(node.body.body)
+        elif isinstance(node, cst.For | cst.While):
+            self._loop(node)
+        elif isinstance(node, cst.With):
+            self._with(node)
+        elif isinstance(node, cst.Try | cst.TryStar):
+            self._block(node.body.body)
+            self._branches([None, *(handler.body for handler in node.handlers)])
+            for more in (node.orelse, node.finalbody):
+                if more is not None:
+                    self._statement(more)
+        elif isinstance(node, cst.Match):
+            self._value(node.subject)
+            self._branches([None, *(case.body for case in node.cases)])
+
+    def _branches(self, branches: Sequence[cst.CSTNode | None]) -> None:
+        """Run one of `branches`: afterwards is pending what one of them leaves so; None does nothing."""
+        before, after = self._state, State()
+        for branch in branches:
+            self._state = dict(before)
+            if isinstance(branch, cst.BaseSuite):
+                self._block(branch.body)
+            elif branch is not None:
+                self._statement(branch)
+            after = joined(after, self._state)
+        self._state = after
+
+    def _loop(self, node: cst.For | cst.While) -> None:
+        before = dict(self._state)
+        for _ in range(2):  # what one turn leaves pending the next one may read
+            if isinstance(node, cst.For):
+                if self._is_device_loader(node.iter):
+                    self._state.clear()
+                self._bind(node.target, self._value(node.iter))
+            else:
+                self._test(node.test, node)
+            self._block(node.body.body)
+            if isinstance(node, cst.For):
+                self._write_back(node.target, node.iter)
+        syncs = isinstance(node, cst.For) and self._is_device_loader(node.iter)
+        self._state = self._state if syncs else joined(before, self._state)
+        if node.orelse is not None:
+            self._statement(node.orelse)
+
+    def _is_device_loader(self, iterated: cst.BaseExpression) -> bool:
+        if isinstance(iterated, cst.Name):
+            _, bound = self._context.bound_to(iterated)
+            return isinstance(bound, cst.Call) and self._is_device_loader(bound)
+        calls = nodes_of(iterated, cst.Call)
+        return any(self._facts.names.of(call.func) in DEVICE_LOADERS for call in calls)
+
+    def _with(self, node: cst.With) -> None:
+        step = is_step(node, self._context)
+        if step:
+            self._state.clear()
+        for item in node.items:
+            self._value(item.item)
+        self._block(node.body.body)
+        if step:
+            self._state.clear()
+
+    def _small(self, node: cst.CSTNode) -> None:
+        if isinstance(node, cst.Assign):
+            origins = self._value(node.value)
+            for one in node.targets:
+                self._bind(one.target, origins, node.value)
+        elif isinstance(node, cst.AnnAssign) and node.value is not None:
+            self._bind(node.target, self._value(node.value))
+        elif isinstance(node, cst.AugAssign):
+            self._add(base_name(node.target), self._value(node.value) | self._value(node.target))
+        elif isinstance(node, cst.Return) and node.value is not None:
+            self._ran.returned |= self._value(node.value)
+        elif isinstance(node, cst.Assert):
+            self._test(node.test, node)
+        elif isinstance(node, cst.Expr):
+            self._value(node.value)
+
+    def _bind(
+        self,
+        target: cst.BaseExpression,
+        origins: Origins,
+        value: cst.BaseExpression | None = None,
+    ) -> None:
+        if isinstance(target, cst.Tuple | cst.List):
+            same = isinstance(value, cst.Tuple | cst.List) and len(value.elements) == len(
+                target.elements
+            )
+            for index, element in enumerate(target.elements):
+                one = value.elements[index].value if same else None  # type: ignore[union-attr]
+                self._bind(element.value, self._value(one) if one is not None else origins, one)
+        elif is_dotted_name(target):
+            name = base_name(target) or ""
+            for known in [k for k in self._state if k == name or k.startswith(f"{name}.")]:
+                del self._state[known]
+            if origins:
+                self._state[name] = origins
+        else:
+            self._add(base_name(target), origins)
+
+    def _add(self, name: str | None, origins: Origins) -> None:
+        if name and origins:
+            self._state[name] = self._state.get(name, NONE) | origins
+
+    def _write_back(self, target: cst.BaseExpression, iterated: cst.BaseExpression) -> None:
+        """Note with `losses` what a collective writes into `x` in `for x in losses`."""
+        for name in nodes_of(target, cst.Name):
+            origins = self._state.get(name.value, NONE)
+            if any_call(origins):
+                for place in v.places(iterated):
+                    self._add(place, origins)
+
+    def _test(self, test: cst.BaseExpression, at: cst.CSTNode) -> None:
+        """Look at the value of a condition; one that asks for the rank first looks in some replicas only."""
+        origins = self._value(test)
+        if origins:
+            self._look(test, origins, test, at if self._facts.guards.asks(test) else None)
+
+    def _look(
+        self,
+        node: cst.CSTNode,
+        origins: Origins,
+        looked_at: cst.CSTNode | None = None,
+        guard: cst.CSTNode | None = None,
+    ) -> None:
+        """Note a read of a value that waits for `origins`."""
+        self._read_in_line = True
+        guard = guard or self._inline or self._facts.guards.around(node)
+        if guard is not None:
+            self._ran.hits.append((node, guard, origins))
+        elif looked_at is not None and is_dotted_name(looked_at):
+            self._state.pop(base_name(looked_at) or "", None)  # now it has its value
+
+    def _value(self, node: cst.CSTNode) -> Origins:
+        """Return what the value of `node` waits for; reads in it are noted."""
+        origins = self._of(node)
+        self._touched = self._touched or any_call(origins)
+        return origins
+
+    def _of(self, node: cst.CSTNode) -> Origins:
+        if isinstance(node, cst.BaseExpression) and v.is_description(node):
+            return NONE
+        if isinstance(node, cst.Name):
+            return self._state.get(node.value, NONE)
+        if isinstance(node, cst.Attribute):
+            return self._of_attribute(node)
+        if isinstance(node, cst.Call):
+            return self._call(node)
+        if isinstance(node, cst.FormattedStringExpression):
+            return self._shown(node, node.expression)
+        if isinstance(node, cst.BinaryOperation) and v.in_text(node):
+            return self._shown(node, node.right)
+        if isinstance(node, cst.IfExp):
+            return self._of_condition(node)
+        if isinstance(node, cst.NamedExpr):
+            origins = self._value(node.value)
+            self._bind(node.target, origins)
+            return origins
+        if isinstance(node, COMPREHENSIONS):
+            return self._of_comprehension(node)
+        if isinstance(node, cst.Arg):
+            return self._value(node.value)
+        return NONE.union(*(self._value(child) for child in v.children(node)))
+
+    def _of_attribute(self, node: cst.Attribute) -> Origins:
+        if is_dotted_name(node) and (origins := self._state.get(base_name(node) or "")):
+            return origins
+        return self._value(node.value)
+
+    def _shown(self, node: cst.CSTNode, value: cst.BaseExpression) -> Origins:
+        if origins := self._value(value):
+            self._look(node, origins, value)
+        return NONE
+
+    def _of_condition(self, node: cst.IfExp) -> Origins:
+        self._test(node.test, node)
+        before = self._inline
+        if self._facts.guards.asks(node.test):
+            self._inline = node
+        origins = self._value(node.body) | self._value(node.orelse)
+        self._inline = before
+        return origins
+
+    def _of_comprehension(self, node: COMPREHENSIONS) -> Origins:
+        loop: cst.CompFor | None = node.for_in
+        outer = dict(self._state)
+        loops = []
+        while loop is not None:
+            self._bind(loop.target, self._value(loop.iter))
+            loops.append(loop)
+            loop = loop.inner_for_in
+        parts = [node.key, node.value] if isinstance(node, cst.DictComp) else [node.elt]
+        origins = NONE.union(*(self._value(part) for part in parts))
+        for one in reversed(loops):
+            self._write_back(one.target, one.iter)
+            for name in nodes_of(one.target, cst.Name):
+                self._state.pop(name.value, None)
+                if name.value in outer:
+                    self._state[name.value] = outer[name.value]
+        return origins
+
+    def _call(self, node: cst.Call) -> Origins:
+        func = node.func
+        imported = self._context.qualified_name(func) is not None
+        receiver = NONE
+        if not imported and isinstance(func, cst.Attribute):
+            receiver = self._value(func.value)
+        args = [self._value(arg) for arg in node.args]
+        given = NONE.union(*args)
+        if v.ends_the_graph(node, self._facts):
+            if self._facts.guards.around(node) is None:
+                self._state.clear()
+            return NONE
+        if v.is_collective(node, self._facts):
+            return self._collective(node)
+        if v.is_read(node, bool(given), self._facts):
+            looked_at = node.args[0].value if len(node.args) == 1 else None
+            if not given and isinstance(func, cst.Attribute):
+                looked_at = func.value
+            if receiver | given:
+                self._look(node, receiver | given, looked_at)
+            self._add(v.kept_in(node, self._facts), given)
+            return NONE
+        if functions := self._facts.functions_called(node):
+            runs = [self._run(node, one, args) for one in functions[:3]]
+            return receiver.union(*runs)
+        if makes_a_collective(node, self._facts):
+            self._pending.elsewhere.add(id(node))
+            return given | self._origin(node)
+        self._add(v.kept_in(node, self._facts), given)
+        return receiver | given
+
+    def _origin(self, call: cst.Call, inner: Origins = NONE) -> Origins:
+        self._pending.calls[id(call)] = call
+        if inner:
+            known = self._pending.inner.setdefault(id(call), set())
+            known.update(one for one in inner if isinstance(one, int))
+        self._touched = True
+        return frozenset({id(call)})
+
+    def _collective(self, call: cst.Call) -> Origins:
+        origin = self._origin(call)
+        for place in v.written(call, self._facts):
+            self._state[place] = origin
+        return origin if self._facts.names.of(call.func) in v.RETURNED else NONE
+
+    def _run(self, call: cst.Call, function: cst.FunctionDef, args: Sequence[Origins]) -> Origins:
+        """Return what the result of a function of the script waits for; note what else it does."""
+        ran = self._pending.ran(function)
+        if ran.ends and self._facts.guards.around(call) is None:
+            self._state.clear()
+        result = self._origin(call, ran.returned) if any_call(ran.returned) else NONE
+        names = parameters(function)
+        for index, arg in enumerate(call.args):
+            name = arg.keyword.value if arg.keyword is not None else ""
+            if not name and index < len(names):
+                name = names[index]
+            guard = ran.reads(name) if args[index] else None
+            if guard is not None:
+                self._ran.hits.append((call, guard, args[index]))
+            if name in ran.returned:
+                result |= args[index]
+            if ran.writes(name):
+                for place in v.places(arg.value):
+                    self._state[place] = self._origin(call, ran.state[name])
+        return result
+
+
+def parameters(function: cst.FunctionDef) -> list[str]:
+    """Return the names that positional arguments of a call go to, `self` left out."""
+    names = [parameter.name.value for parameter in function.params.params]
+    return names[1:] if names[:1] in (["self"], ["cls"]) else names

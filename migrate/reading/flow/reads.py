@@ -1,0 +1,146 @@
+"""Where the host waits for a value of the device: `.item()`, `print(loss)`, `if loss > x`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.tree.tree import nodes_of
+from migrate.reading.tree.walk import children
+from migrate.reading.values.device_values import DeviceValues
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+METHODS = frozenset({"cpu", "item", "numpy", "tolist"})
+CONVERSIONS = frozenset({"bool", "float", "format", "int", "repr", "round", "str"})
+ON_THE_HOST = ("math.", "numpy.", "json.")
+
+LOG_METHODS = re.compile(
+    "add_(scalars?|histogram|images?|text|figure)|critical|debug|display|dumpkvs|error|exception|info"
+    "|log|log_(dict|metrics?)|logkvs?|logkv_mean|print|set_(description|postfix)(_str)?|warn|warning"
+)
+# What scripts call their meters, loggers and progress bars; also as a part of a longer name.
+LOGGER = re.compile(
+    r"(.*_)?(log|logger|loggers|logging|logs|wandb|writer|tensorboard|tb|[pt]?bar|tqdm|progress|meter"
+    r"|meters|metric|metrics|losses|top_?[15]|tracker|recorder|stats|monitor|mlflow|callbacks)(_.*)?"
+    r"|acc\d*|.*(meter|logger|writer)",
+    re.IGNORECASE,
+)
+METER_METHODS = frozenset({"add", "add_meter", "record", "run", "set_step", "update", "write"})
+LOG_FUNCTION = re.compile(r"_*(log|print|logging)(_.*)?", re.IGNORECASE)
+
+
+def is_log(call: cst.Call, context: Script) -> bool:
+    """Whether `call` prints, logs, or feeds a meter or a progress bar."""
+    func = call.func
+    if isinstance(func, cst.Name):
+        return func.value in ("print", "pprint") or bool(
+            LOG_FUNCTION.fullmatch(func.value) and context.qualified_name(func) != "math.log"
+        )
+    if not isinstance(func, cst.Attribute):
+        return False
+    name = context.qualified_name(func) or ""
+    if name.startswith(("torch.", "numpy.", "math.")):
+        return False
+    if LOG_METHODS.fullmatch(func.attr.value) and _is_logger(func.value, context):
+        return True
+    return func.attr.value in METER_METHODS and _named_logger(func.value)
+
+
+def _is_logger(receiver: cst.BaseExpression, context: Script) -> bool:
+    """Whether `receiver` is no tensor: `x.log()` is arithmetic, `wandb.log(…)` is not."""
+    is_module = context.qualified_name(receiver) is not None
+    return is_module or _named_logger(receiver) or isinstance(receiver, cst.Name | cst.Attribute)
+
+
+def _named_logger(receiver: cst.BaseExpression) -> bool:
+    names = [n.value for n in nodes_of(receiver, cst.Name) if n.value != "self"]
+    return any(LOGGER.fullmatch(name) for name in names)
+
+
+class Reads:
+    """Finds the places where the host waits for the device.
+
+    Args:
+        values: which names hold tensors of the device.
+        context: the script.
+    """
+
+    def __init__(self, values: DeviceValues, context: Script) -> None:
+        self._values = values
+        self._context = context
+
+    def inside(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Yield what in `node` reads a value, the outermost expression of each read."""
+        if self._reads(node):
+            yield node
+            return
+        if isinstance(node, cst.FunctionDef | cst.ClassDef | cst.Lambda):
+            return
+        test = node.test if isinstance(node, cst.If | cst.While | cst.Assert | cst.IfExp) else None
+        if test is not None and self._values.mentions(test):
+            yield test
+        for child in children(node):
+            if child is not test or not self._values.mentions(test):
+                yield from self.inside(child)
+
+    def hidden(self, call: cst.Call) -> Iterator[cst.CSTNode]:
+        """Yield what reads a value in the function of the script that `call` runs."""
+        called = self._values.method(call.func)
+        if called is None:
+            return
+        parameters = [p.name.value for p in called.params.params if p.name.value != "self"]
+        inner = DeviceValues(called.body, parameters, self._context)
+        yield from Reads(inner, self._context)._certain(called.body)
+
+    def _certain(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Yield what reads a value whatever the arguments are."""
+        for call in nodes_of(node, cst.Call):
+            if _is_method(call, METHODS - {"cpu", "numpy"}) or self._is_float(call):
+                yield call
+
+    def _is_float(self, call: cst.Call) -> bool:
+        """Whether `call` is `float(tensor)` and the tensor comes from a computation."""
+        is_float = isinstance(call.func, cst.Name) and call.func.value == "float"
+        return is_float and bool(call.args) and isinstance(call.args[0].value, cst.Call)
+
+    def _reads(self, node: cst.CSTNode) -> bool:
+        mentions = self._values.mentions
+        if isinstance(node, cst.FormattedStringExpression):
+            return mentions(node.expression)
+        if isinstance(node, cst.BinaryOperation):
+            text = isinstance(
+                node.left, cst.SimpleString | cst.ConcatenatedString | cst.FormattedString
+            )
+            return text and isinstance(node.operator, cst.Modulo) and mentions(node.right)
+        return isinstance(node, cst.Call) and self._call_reads(node)
+
+    def _call_reads(self, call: cst.Call) -> bool:
+        name = self._context.qualified_name(call.func) or ""
+        given = any(self._values.mentions(arg.value) for arg in call.args)
+        if isinstance(call.func, cst.Attribute):
+            method = call.func.attr.value
+            if method in METHODS and not name:
+                # A tensor of one value is the usual receiver of item(); lists and arrays have the rest.
+                return method == "item" or self._values.mentions(call.func.value)
+            if method == "format" and isinstance(call.func.value, cst.BaseString):
+                return given
+        if isinstance(call.func, cst.Name) and call.func.value in CONVERSIONS:
+            return given and not name
+        if name.startswith(ON_THE_HOST):
+            return given
+        if given and next(self.hidden(call), None) is not None:
+            return True
+        return given and is_log(call, self._context) and not self._is_meter(call)
+
+    def _is_meter(self, call: cst.Call) -> bool:
+        """Whether `call` hands a tensor to a meter, which keeps it until it is printed."""
+        return isinstance(call.func, cst.Attribute) and call.func.attr.value in METER_METHODS
+
+
+def _is_method(call: cst.Call, names: frozenset[str]) -> bool:
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value in names

@@ -1,0 +1,1 @@
+"""What the names of a script are bound to."""

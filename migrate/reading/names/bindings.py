@@ -1,0 +1,237 @@
+"""What the names of a script are bound to, in the order of the source."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+import libcst as cst
+
+from migrate.reading.script import Script
+from migrate.reading.tree.tree import bind, is_attribute_of_self
+
+Owner = cst.FunctionDef | cst.Module
+Place = tuple[int, int]
+
+# They hand on what they iterate over.
+TRANSPARENT = frozenset({"tqdm", "trange", "iter", "reversed", "list", "tuple", "islice", "track"})
+
+
+class How(Enum):
+    """How a name follows from the expression that it is bound to."""
+
+    VALUE = auto()  # it is the value
+    PART = auto()  # it is a part of the value: `a, b = value`
+    ELEMENT = auto()  # it is what iterating over the value gives
+    ADDED = auto()  # it was something before, and the value is added to it
+    COUNTER = auto()  # a Python integer
+    OTHER = auto()
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """One place where a name gets a value.
+
+    Args:
+        place: line and column of the statement; the start of the file for what always holds.
+        how: how the name follows from `value`.
+        value: the expression; None where there is none.
+        loop: the loop of which the name is a target.
+    """
+
+    place: Place
+    how: How
+    value: cst.BaseExpression | None = None
+    loop: cst.For | None = None
+
+
+class Bindings:
+    """Names, parameters and attributes of one script, found in one pass."""
+
+    def __init__(self, context: Script) -> None:
+        self._context = context
+        self.names: dict[tuple[int, str], list[Binding]] = defaultdict(list)
+        self.comprehended: dict[tuple[int, str], Binding] = {}
+        self.parameters: dict[tuple[int, str], cst.Param] = {}
+        self.attributes: dict[tuple[int, str], list[cst.BaseExpression]] = defaultdict(list)
+        self.returns: dict[int, list[cst.BaseExpression]] = defaultdict(list)
+        self.used: dict[tuple[int, str], set[str]] = defaultdict(set)
+        self.functions: dict[tuple[int, str], cst.FunctionDef] = {}
+        self.classes: dict[str, cst.ClassDef] = {}
+        self._calls: dict[str, list[cst.Call]] = defaultdict(list)
+        for node in context.all_of(*ADDS):
+            ADDS[type(node)](self, node)
+        self.bound: frozenset[str] = frozenset(
+            [name for _, name in self.names] + [name for _, name in self.parameters]
+        )
+
+    def owner(self, node: cst.CSTNode) -> Owner:
+        """Return the function whose body holds `node`, or the module."""
+        return self._context.function_around(node) or self._context.module
+
+    def passed(self, function: cst.FunctionDef, name: str) -> Iterator[cst.BaseExpression]:
+        """Yield what calls in the script pass for the parameter `name` of `function`."""
+        names = [parameter.name.value for parameter in function.params.params]
+        is_method = names[:1] == ["self"]
+        for call in self._calls.get(function.name.value, ()):
+            if isinstance(call.func, cst.Attribute) != is_method:
+                continue
+            bound = bind(call, names[1:] if is_method else names)
+            if bound is not None and name in bound:
+                yield bound[name].value
+
+    def callee(self, call: cst.Call) -> cst.FunctionDef | None:
+        """Return the function of the script, or the method of the class around, that is called."""
+        if isinstance(call.func, cst.Name):
+            return self.functions.get((0, call.func.value))
+        if is_attribute_of_self(call.func):
+            around = self._context.class_around(call)
+            return self.functions.get((id(around), call.func.attr.value)) if around else None
+        return None
+
+    def _add_assign(self, node: cst.Assign) -> None:
+        for target in node.targets:
+            self._bind(target.target, node.value, node)
+
+    def _add_value(self, node: cst.AnnAssign | cst.NamedExpr) -> None:
+        if node.value is not None:
+            self._bind(node.target, node.value, node)
+
+    def _add_aug_assign(self, node: cst.AugAssign) -> None:
+        self._name(node.target, How.ADDED, node.value, node)
+
+    def _add_for(self, node: cst.For) -> None:
+        for name, how, value in pairs(node.target, node.iter):
+            self._name(name, how, value, node, node)
+
+    def _add_class(self, node: cst.ClassDef) -> None:
+        self.classes[node.name.value] = node
+
+    def _add_return(self, node: cst.Return) -> None:
+        if node.value is not None:
+            self.returns[id(self.owner(node))].append(node.value)
+
+    def _add_attribute(self, node: cst.Attribute) -> None:
+        if isinstance(node.value, cst.Name):
+            self.used[id(self.owner(node)), node.value.value].add(node.attr.value)
+
+    def _add_call(self, node: cst.Call) -> None:
+        if isinstance(node.func, cst.Name):
+            self._calls[node.func.value].append(node)
+        elif is_attribute_of_self(node.func):
+            self._calls[node.func.attr.value].append(node)
+
+    def _add_function(self, function: cst.FunctionDef) -> None:
+        around = self._context.class_around(function)
+        key = (id(around) if around is not None else 0, function.name.value)
+        self.functions.setdefault(key, function)
+        params = function.params
+        for parameter in (*params.posonly_params, *params.params, *params.kwonly_params):
+            self.parameters[id(function), parameter.name.value] = parameter
+
+    def _add_comprehension(self, node: cst.BaseComp) -> None:
+        clause: cst.CompFor | None = node.for_in
+        while clause is not None:
+            for target, how, value in pairs(clause.target, clause.iter):
+                if isinstance(target, cst.Name):
+                    self.comprehended[id(node), target.value] = Binding((0, 0), how, value)
+            clause = clause.inner_for_in
+
+    def _bind(
+        self, target: cst.BaseExpression, value: cst.BaseExpression, node: cst.CSTNode
+    ) -> None:
+        if isinstance(target, cst.Tuple | cst.List):
+            for index, element in enumerate(target.elements):
+                part = self._taken_apart(value, index, len(target.elements))
+                if part is not None:
+                    self._bind(element.value, part, node)
+                else:
+                    for name in _flat(element.value):
+                        self._name(name, How.PART, value, node)
+        elif is_attribute_of_self(target):
+            around = self._context.class_around(target)
+            self.attributes[id(around), target.attr.value].append(value)
+        else:
+            self._name(target, How.VALUE, value, node)
+
+    def _taken_apart(
+        self, value: cst.BaseExpression, index: int, count: int
+    ) -> cst.BaseExpression | None:
+        """Return element `index` of a tuple of `count`, also of one of two: `(a, b) if c else (d, e)`."""
+        if isinstance(value, cst.Tuple | cst.List):
+            return value.elements[index].value if len(value.elements) == count else None
+        if isinstance(value, cst.IfExp):
+            body = self._taken_apart(value.body, index, count)
+            orelse = self._taken_apart(value.orelse, index, count)
+            if body is not None and orelse is not None:
+                return value.with_changes(body=body, orelse=orelse)
+        return None
+
+    def _name(
+        self,
+        target: cst.BaseExpression,
+        how: How,
+        value: cst.BaseExpression | None,
+        node: cst.CSTNode,
+        loop: cst.For | None = None,
+    ) -> None:
+        if isinstance(target, cst.Name):
+            start = self._context.position(self._context.statement_around(node))
+            binding = Binding((start.line, start.column), how, value, loop)
+            self.names[id(self.owner(node)), target.value].append(binding)
+
+
+ADDS: dict[type[cst.CSTNode], Callable[[Bindings, Any], None]] = {
+    cst.AnnAssign: Bindings._add_value,
+    cst.Assign: Bindings._add_assign,
+    cst.Attribute: Bindings._add_attribute,
+    cst.AugAssign: Bindings._add_aug_assign,
+    cst.Call: Bindings._add_call,
+    cst.ClassDef: Bindings._add_class,
+    cst.DictComp: Bindings._add_comprehension,
+    cst.For: Bindings._add_for,
+    cst.FunctionDef: Bindings._add_function,
+    cst.GeneratorExp: Bindings._add_comprehension,
+    cst.ListComp: Bindings._add_comprehension,
+    cst.NamedExpr: Bindings._add_value,
+    cst.Return: Bindings._add_return,
+    cst.SetComp: Bindings._add_comprehension,
+}
+
+
+def pairs(
+    target: cst.BaseExpression, value: cst.BaseExpression
+) -> Iterator[tuple[cst.BaseExpression, How, cst.BaseExpression | None]]:
+    """Yield each name that `for target in value` binds, and what it follows from."""
+    called = value.func if isinstance(value, cst.Call) else None
+    name = called.value if isinstance(called, cst.Name) else None
+    if isinstance(called, cst.Attribute):
+        name = called.attr.value
+    args = [arg.value for arg in value.args] if isinstance(value, cst.Call) else []
+    parts = [e.value for e in target.elements] if isinstance(target, cst.Tuple | cst.List) else []
+    if name == "range":
+        yield target, How.COUNTER, None
+    elif name == "enumerate" and args and len(parts) == 2:
+        yield parts[0], How.COUNTER, None
+        yield from pairs(parts[1], args[0])
+    elif name == "zip" and len(parts) == len(args):
+        for part, arg in zip(parts, args, strict=True):
+            yield from pairs(part, arg)
+    elif name in TRANSPARENT or name == "log_every":
+        yield from pairs(target, args[0]) if args else ()
+    else:
+        for one in _flat(target):
+            yield one, How.ELEMENT, value
+
+
+def _flat(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    if isinstance(target, cst.Tuple | cst.List):
+        for element in target.elements:
+            yield from _flat(element.value)
+    elif isinstance(target, cst.StarredElement):
+        yield from _flat(target.value)
+    else:
+        yield target

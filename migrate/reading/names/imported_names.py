@@ -1,0 +1,113 @@
+"""Which imported name an expression stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from migrate.reading.names.scopes import Binding, Use, Uses, bound_by
+from migrate.reading.tree.tree import is_dotted_name
+
+Import = cst.Import | cst.ImportFrom
+Dotted = cst.Name | cst.Attribute
+
+
+class ImportedNames:
+    """What the names of a module stand for where its imports bind them.
+
+    Args:
+        module: the module.
+        imports: its import statements, wherever they stand.
+
+    Attributes:
+        roots: the names that may stand for something imported: `a` of `a.b`.
+    """
+
+    def __init__(self, module: cst.Module, imports: Iterable[Import]) -> None:
+        self._bound = frozenset(name for statement in imports for name in bound_by(statement))
+        roots = frozenset(name for name in self._bound if "." not in name)
+        self._uses = Uses(module, roots).of if roots else {}
+        self.roots = [use.name for use in self._uses.values()]
+        self._meanings: dict[int, list[list[tuple[str, str]]]] = {}
+
+    def of(self, node: cst.CSTNode) -> str | None:
+        """Return the imported name that the dotted name `node` stands for; None where that is not one."""
+        root = node
+        while isinstance(root, cst.Attribute):
+            root = root.value
+        use = self._uses.get(id(root))
+        if use is None:
+            return None
+        found = set(self._found(node, root, use))
+        return found.pop() if len(found) == 1 else None
+
+    def _found(self, node: cst.CSTNode, root: cst.CSTNode, use: Use) -> Iterator[str]:
+        if use.reads:
+            read, name = self._read(root, use)
+            if read is node:
+                yield from self._imported(name, _before(name, use))
+                return
+        full = prefix = get_full_name_for_node(node) or ""
+        while prefix and not use.scope.holds(prefix):
+            prefix = prefix.rpartition(".")[0]
+        bindings = use.scope.find(prefix, use.scope) if prefix else []
+        if all(binding.node is not node for binding in bindings):
+            yield from self._imported(full, bindings)
+
+    def _read(self, root: cst.CSTNode, use: Use) -> tuple[cst.CSTNode, str]:
+        """Return what is read at the name `root`: it alone, or as much of `a.b.c` as is imported."""
+        if use.around is not None and is_dotted_name(use.around):
+            node: cst.CSTNode = use.around
+            while isinstance(node, cst.Attribute):
+                name = get_full_name_for_node(node) or ""
+                if name in self._bound and use.scope.holds(name):
+                    return node, name
+                node = node.value
+        return root, get_full_name_for_node(root) or ""
+
+    def _imported(self, full: str, bindings: Iterable[Binding]) -> Iterator[str]:
+        """Yield what `full` stands for by those of `bindings` that are imports."""
+        for binding in bindings:
+            if isinstance(binding.node, cst.Import | cst.ImportFrom):
+                for meanings in self._meanings_of(binding.node):
+                    for bound, name in meanings:
+                        if full == bound or full.startswith(f"{bound}."):
+                            yield name + full[len(bound) :]
+                            break
+
+    def _meanings_of(self, statement: Import) -> list[list[tuple[str, str]]]:
+        if id(statement) not in self._meanings:
+            self._meanings[id(statement)] = list(_meanings(statement))
+        return self._meanings[id(statement)]
+
+
+def _before(name: str, use: Use) -> list[Binding]:
+    """Return the bindings of `name` before its use; where there is none, those of the scope around."""
+    scope = use.scope
+    bindings = scope.find(name, scope)
+    found = [b for b in bindings if b.scope is not scope or b.number < use.number]
+    if bindings and not found and scope.parent is not scope:
+        return scope.parent.find(name, scope)
+    return found
+
+
+def _meanings(statement: Import) -> Iterator[list[tuple[str, str]]]:
+    """Yield for each name of an import what it binds, the longest first, and what that is."""
+    if isinstance(statement.names, cst.ImportStar):
+        return
+    module = ""
+    if isinstance(statement, cst.ImportFrom):
+        dots = "." * len(statement.relative)
+        module = dots + (get_full_name_for_node(statement.module) or "" if statement.module else "")
+        if statement.module:
+            module += "."
+    for alias in statement.names:
+        name = alias.evaluated_name
+        bound = alias.evaluated_alias
+        meanings = []
+        while name:
+            meanings.append((bound or name, module + name))
+            name = name.rpartition(".")[0]
+        yield meanings

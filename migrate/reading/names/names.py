@@ -1,0 +1,56 @@
+"""The imported names of a script, each looked up once for all hazards."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from migrate.reading.script import Script
+
+
+class Names:
+    """Qualified names by node: `torch.nonzero` wherever the script calls it, aliases resolved."""
+
+    def __init__(self, context: Script) -> None:
+        self.roots: set[str] = set()  # first parts of the imported modules
+        bound: set[str] = set()
+        for node in context.all_of(cst.Import, cst.ImportFrom):
+            if isinstance(node, cst.Import):
+                for alias in node.names:
+                    name = alias.evaluated_name
+                    self.roots.add(name.split(".")[0])
+                    bound.add(alias.evaluated_alias or name.split(".")[0])
+            elif not isinstance(node.names, cst.ImportStar):
+                bound.update(alias.evaluated_alias or alias.evaluated_name for alias in node.names)
+                if node.module is not None and not node.relative:
+                    self.roots.add(_root(node.module))
+        self._names: dict[int, str] = {}
+        for use in context.all_of(cst.Name, cst.Attribute):
+            name_of_use = context.qualified_name(use)
+            if name_of_use is not None and _root(use) in bound:
+                above = context.parent(use)
+                if not isinstance(
+                    above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName
+                ):
+                    self._names[id(use)] = self._seen(name_of_use, context)
+
+    def _seen(self, name: str, context: Script) -> str:
+        """Return `name`, after a dot where a module of the project has taken the name of a library."""
+        own = any(name.startswith(f"{module}.") for module in context.calls.local)
+        return f".{name}" if own else name
+
+    def of(self, node: cst.CSTNode | None) -> str | None:
+        """Return the imported dotted name that `node` stands for; None for a part of a longer one.
+
+        What comes from a module of the user's project starts with a dot.
+        """
+        return self._names.get(id(node))
+
+    def all(self) -> frozenset[str]:
+        """Return every imported name that the script uses."""
+        return frozenset(self._names.values())
+
+
+def _root(node: cst.CSTNode) -> str:
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node.value if isinstance(node, cst.Name) else ""

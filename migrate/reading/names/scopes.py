@@ -1,0 +1,342 @@
+"""Python's scopes, as far as imported names go: where each is bound, and where each is read.
+
+It is what libcst's `ScopeProvider` finds, in one walk that passes over all other names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Set
+from typing import Any
+
+import libcst as cst
+
+from migrate.reading.tree.walk import children
+
+# After one of these, other names are bound in the scope than before.
+ASSIGNING = frozenset(
+    {
+        cst.AnnAssign,
+        cst.AsName,
+        cst.Assign,
+        cst.AugAssign,
+        cst.ClassDef,
+        cst.CompFor,
+        cst.FunctionDef,
+        cst.Global,
+        cst.Import,
+        cst.ImportFrom,
+        cst.NamedExpr,
+        cst.Nonlocal,
+        cst.Parameters,
+        cst.ParamSpec,
+        cst.TypeAlias,
+        cst.TypeVar,
+        cst.TypeVarTuple,
+        cst.WithItem,
+    }
+)
+# What a scope of type parameters is made for; it alone sees the names of the class around it.
+TYPE_PARAMETERS = cst.TypeAlias
+Comprehension = cst.ListComp | cst.SetComp | cst.DictComp | cst.GeneratorExp
+
+
+class Scope:
+    """The names that a module, function, class or comprehension binds.
+
+    Args:
+        parent: the scope around it; a module is its own.
+        kind: the type of node that it belongs to.
+    """
+
+    __slots__ = ("bound", "count", "elsewhere", "kind", "parent")
+
+    def __init__(self, parent: Scope | None, kind: type[cst.CSTNode]) -> None:
+        self.parent = parent or self
+        self.kind = kind
+        self.bound: dict[str, list[Binding]] = {}
+        self.elsewhere: dict[str, Scope] = {}  # by `global` and `nonlocal`
+        self.count = 0  # how often names have been bound up to here
+
+    def bind(self, name: str, node: cst.CSTNode) -> None:
+        """Note that `node` binds `name`, here or where `global` or `nonlocal` says."""
+        target = self
+        while name in target.elsewhere:
+            target = _seen_from(target.elsewhere[name], target)
+        target.bound.setdefault(name, []).append(Binding(target, node, target.count))
+
+    def holds(self, name: str) -> bool:
+        """Whether `name` is bound here or around."""
+        scope = self
+        while True:
+            if name in scope.elsewhere:
+                scope = scope.elsewhere[name]
+            elif name in scope.bound:
+                return True
+            elif scope.parent is scope:
+                return False
+            else:
+                scope = _seen_from(scope.parent, scope)
+
+    def find(self, name: str, start: Scope) -> list[Binding]:
+        """Return the bindings that `name` has here or around, where the scope `start` asks for it."""
+        scope = self
+        while True:
+            if name in scope.elsewhere:
+                scope = _seen_from(scope.elsewhere[name], start)
+            elif name in scope.bound:
+                return scope.bound[name]
+            elif scope.parent is scope:
+                return []
+            else:
+                scope = _seen_from(scope.parent, start)
+
+
+def _seen_from(scope: Scope, inner: Scope) -> Scope:
+    """Return `scope`, or the first around it whose names `inner` sees: it does not see a class's."""
+    while scope.kind is cst.ClassDef:
+        if scope is inner.parent and inner.kind is TYPE_PARAMETERS:
+            break
+        scope = scope.parent
+    return scope
+
+
+class Binding:
+    """A place where a name is bound.
+
+    Args:
+        scope: where it holds.
+        node: what binds it: an import statement, a name that is assigned to, a parameter, a definition.
+        number: how often names had been bound in the scope before.
+    """
+
+    __slots__ = ("node", "number", "scope")
+
+    def __init__(self, scope: Scope, node: cst.CSTNode, number: int) -> None:
+        self.scope = scope
+        self.node = node
+        self.number = number
+
+
+class Use:
+    """A place where a name stands.
+
+    Args:
+        name: the name.
+        scope: where it is evaluated.
+        around: the whole of `a.b.c`, where the name is a part of such an expression.
+        reads: whether it is read, not bound.
+    """
+
+    __slots__ = ("around", "name", "number", "reads", "scope")
+
+    def __init__(
+        self, name: cst.Name, scope: Scope, around: cst.Attribute | None, *, reads: bool
+    ) -> None:
+        self.name = name
+        self.scope = scope
+        self.number = scope.count
+        self.around = around
+        self.reads = reads
+
+
+class Uses:
+    """Every place in a module where one of some names stands.
+
+    Args:
+        module: the module.
+        names: the names to look for, without dots.
+    """
+
+    def __init__(self, module: cst.Module, names: Set[str]) -> None:
+        self.of: dict[int, Use] = {}  # by the id of the name
+        self._names = names
+        self._scope = Scope(None, cst.Module)
+        self._around: cst.Attribute | None = None
+        self._visit(module)
+
+    def _visit(self, node: cst.CSTNode) -> None:
+        kind = type(node)
+        visit = VISITS.get(kind)
+        if visit is not None:
+            visit(self, node)
+        else:
+            for child in children(node):
+                self._visit(child)
+        if kind in ASSIGNING:
+            self._scope.count += 1
+
+    def _all(self, *nodes: cst.CSTNode | None) -> None:
+        for node in nodes:
+            if node is not None:
+                self._visit(node)
+
+    def _name(self, node: cst.Name) -> None:
+        if node.value in self._names:
+            self.of[id(node)] = Use(node, self._scope, self._around, reads=True)
+
+    def _bind(self, name: cst.BaseExpression, node: cst.CSTNode) -> None:
+        if isinstance(name, cst.Name) and name.value in self._names:
+            self.of[id(name)] = Use(name, self._scope, None, reads=False)
+            self._scope.bind(name.value, node)
+
+    def _store(self, target: cst.BaseExpression) -> None:
+        """Visit what is assigned to."""
+        if isinstance(target, cst.Name):
+            self._bind(target, target)
+        elif isinstance(target, cst.Tuple | cst.List):
+            for element in target.elements:
+                self._store(element.value)
+        else:
+            self._visit(target)
+
+    def _within(self, kind: type[cst.CSTNode], *nodes: cst.CSTNode | None) -> None:
+        """Visit `nodes` in a new scope."""
+        outer = self._scope
+        self._scope = Scope(outer, kind)
+        self._all(*nodes)
+        self._scope = outer
+
+    def _import(self, node: cst.Import | cst.ImportFrom) -> None:
+        for name in bound_by(node):
+            self._scope.bind(name, node)
+
+    def _attribute(self, node: cst.Attribute) -> None:
+        is_whole = self._around is None
+        if is_whole:
+            self._around = node
+        self._visit(node.value)
+        if is_whole:
+            self._around = None
+
+    def _call(self, node: cst.Call) -> None:
+        around, self._around = self._around, None
+        self._all(node.func, *node.args)
+        self._around = around
+
+    def _ann_assign(self, node: cst.AnnAssign) -> None:
+        self._store(node.target)
+        self._all(node.annotation, node.value)
+
+    def _assign_value(self, node: cst.AugAssign | cst.NamedExpr) -> None:
+        self._store(node.target)
+        self._visit(node.value)
+
+    def _for(self, node: cst.For) -> None:
+        self._store(node.target)
+        self._scope.count += 1
+        self._all(node.iter, node.body, node.orelse)
+
+    def _comp_for(self, node: cst.CompFor) -> None:
+        self._store(node.target)
+        self._all(node.iter, *node.ifs, node.inner_for_in)
+
+    def _comprehension(self, node: Comprehension) -> None:
+        first = node.for_in
+        self._visit(first.iter)  # it alone is evaluated outside
+        outer = self._scope
+        self._scope = Scope(outer, type(node))
+        self._store(first.target)
+        self._scope.count += 1
+        self._all(*first.ifs, first.inner_for_in)
+        self._all(*((node.key, node.value) if isinstance(node, cst.DictComp) else (node.elt,)))
+        self._scope = outer
+
+    def _function(self, node: cst.FunctionDef) -> None:
+        self._bind(node.name, node)
+        outer = self._scope
+        if node.type_parameters is not None:
+            self._scope = Scope(outer, TYPE_PARAMETERS)
+            self._visit(node.type_parameters)
+        self._within(cst.FunctionDef, node.params, node.body)
+        self._all(*node.decorators, node.returns)
+        self._scope = outer
+
+    def _lambda(self, node: cst.Lambda) -> None:
+        self._within(cst.Lambda, node.params, node.body)
+
+    def _param(self, node: cst.Param) -> None:
+        self._bind(node.name, node)
+        own = self._scope
+        self._scope = own.parent
+        self._all(node.default, node.annotation)
+        self._scope = own
+
+    def _class(self, node: cst.ClassDef) -> None:
+        self._bind(node.name, node)
+        self._all(*node.decorators)
+        outer = self._scope
+        if node.type_parameters is not None:
+            self._scope = Scope(outer, TYPE_PARAMETERS)
+            self._visit(node.type_parameters)
+        self._all(*node.bases, *node.keywords)
+        self._within(cst.ClassDef, *node.body.body)
+        self._scope = outer
+
+    def _global(self, node: cst.Global) -> None:
+        for item in node.names:
+            self._say_where(item.name.value, None)
+
+    def _nonlocal(self, node: cst.Nonlocal) -> None:
+        for item in node.names:
+            self._say_where(item.name.value, self._scope.parent)
+
+    def _say_where(self, name: str, where: Scope | None) -> None:
+        scope = self._scope
+        if scope.kind is not cst.Module:
+            scope.elsewhere[name] = where or _module_of(scope)
+
+    def _type_alias(self, node: cst.TypeAlias) -> None:
+        self._bind(node.name, node)
+        self._within(TYPE_PARAMETERS, node.type_parameters, node.value)
+
+    def _type_var(self, node: cst.TypeVar) -> None:
+        self._bind(node.name, node)
+        self._all(node.bound)
+
+
+def _module_of(scope: Scope) -> Scope:
+    while scope.parent is not scope:
+        scope = scope.parent
+    return scope
+
+
+VISITS: dict[type[cst.CSTNode], Callable[[Uses, Any], None]] = {
+    cst.AnnAssign: Uses._ann_assign,
+    cst.Arg: lambda self, node: self._visit(node.value),  # not the keyword
+    cst.AsName: lambda self, node: self._store(node.name),
+    cst.AssignTarget: lambda self, node: self._store(node.target),
+    cst.Attribute: Uses._attribute,
+    cst.AugAssign: Uses._assign_value,
+    cst.Call: Uses._call,
+    cst.ClassDef: Uses._class,
+    cst.CompFor: Uses._comp_for,
+    cst.DictComp: Uses._comprehension,
+    cst.For: Uses._for,
+    cst.FunctionDef: Uses._function,
+    cst.GeneratorExp: Uses._comprehension,
+    cst.Global: Uses._global,
+    cst.Import: Uses._import,
+    cst.ImportFrom: Uses._import,
+    cst.Lambda: Uses._lambda,
+    cst.ListComp: Uses._comprehension,
+    cst.Name: Uses._name,
+    cst.NamedExpr: Uses._assign_value,
+    cst.Nonlocal: Uses._nonlocal,
+    cst.Param: Uses._param,
+    cst.ParamSpec: lambda self, node: self._bind(node.name, node),
+    cst.SetComp: Uses._comprehension,
+    cst.TypeAlias: Uses._type_alias,
+    cst.TypeVar: Uses._type_var,
+    cst.TypeVarTuple: lambda self, node: self._bind(node.name, node),
+}
+
+
+def bound_by(statement: cst.Import | cst.ImportFrom) -> Iterator[str]:
+    """Yield what an import binds: `import a.b` binds `a.b`, and `a`."""
+    if isinstance(statement.names, cst.ImportStar):
+        return
+    for alias in statement.names:
+        bound = alias.evaluated_alias or alias.evaluated_name
+        while bound:
+            yield bound
+            bound = bound.rpartition(".")[0]

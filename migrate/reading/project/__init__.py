@@ -1,0 +1,1 @@
+"""The files of a project, and what its steps run in other files."""

@@ -1,0 +1,113 @@
+"""Follow the steps of a project's files into the functions of other files that they call."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from migrate.reading.calls.analysis import Analysis
+from migrate.reading.calls.facts import Definition, ModuleCalls
+from migrate.reading.calls.scopes import Function, ModuleScope
+from migrate.reading.facts import Facts
+from migrate.reading.project.entries import Entry, Given
+
+Entries = Mapping[Path, Mapping[int, Entry]]
+Leaving = tuple[Definition, Entry]
+# A file is looked at again when more is known of what it is given; at most so many times.
+TURNS = 3
+# So many calls with different arguments are kept of one function.
+MOST_CALLS = 6
+
+
+def leaving(
+    facts: Facts, name: str, origin_of: Callable[[int], int] = lambda line: line
+) -> Iterator[Leaving]:
+    """Yield the functions of other files that the steps of a script run, with what they are given.
+
+    Args:
+        facts: the script.
+        name: what the file is called where a finding in the other file says where it is called from.
+        origin_of: gives the line that is told for a line of the script.
+    """
+    here = facts.context.source.path.resolve()
+    for call, origin in facts.steps.calls:
+        for definition in facts.context.effects.definitions(call):
+            if definition.path == here:
+                continue
+            positional = []
+            for arg in call.args:
+                if arg.star or arg.keyword is not None:
+                    break
+                positional.append(facts.tensors.kind(arg.value))
+            named = tuple(
+                (arg.keyword.value, facts.tensors.kind(arg.value))
+                for arg in call.args
+                if arg.keyword is not None
+            )
+            where = origin or f"{name}:{origin_of(facts.context.position(call).line)}"
+            yield definition, Entry(definition.line, where, (Given(tuple(positional), named),))
+
+
+def reached(
+    starts: Sequence[Path], look: Callable[[Sequence[Path], Entries], Iterable[Iterable[Leaving]]]
+) -> dict[Path, dict[int, Entry]]:
+    """Return the functions that steps of other files run, by file and line.
+
+    Args:
+        starts: the files that have steps.
+        look: gives what leaves each of several files, in their order.
+    """
+    entries: dict[Path, dict[int, Entry]] = defaultdict(dict)
+    turns: Counter[Path] = Counter()
+    waiting = list(starts)
+    while waiting:
+        turns.update(waiting)
+        again: dict[Path, None] = {}
+        for found in look(waiting, entries):
+            for definition, entry in found:
+                if _note(entries[definition.path], entry) and turns[definition.path] < TURNS:
+                    again[definition.path] = None
+        waiting = list(again)
+    return dict(entries)
+
+
+def _note(known: dict[int, Entry], entry: Entry) -> bool:
+    """Note a function that a step runs; return whether that is new."""
+    before = known.get(entry.line)
+    if before is None:
+        known[entry.line] = entry
+        return True
+    new = tuple(call for call in entry.calls if call not in before.calls)
+    if not new or len(before.calls) >= MOST_CALLS:
+        return False
+    known[entry.line] = replace(before, calls=before.calls + new)
+    return True
+
+
+def starts(analysis: Analysis, calls: Mapping[Path, ModuleCalls]) -> Iterator[Path]:
+    """Yield the files with a training loop, a marked step, or a forward that leads into other files."""
+    for path, scope in analysis.scopes.items():
+        marked = b"torch_xla.step" in scope.module.data
+        if (path in calls and calls[path].step_loops) or marked or _leads_out(scope, analysis):
+            yield path
+
+
+def _leads_out(scope: ModuleScope, analysis: Analysis) -> bool:
+    """Whether a forward of the file runs a function of another one that is no forward itself."""
+    waiting = [f for f in scope.functions if f.name == "forward" and f.owner is not None]
+    seen: set[Function] = set()
+    while waiting:
+        function = waiting.pop()
+        if function in seen:
+            continue
+        seen.add(function)
+        for region in analysis.regions(function.region):
+            for call, _ in region.calls:
+                for callee in analysis.running[call].functions:
+                    if callee.module is scope.module:
+                        waiting.append(callee)
+                    elif callee.name not in ("forward", "__init__"):
+                        return True
+    return False

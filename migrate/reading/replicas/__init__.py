@@ -1,0 +1,1 @@
+"""How replicas are started, and which code runs in which of them."""

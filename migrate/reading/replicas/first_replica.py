@@ -1,0 +1,127 @@
+"""What a test of the rank says on the first replica, and what of it is left when all replicas go on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code, nodes_of
+from migrate.reading.tree.walk import children
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+# Names that hold the same on every replica: counters, options.
+COUNTERS = re.compile(
+    r"(.*_)?(epoch|epochs|step|steps|iter|iters|iteration|iterations|iter_num|batch_idx|it|i|n|freq"
+    r"|every|interval|save|saving|save_\w+|no_save|checkpoint|checkpoints|ckpt|distributed|debug"
+    r"|verbose|output_dir|out_dir|eval|train|last|final|start_\w+|resume\w*|\w+_(freq|every|interval))",
+    re.IGNORECASE,
+)
+OPTIONS = frozenset({"args", "opt", "opts", "cfg", "config", "conf", "hparams", "params", "FLAGS"})
+
+
+@dataclass(frozen=True)
+class Rest:
+    """A test of the rank, as the first replica sees it.
+
+    Args:
+        others: the parts that do not ask for the rank, in order; all of them must hold.
+        asked: the parts that ask for it.
+    """
+
+    others: tuple[cst.BaseExpression, ...]
+    asked: tuple[cst.BaseExpression, ...]
+
+
+def on_first(test: cst.BaseExpression, context: Script) -> Rest | None:
+    """Take a test of the rank apart; None where it does not simply let the first replica pass."""
+    all_parts = parts(test)
+    asked = [part for part in all_parts if context.guards.asks(part)]
+    if not asked or not all(_passes_first(part, context) for part in asked):
+        return None
+    return Rest(tuple(part for part in all_parts if part not in asked), tuple(asked))
+
+
+def joined(tests: tuple[cst.BaseExpression, ...]) -> cst.BaseExpression:
+    """Return the tests `tests` joined by `and`."""
+    test = tests[0]
+    for part in tests[1:]:
+        test = cst.BooleanOperation(test, cst.And(), part)
+    return test
+
+
+def same_everywhere(test: cst.BaseExpression) -> bool:
+    """Whether `test` plainly comes out the same on all replicas: it asks for counters and options.
+
+    A comparison of a metric does not: `accuracy > best` may differ where the metric is not reduced.
+    """
+    for call in nodes_of(test, cst.Call):
+        if code(call.func) not in ("len", "int", "hasattr", "bool"):
+            return False
+    return all(_is_counter(leaf) for leaf in _leaves(test))
+
+
+def is_local(asked: tuple[cst.BaseExpression, ...]) -> bool:
+    """Whether a test of the rank lets one replica of every host pass: `local_rank == 0`, `rank % n == 0`."""
+    return any("local" in code(part).lower() or "%" in code(part) for part in asked)
+
+
+def parts(test: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return the tests that `and` joins in `test`."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        return [*parts(test.left), *parts(test.right)]
+    return [test]
+
+
+def _passes_first(part: cst.BaseExpression, context: Script) -> bool:
+    """Whether the first replica certainly passes `part`, which asks for the rank."""
+    if isinstance(part, cst.BooleanOperation):
+        sides = [part.left, part.right]
+        if isinstance(part.operator, cst.Or):
+            return any(_passes_first(s, context) for s in sides if context.guards.asks(s))
+        # `not distributed or (distributed and rank == 0)`: the first replica passes one of them.
+        asked = [side for side in sides if context.guards.asks(side)]
+        return all(_passes_first(side, context) for side in asked)
+    if isinstance(part, cst.UnaryOperation):
+        inner = part.expression
+        return isinstance(inner, cst.Name | cst.Attribute) and context.guards.is_index(inner)
+    if isinstance(part, cst.Comparison):
+        return _equals_zero(part)
+    if isinstance(part, cst.Call | cst.Name | cst.Attribute):
+        return not context.guards.is_index(part)
+    return False
+
+
+def _equals_zero(test: cst.Comparison) -> bool:
+    if len(test.comparisons) != 1:
+        return False
+    operator, right = test.comparisons[0].operator, test.comparisons[0].comparator
+    if isinstance(operator, cst.In) and isinstance(right, cst.Tuple | cst.List | cst.Set):
+        return {code(element.value) for element in right.elements} <= {"0", "-1"}
+    if any(nodes_of(test, cst.Add)) or any(nodes_of(test, cst.Subtract)):
+        return False  # `rank - 1 == 0`, `(rank + 1) % 2 == 0`
+    return isinstance(operator, cst.Equal) and "0" in (code(test.left), code(right))
+
+
+def _leaves(test: cst.BaseExpression) -> list[cst.Name | cst.Attribute]:
+    found: list[cst.Name | cst.Attribute] = []
+    stack: list[cst.CSTNode] = [test]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, cst.Name | cst.Attribute):
+            found.append(node)
+        elif isinstance(node, cst.Call):
+            stack.extend(arg.value for arg in node.args)
+        else:
+            stack.extend(children(node))
+    return found
+
+
+def _is_counter(leaf: cst.Name | cst.Attribute) -> bool:
+    last = leaf.attr.value if isinstance(leaf, cst.Attribute) else leaf.value
+    root = code(leaf).split(".")[0]
+    return root in OPTIONS or last in ("None", "True", "False") or bool(COUNTERS.fullmatch(last))

@@ -1,0 +1,263 @@
+"""Which code runs only on some of the replicas: below `if rank == 0`, after `if rank != 0: return`."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.tree.tree import nodes_of, string_value, targets
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+# Which of the replicas this is, as scripts name it: `rank`, `args.local_rank`, `LOCAL_RANK`, `self.gpu_id`.
+INDEX = re.compile(
+    r"_*((local|global|node|world|ddp|dist|distributed|dp|process|proc|worker|machine|my|cur|current"
+    r"|slurm|mpi|hvd|torch|gpu|group|replica|host|this)_?)*rank(_id)?|(local_)?(process|proc)_(index|id)",
+    re.IGNORECASE,
+)
+# The same where it is compared, but where alone it says whether there is a device at all.
+DEVICE_INDEX = re.compile(r"_*(local_)?gpu(_id|_idx|_index)?", re.IGNORECASE)
+# The answer of a function that scripts define for it.
+ASKED = re.compile(
+    r"_*(get_)?((local|global|node|world|dist)_)*rank|(global|local)_ordinal|get_(local_)?ordinal",
+    re.IGNORECASE,
+)
+# Whether this is the first replica.
+FIRST = re.compile(
+    r"_*(is_|on_)?((local|global|world)_)*(main|master|primary|chief|root)"
+    r"_?(process|proc|rank|node|worker|gpu|ordinal|replica|host)"
+    r"|_*is_((local|global|world)_)*(main|master|chief|rank_?(0|zero)|first_rank)",
+    re.IGNORECASE,
+)
+ONLY_FIRST = re.compile(
+    r"(on_|only_on_)?(rank_zero|rank0|main_process|master|master_process)(_only)?"
+)
+ENVIRONMENT = frozenset({"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "SLURM_PROCID"})
+
+# `step % rank` and `rank * width` are rather of a matrix.
+COMPUTES = (cst.Add, cst.BitAnd, cst.FloorDivide, cst.Modulo, cst.RightShift, cst.Subtract)
+
+
+class Guards:
+    """What makes a piece of code run on some of the replicas only.
+
+    A replica that skips a collective leaves the others waiting for it. Ranks are told by what is known
+    (`context.ranks`, `dist.get_rank()`) and by the names that scripts give them.
+    """
+
+    def __init__(self, context: Script) -> None:
+        self._context = context
+        self._under_way: set[int] = set()
+
+    def around(self, node: cst.CSTNode) -> cst.If | cst.FunctionDef | None:
+        """Return what keeps some replicas from running `node`, the innermost first; else None.
+
+        Returns:
+            An `if` that asks for the rank and has `node` in one of its branches, or that leaves the
+            function or the turn of the loop before `node`; or a function around `node` that is only
+            called so, or whose decorator sees to it (`@rank_zero_only`).
+        """
+        below = node
+        for above in self._context.ancestors(node):
+            if isinstance(above, cst.If):
+                in_branch = below is not above.test
+                if in_branch and self.asks(above.test):
+                    return above
+            elif isinstance(above, cst.IndentedBlock | cst.Module):
+                left = self._left_before(above.body, below)
+                if left is not None:
+                    return left
+            elif isinstance(above, cst.FunctionDef) and self._only_guarded_calls(above):
+                return above
+            below = above
+        return None
+
+    def asks(self, test: cst.BaseExpression) -> bool:
+        """Whether `test` comes out differently on different replicas.
+
+        `rank == -1`, `rank is None` and `args.gpu is not None` ask whether the run is distributed: they
+        do not.
+        """
+        if isinstance(test, cst.BooleanOperation):
+            return self.asks(test.left) or self.asks(test.right)
+        if isinstance(test, cst.UnaryOperation):
+            return isinstance(test.operator, cst.Not) and self.asks(test.expression)
+        if isinstance(test, cst.Comparison):
+            return self._compares(test)
+        if isinstance(test, cst.BinaryOperation):
+            return self._is_computed(test)  # `rank % 2`
+        if isinstance(test, cst.Call):
+            return self._is_call_for_rank(test) or self._is_call_for_first(test)
+        if isinstance(test, cst.Name | cst.Attribute):
+            last = _last_part(test)
+            if INDEX.fullmatch(last) or FIRST.fullmatch(last) or self._context.ranks.is_rank(test):
+                return True
+            return self._value_asks(test)
+        return False
+
+    def is_index(self, node: cst.BaseExpression) -> bool:
+        """Whether `node` is which of the replicas this is, global or on its host."""
+        if self._context.ranks.is_rank(node):
+            return True
+        if isinstance(node, cst.Name | cst.Attribute):
+            last = _last_part(node)
+            return bool(INDEX.fullmatch(last) or DEVICE_INDEX.fullmatch(last))
+        if isinstance(node, cst.BinaryOperation):
+            return isinstance(node.operator, cst.Modulo) and self.is_index(node.left)
+        if isinstance(node, cst.Subscript):
+            return self._is_environment(node.value) and _is_key(node.slice[0].slice)
+        return isinstance(node, cst.Call) and self._is_call_for_rank(node)
+
+    def _is_computed(self, node: cst.BaseExpression) -> bool:
+        """Whether `node` is computed of the index: `rank // 8`, `rank & 1`, `(rank + 1) % 2`."""
+        if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, COMPUTES):
+            return False
+        return self.is_index(node.left) or self._is_computed(node.left)
+
+    def _is_environment(self, node: cst.BaseExpression) -> bool:
+        return self._context.qualified_name(node) == "os.environ"
+
+    def _is_call_for_rank(self, call: cst.Call) -> bool:
+        name = self._context.qualified_name(call.func)
+        first = call.args[0].value if call.args else None
+        if isinstance(call.func, cst.Name) and call.func.value == "int":
+            return first is not None and self.is_index(first)
+        if name in ("os.getenv", "os.environ.get"):
+            return string_value(first) in ENVIRONMENT
+        return bool(ASKED.fullmatch(_last_part(call.func)))
+
+    def _is_call_for_first(self, call: cst.Call) -> bool:
+        if FIRST.fullmatch(_last_part(call.func)):
+            return True
+        if not isinstance(call.func, cst.Name):
+            return False
+        function = self._context.functions.get(call.func.value)
+        if function is None or id(function) in self._under_way:
+            return False
+        self._under_way.add(id(function))
+        returned = [r.value for r in nodes_of(function.body, cst.Return) if r.value is not None]
+        found = any(isinstance(v, cst.Comparison) and self.asks(v) for v in returned)
+        self._under_way.discard(id(function))
+        return found
+
+    def _compares(self, test: cst.Comparison) -> bool:
+        if len(test.comparisons) != 1:
+            return any(self.is_index(side) for side in _sides(test))
+        target = test.comparisons[0]
+        left, right = test.left, target.comparator
+        if isinstance(target.operator, cst.Is | cst.IsNot):
+            return False
+        if isinstance(target.operator, cst.In | cst.NotIn):
+            values: list[cst.BaseExpression] = [right]
+            if isinstance(right, cst.Tuple | cst.List | cst.Set):
+                values = [element.value for element in right.elements]
+            return self.is_index(left) and not all(_means_none(value) for value in values)
+        if self.is_index(right):
+            left, right = right, left
+        if self._is_computed(left) or self._is_computed(right):
+            return True
+        if not self.is_index(left) or _means_none(right):
+            return False
+        orders = isinstance(
+            target.operator, cst.GreaterThanEqual | cst.LessThan
+        )  # `rank >= 0`, `rank < 0`
+        return not (orders and isinstance(right, cst.Integer) and right.value == "0")
+
+    def _value_asks(self, name: cst.Name | cst.Attribute) -> bool:
+        """Whether the script assigns to `name` the outcome of a comparison that asks for the rank."""
+        if isinstance(name, cst.Attribute):
+            return any(self.asks(value) for value in self._assigned.get(name.attr.value, ()))
+        _, value = self._context.bound_to(name)
+        return isinstance(value, cst.Comparison) and self.asks(value)
+
+    @cached_property
+    def _assigned(self) -> dict[str, list[cst.BaseExpression]]:
+        """What attributes are assigned, where that is a comparison; by the attribute's name."""
+        found: dict[str, list[cst.BaseExpression]] = defaultdict(list)
+        for target in targets(self._context.module):
+            assign = self._context.parent(self._context.parent(target))
+            if not isinstance(target, cst.Attribute) or not isinstance(assign, cst.Assign):
+                continue
+            if isinstance(assign.value, cst.Comparison):
+                found[target.attr.value].append(assign.value)
+        return found
+
+    def _left_before(self, statements: Sequence[cst.CSTNode], node: cst.CSTNode) -> cst.If | None:
+        """Return the `if` before `node` among `statements` whose branch some replicas leave by."""
+        for statement in statements:
+            if statement is node:
+                return None
+            if not isinstance(statement, cst.If) or statement.orelse is not None:
+                continue
+            if _leaves(statement.body) and self.asks(statement.test):
+                return statement
+        return None
+
+    def _only_guarded_calls(self, function: cst.FunctionDef) -> bool:
+        if any(ONLY_FIRST.fullmatch(_last_part(d.decorator)) for d in function.decorators):
+            return True
+        if id(function) in self._under_way:
+            return False
+        name = function.name.value
+        mentions = [
+            mention
+            for mention in self._context.references(name)
+            if mention is not function.name
+            and self._context.function_around(mention) is not function  # recursion
+            and not self._is_imported(mention)  # subprocess.run is not one's own run
+        ]
+        if not mentions:
+            return False
+        self._under_way.add(id(function))
+        found = all(self._is_guarded_call(mention) for mention in mentions)
+        self._under_way.discard(id(function))
+        return found
+
+    def _is_imported(self, mention: cst.Name) -> bool:
+        above = self._context.parent(mention)
+        is_part = isinstance(above, cst.Attribute) and above.attr is mention
+        return is_part and self._context.qualified_name(above) is not None
+
+    def _is_guarded_call(self, mention: cst.Name) -> bool:
+        called: cst.CSTNode = mention
+        above = self._context.parent(mention)
+        if isinstance(above, cst.Attribute) and above.attr is mention:
+            called, above = above, self._context.parent(above)
+        is_call = isinstance(above, cst.Call) and above.func is called
+        return is_call and self.around(called) is not None
+
+
+def _last_part(node: cst.BaseExpression) -> str:
+    """Return `c` of `a.b.c`, and of `c`; empty for anything else."""
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def _sides(test: cst.Comparison) -> list[cst.BaseExpression]:
+    return [test.left, *(target.comparator for target in test.comparisons)]
+
+
+def _is_key(index: cst.BaseSlice) -> bool:
+    return isinstance(index, cst.Index) and string_value(index.value) in ENVIRONMENT
+
+
+def _means_none(node: cst.BaseExpression) -> bool:
+    """Whether `node` is a value that no rank has: `-1`, `None`."""
+    if isinstance(node, cst.UnaryOperation):
+        return isinstance(node.operator, cst.Minus)
+    return isinstance(node, cst.Name) and node.value == "None"
+
+
+def _leaves(body: cst.BaseSuite) -> bool:
+    """Whether the branch `body` ends with leaving the function or the turn of the loop."""
+    last = body.body[-1] if body.body else None
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    return isinstance(last, cst.Return | cst.Continue | cst.Break)

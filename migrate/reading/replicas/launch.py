@@ -1,0 +1,333 @@
+"""How a script is started, and which of its code runs in a replica.
+
+A CUDA script either starts its processes itself (`mp.spawn`, `mp.Process`), or is started once a device
+by torchrun, SLURM or MPI. On a TPU `torch_xla.launch` starts the replicas, so that the second kind needs
+a launcher.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum, auto
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.replicas.ranks import LAUNCHERS, PROCESS, SCRIPT, SPAWN
+from migrate.reading.tree.tree import code, keyword, nodes, nodes_of, string_value, targets
+from migrate.reading.values.devices import moves
+from migrate.reading.values.environment import environment_name, is_read
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+INIT = frozenset(
+    {
+        "torch.distributed.init_process_group",
+        "torch.distributed.distributed_c10d.init_process_group",
+    }
+)
+# Set by torchrun in every process, and by the launcher that the rewrite adds.
+RANKS = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
+# What SLURM, Open MPI, MVAPICH and MPICH set in every process that they start.
+CLUSTER = {
+    "SLURM_PROCID": "RANK",
+    "SLURM_LOCALID": "LOCAL_RANK",
+    "SLURM_NTASKS": "WORLD_SIZE",
+    "SLURM_NPROCS": "WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK": "RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
+    "OMPI_COMM_WORLD_SIZE": "WORLD_SIZE",
+    "MV2_COMM_WORLD_RANK": "RANK",
+    "MV2_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
+    "MV2_COMM_WORLD_SIZE": "WORLD_SIZE",
+    "PMI_RANK": "RANK",
+    "PMI_SIZE": "WORLD_SIZE",
+}
+# Functions of a script's own modules that join the process group, by the names that scripts give them.
+JOINING = frozenset(
+    {
+        "ddp_setup",
+        "dist_init",
+        "distributed_init",
+        "init_ddp",
+        "init_dist",
+        "init_distributed",
+        "init_distributed_device",
+        "init_distributed_mode",
+        "init_distributed_training",
+        "init_process_group",
+        "init_torch_distributed",
+        "initialize_distributed",
+        "setup_ddp",
+        "setup_dist",
+        "setup_distributed",
+    }
+)
+USING = (
+    "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.parallel.distributed.DistributedDataParallel",
+    "torch.utils.data.DistributedSampler",
+    "torch.utils.data.distributed.DistributedSampler",
+    "apex.parallel.DistributedDataParallel",
+)
+# Frameworks with a launcher of their own.
+FRAMEWORKS = frozenset(
+    {
+        "accelerate",
+        "colossalai",
+        "composer",
+        "deepspeed",
+        "horovod",
+        "lightning",
+        "pytorch_lightning",
+        "ray",
+    }
+)
+
+
+class Style(Enum):
+    """How the replicas of a script come into being."""
+
+    NONE = auto()  # not a distributed program, or a module of one
+    SPAWN = auto()  # the script starts them itself
+    MAIN = auto()  # started from outside; what it does is under the `__main__` guard
+    MODULE = auto()  # started from outside; what it does, or a part, is done when the file is read
+
+
+class Launch:
+    """How one script is started.
+
+    Attributes:
+        style: as the script stands.
+        guard: its `if __name__ == '__main__':`, if it has just one without `else`.
+    """
+
+    def __init__(self, context: Script) -> None:
+        self._context = context
+        self.guard, self._guards = self._find_guard()
+        self.style = self._find_style()
+
+    def _find_guard(self) -> tuple[cst.If | None, list[cst.If]]:
+        guards = [s for s in self._context.module.body if isinstance(s, cst.If) and is_guard(s)]
+        one = guards[0] if len(guards) == 1 and guards[0].orelse is None else None
+        return one, guards
+
+    def _find_style(self) -> Style:
+        if self._starts_itself():
+            return Style.SPAWN
+        if self._context.uses_rpc or self._of_a_framework():
+            return Style.NONE
+        at_import = self.reached(self.import_roots)
+        joins = any(self._joins(node) for node in at_import)
+        if joins and any(self._uses(node) or _is_backward(node) for node in at_import):
+            return Style.MODULE
+        if not self._guards:
+            return Style.NONE
+        guarded = self.reached(self._guards)
+        if not any(self._joins(node) or self._uses(node) for node in guarded):
+            return Style.NONE
+        if self.guard is None or self._needs_the_module(at_import):
+            return Style.MODULE
+        return Style.MAIN
+
+    def _starts_itself(self) -> bool:
+        names = LAUNCHERS | SPAWN | PROCESS
+        return any(
+            self._context.qualified_name(node.func) in names
+            for node in self._context.all_of(cst.Call)
+        )
+
+    def _of_a_framework(self) -> bool:
+        imported: list[cst.CSTNode] = []
+        for node in self._context.all_of(cst.Import, cst.ImportFrom):
+            if isinstance(node, cst.Import):
+                imported.extend(alias.name for alias in node.names)
+            elif node.module is not None and not node.relative:
+                imported.append(node.module)
+        return any(code(name).split(".")[0] in FRAMEWORKS for name in imported)
+
+    @cached_property
+    def import_roots(self) -> list[cst.CSTNode]:
+        """The statements that run when the file is read: no definitions, imports or guards."""
+        return [
+            statement
+            for statement in self._context.module.body
+            if not isinstance(statement, cst.FunctionDef | cst.ClassDef)
+            and not any(statement is guard for guard in self._guards)
+        ]
+
+    def _needs_the_module(self, at_import: list[cst.CSTNode]) -> bool:
+        """Whether reading the file already asks for the rank, or works on a device.
+
+        A spawned replica reads the file before its rank and its device are known.
+        """
+        assert self.guard is not None
+        after = self._context.module.body[self._context.module.body.index(self.guard) + 1 :]
+        if self._context.source.is_notebook:
+            # The other cells run once, in the notebook itself, where a replica's names are not.
+            bound = {t.value for t in targets(self.guard) if isinstance(t, cst.Name)}
+            if any(bound & names_in(statement) for statement in after):
+                return True
+        elif any(not isinstance(s, cst.FunctionDef | cst.ClassDef) for s in after):
+            return True
+        if any(
+            isinstance(node, cst.ImportFrom) and isinstance(node.names, cst.ImportStar)
+            for node in nodes(self.guard)
+        ):
+            return True  # is no syntax in a function
+        defined = list(self._run_by_definitions())
+        early = [*at_import, *(node for root in defined for node in nodes(root))]
+        return any(self._asks_for_rank(node) for node in early) or any(
+            True for root in [*self.import_roots, *defined] for _ in moves(root, self._context)
+        )
+
+    def _run_by_definitions(self) -> Iterator[cst.CSTNode]:
+        """Yield what runs where a function or class is defined: defaults, decorators, attributes."""
+        waiting: list[cst.CSTNode] = list(self._context.module.body)
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, cst.FunctionDef):
+                yield from node.decorators
+                yield from (
+                    one.default
+                    for one in nodes_of(node.params, cst.Param)
+                    if one.default is not None
+                )
+            elif isinstance(node, cst.ClassDef):
+                yield from node.decorators
+                waiting.extend(node.body.body)
+                yield from (
+                    one
+                    for one in node.body.body
+                    if not isinstance(one, cst.FunctionDef | cst.ClassDef)
+                )
+
+    def _asks_for_rank(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.SimpleString) and is_read(node, self._context):
+            name = environment_name(node, self._context)
+            return name in RANKS or name in CLUSTER
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            parses = node.func.attr.value in ("parse_args", "parse_known_args")
+            return parses and any(declares_local_rank(call) for call in self._calls)
+        return False
+
+    @cached_property
+    def _calls(self) -> Sequence[cst.Call]:
+        return self._context.all_of(cst.Call)
+
+    def _joins(self, node: cst.CSTNode) -> bool:
+        """Whether `node` is a call that joins the process group, here or in a module of the user's."""
+        if not isinstance(node, cst.Call):
+            return False
+        name = self._context.qualified_name(node.func) or ""
+        if name in INIT:
+            return True
+        root, _, last = name.rpartition(".")
+        return bool(root) and last in JOINING and not root.startswith("torch")
+
+    def joining(self) -> cst.Call | None:
+        """Return the first call by which the script joins a process group, where it shows."""
+        return next((call for call in self._context.all_of(cst.Call) if self._joins(call)), None)
+
+    def _uses(self, node: cst.CSTNode) -> bool:
+        return isinstance(node, cst.Call) and self._context.qualified_name(node.func) in USING
+
+    def reached(self, roots: Iterable[cst.CSTNode]) -> list[cst.CSTNode]:
+        """Return the nodes at and below `roots`, and of all definitions that they may run."""
+        found: list[cst.CSTNode] = []
+        stack = list(roots)
+        seen: set[int] = set()
+        while stack:
+            root = stack.pop()
+            for node in nodes(root):
+                found.append(node)
+                if isinstance(node, cst.Name):
+                    for definition in self._definitions.get(node.value, ()):
+                        if id(definition) not in seen:
+                            seen.add(id(definition))
+                            stack.append(definition)
+        return found
+
+    @cached_property
+    def _definitions(self) -> dict[str, list[cst.FunctionDef | cst.ClassDef]]:
+        found: dict[str, list[cst.FunctionDef | cst.ClassDef]] = defaultdict(list)
+        for statement in self._context.module.body:
+            if isinstance(statement, cst.FunctionDef | cst.ClassDef):
+                found[statement.name.value].append(statement)
+        return found
+
+    def workers(self) -> Iterator[cst.FunctionDef]:
+        """Yield the functions of the script that it starts in processes of their own."""
+        for call in self._calls:
+            name = self._context.qualified_name(call.func)
+            if name in LAUNCHERS | SPAWN | PROCESS:
+                given = keyword(call, "target" if name in PROCESS else "fn")
+                if given is None and name not in PROCESS and call.args:
+                    given = call.args[0]
+                if given is not None and isinstance(given.value, cst.Name):
+                    worker = self._context.functions.get(given.value.value)
+                    if worker is not None:
+                        yield worker
+
+    @cached_property
+    def _in_replicas(self) -> frozenset[int]:
+        if self.style is Style.MODULE:
+            return frozenset(id(node) for node in self._context.nodes)
+        if self.style is Style.MAIN:
+            assert self.guard is not None
+            return frozenset(id(node) for node in self.reached([self.guard]))
+        workers = list(self.workers())
+        if any(self._context.qualified_name(call.func) == SCRIPT for call in self._calls):
+            return frozenset(id(node) for node in self._context.nodes)
+        if any("run_path" in code(worker) for worker in workers):  # the launcher of a whole file
+            return frozenset(id(node) for node in self._context.nodes)
+        joining = [f for f in nodes_of(self._context.module, cst.FunctionDef) if self._inits(f)]
+        return frozenset(id(node) for node in self.reached(workers or joining))
+
+    def _inits(self, function: cst.FunctionDef) -> bool:
+        """Whether `function` joins a process group: it runs in a replica, whoever calls it."""
+        calls = nodes_of(function, cst.Call)
+        return any(self._context.qualified_name(call.func) in INIT for call in calls)
+
+    def in_replica(self, node: cst.CSTNode) -> bool:
+        """Whether `node` runs in a replica, after the launch, as far as this file shows."""
+        return id(node) in self._in_replicas
+
+
+def _is_backward(node: cst.CSTNode) -> bool:
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        return False
+    return node.func.attr.value == "backward"
+
+
+def is_guard(node: cst.If) -> bool:
+    """Whether `node` is `if __name__ == '__main__':`, in either order."""
+    test = node.test
+    if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+        return False
+    other = test.comparisons[0]
+    if not isinstance(other.operator, cst.Equal):
+        return False
+    sides = (test.left, other.comparator)
+    names = [side for side in sides if isinstance(side, cst.Name) and side.value == "__name__"]
+    return len(names) == 1 and any(string_value(side) == "__main__" for side in sides)
+
+
+def declares_local_rank(call: cst.Call) -> bool:
+    """Whether `call` declares the option that `torch.distributed.launch` passes to every process."""
+    if not (isinstance(call.func, cst.Attribute) and call.func.attr.value == "add_argument"):
+        return False
+    return any(string_value(arg.value) in ("--local_rank", "--local-rank") for arg in call.args)
+
+
+def names_in(root: cst.CSTNode) -> frozenset[str]:
+    """Return the names at and below `root`: no attributes, no keywords of calls."""
+    found = set()
+    for node in nodes_of(root, cst.Name):
+        found.add(node.value)
+    for attribute in nodes_of(root, cst.Attribute):
+        found.discard(attribute.attr.value)
+    return frozenset(found)

@@ -1,0 +1,272 @@
+"""What may be asked about a script: names, positions, parents, scopes, what is a worker's rank."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TypeVar, overload
+
+import libcst as cst
+from libcst.metadata import CodePosition
+
+from migrate.reading.calls.facts import ModuleCalls, calls_of_script
+from migrate.reading.names.imported_names import ImportedNames
+from migrate.reading.replicas.for_cuda import guarded
+from migrate.reading.replicas.guards import Guards
+from migrate.reading.replicas.launch import Launch
+from migrate.reading.replicas.ranks import Ranks
+from migrate.reading.steps.effects import Effects
+from migrate.reading.tree.source import Source
+from migrate.reading.tree.tree import nodes_of, targets
+from migrate.reading.tree.walk import order
+from migrate.reading.values.devices import Devices, is_move
+
+Node = TypeVar("Node", bound=cst.CSTNode)
+Other = TypeVar("Other", bound=cst.CSTNode)
+
+
+class Script:
+    """A script with everything that is known about it before a rule or a hazard looks.
+
+    Args:
+        source: the script as read.
+        calls: what its calls run, where the project that it is a part of has been looked at; else the
+            local modules that it imports are read when that is asked for.
+    """
+
+    def __init__(self, source: Source, calls: ModuleCalls | None = None) -> None:
+        self.source = source
+        self._calls = calls
+        self.module = source.module
+        self._of_kinds: dict[tuple[type[cst.CSTNode], ...], list[cst.CSTNode]] = {}
+
+    def qualified_name(self, node: cst.CSTNode | None) -> str | None:
+        """Return the imported dotted name that `node` stands for, aliases resolved.
+
+        `dist.barrier` is `torch.distributed.barrier` after `import torch.distributed as dist`, and None
+        where `dist` is a local variable or module of the user's, and for a method of a result.
+        """
+        return self._names.get(id(node))
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        """The imported name of each expression that stands for one, by its id."""
+        names = ImportedNames(self.module, self.all_of(cst.Import, cst.ImportFrom))
+        found: dict[int, str] = {}
+        for root in names.roots:
+            node: cst.CSTNode | None = root
+            while node is not None:
+                name = names.of(node)
+                if name is not None:
+                    found[id(node)] = name
+                above = self.parent(node)
+                in_full = isinstance(above, cst.Attribute) and above.value is node
+                node = above if in_full else None
+        return found
+
+    def position(self, node: cst.CSTNode) -> CodePosition:
+        """Return the line (from 1) and column (from 0) where `node` starts, comments above left out."""
+        return self.source.positions.start(node)
+
+    def end(self, node: cst.CSTNode) -> CodePosition:
+        """Return the line (from 1) and column (from 0) where `node` ends."""
+        return self.source.positions.end(node)
+
+    def parent(self, node: cst.CSTNode | None) -> cst.CSTNode | None:
+        """Return the node directly above `node`; None above the module, and for None."""
+        return None if node is None else self._tree[1].get(id(node))
+
+    def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Yield the nodes above `node`, the nearest first."""
+        above = self.parent(node)
+        while above is not None:
+            yield above
+            above = self.parent(above)
+
+    def function_around(self, node: cst.CSTNode) -> cst.FunctionDef | None:
+        """Return the innermost function whose body holds `node`, or None at module level."""
+        above = self.parent(node)
+        while above is not None and type(above) is not cst.FunctionDef:
+            above = self.parent(above)
+        return above
+
+    def bound_to(
+        self, name: cst.Name
+    ) -> tuple[cst.FunctionDef | cst.Module | None, cst.Param | cst.BaseExpression | None]:
+        """Return where `name` is bound and to what, where that is plain to see.
+
+        Returns:
+            The function whose local or parameter it is, or the module, and its one value: a parameter
+            that is never assigned, or what the only assignment `name = value` assigns. The value is None
+            where the name is bound otherwise or more than once.
+        """
+        owner = self._owner(name)
+        if owner is None:
+            return None, None
+        values = self._bindings[id(owner), name.value]
+        return owner, values[0] if len(values) == 1 else None
+
+    def bound_values(self, name: cst.Name) -> list[cst.Param | cst.BaseExpression | None]:
+        """Return everything that the scope of `name` binds it to; None for what is not plain to see."""
+        owner = self._owner(name)
+        return [] if owner is None else self._bindings[id(owner), name.value]
+
+    def _owner(self, name: cst.Name) -> cst.FunctionDef | cst.Module | None:
+        """Return the innermost function around `name` that binds it, or the module; None where none does."""
+        if name.value not in self._bound or self.parent(name) is None:
+            return None
+        owner = self.function_around(name)
+        while owner is not None:
+            if (id(owner), name.value) in self._bindings:
+                return owner
+            owner = self.function_around(owner)
+        return self.module if (id(self.module), name.value) in self._bindings else None
+
+    @cached_property
+    def _bound(self) -> frozenset[str]:
+        return frozenset(name for _, name in self._bindings)
+
+    @cached_property
+    def _bindings(self) -> dict[tuple[int, str], list[cst.Param | cst.BaseExpression | None]]:
+        """What each function, or the module, binds each name to, in the order of the source."""
+        found: dict[tuple[int, str], list[cst.Param | cst.BaseExpression | None]] = defaultdict(
+            list
+        )
+        for function in self.all_of(cst.FunctionDef):
+            for parameter in nodes_of(function.params, cst.Param):
+                found[id(function), parameter.name.value].append(parameter)
+        for target in targets(self.module):
+            if isinstance(target, cst.Name):
+                owner = self.function_around(target) or self.module
+                found[id(owner), target.value].append(self._plain_value(target))
+        return found
+
+    def _plain_value(self, target: cst.Name) -> cst.BaseExpression | None:
+        """Return the value of `target = value` or `target: int = value`."""
+        above = self.parent(target)
+        if isinstance(above, cst.AnnAssign):
+            return above.value
+        assign = self.parent(above)
+        if isinstance(assign, cst.Assign) and len(assign.targets) == 1:
+            return assign.value
+        return None
+
+    def class_around(self, node: cst.CSTNode) -> cst.ClassDef | None:
+        """Return the innermost class whose body holds `node`, or None."""
+        above = self.parent(node)
+        while above is not None and type(above) is not cst.ClassDef:
+            above = self.parent(above)
+        return above
+
+    def statement_around(self, node: cst.CSTNode) -> cst.CSTNode:
+        """Return the statement line or compound statement that `node` is a part of."""
+        for above in (node, *self.ancestors(node)):
+            if isinstance(above, cst.BaseStatement):
+                return above
+        return node
+
+    @cached_property
+    def nodes(self) -> tuple[cst.CSTNode, ...]:
+        """Every node of the script, in the order of the source."""
+        return tuple(self._tree[0])
+
+    @cached_property
+    def _tree(self) -> tuple[list[cst.CSTNode], dict[int, cst.CSTNode]]:
+        return order(self.module)
+
+    @overload
+    def all_of(self, kind: type[Node], /) -> Sequence[Node]: ...
+
+    @overload
+    def all_of(self, kind: type[Node], other: type[Other], /) -> Sequence[Node | Other]: ...
+
+    @overload
+    def all_of(self, *kinds: type[cst.CSTNode]) -> Sequence[cst.CSTNode]: ...
+
+    def all_of(self, *kinds: type[cst.CSTNode]) -> Sequence[cst.CSTNode]:
+        """Return the nodes of the types `kinds`, in the order of the source.
+
+        Args:
+            kinds: types that have no subtypes: `cst.Call`, not `cst.BaseExpression`.
+        """
+        if len(kinds) == 1:
+            return self._by_kind.get(kinds[0], ())
+        if kinds not in self._of_kinds:
+            self._of_kinds[kinds] = [node for node in self.nodes if type(node) in kinds]
+        return self._of_kinds[kinds]
+
+    @cached_property
+    def _by_kind(self) -> dict[type[cst.CSTNode], list[cst.CSTNode]]:
+        found: dict[type[cst.CSTNode], list[cst.CSTNode]] = defaultdict(list)
+        for node in self.nodes:
+            found[type(node)].append(node)
+        return dict(found)
+
+    @cached_property
+    def functions(self) -> dict[str, cst.FunctionDef]:
+        """The functions defined at module level, by name; a name defined twice is left out."""
+        defined = [s for s in self.module.body if isinstance(s, cst.FunctionDef)]
+        times = Counter(function.name.value for function in defined)
+        return {f.name.value: f for f in defined if times[f.name.value] == 1}
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """Which names hold the index of the replica: the device of the CUDA script."""
+        return Ranks(self)
+
+    @cached_property
+    def devices(self) -> Devices:
+        """Which expressions name a device."""
+        return Devices(self)
+
+    @cached_property
+    def launch(self) -> Launch:
+        """How the script is started, and which of its code runs in a replica."""
+        return Launch(self)
+
+    @cached_property
+    def for_cuda(self) -> frozenset[int]:
+        """The ids of the nodes below `if shims.device_type() == "cuda"`, which stay as they are."""
+        return guarded(self)
+
+    @cached_property
+    def calls(self) -> ModuleCalls:
+        """What the calls of the script run, also in other files of its project."""
+        if self._calls is None:
+            self._calls = calls_of_script(self.source.path, self.source.data)
+        return self._calls
+
+    @cached_property
+    def effects(self) -> Effects:
+        """Which statements run a backward pass or an optimizer step."""
+        return Effects(self)
+
+    @cached_property
+    def guards(self) -> Guards:
+        """What runs only on some of the replicas."""
+        return Guards(self)
+
+    def references(self, name: str) -> list[cst.Name]:
+        """Return every mention of `name` as a name, wherever it is bound."""
+        return self._mentions.get(name, [])
+
+    @cached_property
+    def _mentions(self) -> dict[str, list[cst.Name]]:
+        found: dict[str, list[cst.Name]] = defaultdict(list)
+        for name in self.all_of(cst.Name):
+            found[name.value].append(name)
+        return dict(found)
+
+    @cached_property
+    def moves_to_accelerator(self) -> bool:
+        """Whether the script moves anything to an accelerator: else it trains on the CPU by intent."""
+        return any(is_move(call, self) for call in self.all_of(cst.Call))
+
+    @cached_property
+    def uses_rpc(self) -> bool:
+        """Whether the script is built on torch.distributed.rpc, whose processes have different roles."""
+        return any(
+            (self.qualified_name(node) or "").startswith("torch.distributed.rpc.")
+            for node in self.all_of(cst.Attribute, cst.Name)
+        )

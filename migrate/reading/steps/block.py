@@ -1,0 +1,122 @@
+"""Which part of a block of statements is the step, before anything is moved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from migrate.reading.flow.dataflow import aliases, base_name, overlap
+from migrate.reading.steps.effects import Effect
+from migrate.reading.steps.outside import Outside
+from migrate.reading.steps.statement import Statement
+from migrate.reading.steps.tails import tail
+from migrate.reading.tree.tree import nodes_of
+from migrate.reading.values.device_values import DeviceValues
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+ON_STATE = re.compile(
+    "eval|named_parameters|parameters|requires_grad_|state_dict|step|train|unscale_|zero_grad"
+)
+
+
+class Body:
+    """The statements of a block that runs a step, with what is known of each.
+
+    Args:
+        block: the block.
+        batch: the names that the loop around it binds to a batch.
+        context: the script.
+        whole: the indices of statements whose end is not looked at by itself.
+    """
+
+    def __init__(
+        self,
+        block: cst.IndentedBlock,
+        batch: Sequence[str],
+        context: Script,
+        whole: frozenset[int] = frozenset(),
+    ) -> None:
+        self.block = block
+        self.context = context
+        self.batch = batch
+        self.whole = whole
+        self.values = DeviceValues(block, batch, context)
+        all_of_it = [Statement(s, self.values, context) for s in block.body]
+        self.tails = {
+            index: end
+            for index, statement in enumerate(all_of_it)
+            if index not in whole and (end := tail(statement)) is not None
+        }
+        self.statements = [
+            Statement(self.tails[index].rest, self.values, context, statement.node)
+            if index in self.tails
+            else statement
+            for index, statement in enumerate(all_of_it)
+        ]
+
+    def with_whole(self, index: int) -> Body:
+        """Return the same block, the statement at `index` taken as one."""
+        return Body(self.block, self.batch, self.context, self.whole | {index})
+
+    @cached_property
+    def state(self) -> frozenset[str]:
+        """The names of models and optimizers: what a step changes though it does not bind it."""
+        found = set()
+        for call in nodes_of(self.block, cst.Call):
+            if isinstance(call.func, cst.Attribute) and ON_STATE.fullmatch(call.func.attr.value):
+                found.add(base_name(call.func.value))
+            elif self.values.is_state(call.func):
+                found.add(get_full_name_for_node(call.func))
+        return frozenset(name for name in found if name) - self.values.names
+
+    @cached_property
+    def aliases(self) -> list[tuple[str, str]]:
+        """The pairs of names in the block that stand for one memory."""
+        return aliases([statement.node for statement in self.statements])
+
+    def backward(self) -> list[int]:
+        """Return the indices of the statements that run a backward pass."""
+        return [i for i, s in enumerate(self.statements) if Effect.BACKWARD in s.effect]
+
+    def first(self, backward: int) -> int:
+        """Return the index of the first statement that belongs to the backward pass at `backward`.
+
+        From there upwards, a statement belongs if it is work of the device that binds or changes a name
+        that a later one of the step uses, or clears gradients. What only the host computes stays above.
+        """
+        first = backward
+        used = set(self.statements[backward].flow.used)
+        for index in range(backward - 1, -1, -1):
+            statement = self.statements[index]
+            if overlap(statement.flow.written, used):
+                used |= statement.flow.used
+                if statement.on_device or statement.clears_gradients:
+                    first = index
+            elif statement.clears_gradients and statement.outside is None:
+                first = index
+        return first
+
+    def ends(self) -> list[int]:
+        """Return the indices that may be the last of the step, the preferred one first.
+
+        The last one is that of the last optimizer's step; what clears gradients or averages weights after
+        it is taken along where nothing that has to stay outside lies between.
+        """
+        last = max(i for i, statement in enumerate(self.statements) if statement.effect)
+        found = [last]
+        for index in range(last + 1, len(self.statements)):
+            statement = self.statements[index]
+            between = {s.outside for s in self.statements[found[0] + 1 : index]} - {None}
+            over_logs = between <= {Outside.READ, Outside.LOG, Outside.SYNC}
+            ends = not between and statement.outside is None and statement.ends_a_step
+            averages = statement.averages and statement.outside is None
+            if ends or (averages and over_logs):
+                found.insert(0, index)
+        return found

@@ -1,0 +1,124 @@
+"""Which statements of a script run a backward pass or an optimizer step, and which loops train.
+
+The analysis follows calls over the files of the project (`migrate.reading.calls`); this is its answer for
+the nodes of one script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.calls.effect import BOTH, Effect
+from migrate.reading.calls.facts import Definition
+from migrate.reading.tree.tree import nodes_of
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+__all__ = ["BOTH", "Effect", "Effects", "Loop"]
+
+Loop = cst.For | cst.While
+
+
+class Effects:
+    """The effects of every statement of one script.
+
+    A step loop consumes its effects: who calls `train()` does not train a step.
+    """
+
+    def __init__(self, context: Script) -> None:
+        self._context = context
+        self._calls = context.calls
+        self._functions = {
+            context.position(node.name).line: node for node in context.all_of(cst.FunctionDef)
+        }
+        self._of: dict[int, Effect] = {}
+        for node in context.all_of(cst.Call):
+            if effect := self._of_call(node):
+                self._carry(node, effect)
+        for loop in reversed(
+            context.all_of(cst.For, cst.While)
+        ):  # a loop comes after those around it
+            effect = self._of.get(id(loop.body), Effect.NONE)
+            if effect and not self.is_step_loop(loop):
+                self._carry(loop, effect)
+
+    def of(self, node: cst.CSTNode) -> Effect:
+        """Return the effects of running `node`, nested functions and inner step loops left out.
+
+        For a function, class or loop: those of its body.
+        """
+        if isinstance(node, cst.FunctionDef | Loop):
+            return self._of.get(id(node.body), Effect.NONE)
+        return self._of.get(id(node), Effect.NONE)
+
+    def is_step_loop(self, loop: Loop) -> bool:
+        """Whether every turn of `loop` is one training step: by its effects, or marked by hand."""
+        return self._context.position(loop).line in self._calls.step_loops
+
+    def on_accelerator(self, loop: Loop) -> bool | None:
+        """Whether the step loop `loop` trains on an accelerator; None where that is not to be seen."""
+        return self._calls.on_accelerator.get(self._context.position(loop).line, False)
+
+    def is_marked(self, loop: Loop) -> bool:
+        """Whether a comment `# migrate: step` on `loop`, or right above it, marks it."""
+        return self._context.position(loop).line in self._calls.marked
+
+    def hidden(self, loop: Loop) -> str | None:
+        """Return what to do about a loop that may train through a class chosen by name; None for others."""
+        return self._calls.hidden.get(self._context.position(loop).line)
+
+    def obstacle(self, call: cst.Call) -> str | None:
+        """Return why `call`, which trains, can be part of no step; None where it can."""
+        return self._calls.obstacles.get(self._end(call))
+
+    def definitions(self, call: cst.Call) -> tuple[Definition, ...]:
+        """Return the functions and methods that `call` runs, also those of other files of the project."""
+        return self._calls.definitions.get(self._end(call), ())
+
+    def seeds_early(self, call: cst.Call) -> bool:
+        """Whether `call` runs a seeding function of another file before the replicas are launched."""
+        seeds = self._calls.early_seeds
+        return bool(seeds) and self._end(call) in seeds
+
+    def function_at(self, line: int) -> cst.FunctionDef | None:
+        """Return the function of the script whose `def` stands in `line`."""
+        return self._functions.get(line)
+
+    def callees(self, statements: Iterable[cst.CSTNode]) -> list[cst.FunctionDef]:
+        """Return the functions of the script with an effect that `statements` call."""
+        calls = [call for statement in statements for call in nodes_of(statement, cst.Call)]
+        here = self._context.source.path.resolve()
+        lines = {
+            definition.line: None
+            for call in calls
+            if self._of_call(call)
+            for definition in self.definitions(call)
+            if definition.path == here
+        }
+        return [self._functions[line] for line in lines if line in self._functions]
+
+    def _of_call(self, call: cst.Call) -> Effect:
+        return self._calls.effects.get(self._end(call), Effect.NONE)
+
+    def _end(self, call: cst.Call) -> tuple[int, int]:
+        end = self._context.end(call)
+        return end.line, end.column
+
+    def _carry(self, node: cst.CSTNode, effect: Effect) -> None:
+        """Note `effect` with `node` and what is around it, up to the next function or loop."""
+        current: cst.CSTNode | None = node
+        while current is not None:
+            self._of[id(current)] = self._of.get(id(current), Effect.NONE) | effect
+            above = self._context.parent(current)
+            if isinstance(above, cst.FunctionDef | cst.Lambda | cst.ClassDef):
+                return
+            if isinstance(above, Loop) and current is above.body:
+                return
+            if isinstance(above, cst.While) and current is above.test:
+                self._of[id(above.body)] = self._of.get(id(above.body), Effect.NONE) | effect
+                return
+            current = above

@@ -1,0 +1,233 @@
+"""Which code runs inside of a training step, and how often the rest of it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum, auto
+
+import libcst as cst
+
+from migrate.reading.project.entries import Entry
+from migrate.reading.script import Script
+from migrate.reading.steps.effects import BOTH
+from migrate.reading.steps.loops import Loop, batch_names
+from migrate.reading.steps.outside import Outside
+from migrate.reading.steps.spans import Span, Trained
+from migrate.reading.tree.tree import code, nodes_of
+
+FORWARDS = frozenset({"forward", "training_step"})
+# What a step may have in its middle and is none of its work.
+APART = (Outside.SAVE, Outside.EVALUATION)
+
+
+class When(Enum):
+    """When a piece of code runs."""
+
+    STEP = auto()  # inside of the step: forward, backward, update, and what they call
+    EVERY_STEP = auto()  # in the training loop, at every step, but not inside of it
+    SOMETIMES = auto()  # in the training loop, under a condition
+    ELSEWHERE = auto()
+
+
+class Steps:
+    """The steps of a script: of its training loops, the forward methods, and what both call.
+
+    A step that torch_xla marks (`with torch_xla.step():`) is what the mark says. The others are those that
+    the rewrite finds, with everything that lies in them as the script stands.
+
+    Args:
+        context: the script.
+        entries: the functions, by the lines of their `def`, that steps of other files run.
+    """
+
+    def __init__(self, context: Script, entries: Mapping[int, Entry] | None = None) -> None:
+        self._context = context
+        self._inside: dict[int, str] = {}  # with where another file calls it
+        self._bodies: dict[int, str] = {}
+        self.calls: list[tuple[cst.Call, str]] = []  # of the steps, with the same
+        self._followed = 0
+        marked = [block for block in context.all_of(cst.With) if is_step(block, context)]
+        in_marks = {id(above) for block in marked for above in context.ancestors(block)}
+        self.loops: list[Loop] = [
+            loop
+            for loop in context.all_of(cst.For, cst.While)
+            if context.effects.is_step_loop(loop)
+        ]
+        for block in marked:
+            self._take(block.body)
+        for loop in self.loops:
+            self._bodies[id(loop.body)] = ""
+            if id(loop) not in in_marks:
+                self._take_steps(loop.body, batch_names(loop))
+        for function in context.all_of(cst.FunctionDef):
+            if self.is_forward(function):
+                self._take(function.body)
+        self._follow()
+        for entry in (entries or {}).values():
+            entered = context.effects.function_at(entry.line)
+            if entered is not None:
+                self._enter(entered, entry.origin)
+        self._follow()
+
+    @property
+    def found(self) -> bool:
+        """Whether the script has a training loop, a marked step or a module's forward."""
+        return bool(self._inside)
+
+    def when(self, node: cst.CSTNode) -> When:
+        """Return when `node` runs."""
+        conditional = False
+        below = node
+        for above in (node, *self._context.ancestors(node)):
+            if id(above) in self._inside:
+                return When.STEP
+            if id(above) in self._bodies:
+                return When.SOMETIMES if conditional else When.EVERY_STEP
+            if isinstance(above, cst.FunctionDef | cst.ClassDef):
+                return When.ELSEWHERE
+            if isinstance(above, cst.If) and below is not above.test and above is not node:
+                if _evaluates(above, below):
+                    return When.ELSEWHERE
+                conditional = True
+            below = above
+        return When.ELSEWHERE
+
+    def inside(self, node: cst.CSTNode) -> bool:
+        """Whether `node` runs inside of a step."""
+        return self.when(node) is When.STEP
+
+    def origin(self, node: cst.CSTNode) -> str:
+        """Return where a step of another file calls what `node` is a part of; nothing where none does."""
+        for above in (node, *self._context.ancestors(node)):
+            if id(above) in self._inside or id(above) in self._bodies:
+                return self._inside.get(id(above)) or self._bodies.get(id(above), "")
+        return ""
+
+    def is_forward(self, function: cst.CSTNode | None) -> bool:
+        """Whether `function` is the forward of a module."""
+        return (
+            isinstance(function, cst.FunctionDef)
+            and function.name.value in FORWARDS
+            and self._is_module(self._context.class_around(function))
+        )
+
+    def _is_module(self, around: cst.ClassDef | None) -> bool:
+        if around is None or not around.bases:
+            return False
+        names = [self._context.qualified_name(base.value) or "" for base in around.bases]
+        # A data pipeline or an autograd.Function has a `forward` too, but is no module.
+        return not any("autograd" in name or "Transform" in name for name in names)
+
+    def _take(self, node: cst.CSTNode, origin: str = "") -> None:
+        """Note that `node` runs inside of a step, and with it what it calls."""
+        if id(node) not in self._inside:
+            self._inside[id(node)] = origin
+            self.calls.extend(
+                (call, origin)
+                for call in nodes_of(node, cst.Call)
+                if not self._in_evaluation(call, node)
+            )
+
+    def _in_evaluation(self, call: cst.Call, step: cst.CSTNode) -> bool:
+        """Whether a call in a step runs in evaluation only: below `if not self.training:`."""
+        below: cst.CSTNode = call
+        for above in self._context.ancestors(call):
+            if isinstance(above, cst.If) and _evaluates(above, below):
+                return True
+            if above is step:
+                return False
+            below = above
+        return False
+
+    def _take_steps(self, suite: cst.BaseSuite, batch: Sequence[str], origin: str = "") -> None:
+        """Take the steps of a block that trains: a loop's, or that of a function that is a whole step."""
+        self._bodies[id(suite)] = origin
+        if not isinstance(suite, cst.IndentedBlock):
+            self._take(suite, origin)
+            return
+        trained = Trained(suite, batch, self._context)
+        at = trained.indices[0] if len(trained.indices) == 1 else -1
+        inner = trained.inner(at) if at >= 0 else []
+        whole = self._whole(suite.body[at]) if at >= 0 else []
+        if inner or whole:
+            for index in range(trained.body.first(at), at):
+                if trained.body.statements[index].outside not in APART:
+                    self._take(suite.body[index], origin)
+            for call in whole:
+                self._take(call, origin)
+            for block, names in inner:
+                if id(block) not in self._bodies:
+                    self._take_steps(block, names, origin)
+            return
+        spans = trained.accumulated() if trained.accumulates else None
+        one = trained.span() if spans is None else None
+        for span in spans or ((one,) if one is not None else ()):
+            for node in _nodes(span):
+                self._take(node, origin)
+
+    def _whole(self, statement: cst.CSTNode) -> list[cst.Call]:
+        """Return the calls in a simple statement of functions of the project that run a whole step."""
+        if not isinstance(statement, cst.SimpleStatementLine):
+            return []
+        effects = self._context.effects
+        return [
+            call
+            for call in nodes_of(statement, cst.Call)
+            if effects.of(call) == BOTH and effects.definitions(call)
+        ]
+
+    def _follow(self) -> None:
+        """Take along the functions of the script that the steps call."""
+        while self._followed < len(self.calls):
+            call, origin = self.calls[self._followed]
+            self._followed += 1
+            for callee in self._callees(call):
+                self._enter(callee, origin)
+
+    def _enter(self, function: cst.FunctionDef, origin: str) -> None:
+        if id(function.body) in self._inside or id(function.body) in self._bodies:
+            return
+        if self._context.effects.of(function.body) & BOTH == BOTH:
+            # A function that is the whole step: what stands below the update is not in it.
+            names = [p.name.value for p in function.params.params]
+            self._take_steps(function.body, names, origin)
+        else:
+            self._take(function.body, origin)
+
+    def _callees(self, call: cst.Call) -> Iterator[cst.FunctionDef]:
+        here = self._context.source.path.resolve()
+        for definition in self._context.effects.definitions(call):
+            if definition.path == here:
+                function = self._context.effects.function_at(definition.line)
+                if function is not None:
+                    yield function
+
+
+def is_step(block: cst.With, context: Script) -> bool:
+    """Whether `block` is `with torch_xla.step():`."""
+    return any(
+        isinstance(item.item, cst.Call)
+        and context.qualified_name(item.item.func) in ("shims.step", "torch_xla.step")
+        for item in block.items
+    )
+
+
+def _evaluates(condition: cst.If, branch: cst.CSTNode) -> bool:
+    """Whether `branch` of `condition` runs only where a module does not train."""
+    test = code(condition.test)
+    if not test.endswith(".training"):
+        return False
+    return branch is condition.body if test.startswith("not ") else branch is condition.orelse
+
+
+def _nodes(span: Span) -> Iterator[cst.CSTNode]:
+    """Yield the statements of a step, to its earliest end; of the last one what comes before its end."""
+    last = span.ends[-1]
+    for index in range(span.first, last + 1):
+        if span.body.statements[index].outside in APART:
+            continue
+        end = span.body.tails.get(index) if index == last else None
+        if end is None:
+            yield span.body.block.body[index]
+        else:
+            yield from (s for s in end.block.body if s not in end.statements)

@@ -1,0 +1,67 @@
+"""Statements that leave the turn of a loop, or the program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code, nodes_of
+from migrate.reading.tree.walk import children
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort"})
+
+
+def leaves_turn(node: cst.CSTNode) -> bool:
+    """Whether running `node` may leave the turn of the loop around it, or the function."""
+    return _leaves(node, in_loop=False)
+
+
+def _leaves(node: cst.CSTNode, *, in_loop: bool) -> bool:
+    if isinstance(node, cst.FunctionDef | cst.ClassDef | cst.Lambda):
+        return False
+    if isinstance(node, cst.Return | cst.Yield):
+        return True
+    if isinstance(node, cst.Break | cst.Continue):
+        return not in_loop
+    inside = in_loop or isinstance(node, cst.For | cst.While)
+    return any(_leaves(child, in_loop=inside) for child in children(node))
+
+
+def ends_program(node: cst.CSTNode) -> bool:
+    """Whether running `node` may end the program: `sys.exit(1)`, `raise`, `assert`."""
+    if any(code(call.func) in EXITS for call in nodes_of(node, cst.Call)):
+        return True
+    kinds: tuple[type[cst.CSTNode], ...] = (cst.Raise, cst.Assert)
+    return any(next(nodes_of(node, kind), None) is not None for kind in kinds)
+
+
+def never_reached(node: cst.If, context: Script) -> list[cst.BaseStatement]:
+    """Return the ways out below an `if` whose body, which runs always, leaves the function.
+
+    None of them where anything else is below it: that is left to the author.
+    """
+    block = context.parent(node)
+    if not isinstance(block, cst.IndentedBlock) or not _is_way_out(node.body.body[-1]):
+        return []
+    after = block.body[block.body.index(node) + 1 :]
+    return list(after) if all(_only_is_way_out(statement) for statement in after) else []
+
+
+def _is_way_out(statement: cst.CSTNode) -> bool:
+    last = statement.body[-1] if isinstance(statement, cst.SimpleStatementLine) else statement
+    return isinstance(last, cst.Return | cst.Raise)
+
+
+def _only_is_way_out(statement: cst.CSTNode) -> bool:
+    if isinstance(statement, cst.SimpleStatementLine):
+        return len(statement.body) == 1 and _is_way_out(statement)
+    return (
+        isinstance(statement, cst.If)
+        and statement.orelse is None
+        and "cuda" not in code(statement.test)
+        and all(_only_is_way_out(inner) for inner in statement.body.body)
+    )

@@ -1,0 +1,116 @@
+"""What does not belong in a step: evaluation, saves, logging, code of one replica, timers, schedules."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from migrate.reading.flow.reads import Reads, is_log
+from migrate.reading.tree.tree import code, nodes, nodes_of
+from migrate.reading.tree.walk import children
+from migrate.reading.values.device_values import DeviceValues
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+
+class Outside(StrEnum):
+    """Why a statement stays outside of the step."""
+
+    GUARD = "code of some of the replicas"
+    SAVE = "a save"
+    EVALUATION = "an evaluation"
+    READ = "a value that is read"
+    LOG = "logging"
+    SYNC = "a wait for the device"
+    TIMER = "a timer"
+    SCHEDULE = "the learning rate"
+
+
+SYNCS = frozenset(
+    {
+        "shims.synchronize",
+        "torch.cuda.synchronize",
+        "torch.accelerator.synchronize",
+        "torch_xla.sync",
+        "torch_xla.core.xla_model.mark_step",
+        "torch_xla.core.xla_model.wait_device_ops",
+    }
+)
+CLOCKS = frozenset({"time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer"})
+SAVE = re.compile(r"_*(save|checkpoint)(_.*)?|.*_save", re.IGNORECASE)
+EVALUATION = re.compile(
+    r"_*(run_|do_)?(eval|evaluate|evaluation|validate|validation|val|test|inference)(_.*)?",
+    re.IGNORECASE,
+)
+SCHEDULE = re.compile(
+    r".*(adjust|schedul|warm_?up|anneal).*|(.*_)?(lr|learning_rate)(_.*)?", re.IGNORECASE
+)
+
+
+def why_outside(
+    statement: cst.BaseStatement, values: DeviceValues, context: Script
+) -> Outside | None:
+    """Return why `statement` does not belong in a step; None where nothing speaks against it."""
+    for test in (node.test for node in nodes_of(statement, cst.If)):
+        if context.guards.asks(test):
+            return Outside.GUARD
+    calls = _calls(statement)
+    names = [_last(call) for call in calls if not _is_computation(call, context)]
+    if any(SAVE.fullmatch(name) for name in names):
+        return Outside.SAVE
+    if any(EVALUATION.fullmatch(name) for name in names):
+        return Outside.EVALUATION
+    if next(Reads(values, context).inside(statement), None) is not None:
+        return Outside.READ
+    if any(is_log(call, context) for call in calls):
+        return Outside.LOG
+    qualified = {context.qualified_name(call.func) for call in calls}
+    if qualified & SYNCS:
+        return Outside.SYNC
+    if qualified & CLOCKS:
+        return Outside.TIMER
+    return Outside.SCHEDULE if _schedules(statement, calls) else None
+
+
+def _calls(statement: cst.CSTNode) -> list[cst.Call]:
+    """Return the calls that running `statement` makes: not those of functions that it defines."""
+    found = []
+    stack = [statement]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, cst.FunctionDef | cst.ClassDef | cst.Lambda):
+            continue
+        if isinstance(node, cst.Call):
+            found.append(node)
+        stack.extend(children(node))
+    return found
+
+
+def _last(call: cst.Call) -> str:
+    func = call.func
+    if isinstance(func, cst.Attribute):
+        return func.attr.value
+    return func.value if isinstance(func, cst.Name) else ""
+
+
+def _is_computation(call: cst.Call, context: Script) -> bool:
+    """Whether the function is one of torch's that only sound alike: `checkpoint`, `inference_mode`."""
+    name = context.qualified_name(call.func) or ""
+    return name.startswith("torch.") and name != "torch.save"
+
+
+def _schedules(statement: cst.CSTNode, calls: list[cst.Call]) -> bool:
+    if any(
+        isinstance(n, cst.Attribute) and n.attr.value == "param_groups" for n in nodes(statement)
+    ):
+        return True
+    for call in calls:
+        name = get_full_name_for_node(call.func) or code(call.func)
+        if any(SCHEDULE.fullmatch(part) for part in name.split(".")):
+            return True
+    return False

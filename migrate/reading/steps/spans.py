@@ -1,0 +1,128 @@
+"""Where the steps of a script are, as it stands: from what the forward uses to the update of the weights.
+
+The rule that puts steps in `with torch_xla.step():` arranges what it finds here; the hazards of
+`migrate check` ask what lies in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.steps.accumulation import micro_batches
+from migrate.reading.steps.block import Body
+from migrate.reading.steps.effects import BOTH, Effect
+from migrate.reading.steps.loops import Loop, batch_names
+from migrate.reading.tree.tree import nodes
+from migrate.reading.tree.walk import children
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+Inner = tuple[cst.IndentedBlock, list[str]]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A run of statements of a block that is a step, or a part of one that accumulates gradients.
+
+    Args:
+        body: the block.
+        batch: the names that the loop around the block binds to a batch.
+        first: the index of the first statement.
+        ends: the indices that may be the last, the preferred one first, the smallest last.
+    """
+
+    body: Body
+    batch: tuple[str, ...]
+    first: int
+    ends: tuple[int, ...]
+
+
+class Trained:
+    """A block that trains, and which of its statements do.
+
+    Args:
+        block: the block.
+        batch: the names that the loop around the block binds to a batch.
+        context: the script.
+    """
+
+    def __init__(self, block: cst.IndentedBlock, batch: Sequence[str], context: Script) -> None:
+        self.context = context
+        self.body = Body(block, batch, context)
+        self.batch = tuple(batch)
+        self.indices = [i for i, s in enumerate(self.body.statements) if s.effect]
+
+    @cached_property
+    def _micro(self) -> list[Loop | None]:
+        statements = self.body.statements
+        return [micro_batches(statements[i].node, self.context) for i in self.indices]
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether gradients are accumulated in an inner loop."""
+        return any(self._micro)
+
+    def inner(self, index: int) -> list[Inner]:
+        """Return the blocks in a statement that each run a whole step, with the names of their batches.
+
+        They are branches of the statement, or bodies of the functions of the script that it calls.
+        """
+        effects = self.context.effects
+        node = self.body.block.body[index]
+        if effects.of(node) & BOTH != BOTH:
+            return []
+        if isinstance(node, cst.With | cst.If | cst.Try):
+            blocks = (child for child in children(node) if isinstance(child, cst.IndentedBlock))
+            return [(block, []) for block in blocks if effects.of(block) & BOTH == BOTH]
+        callees = effects.callees([node])
+        if not all(effects.of(callee.body) & BOTH == BOTH for callee in callees):
+            return []
+        return [
+            (callee.body, [p.name.value for p in callee.params.params])
+            for callee in callees
+            if isinstance(callee.body, cst.IndentedBlock)
+        ]
+
+    def span(self) -> Span | None:
+        """Return the step of a block that does not accumulate; None where no backward pass is in it."""
+        if backward := self.body.backward():
+            first = self.body.first(backward[0])
+            return Span(self.body, self.batch, first, tuple(self.body.ends()))
+        # Marked by hand: what computes on the device is the step.
+        statements = self.body.statements
+        work = [i for i, s in enumerate(statements) if s.on_device and s.outside is None]
+        return Span(self.body, self.batch, work[0], (work[-1],)) if work else None
+
+    def accumulated(self) -> tuple[Span, Span] | None:
+        """Return the step of a micro-batch and that of the update; None where they are not plain."""
+        at, inner = next(
+            (i, loop) for i, loop in zip(self.indices, self._micro, strict=True) if loop
+        )
+        others = [i for i in self.indices if i != at]
+        alone = all(self.body.statements[i].effect == Effect.STEP and i > at for i in others)
+        if not alone or not others or not isinstance(inner.body, cst.IndentedBlock):
+            return None
+        small = Body(inner.body, batch_names(inner), self.context)
+        backward = small.backward()
+        micro = Span(small, tuple(batch_names(inner)), small.first(backward[0]), (backward[-1],))
+        start = next(i for i in range(at + 1, len(self.body.statements)) if _updates(self.body, i))
+        ends = tuple(end for end in self.body.ends() if end > at)
+        return micro, Span(self.body, (), start, ends)
+
+
+def _updates(body: Body, index: int) -> bool:
+    """Whether the statement at `index` is a part of the update of the weights."""
+    statement = body.statements[index]
+    if statement.outside is not None:
+        return False
+    on_gradients = any(
+        isinstance(node, cst.Attribute) and node.attr.value in ("parameters", "grad", "unscale_")
+        for node in nodes(statement.node)
+    )
+    return bool(statement.effect) or on_gradients or statement.averages

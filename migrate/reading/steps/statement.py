@@ -1,0 +1,143 @@
+"""One statement of a block that trains: its effects, its names, and whether it belongs in a step."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.flow.dataflow import Flow, base_name, flow
+from migrate.reading.steps.effects import Effect
+from migrate.reading.steps.outside import Outside, why_outside
+from migrate.reading.tree.tree import nodes, nodes_of
+from migrate.reading.values.device_values import DeviceValues
+from migrate.reading.values.devices import moves
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+# What follows an optimizer's step and is work of the device: averages of weights, a scaler's update.
+AVERAGE = re.compile(
+    r".*(ema|moving_average|polyak|swa|avg_model|averaged?_model|momentum_(update|encoder)"
+    r"|update_(teacher|target|momentum)|soft_update)(_.*|\d*)?|accumulate|.*scaler",
+    re.IGNORECASE,
+)
+IN_PLACE = re.compile("(add|addcdiv|addcmul|copy|lerp|mul|sub|div|zero)_")
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement of a block and what is known of it, as the step sees it.
+
+    Args:
+        node: the statement, without the end of it that leaves the step.
+        values: which names hold tensors of the device.
+        context: the script.
+        whole: the statement as it stands in the script, where that is another.
+    """
+
+    node: cst.BaseStatement
+    values: DeviceValues
+    context: Script
+    whole: cst.BaseStatement | None = None
+
+    @cached_property
+    def effect(self) -> Effect:
+        """Whether it runs a backward pass or an optimizer's step."""
+        node = self.whole or self.node
+        effects = self.context.effects
+        if isinstance(node, cst.For | cst.While) and effects.is_step_loop(node):
+            return Effect.NONE  # its steps are its own
+        return effects.of(node)
+
+    @cached_property
+    def flow(self) -> Flow:
+        """The names that it reads, binds and changes."""
+        return flow(self.node, self.values, self.context)
+
+    @cached_property
+    def outside(self) -> Outside | None:
+        """Why it stays outside of a step, if it does."""
+        if self.effect:
+            return None
+        why = why_outside(self.node, self.values, self.context)
+        alone = (Outside.GUARD, Outside.SAVE, Outside.EVALUATION)
+        return None if self.averages and why not in alone else why
+
+    @cached_property
+    def clears_gradients(self) -> bool:
+        """Whether it calls `zero_grad`."""
+        return any(
+            isinstance(call.func, cst.Attribute) and call.func.attr.value == "zero_grad"
+            for call in nodes_of(self.node, cst.Call)
+        )
+
+    @cached_property
+    def averages(self) -> bool:
+        """Whether it averages weights, or tells a gradient scaler that the step is done."""
+        return any(self._averages(call) for call in nodes_of(self.node, cst.Call))
+
+    @cached_property
+    def moves(self) -> bool:
+        """Whether it moves something to the device, itself or in a function of the script."""
+        calls = nodes_of(self.node, cst.Call)
+        called = (self.values.method(call.func) for call in calls)
+        places = (self.node, *(function.body for function in called if function is not None))
+        return any(next(moves(place, self.context), None) is not None for place in places)
+
+    @cached_property
+    def on_device(self) -> bool:
+        """Whether it is work of the device: moves or computes tensors there."""
+        if self.moves or _edits_tensors(self.node):
+            return True
+        for node in nodes(self.node):
+            if isinstance(node, cst.Call) and self.values.is_state(node.func):
+                return True
+            computes = isinstance(node, cst.Call | cst.Subscript | cst.BinaryOperation)
+            if computes and self.values.mentions(node):
+                return True
+        return False
+
+    @cached_property
+    def ends_a_step(self) -> bool:
+        """Whether it clears gradients, or asks a prefetcher for the next batch: `prefetcher.next()`."""
+        return self.clears_gradients or any(
+            isinstance(call.func, cst.Attribute) and call.func.attr.value == "next"
+            for call in nodes_of(self.node, cst.Call)
+        )
+
+    def _averages(self, call: cst.Call) -> bool:
+        func = call.func
+        if isinstance(func, cst.Attribute):
+            if IN_PLACE.fullmatch(func.attr.value):
+                return _walks_parameters(self.node)
+            method = func.attr.value in ("update", "update_parameters", "step")
+            receiver = (base_name(func.value) or "").split(".")[-1]
+            if method and AVERAGE.fullmatch(receiver):
+                return True
+            return AVERAGE.fullmatch(func.attr.value) is not None
+        if not isinstance(func, cst.Name):
+            return False
+        called = self.context.functions.get(func.value)
+        if called is not None and _walks_parameters(called.body):
+            return _edits_tensors(called.body)
+        return AVERAGE.fullmatch(func.value) is not None and not self.values.is_state(func)
+
+
+def _edits_tensors(node: cst.CSTNode) -> bool:
+    return any(
+        isinstance(call.func, cst.Attribute)
+        and IN_PLACE.fullmatch(call.func.attr.value) is not None
+        for call in nodes_of(node, cst.Call)
+    )
+
+
+def _walks_parameters(node: cst.CSTNode) -> bool:
+    """Whether `node` goes over the parameters of a model."""
+    return any(
+        attribute.attr.value in ("parameters", "named_parameters", "buffers", "state_dict")
+        for attribute in nodes_of(node, cst.Attribute)
+    )

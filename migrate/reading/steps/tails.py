@@ -1,0 +1,58 @@
+"""The end of an `if` or a `with` of the step that is no part of it: logging after the optimizer's step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+from migrate.reading.steps.statement import Statement
+from migrate.reading.tree.tree import code, nodes_of
+
+
+class Tail:
+    """The end of an `if` or `with` that leaves the step: logging after the optimizer's step.
+
+    Args:
+        node: the `if` or `with`.
+        block: its body.
+        statements: those at the end of the body that leave.
+    """
+
+    def __init__(
+        self,
+        node: cst.If | cst.With,
+        block: cst.IndentedBlock,
+        statements: Sequence[cst.BaseStatement],
+    ) -> None:
+        self.node = node
+        self.block = block
+        self.statements = statements
+        kept = [s for s in block.body if s not in statements]
+        self.rest = node.with_changes(body=block.with_changes(body=kept))
+
+
+def tail(statement: Statement) -> Tail | None:
+    """Return the end of `statement` that could leave the step: from the first that stays outside on."""
+    node = statement.node
+    if not isinstance(node, cst.If | cst.With) or not isinstance(node.body, cst.IndentedBlock):
+        return None
+    if isinstance(node, cst.If) and (node.orelse is not None or not _is_pure(node.test)):
+        return None
+    inner = [Statement(s, statement.values, statement.context) for s in node.body.body]
+    trains = [i for i, s in enumerate(inner) if s.effect or s.averages or s.clears_gradients]
+    last = max(trains, default=-1)
+    if isinstance(node, cst.If) and last < 0:
+        return None  # an `if` without a part of the step moves as a whole
+    start = next((i for i in range(last + 1, len(inner)) if inner[i].outside is not None), None)
+    if start is None or start == 0:
+        return None
+    leaving = inner[start:]
+    if isinstance(node, cst.With) and any(s.outside is None for s in leaving):
+        return None  # what is computed there is computed in the context
+    return Tail(node, node.body, [s.node for s in leaving])
+
+
+def _is_pure(test: cst.BaseExpression) -> bool:
+    """Whether asking `test` twice gives the same answer: no calls but `len`."""
+    return all(code(call.func) == "len" for call in nodes_of(test, cst.Call))

@@ -1,0 +1,1 @@
+"""A script as a concrete syntax tree: read from disk, walked, its nodes placed."""

@@ -1,0 +1,135 @@
+"""Small questions to a concrete syntax tree that several rules ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeGuard
+
+import libcst as cst
+
+from migrate.reading.tree.walk import code_nodes
+from migrate.reading.tree.walk import nodes as nodes
+from migrate.reading.tree.walk import nodes_of as nodes_of
+
+_EMPTY = cst.Module(body=[])
+TARGETED = frozenset(
+    {
+        cst.AssignTarget,
+        cst.AugAssign,
+        cst.AnnAssign,
+        cst.NamedExpr,
+        cst.For,
+        cst.CompFor,
+        cst.AsName,
+    }
+)
+
+
+def targets(root: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """Yield what is assigned to at and below `root`, tuples taken apart: names, attributes, subscripts."""
+    for node in code_nodes(root):
+        if type(node) in TARGETED:
+            target = getattr(node, "target", None) or node.name  # type: ignore[attr-defined]
+            yield from _flat(target)
+
+
+def _flat(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    if isinstance(target, cst.Tuple | cst.List):
+        for element in target.elements:
+            yield from _flat(element.value)
+    else:
+        yield target
+
+
+def keyword(call: cst.Call, name: str) -> cst.Arg | None:
+    """Return the argument that `call` passes by the keyword `name`."""
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value == name:
+            return arg
+    return None
+
+
+def bind(call: cst.Call, parameters: Sequence[str]) -> dict[str, cst.Arg] | None:
+    """Return which argument goes to which of `parameters`, names in the order of the signature.
+
+    None where that cannot be read off the call: `*args`, `**kwargs`, too many arguments, or a keyword
+    that is no parameter.
+    """
+    bound: dict[str, cst.Arg] = {}
+    for index, arg in enumerate(call.args):
+        if arg.star:
+            return None
+        if arg.keyword is not None:
+            name = arg.keyword.value
+            if name not in parameters:
+                return None
+        elif index < len(parameters):
+            name = parameters[index]
+        else:
+            return None
+        bound[name] = arg
+    return bound
+
+
+def is_dotted_name(node: cst.CSTNode) -> bool:
+    """Whether `node` is a name, or attributes of a name: `a.b.c`, not `a().c`."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return isinstance(node, cst.Name)
+
+
+def is_attribute_of_self(node: cst.CSTNode | None) -> TypeGuard[cst.Attribute]:
+    """Whether `node` is `self.NAME`."""
+    return (
+        isinstance(node, cst.Attribute)
+        and isinstance(node.value, cst.Name)
+        and node.value.value == "self"
+    )
+
+
+def elements(arg: cst.Arg) -> list[cst.BaseElement]:
+    """Return the elements of the tuple or list that `arg` passes; none for anything else."""
+    value = arg.value
+    return list(value.elements) if isinstance(value, cst.Tuple | cst.List) else []
+
+
+def string_value(node: cst.CSTNode | None) -> str | None:
+    """Return the value of a plain string literal, else None."""
+    if isinstance(node, cst.SimpleString | cst.ConcatenatedString):
+        value = node.evaluated_value
+        return value if isinstance(value, str) else None
+    return None
+
+
+def code(node: cst.CSTNode) -> str:
+    """Return the source text of `node` on one line."""
+    kind = type(node)
+    if kind is cst.Name or kind is cst.Attribute:
+        plain = _plain(node)
+        if plain:
+            return plain
+    return " ".join(_EMPTY.code_for_node(node).split())
+
+
+def _plain(node: cst.CSTNode) -> str:
+    """Return the text of a dotted name without spaces and parentheses; empty for anything else."""
+    parts: list[str] = []
+    while isinstance(node, cst.Attribute):
+        before, after = node.dot.whitespace_before, node.dot.whitespace_after
+        if not (before.empty and after.empty) or node.lpar or node.attr.lpar:
+            return ""
+        parts.append(node.attr.value)
+        node = node.value
+    if not isinstance(node, cst.Name) or node.lpar:
+        return ""
+    parts.append(node.value)
+    return ".".join(reversed(parts))
+
+
+def is_docstring(statement: cst.CSTNode) -> bool:
+    """Whether `statement` is a string and nothing else."""
+    return (
+        isinstance(statement, cst.SimpleStatementLine)
+        and isinstance(statement.body[0], cst.Expr)
+        and isinstance(statement.body[0].value, cst.SimpleString | cst.ConcatenatedString)
+    )

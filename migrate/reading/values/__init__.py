@@ -1,0 +1,1 @@
+"""What the values of a script are: devices, tensors on them, what a call is given."""

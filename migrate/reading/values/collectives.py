@@ -1,0 +1,94 @@
+"""The calls of torch.distributed that all replicas make together, and their parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+MODULES = ("torch.distributed.", "torch.distributed.distributed_c10d.")
+
+# Parameters as in torch 2.9; the first names of the tensor collectives are those of the tensors.
+TENSORS = {
+    "all_reduce": ("tensor", "op", "group", "async_op"),
+    "reduce": ("tensor", "dst", "op", "group", "async_op", "group_dst"),
+    "broadcast": ("tensor", "src", "group", "async_op", "group_src"),
+    "all_gather": ("tensor_list", "tensor", "group", "async_op"),
+    "all_gather_into_tensor": ("output_tensor", "input_tensor", "group", "async_op"),
+    "gather": ("tensor", "gather_list", "dst", "group", "async_op", "group_dst"),
+    "scatter": ("tensor", "scatter_list", "src", "group", "async_op", "group_src"),
+    "reduce_scatter": ("output", "input_list", "op", "group", "async_op"),
+    "reduce_scatter_tensor": ("output", "input", "op", "group", "async_op"),
+    "all_to_all": ("output_tensor_list", "input_tensor_list", "group", "async_op"),
+    "all_to_all_single": (
+        "output",
+        "input",
+        "output_split_sizes",
+        "input_split_sizes",
+        "group",
+        "async_op",
+    ),
+}
+OBJECTS = {
+    "all_gather_object": ("object_list", "obj", "group"),
+    "gather_object": ("obj", "object_gather_list", "dst", "group", "group_dst"),
+    "broadcast_object_list": ("object_list", "src", "group", "device", "group_src"),
+    "scatter_object_list": (
+        "scatter_object_output_list",
+        "scatter_object_input_list",
+        "src",
+        "group",
+        "group_src",
+    ),
+}
+POINT_TO_POINT = frozenset(
+    {
+        "send",
+        "recv",
+        "isend",
+        "irecv",
+        "batch_isend_irecv",
+        "send_object_list",
+        "recv_object_list",
+    }
+)
+
+
+def called(call: cst.Call, context: Script) -> str | None:
+    """Return the name of the function of torch.distributed that `call` calls, else None."""
+    name = context.qualified_name(call.func) or ""
+    for module in MODULES:
+        rest = name.removeprefix(module)
+        if rest != name and "." not in rest:
+            return rest
+    return None
+
+
+def makes_gloo_group(value: cst.CSTNode | None, context: Script) -> bool:
+    """Whether the expression `value` is certainly a group over gloo: `new_group(backend="gloo")`."""
+    if isinstance(value, cst.Name):
+        return makes_gloo_group(_other_value(value, context), context)
+    if not isinstance(value, cst.Call):
+        return False
+    if called(value, context) == "new_group":
+        return any(
+            arg.keyword is not None
+            and arg.keyword.value == "backend"
+            and isinstance(arg.value, cst.SimpleString)
+            and arg.value.raw_value == "gloo"
+            for arg in value.args
+        )
+    if not isinstance(value.func, cst.Name):
+        return False
+    function = context.functions.get(value.func.value)
+    last = function.body.body[-1] if function is not None else None
+    returned = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else None
+    return isinstance(returned, cst.Return) and makes_gloo_group(returned.value, context)
+
+
+def _other_value(name: cst.Name, context: Script) -> cst.BaseExpression | None:
+    _, value = context.bound_to(name)
+    return value if isinstance(value, cst.Call) else None

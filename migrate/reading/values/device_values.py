@@ -1,0 +1,151 @@
+"""Which names in a loop hold tensors of the device: what waits for the device when it is looked at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from migrate.reading.flow.dataflow import base_name
+from migrate.reading.tree.tree import (
+    is_attribute_of_self,
+    is_dotted_name,
+    keyword,
+    nodes,
+    string_value,
+)
+from migrate.reading.tree.walk import children
+from migrate.reading.values.devices import is_move, moves
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+# What the host knows of a tensor without its values.
+HOST_ATTRIBUTES = re.compile("device|dtype|grad_fn|is_cuda|is_leaf|ndim|requires_grad|shape")
+# Methods whose result is on the host; the last ones read it from the device.
+HOST_METHODS = re.compile(
+    "dim|element_size|get_device|is_contiguous|is_floating_point|numel|size|stride"
+    "|cpu|item|numpy|tolist"
+)
+HOST_FUNCTIONS = re.compile("bool|float|getattr|hasattr|id|int|isinstance|len|range|repr|str|type")
+# What loops count with, and what methods are called on.
+COUNTER = re.compile(
+    r"self|[ijkn]|(.*_)?(it|iter|iters|itr|iteration|idx|index|ind|step|count|counter|epoch|num|id)(_num)?",
+    re.IGNORECASE,
+)
+MODEL = re.compile(
+    r"(.*_)?(model|net|network|module|encoder|decoder|backbone|generator|discriminator|student|teacher"
+    r"|critic|actor|criterion|loss_fn|[gd]_?net|net_?[gd])(_.*)?\d*",
+    re.IGNORECASE,
+)
+
+
+class DeviceValues:
+    """The names that hold tensors of the device in one loop.
+
+    A batch is one, and so is what is moved or made there, what a model returns, and what is computed
+    from another. Sizes, types and what `.item()` returns are on the host.
+
+    Args:
+        root: the loop's body, or the function that runs the step.
+        batch: the names that the loop binds to a batch.
+        context: the script.
+    """
+
+    def __init__(self, root: cst.CSTNode, batch: Iterable[str], context: Script) -> None:
+        self._context = context
+        self.names = {name for name in batch if not COUNTER.fullmatch(name)}
+        bindings = list(_bindings(root))
+        before = -1
+        while before < len(self.names):
+            before = len(self.names)
+            for targets, value in bindings:
+                if self.mentions(value):
+                    self.names.update(targets)
+
+    def mentions(self, node: cst.CSTNode) -> bool:
+        """Whether the value of the expression `node` is, or holds, a tensor of the device."""
+        if isinstance(node, cst.Name):
+            return node.value in self.names
+        if isinstance(node, cst.Attribute):
+            if HOST_ATTRIBUTES.fullmatch(node.attr.value):
+                return False
+            name = get_full_name_for_node(node) if is_dotted_name(node) else None
+            return name in self.names or self.mentions(node.value)
+        if isinstance(node, cst.Call):
+            return self._call(node)
+        if isinstance(node, cst.Comparison):
+            identity = (cst.Is, cst.IsNot, cst.In, cst.NotIn)
+            if isinstance(node.comparisons[0].operator, identity):
+                return False
+        if isinstance(node, cst.Lambda | cst.BaseStatement | cst.BaseSuite):
+            return False
+        return any(self.mentions(child) for child in children(node))
+
+    def is_state(self, func: cst.BaseExpression) -> bool:
+        """Whether what is called is an object of the script's, as a model is, and no function."""
+        if isinstance(func, cst.Name):
+            if func.value in self._context.functions or self._context.qualified_name(func):
+                return False
+            return self._context.bound_to(func)[0] is not None
+        return is_attribute_of_self(func) and self.method(func) is None
+
+    def method(self, func: cst.BaseExpression) -> cst.FunctionDef | None:
+        """Return the function or method of the script that `func` names."""
+        if isinstance(func, cst.Name):
+            return self._context.functions.get(func.value)
+        owner = self._context.class_around(func) if is_attribute_of_self(func) else None
+        if owner is None or not isinstance(func, cst.Attribute):
+            return None
+        methods = (m for m in owner.body.body if isinstance(m, cst.FunctionDef))
+        return next((m for m in methods if m.name.value == func.attr.value), None)
+
+    def _call(self, call: cst.Call) -> bool:
+        func = call.func
+        if isinstance(func, cst.Attribute) and HOST_METHODS.fullmatch(func.attr.value):
+            return False
+        if isinstance(func, cst.Name) and HOST_FUNCTIONS.fullmatch(func.value):
+            return False
+        if is_move(call, self._context) or is_conversion(call, self._context):
+            return True
+        device = keyword(call, "device")
+        if device is not None and string_value(device.value) != "cpu":
+            return True
+        last = func.attr.value if isinstance(func, cst.Attribute) else get_full_name_for_node(func)
+        if self.is_state(func) and MODEL.fullmatch(str(last)):
+            return True
+        called = self.method(func)
+        if called is not None and next(moves(called.body, self._context), None) is not None:
+            return True
+        if isinstance(func, cst.Attribute) and self.mentions(func.value):
+            return True
+        return any(self.mentions(arg.value) for arg in call.args)
+
+
+def is_conversion(call: cst.Call, context: Script) -> bool:
+    """Whether `call` is `x.to(…)`, with something else than a dtype: perhaps the device."""
+    if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "to" or not call.args:
+        return False
+    return not (context.qualified_name(call.args[0].value) or "").startswith("torch.")
+
+
+def _bindings(root: cst.CSTNode) -> Iterable[tuple[list[str], cst.CSTNode]]:
+    """Yield what is bound at and below `root`, and to what."""
+    for node in nodes(root):
+        if isinstance(node, cst.Assign):
+            yield [n for target in node.targets for n in _names(target.target)], node.value
+        elif isinstance(node, cst.AugAssign | cst.NamedExpr | cst.AnnAssign):
+            if node.value is not None:
+                yield _names(node.target), node.value
+        elif isinstance(node, cst.For | cst.CompFor):
+            yield _names(node.target), node.iter
+
+
+def _names(target: cst.CSTNode) -> list[str]:
+    if isinstance(target, cst.Tuple | cst.List):
+        return [name for element in target.elements for name in _names(element.value)]
+    name = base_name(target)
+    return [name] if name else []

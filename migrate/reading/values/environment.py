@@ -1,0 +1,73 @@
+"""Environment variables: which literal names one, and what is done with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.tree.tree import keyword, string_value
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+ENVIRON = "os.environ"
+CALLS = frozenset({"os.getenv", "os.putenv"})
+
+
+def access(node: cst.CSTNode, context: Script) -> cst.CSTNode | None:
+    """Return the expression in which the literal `node` names an environment variable, or None.
+
+    `os.environ['RANK']`, `os.environ.get('RANK', 0)`, `os.getenv('RANK')`, `os.putenv('RANK', '0')`,
+    `'RANK' in os.environ`.
+    """
+    above = context.parent(node)
+    if isinstance(above, cst.Index):
+        subscript = context.parent(context.parent(above))
+        if isinstance(subscript, cst.Subscript):
+            return subscript if context.qualified_name(subscript.value) == ENVIRON else None
+    if isinstance(above, cst.Arg):
+        call = context.parent(above)
+        if isinstance(call, cst.Call) and call.args[0] is above:
+            name = context.qualified_name(call.func) or ""
+            return call if name in CALLS or name.startswith(f"{ENVIRON}.") else None
+    if isinstance(above, cst.Comparison) and above.left is node and len(above.comparisons) == 1:
+        other = above.comparisons[0]
+        asked = isinstance(other.operator, cst.In | cst.NotIn)
+        container = other.comparator
+        if isinstance(container, cst.Call) and isinstance(container.func, cst.Attribute):
+            container = container.func.value  # os.environ.keys()
+        return above if asked and context.qualified_name(container) == ENVIRON else None
+    return None
+
+
+def environment_name(node: cst.CSTNode, context: Script) -> str | None:
+    """Return the variable that the literal `node` names in an access to the environment."""
+    return string_value(node) if access(node, context) is not None else None
+
+
+def is_read(node: cst.CSTNode, context: Script) -> bool:
+    """Whether the literal `node` names a variable whose value, or existence, is asked for."""
+    found = access(node, context)
+    if isinstance(found, cst.Subscript):
+        return not isinstance(context.parent(found), cst.AssignTarget | cst.Del)
+    if isinstance(found, cst.Call):
+        name = context.qualified_name(found.func) or ""
+        return not name.endswith((".setdefault", ".putenv"))
+    return found is not None
+
+
+SETTING = (cst.Call, cst.SimpleString, cst.ConcatenatedString)
+
+
+def sets(name: str, context: Script) -> bool:
+    """Whether the script sets the variable `name` itself."""
+    return any(_sets(node, name, context) for node in context.all_of(*SETTING))
+
+
+def _sets(node: cst.CSTNode, name: str, context: Script) -> bool:
+    if isinstance(node, cst.Call):
+        is_update = context.qualified_name(node.func) == f"{ENVIRON}.update"
+        return is_update and keyword(node, name) is not None
+    named = string_value(node) == name and access(node, context) is not None
+    return named and not is_read(node, context)

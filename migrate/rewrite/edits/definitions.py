@@ -1,0 +1,70 @@
+"""Functions that the rules add to the script, after its imports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import libcst as cst
+
+from migrate.reading.tree.tree import nodes_of
+
+
+class Definitions:
+    """The functions that the rules ask for; each comes into the script once."""
+
+    def __init__(self, module: cst.Module) -> None:
+        self._module = module
+        self._added: dict[str, cst.FunctionDef] = {}
+        self._names: dict[str, str] = {}
+
+    @cached_property
+    def _taken(self) -> set[str]:
+        return {name.value for name in nodes_of(self._module, cst.Name)}
+
+    def require(self, name: str, source: str) -> str:
+        """Return the name under which a function is reachable, adding it where it is not yet.
+
+        Args:
+            name: its name; another is made where the script uses that one for something else.
+            source: its definition, under `name`.
+        """
+        if name not in self._names:
+            free = name
+            while free in self._taken:
+                free += "_"
+            function = cst.ensure_type(cst.parse_statement(source), cst.FunctionDef)
+            self._added[free] = function.with_changes(name=cst.Name(free))
+            self._names[name] = free
+        return self._names[name]
+
+    def added(self) -> list[cst.FunctionDef]:
+        """Return the functions to add, sorted by name."""
+        return [function for _, function in sorted(self._added.items())]
+
+
+def add_definitions(module: cst.Module, functions: Sequence[cst.FunctionDef]) -> cst.Module:
+    """Return `module` with `functions` after the imports that come before its first definition."""
+    if not functions:
+        return module
+    body = list(module.body)
+    definitions = cst.FunctionDef | cst.ClassDef
+    first = next((i for i, s in enumerate(body) if isinstance(s, definitions)), len(body))
+    imports = [i for i, statement in enumerate(body[:first]) if _imports(statement)]
+    at = imports[-1] + 1 if imports else 0
+    two = [cst.EmptyLine(indent=False)] * 2
+    added = [function.with_changes(leading_lines=two) for function in functions]
+    if at < len(body):
+        below = body[at]
+        lines = list(getattr(below, "leading_lines", ()))
+        while lines and lines[0].comment is None:
+            del lines[0]
+        body[at] = below.with_changes(leading_lines=[*two, *lines])
+    return module.with_changes(body=[*body[:at], *added, *body[at:]])
+
+
+def _imports(statement: cst.CSTNode) -> bool:
+    """Whether `statement` imports something, also in a `try` at module level."""
+    return next(
+        (n for kind in (cst.Import, cst.ImportFrom) for n in nodes_of(statement, kind)), None
+    ) is not None and isinstance(statement, cst.SimpleStatementLine | cst.Try)

@@ -1,0 +1,76 @@
+"""Branches of which the edits have left nothing."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code, nodes_of
+from migrate.rewrite.edits.lift import PURE_CALLS
+
+# Questions, by the last part of their name: nothing is lost where they are not asked.
+ASKS = re.compile(r"(is|has|should)_\w+|get_(local_)?rank|get_world_size|isfile|isdir|exists")
+OPPOSITE: dict[type[cst.BaseCompOp], type[cst.BaseCompOp]] = {
+    cst.Equal: cst.NotEqual,
+    cst.NotEqual: cst.Equal,
+    cst.Is: cst.IsNot,
+    cst.IsNot: cst.Is,
+    cst.In: cst.NotIn,
+    cst.NotIn: cst.In,
+}
+
+
+def without_emptied(node: cst.If) -> cst.If | cst.RemovalSentinel:
+    """Return the `if` without the branches whose statements have all been removed.
+
+    An emptied `else` goes; an emptied `if` goes with its test, or leaves its `else` under the opposite
+    test. Where the test may do something, and above an `elif`, the branch stays, as a `pass`.
+
+    Args:
+        node: the `if` with the edits of what is in it made.
+    """
+    orelse = node.orelse
+    if isinstance(orelse, cst.Else) and _is_emptied(orelse.body):
+        node, orelse = node.with_changes(orelse=None), None
+    if not _is_emptied(node.body):
+        return node
+    if orelse is None:
+        return cst.RemoveFromParent() if _only_asks(node.test) else node
+    if isinstance(orelse, cst.If):
+        return node
+    return node.with_changes(
+        test=_opposite(node.test),
+        whitespace_before_test=cst.SimpleWhitespace(" "),
+        body=orelse.body,
+        orelse=None,
+    )
+
+
+def _is_emptied(body: cst.BaseSuite) -> bool:
+    return not body.body
+
+
+def _only_asks(test: cst.BaseExpression) -> bool:
+    """Whether evaluating `test` changes nothing."""
+    if any(nodes_of(test, cst.NamedExpr)) or any(nodes_of(test, cst.Await)):
+        return False
+    return all(_is_question(call.func) for call in nodes_of(test, cst.Call))
+
+
+def _is_question(function: cst.BaseExpression) -> bool:
+    name = function.attr.value if isinstance(function, cst.Attribute) else code(function)
+    return name in PURE_CALLS or ASKS.fullmatch(name) is not None
+
+
+def _opposite(test: cst.BaseExpression) -> cst.BaseExpression:
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        return test.expression
+    if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+        comparison = test.comparisons[0]
+        operator = OPPOSITE.get(type(comparison.operator))
+        if operator is not None:
+            return test.with_changes(comparisons=[comparison.with_changes(operator=operator())])
+    if not test.lpar and isinstance(test, cst.BooleanOperation | cst.IfExp | cst.Lambda):
+        test = test.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return cst.UnaryOperation(operator=cst.Not(), expression=test)

@@ -1,0 +1,28 @@
+"""Edits of joined cells stay within one cell."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import replace
+
+from migrate.reading.notebook.cells import MARK
+from migrate.rewrite.plan import Plan
+from migrate.rewrite.rule import Edit, Finding, Wrap
+
+
+def within_cells(found: Plan) -> Plan:
+    """Return a plan for joined cells without the edits that go over the end of one; they are reported."""
+    context = found.context
+    lines = context.source.text.split("\n")
+    ends = [number for number, line in enumerate(lines, 1) if MARK.match(line)]
+    edits: list[Edit | Wrap] = []
+    findings = list(found.findings)
+    for edit in found.edits:
+        first = context.position(edit.node).line
+        last = context.position(edit.last).line if isinstance(edit, Wrap) else first
+        if bisect_left(ends, first) == bisect_left(ends, last):
+            edits.append(edit)
+            continue
+        message = f"{edit.message}: this goes over several cells, put them into one first"
+        findings.append(Finding(edit.rule, edit.node, message))
+    return replace(found, edits=tuple(edits), findings=tuple(findings))

@@ -1,0 +1,116 @@
+"""Lists of statements that are rebuilt so that nothing of the author's is lost with a statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import libcst as cst
+
+from migrate.rewrite.edits.emptied import without_emptied
+from migrate.rewrite.edits.nodes import split_blank
+from migrate.rewrite.rule import Run, Wrap
+
+
+class Statements(cst.CSTTransformer):
+    """Rebuilds lists of statements: comments above a removed statement stay, runs are wrapped."""
+
+    def __init__(self, wraps: Sequence[Wrap] = ()) -> None:
+        super().__init__()
+        self._wraps = {id(wrap.block): wrap for wrap in wraps}
+        self._results: dict[int, list[cst.BaseStatement]] = {}
+
+    def replace(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:
+        """Return what `updated` becomes; `original` is the node that it comes from."""
+        raise NotImplementedError
+
+    def on_leave(self, original_node, updated_node):  # type: ignore[no-untyped-def]
+        """Replace the node, after rebuilding it if it is a list of statements."""
+        if isinstance(original_node, cst.Module | cst.IndentedBlock):
+            updated_node = self._rebuilt(original_node, updated_node)
+        if isinstance(original_node, cst.SimpleStatementLine) and not updated_node.body:
+            result: object = cst.RemoveFromParent()
+        else:
+            result = self.replace(original_node, updated_node)
+        if isinstance(result, cst.If):
+            result = without_emptied(result)
+        if isinstance(original_node, cst.BaseStatement) and not isinstance(result, cst.Else):
+            self._results[id(original_node)] = _as_list(result)
+        return result
+
+    def _rebuilt(
+        self, original: cst.Module | cst.IndentedBlock, updated: cst.Module | cst.IndentedBlock
+    ) -> cst.Module | cst.IndentedBlock:
+        wrap = self._wraps.get(id(original))
+        body: list[cst.BaseStatement] = []
+        pending: list[cst.EmptyLine] = []
+        ends: list[int] = []  # of what each statement of the run has become, in `body`
+        for statement in original.body:
+            if wrap is not None and statement is wrap.first:
+                ends = [len(body)]
+            new = self._results.pop(id(statement), [statement])
+            left = bool(new) and _is_empty(new[-1])
+            below = _lines_above(new.pop()) if left else ()
+            if not new and not left:
+                pending.extend(_lines_above(statement))
+            elif not new:
+                pass  # what is left of the lines above it is in `below`
+            elif body or statement is original.body[0]:
+                new[0] = new[0].with_changes(leading_lines=_joined(pending, _lines_above(new[0])))
+                pending = []
+            else:  # now the first of its block: no blank lines above it
+                lines = _joined(pending, _lines_above(new[0]))
+                new[0] = new[0].with_changes(leading_lines=split_blank(lines)[1])
+                pending = []
+            body.extend(new)
+            pending.extend(below)
+            ends.append(len(body))
+            if wrap is not None and statement is wrap.last:
+                parts = [body[start:end] for start, end in pairwise(ends)]
+                made = wrap.make(Run(parts))
+                body[ends[0] :] = [made] if isinstance(made, cst.BaseStatement) else made
+        comments = [line for line in pending if line.comment is not None]
+        return updated.with_changes(body=body, footer=[*comments, *updated.footer])
+
+
+def _is_empty(statement: cst.BaseStatement) -> bool:
+    """Whether `statement` is no statement, only the lines above it: those at the end of a block."""
+    return isinstance(statement, cst.SimpleStatementLine) and not statement.body
+
+
+def _as_list(result: object) -> list[cst.BaseStatement]:
+    if isinstance(result, cst.RemovalSentinel):
+        return []
+    if isinstance(result, cst.FlattenSentinel):
+        return list(result)
+    assert isinstance(result, cst.BaseStatement)
+    return [result]
+
+
+def _lines_above(statement: cst.BaseStatement) -> Sequence[cst.EmptyLine]:
+    """Return the blank lines and comments above `statement`; every kind of statement has them."""
+    return getattr(statement, "leading_lines", ())
+
+
+def _joined(above: Sequence[cst.EmptyLine], below: Sequence[cst.EmptyLine]) -> list[cst.EmptyLine]:
+    """Join the lines above a removed statement and above the next, with no doubled blank lines."""
+    joined = list(above)
+    while joined and joined[-1].comment is None and below and below[0].comment is None:
+        joined.pop()
+    return [*joined, *below]
+
+
+class KeepingComments(Statements):
+    """Runs another transformer with the comments of removed statements kept."""
+
+    def __init__(self, inner: cst.CSTTransformer) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Visit what the other transformer visits."""
+        return self._inner.on_visit(node)
+
+    def replace(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:
+        """Return what the other transformer makes of the node."""
+        return self._inner.on_leave(original, updated)

@@ -1,0 +1,259 @@
+"""`dist.barrier()` becomes `xm.rendezvous(tag)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.tree.tree import bind, code, nodes_of
+from migrate.reading.values.collectives import called, makes_gloo_group
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.collectives.barrier_pairs import is_met
+from migrate.rewrite.rules.collectives.step_barriers import is_in_step
+from migrate.rewrite.rules.collectives.written import as_shims
+from migrate.rewrite.workspace import Workspace
+
+PARAMETERS = ("group", "async_op", "device_ids")
+
+
+class Barrier(Rule):
+    """Wait for the other replicas with `xm.rendezvous` instead of `dist.barrier`.
+
+    **Why.** `dist.barrier()` does nothing on the XLA backend: a replica would read a file that another has
+    not written yet.
+
+    **What it does.** `dist.barrier()` becomes `xm.rendezvous("train")`, the tag being the name of the
+    function around it. torch_xla uses the tag in its log only; a second barrier in a function has its
+    number in the tag. The two halves of a pair, where one replica arrives before its work and the others
+    after (`if rank != 0: barrier()` … `if rank == 0: barrier()`), have one tag. A rendezvous runs the
+    pending graph and waits for it. A barrier in the middle of a step, before a collective of the same
+    iteration, goes: the collective waits for all replicas, and a rendezvous would cut the step in two.
+
+    **Reported.** A barrier that only some replicas reach, where the others do not plainly come to another
+    half of it: all replicas have to come to a rendezvous. A barrier of a group that is not certainly one
+    over gloo, one with `async_op=True`, and `monitored_barrier`, which is for gloo only.
+
+    Source: torch_xla 2.9, `ProcessGroupXla.barrier` and `xm.xla_rendezvous` (measured on two replicas,
+    the pair too).
+    """
+
+    name = "barrier"
+    nodes = (cst.Call,)
+    examples = (
+        rewritten(
+            """
+            import torch.distributed as dist
+
+
+            def prepare(folder, rank):
+                if dist.is_initialized():
+                    dist.barrier(device_ids=[rank])
+                if rank == 0:
+                    folder.mkdir()
+                dist.barrier()  # the folder is there
+            """,
+            """
+            import torch.distributed as dist
+            import torch_xla.core.xla_model as xm
+
+
+            def prepare(folder, rank):
+                if dist.is_initialized():
+                    xm.rendezvous("prepare")
+                if rank == 0:
+                    folder.mkdir()
+                xm.rendezvous("prepare_2")  # the folder is there
+            """,
+        ),
+        rewritten(
+            """
+            from contextlib import contextmanager
+
+            import torch.distributed as dist
+
+
+            @contextmanager
+            def first_alone(local_rank):
+                if local_rank not in (-1, 0):
+                    dist.barrier(device_ids=[local_rank])
+                yield
+                if local_rank == 0:
+                    dist.barrier(device_ids=[0])
+            """,
+            """
+            from contextlib import contextmanager
+            import torch_xla.core.xla_model as xm
+
+
+            @contextmanager
+            def first_alone(local_rank):
+                if local_rank not in (-1, 0):
+                    xm.rendezvous("first_alone")
+                yield
+                if local_rank == 0:
+                    xm.rendezvous("first_alone")
+            """,
+        ),
+        rewritten(
+            """
+            import torch.distributed as dist
+
+
+            def validate(model, loader, loss_fn):
+                for images, target in loader:
+                    loss = loss_fn(model(images.cuda()), target.cuda())
+                    dist.barrier()
+                    dist.all_reduce(loss)
+                    print(loss.item())
+                dist.barrier()
+            """,
+            """
+            import torch.distributed as dist
+            import torch_xla.core.xla_model as xm
+
+
+            def validate(model, loader, loss_fn):
+                for images, target in loader:
+                    loss = loss_fn(model(images.to("xla")), target.to("xla"))
+                    dist.all_reduce(loss)
+                    print(loss.item())
+                xm.rendezvous("validate")
+            """,
+        ),
+        left_alone(
+            """
+            import torch.distributed as dist
+            from threading import Barrier
+
+
+            def wait(barrier: Barrier):
+                barrier.wait()
+                dist.barrier(group=dist.new_group(backend="gloo"))
+            """
+        ),
+        reported(
+            """
+            import torch.distributed as dist
+
+
+            def wait(group):
+                dist.barrier(group=group)
+            """,
+            "waits for all replicas",
+        ),
+        reported(
+            """
+            import torch.distributed as dist
+
+
+            def save(rank):
+                if rank == 0:
+                    dist.barrier()
+                if rank == 0:
+                    dist.barrier()
+            """,
+            "only some replicas",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the edit of one barrier, or the finding."""
+        assert isinstance(node, cst.Call)
+        name = called(node, context)
+        if name == "monitored_barrier":
+            if not any(makes_gloo_group(arg.value, context) for arg in node.args):
+                message = (
+                    f"monitored_barrier raises on XLA: use {context.vocabulary.say('barrier')}"
+                )
+                yield from self.report(node, message)
+            return
+        if name != "barrier":
+            return
+        bound = bind(node, PARAMETERS)
+        group = bound.get("group") if bound is not None else None
+        if group is not None and makes_gloo_group(group.value, context):
+            return
+        refused = _refused(node, bound, context)
+        if refused:
+            yield from self.report(node, refused)
+            return
+        around = context.function_around(node) or context.module
+        halves = [b for b in _barriers(around, context) if _is_half(b, context)]
+        is_half = any(half is node for half in halves)
+        if is_half and not is_met(node, halves, context):
+            message = (
+                "only some replicas come to this barrier; it does nothing on XLA, and a rendezvous "
+                "would wait for the others for ever: let all replicas come to it, or remove it"
+            )
+            yield from self.report(node, message)
+            return
+        if is_in_step(node, context):
+            message = (
+                "barrier before a collective of the same step goes: that waits for all replicas"
+            )
+            line = context.parent(context.parent(node))
+            assert line is not None
+            yield self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[line])
+            return
+        if context.portable:
+            yield as_shims(self, node, context, bound or {}, ("async_op", "device_ids"))
+            return
+        yield self._edit(node, is_half, around, context)
+
+    def _edit(
+        self,
+        node: cst.Call,
+        is_half: bool,
+        around: cst.FunctionDef | cst.Module,
+        context: Workspace,
+    ) -> Edit:
+        tag = around.name.value if isinstance(around, cst.FunctionDef) else "main"
+        if not is_half:
+            whole = [
+                barrier
+                for barrier in _barriers(around, context)
+                if not _is_half(barrier, context) and not is_in_step(barrier, context)
+            ]
+            number = next(i for i, barrier in enumerate(whole, 1) if barrier is node)
+            tag = tag if number == 1 else f"{tag}_{number}"
+        rendezvous = f"{context.imports.require('torch_xla.core.xla_model', 'xm')}.rendezvous"
+        argument = cst.Arg(context.string(tag))
+
+        def replace(updated: cst.Call) -> cst.Call:
+            return updated.with_changes(func=cst.parse_expression(rendezvous), args=[argument])
+
+        message = "barrier, which does nothing on XLA → rendezvous"
+        # A call in `device_ids=` may be another rule's to edit, before it goes with the argument.
+        ids = [arg for arg in node.args if next(nodes_of(arg, cst.Call), None) is None]
+        return self.edit(node, replace, message, consumes=[node.func, *ids])
+
+
+def _refused(node: cst.Call, bound: dict[str, cst.Arg] | None, context: Workspace) -> str | None:
+    """Return why the barrier `node` is not edited."""
+    if bound is None:
+        return f"barrier with * or ** arguments: {context.vocabulary.say('barrier')}"
+    if not context.portable and "group" in bound and code(bound["group"].value) != "None":
+        return (
+            "barrier of a group: torch_xla.core.xla_model.rendezvous(tag) waits for all replicas; "
+            "a group made by dist.new_group(backend='gloo') waits for its own"
+        )
+    if "async_op" in bound and code(bound["async_op"].value) != "False":
+        return "barrier(async_op=True): a rendezvous on XLA waits at once"
+    return None
+
+
+def _barriers(around: cst.FunctionDef | cst.Module, context: Workspace) -> list[cst.Call]:
+    """Return the barriers in `around`, those in functions inside it left out."""
+    return [
+        call
+        for call in nodes_of(around, cst.Call)
+        if called(call, context) == "barrier"
+        and (context.function_around(call) or context.module) is around
+    ]
+
+
+def _is_half(barrier: cst.Call, context: Workspace) -> bool:
+    """Whether a test of the rank in the same function decides which replicas come to `barrier`."""
+    guard = context.guards.around(barrier)
+    return isinstance(guard, cst.If)

@@ -1,0 +1,159 @@
+"""Tensors of the CPU in collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.tree.tree import bind, code, keyword
+from migrate.reading.values.collectives import TENSORS, called, makes_gloo_group
+from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.workspace import Workspace
+
+MADE = frozenset(
+    f"torch.{name}"
+    for name in (
+        *("arange", "empty", "eye", "from_numpy", "full", "linspace", "ones", "rand"),
+        *("randint", "randn", "randperm", "tensor", "zeros"),
+        *(
+            "BoolTensor",
+            "ByteTensor",
+            "DoubleTensor",
+            "FloatTensor",
+            "IntTensor",
+            "LongTensor",
+            "Tensor",
+        ),
+    )
+)
+OTHERS = frozenset({"group", "op", "async_op", "src", "dst", "group_src", "group_dst"})
+DEFAULTS = frozenset({"torch.set_default_device", "torch.set_default_tensor_type", "torch.device"})
+
+
+class CollectiveInputs(Rule):
+    """Report tensors of the CPU that are given to collectives.
+
+    **Why.** A script for gloo may reduce tensors of the CPU. Simulated replicas take them too; on a TPU a
+    collective takes tensors of the device only, and raises.
+
+    **Reported.** A tensor that the script plainly makes on the CPU (`torch.tensor(…)` without `device`,
+    `x.cpu()`) and gives to a collective. What is computed with it has to be on the device too, so the
+    rule does not move it.
+
+    **Left alone.** Tensors whose making the function does not show; collectives of a group that is made
+    with `backend="gloo"`; scripts that set a default device.
+
+    Source: torch_xla 2.9, `torch_xla/core/xla_model.py` (read; simulated replicas: measured).
+    """
+
+    name = "collective-inputs"
+    safety = Safety.REPORT_ONLY
+    nodes = (cst.Call,)
+    examples = (
+        left_alone(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def total(count, losses):
+                seen = torch.tensor(count, device="xla")
+                dist.all_reduce(seen)
+                dist.all_reduce(losses)
+                rows = torch.zeros(3)
+                dist.broadcast(rows, src=0, group=dist.new_group(backend="gloo"))
+                return seen.item(), losses, rows
+            """
+        ),
+        reported(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def total(count):
+                seen = torch.tensor([count])
+                dist.all_reduce(seen)
+                return seen.item()
+            """,
+            "`seen` is on the CPU",
+        ),
+        reported(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def gather(x, world_size):
+                parts = [torch.zeros(3) for _ in range(world_size)]
+                dist.all_gather(parts, x)
+                return parts
+            """,
+            "`parts` is on the CPU",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield a finding for each tensor of the CPU that one collective is given."""
+        assert isinstance(node, cst.Call)
+        parameters = TENSORS.get(called(node, context) or "")
+        bound = bind(node, parameters) if parameters is not None else None
+        if bound is None or _has_default(context):
+            return
+        group = bound.get("group")
+        if group is not None and makes_gloo_group(group.value, context):
+            return
+        for name, arg in bound.items():
+            if name not in OTHERS and _is_on_the_cpu(arg.value, context):
+                message = (
+                    f"`{code(arg.value)}` is on the CPU: simulated replicas take it in a collective, a "
+                    "TPU does not: make it on the replica's device, or use a group made by "
+                    "dist.new_group(backend='gloo')"
+                )
+                yield from self.report(arg.value, message)
+
+
+def _has_default(context: Workspace) -> bool:
+    """Whether the script sets the device on which tensors are made."""
+    calls = (call for call in context.all_of(cst.Call))
+    names = {context.qualified_name(call.func) for call in calls if not _is_argument(call, context)}
+    return bool(names & DEFAULTS)
+
+
+def _is_argument(call: cst.Call, context: Workspace) -> bool:
+    """Whether `call` is no statement or context of its own: `torch.device(…)` as an argument."""
+    return not isinstance(context.parent(call), cst.Expr | cst.WithItem)
+
+
+def _is_on_the_cpu(value: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `value` is certainly a tensor of the CPU, or a list of such."""
+    if isinstance(value, cst.Name):
+        _, made = context.bound_to(value)
+        if made is None or isinstance(made, cst.Param | cst.Name):
+            return False
+        return _is_on_the_cpu(made, context)
+    if isinstance(value, cst.ListComp):
+        return _is_on_the_cpu(value.elt, context)
+    if isinstance(value, cst.List):
+        elements = [element.value for element in value.elements]
+        return bool(elements) and all(_is_on_the_cpu(one, context) for one in elements)
+    if not isinstance(value, cst.Call):
+        return False
+    if isinstance(value.func, cst.Attribute) and value.func.attr.value == "cpu":
+        return not value.args
+    if context.qualified_name(value.func) not in MADE:
+        return False
+    if keyword(value, "device") is not None or any(arg.star for arg in value.args):
+        return False
+    # `torch.tensor(x)` is where the tensor x is.
+    of_data = code(value.func).endswith("ensor") and value.args
+    return not of_data or _is_of_the_host(value.args[0].value)
+
+
+def _is_of_the_host(data: cst.BaseExpression) -> bool:
+    """Whether `data` is a list or a number, and no tensor."""
+    if isinstance(data, cst.Call):
+        last = data.func.attr if isinstance(data.func, cst.Attribute) else data.func
+        return isinstance(last, cst.Name) and last.value in ("float", "int", "item", "len")
+    return isinstance(data, cst.List | cst.Tuple | cst.BaseNumber)

@@ -1,0 +1,151 @@
+"""The name of NCCL, where a script keeps or asks for its backend."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code, string_value
+from migrate.reading.values.collectives import called
+from migrate.reading.values.devices import dotted
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.styles.advice import BACKEND as OF_SHIMS
+from migrate.rewrite.workspace import Workspace
+
+BACKEND = re.compile(r"(.*_)?backend", re.IGNORECASE)
+
+
+class Nccl(Rule):
+    """Keep and compare the name of the XLA backend instead of NCCL's.
+
+    **What it does.** `'nccl'` becomes `'xla'` where it is kept under the name of a backend
+    (`args.dist_backend = 'nccl'`, `def setup(rank, backend='nccl')`, `'backend': 'nccl'`), and where the
+    process group's own backend is compared with it (`dist.get_backend() == 'nccl'`).
+
+    **Reported.** Other uses: comparisons with an option or a variable, whose value may come from the command
+    line. Where a script compares the name that it keeps, both stay as they are.
+
+    Source: torch_xla 2.9 (`dist.get_backend()` is `'xla'`, measured).
+    """
+
+    name = "nccl"
+    nodes = (cst.SimpleString,)
+    examples = (
+        rewritten(
+            """
+            import torch.distributed as dist
+
+
+            def setup(args, rank, backend="nccl"):
+                args.dist_backend = "nccl"
+                dist.init_process_group(backend=args.dist_backend)
+                if dist.get_backend() == "nccl":
+                    print({"backend": "nccl", "rank": rank})
+            """,
+            """
+            import torch.distributed as dist
+            import torch_xla.distributed.xla_backend
+
+
+            def setup(args, rank, backend="xla"):
+                args.dist_backend = "xla"
+                dist.init_process_group(backend="xla", init_method="xla://")
+                if dist.get_backend() == "xla":
+                    print({"backend": "xla", "rank": rank})
+            """,
+        ),
+        left_alone(
+            """
+            import torch.distributed as dist
+
+            backend = "gloo"
+            libraries = ["cudnn", "mpi"]
+            """
+        ),
+        reported(
+            """
+            import torch.distributed as dist
+
+            backend = "nccl"
+            if backend == "nccl":
+                print("GPUs")
+            """,
+            "the backend on XLA is 'xla'",
+        ),
+        reported(
+            """
+            import argparse
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--backend", choices=["nccl", "gloo"])
+            """,
+            "the backend on XLA is 'xla'",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the edit of one literal, or the finding."""
+        assert isinstance(node, cst.SimpleString)
+        if string_value(node) != "nccl":
+            return
+        if _is_of_the_group(node, context) or _is_kept(node, context):
+            xla: cst.BaseExpression = context.string("xla", like=node)
+            if context.portable:
+                shims = context.imports.require("shims")
+                xla = cst.parse_expression(f"{shims}.backend().group_backend")
+            yield self.edit(node, lambda _: xla, f"'nccl' → {code(xla)}", consumes=[node])
+        elif not _is_spoken_of(node, context):
+            said = OF_SHIMS if context.portable else "'nccl': the backend on XLA is 'xla'"
+            yield from self.report(node, said)
+
+
+def _is_of_the_group(node: cst.SimpleString, context: Workspace) -> bool:
+    """Whether the process group's backend is compared with the literal."""
+    comparison = context.parent(node)
+    if isinstance(comparison, cst.ComparisonTarget):
+        comparison = context.parent(comparison)
+    if not isinstance(comparison, cst.Comparison) or len(comparison.comparisons) != 1:
+        return False
+    other = comparison.comparisons[0].comparator if comparison.left is node else comparison.left
+    return isinstance(other, cst.Call) and called(other, context) == "get_backend"
+
+
+def _is_kept(node: cst.SimpleString, context: Workspace) -> bool:
+    """Whether the literal is kept under the name of a backend that the script compares with nothing."""
+    above = context.parent(node)
+    target: cst.CSTNode | None = None
+    if isinstance(above, cst.Assign) and len(above.targets) == 1:
+        target = above.targets[0].target
+    elif isinstance(above, cst.AnnAssign):
+        target = above.target
+    elif isinstance(above, cst.Param):
+        target = above.name
+    elif isinstance(above, cst.DictElement):
+        name = string_value(above.key)
+        return name is not None and BACKEND.fullmatch(name) is not None
+    if target is None:
+        return False
+    last = dotted(target).rpartition(".")[2]
+    return BACKEND.fullmatch(last) is not None and not _is_compared(last, context)
+
+
+def _is_compared(last: str, context: Workspace) -> bool:
+    return any(
+        dotted(side).rpartition(".")[2] == last
+        for node in context.all_of(cst.Comparison)
+        for side in (node.left, *(one.comparator for one in node.comparisons))
+    )
+
+
+def _is_spoken_of(node: cst.SimpleString, context: Workspace) -> bool:
+    """Whether another rule speaks of the call that is given the literal."""
+    for above in context.ancestors(node):
+        if isinstance(above, cst.Call):
+            name = called(above, context)
+            if name in ("init_process_group", "new_group"):
+                return True
+        if isinstance(above, cst.BaseStatement):
+            return False
+    return False

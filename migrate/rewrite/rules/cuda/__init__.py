@@ -1,0 +1,1 @@
+"""CUDA's own: streams, timers, its memory, pinned memory, fused optimizers."""

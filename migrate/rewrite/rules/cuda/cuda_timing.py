@@ -1,0 +1,234 @@
+"""Waiting for the device, and measuring its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code
+from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
+
+WAIT = frozenset({"torch.cuda.synchronize", "torch.accelerator.synchronize"})
+EVENT = frozenset({"torch.cuda.Event", "torch.Event"})
+STREAMS = frozenset({"torch.cuda.current_stream", "torch.cuda.default_stream"})
+
+
+class CudaTiming(Rule):
+    """Wait for the XLA device, and time with the clock of the host.
+
+    **What it does.** `torch.cuda.synchronize()` becomes `torch_xla.sync(wait=True)`: it runs what has been
+    recorded so far and waits for it. A pair of CUDA events becomes two readings of `time.perf_counter()`,
+    each after such a wait, and `start.elapsed_time(end)` their difference in milliseconds.
+
+    **Reported.** Events that are used otherwise: kept in lists, passed on, asked whether they are done.
+
+    Source: torch_xla 2.9 (measured: synchronize, record and elapsed_time raise).
+    """
+
+    name = "cuda-timing"
+    nodes = (cst.Call, cst.SimpleStatementLine)
+    examples = (
+        rewritten(
+            """
+            import torch
+            from torch.cuda import Event
+
+
+            def measure(model, x):
+                x = torch.relu(x)
+                start = torch.cuda.Event(enable_timing=True)
+                end = Event(enable_timing=True)
+                start.record()
+                model(x)
+                # done
+                end.record()
+                torch.cuda.synchronize()
+                return start.elapsed_time(end)
+            """,
+            """
+            import time
+
+            import torch
+            import torch_xla
+
+
+            def measure(model, x):
+                x = torch.relu(x)
+                torch_xla.sync(wait=True)
+                start = time.perf_counter()
+                model(x)
+                # done
+                torch_xla.sync(wait=True)
+                end = time.perf_counter()
+                torch_xla.sync(wait=True)
+                return (end - start) * 1000
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+            torch.cuda.synchronize(device=0)
+            torch.cuda.current_stream().synchronize()
+            """,
+            """
+            import torch_xla
+
+            torch_xla.sync(wait=True)
+            torch_xla.sync(wait=True)
+            """,
+        ),
+        left_alone(
+            """
+            import threading
+
+            event = threading.Event()
+            event.record()
+            """
+        ),
+        reported(
+            """
+            import torch
+
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            events[0].record()
+            """,
+            "time.perf_counter()",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the edit of a wait, of an event that times, or the finding on another event."""
+        if isinstance(node, cst.SimpleStatementLine):
+            yield from self._line(node, context)
+            return
+        assert isinstance(node, cst.Call)
+        name = context.qualified_name(node.func)
+        if name in WAIT or _waits_for_stream(node, context):
+            wait = context.vocabulary.expression("wait")
+            message = f"{code(node)} → {context.vocabulary.say('wait')}"
+            yield self.edit(node, lambda _: wait, message, consumes=[node])
+        elif name in EVENT:
+            if self._event(_assigned_name(node, context), context) is None:
+                message = (
+                    f"{code(node)} raises on XLA when used: {context.vocabulary.say('wait')}, then "
+                    "time.perf_counter()"
+                )
+                yield from self.report(node, message)
+        elif isinstance(node.func, cst.Attribute) and node.func.attr.value == "elapsed_time":
+            yield from self._elapsed(node, context)
+
+    def _line(self, node: cst.SimpleStatementLine, context: Workspace) -> Iterable[Edit]:
+        if len(node.body) != 1:
+            return
+        small = node.body[0]
+        value = small.value if isinstance(small, cst.Assign | cst.Expr) else None
+        if not isinstance(value, cst.Call):
+            return
+        if isinstance(small, cst.Assign):
+            if context.qualified_name(value.func) in EVENT:
+                name = _assigned_name(value, context)
+                if self._event(name, context) is not None:
+                    message = f"{code(node)}: the host's clock takes the time"
+                    yield self.edit(
+                        node, lambda _: cst.RemoveFromParent(), message, consumes=[node]
+                    )
+            return
+        if not isinstance(value.func, cst.Attribute):
+            return
+        event = self._event(value.func.value, context)
+        if event is None:
+            return
+        if value.func.attr.value == "record":
+            yield self._record(node, event, context)
+        else:
+            wait = context.vocabulary.expression("wait")
+            message = f"{code(value)} → {context.vocabulary.say('wait')}"
+            yield self.edit(value, lambda _: wait, message, consumes=[value])
+
+    def _record(self, node: cst.SimpleStatementLine, event: str, context: Workspace) -> Edit:
+        waits = context.vocabulary.write("wait")
+        time = context.imports.require("time")
+        read = cst.parse_statement(f"{event} = {time}.perf_counter()")
+
+        def replace(updated: cst.SimpleStatementLine) -> Replacement:
+            wait = cst.ensure_type(cst.parse_statement(waits), cst.SimpleStatementLine)
+            wait = wait.with_changes(leading_lines=updated.leading_lines)
+            return cst.FlattenSentinel([wait, read])
+
+        message = f"{code(node)}: the host's clock, after a wait"
+        return self.edit(node, replace, message, consumes=[node])
+
+    def _elapsed(self, node: cst.Call, context: Workspace) -> Iterable[Edit]:
+        assert isinstance(node.func, cst.Attribute)
+        start = self._event(node.func.value, context)
+        end = self._event(node.args[0].value, context) if len(node.args) == 1 else None
+        if start is not None and end is not None:
+            difference = cst.parse_expression(f"({end} - {start}) * 1000")
+            above = context.parent(node)
+            if isinstance(above, cst.BinaryOperation | cst.Attribute | cst.UnaryOperation):
+                difference = cst.parse_expression(f"(({end} - {start}) * 1000)")
+            message = f"{code(node)} → milliseconds of the host's clock"
+            yield self.edit(node, lambda _: difference, message, consumes=[node])
+
+    def _event(self, node: cst.CSTNode | None, context: Workspace) -> str | None:
+        """Return the name of the variable `node` if it is an event that only times."""
+        if not isinstance(node, cst.Name):
+            return None
+        values = context.bound_values(node)
+        if len(values) != 1 or not isinstance(values[0], cst.Call):
+            return None
+        if context.qualified_name(values[0].func) not in EVENT:
+            return None
+        owner, _ = context.bound_to(node)
+        mentions = [
+            mention
+            for mention in context.devices.mentions(node)
+            if isinstance(mention, cst.Name) and context.bound_to(mention)[0] is owner
+        ]
+        plain = all(_is_plain(mention, context) for mention in mentions)
+        return node.value if plain else None
+
+
+def _assigned_name(call: cst.Call, context: Workspace) -> cst.Name | None:
+    """Return the variable that the call's value is assigned to, in a statement of its own."""
+    assign = context.parent(call)
+    if isinstance(assign, cst.Assign) and len(assign.targets) == 1:
+        target = assign.targets[0].target
+        line = context.parent(assign)
+        alone = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
+        return target if isinstance(target, cst.Name) and alone else None
+    return None
+
+
+def _is_plain(mention: cst.CSTNode, context: Workspace) -> bool:
+    """Whether `mention` is an assignment, `.record()`, `.synchronize()` or a part of elapsed_time."""
+    above = context.parent(mention)
+    if isinstance(above, cst.AssignTarget):
+        return True
+    if isinstance(above, cst.Arg):
+        call = context.parent(above)
+        func = call.func if isinstance(call, cst.Call) else None
+        return isinstance(func, cst.Attribute) and func.attr.value == "elapsed_time"
+    if not isinstance(above, cst.Attribute):
+        return False
+    call = context.parent(above)
+    if not isinstance(call, cst.Call):
+        return False
+    if above.attr.value == "elapsed_time":
+        return True
+    line = context.parent(context.parent(call))
+    statement = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
+    return statement and above.attr.value in {"record", "synchronize"}
+
+
+def _waits_for_stream(call: cst.Call, context: Workspace) -> bool:
+    func = call.func
+    return (
+        isinstance(func, cst.Attribute)
+        and func.attr.value == "synchronize"
+        and isinstance(func.value, cst.Call)
+        and context.qualified_name(func.value.func) in STREAMS
+    )

@@ -1,0 +1,160 @@
+"""Optimizer implementations that exist for CUDA only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code, keyword, string_value
+from migrate.rewrite.edits.nodes import with_args
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
+from migrate.rewrite.workspace import Workspace
+
+# Of an optimizer: which code runs its step. XLA compiles the plain one into the graph of the step.
+CHOICES = ("fused", "capturable")
+
+
+class FusedOptimizer(Rule):
+    """Drop `fused=True` and `capturable=True` from optimizers.
+
+    **What it does.** `fused=True` raises for XLA tensors, and there is nothing to gain: XLA fuses the
+    whole step. A `fused` that the script computes goes too. `capturable` is about CUDA graphs.
+    `foreach=True` runs and stays.
+
+    **Reported.** A dictionary of arguments with `fused`, in a script that makes optimizers.
+
+    Source: torch 2.9 on torch_xla 2.9 (measured: Adam, AdamW and SGD raise with `fused=True`, step with
+    `foreach=True` and with `capturable=True`).
+    """
+
+    name = "fused-optimizer"
+    nodes = (cst.Call, cst.Dict)
+    examples = (
+        rewritten(
+            """
+            import torch
+
+
+            def make(model):
+                return torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+            """,
+            """
+            import torch
+
+
+            def make(model):
+                return torch.optim.AdamW(model.parameters(), lr=0.1)
+            """,
+        ),
+        left_alone(
+            """
+            import torch
+
+
+            def make(model):
+                block = Block(fused=True)
+                return torch.optim.AdamW(block.parameters(), lr=0.1, foreach=True, fused=False)
+            """
+        ),
+        reported(
+            """
+            import torch
+
+
+            def make(model, use_fused):
+                extra = dict(fused=True) if use_fused else dict()
+                return torch.optim.AdamW(model.parameters(), **extra)
+            """,
+            "fused=True raises",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the edit of one construction of an optimizer, or the finding at its arguments."""
+        if context.portable:
+            for value in self._choices(node, context):
+                yield self._on_cuda(value, context)
+            return
+        if isinstance(node, cst.Dict):
+            pairs = [e for e in node.elements if isinstance(e, cst.DictElement)]
+            fused = any(string_value(e.key) == "fused" and _on(e.value) for e in pairs)
+            if fused and _makes_optimizers(context):
+                yield from self.report(node, _message("'fused': True"))
+            return
+        assert isinstance(node, cst.Call)
+        if code(node.func) == "dict":
+            arg = keyword(node, "fused")
+            if arg is not None and _on(arg.value) and _makes_optimizers(context):
+                yield from self.report(node, _message("fused=True"))
+            return
+        if not is_optimizer(node, context):
+            return
+        gone = []
+        for choice in CHOICES:
+            arg = keyword(node, choice)
+            if arg is not None and _on(arg.value):
+                gone.append(arg)
+        if gone:
+            kept = [index for index, arg in enumerate(node.args) if arg not in gone]
+
+            # What another rule edits in a computed value goes with it.
+            written = [arg for arg in gone if isinstance(arg.value, cst.Name)]
+
+            def replace(updated: cst.Call) -> cst.Call:
+                return with_args(updated, [updated.args[index] for index in kept])
+
+            listed = ", ".join(
+                code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in gone
+            )
+            yield self.edit(
+                node, replace, f"without {listed}: XLA fuses the step", consumes=written
+            )
+
+    def _choices(self, node: cst.CSTNode, context: Workspace) -> Iterable[cst.BaseExpression]:
+        """Yield the values that choose an implementation for CUDA."""
+        if isinstance(node, cst.Dict):
+            if not _makes_optimizers(context):
+                return
+            pairs = [e for e in node.elements if isinstance(e, cst.DictElement)]
+            found = [e.value for e in pairs if string_value(e.key) in CHOICES]
+        else:
+            assert isinstance(node, cst.Call)
+            of_dict = code(node.func) == "dict" and _makes_optimizers(context)
+            if not of_dict and not is_optimizer(node, context):
+                return
+            args = [keyword(node, choice) for choice in CHOICES]
+            found = [arg.value for arg in args if arg is not None]
+        yield from (v for v in found if _on(v))
+
+    def _on_cuda(self, value: cst.BaseExpression, context: Workspace) -> Edit:
+        """Return the edit that leaves the choice `value` to CUDA."""
+        message = f"{code(value)}: on CUDA only"
+        test = is_cuda(context)
+        if code(value) == "True":
+            return self.edit(value, lambda _: test, message, consumes=[value])
+        return self.edit(value, lambda updated: and_on_cuda(updated, test), message)
+
+
+def is_optimizer(call: cst.Call, context: Workspace) -> bool:
+    """Whether `call` makes an optimizer of torch."""
+    name = context.qualified_name(call.func) or ""
+    parts = name.split(".")
+    is_class = parts[-1][:1].isupper() and "lr_scheduler" not in parts
+    return name.startswith("torch.optim.") and is_class
+
+
+def _makes_optimizers(context: Workspace) -> bool:
+    return any(is_optimizer(call, context) for call in context.all_of(cst.Call))
+
+
+def _on(value: cst.BaseExpression) -> bool:
+    # `shims.device_type() == "cuda"` is on where it works.
+    return code(value) not in ("False", "None") and "device_type()" not in code(value)
+
+
+def _message(what: str) -> str:
+    return (
+        f"an optimizer with {what}: fused=True raises for XLA tensors; drop it, XLA fuses the step"
+    )

@@ -1,0 +1,1 @@
+"""The device: its name, its kind, whether there is one, and what is loaded onto it."""

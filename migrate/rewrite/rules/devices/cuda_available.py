@@ -1,0 +1,355 @@
+"""The question whether there is a GPU is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.steps.leaving import never_reached
+from migrate.reading.tree.tree import code, nodes, nodes_of
+from migrate.reading.values.devices import is_move, names_cuda
+from migrate.rewrite.edits.branch import body_of
+from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.cuda.cuda_memory import FIELDS, FIGURES
+from migrate.rewrite.rules.devices.availability import insists, question
+from migrate.rewrite.rules.devices.gpu_conditions import (
+    Answer,
+    first_of,
+    fold,
+    is_asked,
+    parenthesised,
+    whole_condition,
+)
+from migrate.rewrite.workspace import Workspace
+
+
+class CudaAvailable(Rule):
+    """Answer `torch.cuda.is_available()` with yes, where the script chooses by it.
+
+    **What it does.** On a TPU the question is answered with False, and the script silently trains on the
+    CPU. Where the script chooses by it, the choice for the accelerator stays:
+
+    - `"cuda" if torch.cuda.is_available() else "cpu"` becomes `"xla"`;
+    - `if torch.cuda.is_available(): …` becomes its body, `if not …` its `else`; where the body returns,
+      the `return` below it goes;
+    - `use_cuda = torch.cuda.is_available() and not args.cpu` becomes `use_cuda = not args.cpu`;
+    - `assert torch.cuda.is_available()` goes.
+
+    `torch.accelerator.is_available()` is the same question, and `torch.cuda.is_bf16_supported()` has the
+    same answer: every TPU has bfloat16.
+
+    **Left alone.** `torch.distributed.is_available()`, which is another question.
+
+    **Reported.** Every other use, as in `print(torch.cuda.is_available())`, and a choice of the backend
+    (`"nccl" if … else "gloo"`). A branch that asks CUDA for memory figures or the properties of the GPU
+    stays: nothing on XLA answers, and it is well skipped; with it stays a branch of the same function
+    that prepares for it.
+
+    Source: torch_xla 2.9 (measured: both are False beside an XLA device).
+    """
+
+    name = "cuda-available"
+    nodes = (cst.Call,)
+    examples = (
+        rewritten(
+            """
+            import torch
+            from torch.cuda import is_available as has_gpu
+
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            where = torch.device("cuda") if has_gpu() else torch.device("cpu")
+            """,
+            """
+            import torch
+            import torch_xla
+
+            device = torch.device("xla")
+            where = torch.device("xla")
+            """,
+        ),
+        rewritten(
+            """
+            import argparse
+
+            import torch
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument('--no-cuda', action='store_true')
+            args = parser.parse_args()
+            assert torch.cuda.is_available(), 'needs a GPU'
+            use_cuda = not args.no_cuda and torch.cuda.is_available()
+            device = torch.device('cuda' if torch.cuda.is_available() and not args.no_cuda else 'cpu')
+
+            # where the model goes
+            if torch.cuda.is_available():
+                # the fast way
+                model = torch.nn.Linear(2, 2).cuda()
+                # done
+            else:
+                model = torch.nn.Linear(2, 2)
+            if not torch.cuda.is_available():
+                raise SystemExit('no GPU')
+            print(model)
+            """,
+            """
+            import argparse
+
+            import torch
+            import torch_xla
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument('--no-cuda', action='store_true')
+            args = parser.parse_args()
+            use_cuda = not args.no_cuda
+            device = torch.device('xla' if not args.no_cuda else 'cpu')
+
+            # where the model goes
+            # the fast way
+            model = torch.nn.Linear(2, 2).to('xla')
+            # done
+            print(model)
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+
+            def where(mps):
+                if mps:
+                    return torch.device("mps")
+                elif torch.cuda.is_available():
+                    return torch.device("cuda")
+                else:
+                    return torch.device("cpu")
+            """,
+            """
+            import torch
+
+
+            def where(mps):
+                if mps:
+                    return torch.device("mps")
+                else:
+                    return torch.device("xla")
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+
+            def where():
+                if torch.cuda.is_available():
+                    return torch.device("cuda")
+                if torch.backends.mps.is_available():
+                    return torch.device("mps")
+                return torch.device("cpu")
+            """,
+            """
+            import torch
+
+
+            def where():
+                return torch.device("xla")
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+
+            def warn(args):
+                print(args)
+
+                # where it runs
+                if not torch.cuda.is_available():
+                    print("slow")
+                elif args.gpu:
+                    print("fast")
+            """,
+            """
+            def warn(args):
+                print(args)
+
+                # where it runs
+                if args.gpu:
+                    print("fast")
+            """,
+        ),
+        left_alone(
+            """
+            import torch.distributed as dist
+
+            if dist.is_available():
+                print("distributed")
+            """
+        ),
+        reported(
+            """
+            import torch
+
+            line = "step {step}"
+            if torch.cuda.is_available():
+                line += ", peak {peak}"
+            if torch.cuda.is_available():
+                print(line.format(step=1, peak=torch.cuda.max_memory_allocated()))
+            else:
+                print(line.format(step=1))
+            """,
+            "is skipped",
+        ),
+        reported(
+            """
+            import torch
+
+            print(torch.cuda.is_available())
+            """,
+            "is False on a TPU",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield what becomes of the choice that one call decides."""
+        assert isinstance(node, cst.Call)
+        if not is_asked(node, context) or context.devices.says_where_to_load(node):
+            return
+        condition = whole_condition(node, context)
+        above = context.parent(condition)
+        if context.portable and not insists(above, condition, fold(condition, condition, context)):
+            stays = isinstance(above, cst.If | cst.IfExp) and _stays(above.body, context)
+            if stays:
+                yield from self.report(
+                    node, f"`{code(node)}`: what only CUDA can tell is skipped elsewhere"
+                )
+            else:
+                yield from question(self, node, context)
+            return
+        if not first_of(condition, node, context):
+            return  # the first question of a condition answers for all of them
+        answer = fold(condition, condition, context)
+        if isinstance(above, cst.If) and above.test is condition:
+            if _stays(above.body, context):
+                message = (
+                    f"`{code(condition)}` is False on a TPU: what only CUDA can tell is skipped"
+                )
+                yield from self.report(node, message)
+            else:
+                yield from self._if(above, condition, answer, context)
+            return
+        if isinstance(above, cst.IfExp) and above.test is condition:
+            if not _is_about_the_backend(above) and not _stays(above.body, context):
+                yield from self._choice(above, condition, answer, context)
+                return
+        elif isinstance(above, cst.Assert) and above.test is condition and answer is not False:
+            yield from self._assert(above, condition, answer, context)
+            return
+        elif isinstance(above, cst.Assign | cst.AnnAssign | cst.Return):
+            yield self._test(condition, answer, context)
+            return
+        message = (
+            f"{code(node)} is False on a TPU: the script would silently take the way for the CPU"
+        )
+        yield from self.report(node, message)
+
+    def _if(
+        self, node: cst.If, test: cst.BaseExpression, answer: Answer, context: Workspace
+    ) -> Iterable[Edit]:
+        if not isinstance(answer, bool):
+            yield self._test(test, answer, context)
+            return
+        below = context.parent(node)
+        is_elif = isinstance(below, cst.If) and below.orelse is node
+        gone: list[cst.CSTNode] = [test]
+        gone.append(node.body if answer is False else node.orelse or test)
+
+        def replace(updated: cst.If) -> Replacement:
+            if is_elif and answer:
+                return cst.Else(body=updated.body, leading_lines=updated.leading_lines)
+            if answer:
+                return body_of(updated, updated.body)
+            if not is_elif and isinstance(updated.orelse, cst.If):
+                lines = [*updated.leading_lines, *updated.orelse.leading_lines]
+                return updated.orelse.with_changes(leading_lines=lines)
+            if is_elif:
+                return updated.orelse or cst.RemoveFromParent()
+            if updated.orelse is not None:
+                return body_of(updated, updated.orelse.body)
+            return cst.RemoveFromParent()
+
+        yield self.edit(node, replace, f"`if {code(test)}` is decided: {answer}", consumes=gone)
+        if answer and not is_elif:
+            for statement in never_reached(node, context):
+                message = f"`{code(statement)}` goes: nothing comes here"
+                yield self.edit(
+                    statement, lambda _: cst.RemoveFromParent(), message, consumes=[statement]
+                )
+
+    def _choice(
+        self, node: cst.IfExp, test: cst.BaseExpression, answer: Answer, context: Workspace
+    ) -> Iterable[Edit]:
+        if not isinstance(answer, bool):
+            yield self._test(test, answer, context)
+            return
+        gone = node.orelse if answer else node.body
+
+        def replace(updated: cst.IfExp) -> cst.BaseExpression:
+            return parenthesised(updated.body if answer else updated.orelse, updated)
+
+        message = f"`{code(node)}` is decided: {code(node.body if answer else node.orelse)}"
+        yield self.edit(node, replace, message, consumes=[test, gone])
+
+    def _assert(
+        self, node: cst.Assert, test: cst.BaseExpression, answer: Answer, context: Workspace
+    ) -> Iterable[Edit]:
+        if isinstance(answer, bool):
+            message = f"`{code(node)}` goes: it fails on a TPU"
+            yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+        else:
+            yield self._test(test, answer, context)
+
+    def _test(self, test: cst.BaseExpression, answer: Answer, context: Workspace) -> Edit:
+        """Return the edit of a condition of which only a part is decided, or of a value."""
+
+        def replace(updated: cst.BaseExpression) -> cst.BaseExpression:
+            left = fold(test, updated, context)
+            return cst.Name(str(left)) if isinstance(left, bool) else left
+
+        shown = str(answer) if isinstance(answer, bool) else code(answer)
+        asked = [c for c in nodes_of(test, cst.Call) if is_asked(c, context)]
+        gone: list[cst.CSTNode] = [test] if isinstance(answer, bool) else [*asked]
+        return self.edit(test, replace, f"`{code(test)}` → `{shown}`", consumes=gone)
+
+
+def _is_about_the_backend(choice: cst.IfExp) -> bool:
+    return any(name in code(choice) for name in ("nccl", "gloo"))
+
+
+def _stays(branch: cst.CSTNode, context: Workspace) -> bool:
+    """Whether `branch` asks what only CUDA answers, or prepares for a branch that does.
+
+    A branch prepares that has nothing of CUDA in it, in a function where another one asks.
+    """
+    if _asks_for_figures(branch, context):
+        return True
+    calls = list(nodes_of(branch, cst.Call))
+    uses = any((context.qualified_name(c.func) or "").startswith("torch.cuda.") for c in calls)
+    if uses or any(names_cuda(node) for node in nodes(branch)):
+        return False
+    if any(is_move(call, context) for call in calls):
+        return False
+    around = context.function_around(branch) or context.module
+    others = (node for node in nodes_of(around, cst.If) if node.body is not branch)
+    return any(
+        any(is_asked(call, context) for call in nodes_of(other.test, cst.Call))
+        and _asks_for_figures(other.body, context)
+        for other in others
+    )
+
+
+def _asks_for_figures(branch: cst.CSTNode, context: Workspace) -> bool:
+    calls = nodes_of(branch, cst.Call)
+    # In the portable style some figures are those of every device.
+    figures = FIGURES - FIELDS.keys() if context.portable else FIGURES
+    return any(context.qualified_name(call.func) in figures for call in calls)

@@ -1,0 +1,88 @@
+"""Flags of cuDNN and of CUDA's matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code, string_value
+from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.workspace import Workspace
+
+TF32 = frozenset({"torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32"})
+ASKED = frozenset(
+    {
+        "torch.backends.cudnn.is_acceptable",
+        "torch.backends.cudnn.is_available",
+        "torch.backends.cudnn.version",
+    }
+)
+PRECISION = "torch.set_float32_matmul_precision"
+EXACT = (
+    "has no effect on a TPU, which multiplies float32 in bfloat16 passes: "
+    "torch_xla.backends.set_mat_mul_precision('highest') for full float32"
+)
+
+
+class CudnnFlags(Rule):
+    """Leave flags of cuDNN alone, and say where one asks for more than a TPU gives.
+
+    **Why.** `torch.backends.cudnn.benchmark`, `deterministic`, `enabled` and the like may be set anywhere
+    and mean nothing to XLA. But a script that forbids TF32 wants exact products of float32, and a TPU
+    multiplies in bfloat16 passes unless it is told otherwise.
+
+    **Reported.** `allow_tf32 = False` and `torch.set_float32_matmul_precision('highest')`; the version of
+    cuDNN, and whether it is there, in which a build of PyTorch for the CPU differs.
+
+    Source: torch_xla 2.9 (measured: all flags may be set); `torch_xla/backends/__init__.py`.
+    """
+
+    name = "cudnn-flags"
+    safety = Safety.REPORT_ONLY
+    nodes = (cst.Assign, cst.Call)
+    examples = (
+        left_alone(
+            """
+            import torch
+            from torch.backends import cudnn
+
+            cudnn.benchmark = True
+            torch.backends.cuda.matmul.allow_tf32 = True
+            torch.set_float32_matmul_precision('high')
+            """
+        ),
+        reported(
+            """
+            import torch
+
+            torch.backends.cuda.matmul.allow_tf32 = False
+            """,
+            "set_mat_mul_precision",
+        ),
+        reported(
+            """
+            import torch
+            from torch.backends import cudnn
+
+            torch.set_float32_matmul_precision("highest")
+            assert cudnn.is_available()
+            """,
+            "a build of PyTorch for the CPU",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
+        """Yield the finding on one flag or question."""
+        if isinstance(node, cst.Assign):
+            named = any(context.qualified_name(t.target) in TF32 for t in node.targets)
+            if named and code(node.value) == "False":
+                yield from self.report(node, f"`{code(node)}` {EXACT}")
+            return
+        assert isinstance(node, cst.Call)
+        name = context.qualified_name(node.func)
+        if name == PRECISION and node.args and string_value(node.args[0].value) == "highest":
+            yield from self.report(node, f"`{code(node)}` {EXACT}")
+        elif name in ASKED:
+            message = f"{code(node)}: None or False with a build of PyTorch for the CPU"
+            yield from self.report(node, message)

@@ -1,0 +1,412 @@
+"""CUDA devices become the XLA device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.calls.asked import OTHERS
+from migrate.reading.tree.tree import bind, code, keyword
+from migrate.reading.values.devices import (
+    ACCELERATOR,
+    CURRENT,
+    DEVICE,
+    TAKE_A_DEVICE,
+    Kind,
+    device_argument,
+    dotted,
+    is_move,
+    is_option,
+    names_cuda,
+    option_names,
+    pins,
+)
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.devices.kept_devices import (
+    DEVICE_NAME,
+    device_for,
+    is_kept,
+    says_a_device,
+    to_port,
+    unpinned,
+    used_as_number,
+)
+from migrate.rewrite.workspace import Workspace
+
+
+class Device(Rule):
+    """Move models and tensors to the XLA device.
+
+    **What it does.** Wherever a script says which device, it says `'xla'`:
+
+    - `x.cuda()`, `x.cuda(rank)`, `x.to(rank)`, `x.to(args.gpu)`, `x.to('cuda:0')`, `x.to(f'cuda:{i}')`,
+      `device='cuda'`;
+    - `torch.device('cuda')`, `torch.device('cuda', i)`, `torch.device(f'{accelerator}:{i}')`,
+      `torch.accelerator.current_accelerator()`;
+    - where a device is kept: `device = 'cuda:%d' % rank`, `device = rank % torch.cuda.device_count()`,
+      `args.device = torch.cuda.current_device()`, `def f(device='cuda')`, and the default of the option
+      `--device`.
+
+    `x.pin_memory()` goes, which raises without a GPU. A program imports torch_xla, which torch needs for it.
+
+    Always `'xla'`, never `'xla:3'`: a replica sees one device, and its index is not the rank. The rank is
+    followed from the launched worker through direct calls and assignments (`self.gpu_id = gpu_id`);
+    `gpu`, `local_rank` and their like are an index by their name where nothing else is known of them.
+
+    **Left alone.** What may be something else than a CUDA device: `x.to(dtype)`, `x.to(other)`, `'cpu'`,
+    and `x.to(device)`, where `device` itself becomes `'xla'` at the place that makes it.
+
+    **Reported.** `.cuda()` with arguments that cannot be read.
+
+    Source: torch_xla 2.9 (measured: `xla:3` fails in a replica; `x.to(0)` means CUDA there).
+    """
+
+    name = "device"
+    nodes = (
+        cst.Call,
+        cst.Assign,
+        cst.AnnAssign,
+        cst.Param,
+        cst.Return,
+        cst.DictElement,
+        cst.SimpleString,
+    )
+    examples = (
+        rewritten(
+            """
+            import torch.multiprocessing as mp
+
+
+            class Trainer:
+                def __init__(self, model, gpu_id):
+                    self.gpu_id = gpu_id
+                    self.model = model.to(gpu_id)  # to this process's device
+
+                def move(self, batch):
+                    return batch.to(self.gpu_id, non_blocking=True)
+
+
+            def worker(rank, model):
+                Trainer(model, rank).move(model.weight.cuda())
+
+
+            def main(model):
+                mp.spawn(worker, args=(model,), nprocs=2)
+            """,
+            """
+            import torch_xla
+
+
+            class Trainer:
+                def __init__(self, model, gpu_id):
+                    self.gpu_id = gpu_id
+                    self.model = model.to("xla")  # to this process's device
+
+                def move(self, batch):
+                    return batch.to("xla", non_blocking=True)
+
+
+            def worker(rank, model):
+                Trainer(model, rank).move(model.weight.to("xla"))
+
+
+            def main(model):
+                torch_xla.launch(worker, args=(model,))
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+            device = torch.device('cuda:0')
+            weight = torch.zeros(3, device='cuda').to(device)
+            """,
+            """
+            import torch
+            import torch_xla
+
+            device = torch.device('xla')
+            weight = torch.zeros(3, device='xla').to(device)
+            """,
+        ),
+        rewritten(
+            """
+            import argparse
+
+            import torch
+            from torch import device as Device
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument('--device', default='cuda', help='where to train')
+            parser.add_argument('--gpu', type=int)
+            args = parser.parse_args()
+
+
+            class Trainer:
+                def __init__(self, model, local_rank, device='cuda'):
+                    self.device = f'cuda:{local_rank}'
+                    self.model = model.to(self.device)
+                    self.probe = torch.empty(1).cuda().device
+                    self.options['device'] = 'cuda:0'
+
+                def where(self):
+                    return Device('cuda', args.gpu), torch.device(args.device)
+
+
+            def run(x, y, choose):
+                x = x.cuda(args.gpu, non_blocking=True)
+                y = y.pin_memory().to(device=torch.device(f'cuda'))
+                return x.to('cuda:%d' % args.gpu), y.to('cuda' if choose else 'cpu'), y.to(device=args.gpu)
+            """,
+            """
+            import argparse
+
+            import torch
+            import torch_xla
+            from torch import device as Device
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument('--device', default='xla', help='where to train')
+            parser.add_argument('--gpu', type=int)
+            args = parser.parse_args()
+
+
+            class Trainer:
+                def __init__(self, model, local_rank, device='xla'):
+                    self.device = 'xla'
+                    self.model = model.to(self.device)
+                    self.probe = torch.empty(1).to('xla').device
+                    self.options['device'] = 'xla'
+
+                def where(self):
+                    return Device('xla'), torch.device(args.device)
+
+
+            def run(x, y, choose):
+                x = x.to('xla', non_blocking=True)
+                y = y.to(device=torch.device('xla'))
+                return x.to('xla'), y.to('xla' if choose else 'cpu'), y.to(device='xla')
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+            import torch.distributed as dist
+
+            rank = dist.get_rank()
+            acc = torch.accelerator.current_accelerator()
+            first = torch.device(f"{acc}:{rank}")
+            device = rank % torch.cuda.device_count()
+            second = torch.ones(3).to(device)
+            """,
+            """
+            import torch
+            import torch.distributed as dist
+            import torch_xla
+
+            rank = dist.get_rank()
+            acc = torch.device("xla")
+            first = torch.device("xla")
+            device = "xla"
+            second = torch.ones(3).to(device)
+            """,
+        ),
+        left_alone(
+            """
+            import torch
+
+
+            def convert(x, other, device):
+                return x.to(torch.bfloat16).to(other).to('cpu').to(device)
+            """
+        ),
+        left_alone(
+            """
+            import argparse
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument('--device', default='cpu')
+            parser.add_argument('--rank', default=0)
+            args = parser.parse_args()
+
+
+            def where(job):
+                return job.move(args.rank, where=args.device)
+            """
+        ),
+        reported(
+            """
+            def move(x, options):
+                return x.cuda(**options)
+            """,
+            "cannot be read",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the edits of one place that names a CUDA device."""
+        if isinstance(node, cst.Call):
+            yield from self._call(node, context)
+        elif isinstance(node, cst.Param) and node.default is not None:
+            yield from self._kept(node.default, node.name, context)
+        elif isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
+            target = node.targets[0] if isinstance(node, cst.Assign) else node
+            if not isinstance(node, cst.Assign) or len(node.targets) == 1:
+                yield from self._kept(node.value, target.target, context)
+        elif isinstance(node, cst.Return) and node.value is not None:
+            around = context.function_around(node)
+            if around is not None and re.search("dev", around.name.value):
+                found = self._device if says_a_device(around.name.value) else self._spelled
+                yield from found(node.value, context)
+        elif isinstance(node, cst.SimpleString):
+            if context.devices.is_moved_to(node) and names_cuda(node):
+                xla = context.vocabulary.device_type(like=node)
+                message = f"device {code(node)} → {code(xla)}"
+                yield self.edit(node, lambda _: xla, message, consumes=[node])
+        elif isinstance(node, cst.DictElement) and DEVICE_NAME.fullmatch(_text(node.key)):
+            yield from self._spelled(node.value, context)
+
+    def _call(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+        name = context.qualified_name(node.func) or ""
+        if context.devices.says_where_to_load(node):
+            return
+        if pins(node, context):
+            message = "`.pin_memory()` is for copies to a GPU, and raises without one"
+            assert isinstance(node.func, cst.Attribute)
+            gone = [node.func.attr, *node.args]
+            yield self.edit(node, unpinned(context), message, consumes=gone)
+        elif is_move(node, context):
+            assert isinstance(node.func, cst.Attribute)
+            if node.func.attr.value == "cuda":
+                yield from self._cuda(node, context)
+                return
+            arg = device_argument(node)
+            assert arg is not None
+            yield from self._device(arg.value, context)
+        elif name in DEVICE:
+            yield from self._torch_device(node, context)
+        elif name in ACCELERATOR:
+            yield self._accelerator(node, context)
+        elif is_option(node):
+            if any(DEVICE_NAME.fullmatch(option) for option in option_names(node)):
+                default = keyword(node, "default")
+                if default is not None:
+                    yield from self._spelled(default.value, context)
+        elif not name.startswith(OTHERS):
+            for arg in node.args:
+                named = arg.keyword is not None and arg.keyword.value == "device"
+                if named or (name in TAKE_A_DEVICE and arg is node.args[0]):
+                    yield from self._device(arg.value, context)
+
+    def _kept(
+        self, value: cst.BaseExpression, target: cst.BaseExpression, context: Workspace
+    ) -> Iterable[Edit]:
+        """Yield the edits of a value that is kept under a name that says that it is a device."""
+        if isinstance(target, cst.Subscript) and DEVICE_NAME.fullmatch(_text(target.slice[0])):
+            yield from self._spelled(value, context)
+        if isinstance(target, cst.Attribute | cst.Name):
+            last = target.attr.value if isinstance(target, cst.Attribute) else target.value
+            if DEVICE_NAME.fullmatch(last) and not context.devices.is_load_location(target):
+                if not says_a_device(last) or used_as_number(target, context):
+                    yield from self._spelled(value, context)
+                else:
+                    yield from self._device(value, context)
+
+    def _device(self, value: cst.BaseExpression, context: Workspace) -> Iterable[Edit]:
+        """Yield the edits of an expression that is a device and nothing else."""
+        if isinstance(value, cst.IfExp):
+            yield from self._device(value.body, context)
+            yield from self._device(value.orelse, context)
+            return
+        kind = context.devices.kind(value)
+        if isinstance(value, cst.Name | cst.Attribute) and (
+            kind is not Kind.INDEX or is_kept(value, context)
+        ):
+            return  # the place that makes the device is edited
+        is_index = kind is Kind.INDEX or isinstance(value, cst.Integer)
+        is_cuda = kind is Kind.CUDA and not _makes(value, context)
+        if names_cuda(value) or is_index or is_cuda or to_port(value, context):
+            yield self._literal(value, context)
+
+    def _spelled(self, value: cst.BaseExpression, context: Workspace) -> Iterable[Edit]:
+        """Yield the edits of the literals for CUDA devices in a value that may be something else."""
+        if isinstance(value, cst.IfExp):
+            yield from self._spelled(value.body, context)
+            yield from self._spelled(value.orelse, context)
+        elif names_cuda(value) or to_port(value, context):
+            yield self._literal(value, context)
+
+    def _torch_device(self, node: cst.Call, context: Workspace) -> Iterable[Edit]:
+        first = keyword(node, "type") or (node.args[0] if node.args else None)
+        if first is None:
+            return
+        if context.devices.kind(node) is not Kind.CUDA and not to_port(first.value, context):
+            return
+        if isinstance(first.value, cst.IfExp):
+            yield from self._device(first.value, context)
+            if len(node.args) > 1:
+                yield self.edit(
+                    node, lambda call: with_args(call, call.args[:1]), f"{code(node)}: no index"
+                )
+            return
+        kept = first.value
+        if (
+            isinstance(kept, cst.Name | cst.Attribute)
+            and len(node.args) == 1
+            and (context.devices.kind(kept) is not Kind.INDEX or is_kept(kept, context))
+        ):
+            return  # the place that makes the device is edited
+        xla = context.vocabulary.device(node, like=first.value)
+        message = f"{code(node)} → {code(xla)}"
+        if context.portable and code(xla) == context.vocabulary.device_said:  # no name of one
+            yield self.edit(node, lambda _: xla, message, consumes=[node])
+            return
+        yield self.edit(
+            node, lambda call: call.with_changes(args=[cst.Arg(xla)]), message, consumes=node.args
+        )
+
+    def _accelerator(self, node: cst.Call, context: Workspace) -> Edit:
+        made = context.vocabulary.device(node)
+        said = context.vocabulary.device_said
+        if not context.portable or code(made) != said:
+            module = context.imports.require("torch")
+            made = cst.Call(cst.parse_expression(f"{module}.device"), [cst.Arg(made)])
+        return self.edit(node, lambda _: made, f"{code(node)} → {said}", consumes=[node])
+
+    def _cuda(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+        bound = bind(node, ("device", "non_blocking", "memory_format"))
+        if bound is None:
+            yield from self.report(node, "the arguments of .cuda() cannot be read: edit by hand")
+            return
+        kept = [(name, node.args.index(arg)) for name, arg in bound.items() if name != "device"]
+        gone = [arg for name, arg in bound.items() if name == "device"]
+        xla = cst.Arg(context.vocabulary.device(node))
+        assert isinstance(node.func, cst.Attribute)
+
+        def replace(updated: cst.Call) -> cst.Call:
+            named = [keyword_arg(name, updated.args[index].value) for name, index in kept]
+            to = cst.ensure_type(updated.func, cst.Attribute).with_changes(attr=cst.Name("to"))
+            return with_args(updated, [xla, *named]).with_changes(func=to)
+
+        message = f".cuda() → .to({context.vocabulary.device_said})"
+        yield self.edit(node, replace, message, consumes=[node.func.attr, *gone])
+
+    def _literal(self, value: cst.BaseExpression, context: Workspace) -> Edit:
+        xla = device_for(value, context)
+        message = f"device {code(value)} → {code(xla)}"
+        return self.edit(value, lambda _: xla, message, consumes=[value])
+
+
+def _text(key: cst.CSTNode) -> str:
+    return code(key).strip("'\"")
+
+
+def _makes(value: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether another edit of this rule speaks of the call `value`: it makes a device."""
+    if not isinstance(value, cst.Call):
+        return isinstance(value, cst.Name | cst.Attribute)
+    name = context.qualified_name(value.func) or dotted(value.func)
+    return name in DEVICE | ACCELERATOR or (name == "str" and name not in CURRENT)

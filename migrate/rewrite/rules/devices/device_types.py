@@ -1,0 +1,255 @@
+"""Questions about the type of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code, nodes_of, string_value
+from migrate.reading.values.devices import Kind, is_move
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.devices.kept_devices import DEVICE_NAME
+from migrate.rewrite.rules.devices.typed_tensors import DTYPES
+from migrate.rewrite.workspace import Workspace
+
+OWNERS = frozenset({"args", "cfg", "config", "conf", "hparams", "hps", "opt", "opts", "self"})
+
+
+class DeviceTypes(Rule):
+    """Ask whether a device is XLA where the script asks whether it is CUDA.
+
+    **What it does.** `device.type == 'cuda'`, `'cuda' in device`, `device.startswith('cuda')`, and the same
+    of `device_type` and `args.device`, ask for `'xla'`. `x.is_cuda` becomes `x.device.type == 'xla'` where
+    it decides whether something is moved. `x.type() == 'torch.cuda.HalfTensor'` becomes
+    `x.dtype == torch.float16`.
+
+    **Left alone.** Comparisons with `'cpu'`: an XLA device is not one.
+
+    **Reported.** The same questions of a tensor, where the answer may choose a kernel written for CUDA:
+    there the way for the CPU is the right one.
+
+    Source: torch_xla 2.9 (measured: `is_cuda` is False, the type is 'torch.xla.HalfTensor').
+    """
+
+    name = "device-types"
+    nodes = (cst.Comparison, cst.Call, cst.Attribute)
+    examples = (
+        rewritten(
+            """
+            import torch
+
+            device = 'cuda'
+            device_type = 'cuda' if 'cuda' in device else 'cpu'
+            if device_type == 'cuda' or device.startswith('cuda'):
+                print('fast')
+
+
+            def move(x, args, model):
+                other = torch.ones(1).cuda() if x.is_cuda else torch.ones(1)
+                if args.device.type != 'cuda':
+                    model.train()
+                half = x.type() == 'torch.cuda.HalfTensor'
+                return other, half
+            """,
+            """
+            import torch
+            import torch_xla
+
+            device = 'xla'
+            device_type = 'xla' if 'xla' in device else 'cpu'
+            if device_type == 'xla' or device.startswith('xla'):
+                print('fast')
+
+
+            def move(x, args, model):
+                other = torch.ones(1).to('xla') if x.device.type == 'xla' else torch.ones(1)
+                if args.device.type != 'xla':
+                    model.train()
+                half = x.dtype == torch.float16
+                return other, half
+            """,
+        ),
+        left_alone(
+            """
+            def fast(device, model):
+                return device.type != 'cpu' and model.type == 'cuda_free'
+            """
+        ),
+        reported(
+            """
+            def filtered(x, kernel, plain):
+                return kernel(x) if x.device.type == 'cuda' else plain(x)
+            """,
+            "a kernel written for CUDA",
+        ),
+        reported(
+            """
+            def filtered(x, kernel, plain):
+                return kernel(x) if x.is_cuda else plain(x)
+            """,
+            "a kernel written for CUDA",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the edit of one question, or the finding on one that may choose a kernel."""
+        if isinstance(node, cst.Comparison):
+            yield from self._comparison(node, context)
+        elif isinstance(node, cst.Call):
+            prefix = node.args[0].value if len(node.args) == 1 else None
+            if (
+                prefix is not None
+                and string_value(prefix) == "cuda"
+                and isinstance(node.func, cst.Attribute)
+                and node.func.attr.value == "startswith"
+                and _is_device(node.func.value, context)
+            ):
+                yield (
+                    self._starts(node, context)
+                    if context.portable
+                    else self._literal(prefix, context)
+                )
+        elif isinstance(node, cst.Attribute) and node.attr.value == "is_cuda":
+            yield from self._is_cuda(node, context)
+
+    def _comparison(self, node: cst.Comparison, context: Workspace) -> Iterable[Edit | Finding]:
+        if len(node.comparisons) != 1:
+            return
+        operator, right = node.comparisons[0].operator, node.comparisons[0].comparator
+        for literal, asked in ((right, node.left), (node.left, right)):
+            value = string_value(literal) or ""
+            if value in DTYPES and isinstance(operator, cst.Equal | cst.NotEqual):
+                yield from self._tensor_type(node, asked, value, context)
+            elif value == "cuda" and isinstance(
+                operator, cst.Equal | cst.NotEqual | cst.In | cst.NotIn
+            ):
+                if _is_device(asked, context):
+                    yield (
+                        self._is_cpu(node, literal, context)
+                        if context.portable
+                        else self._literal(literal, context)
+                    )
+                elif isinstance(asked, cst.Attribute) and asked.attr.value == "type":
+                    yield from self._kernel(node)
+
+    def _tensor_type(
+        self, node: cst.Comparison, asked: cst.BaseExpression, value: str, context: Workspace
+    ) -> Iterable[Edit]:
+        if not isinstance(asked, cst.Call) or asked.args or asked is not node.left:
+            return
+        if not isinstance(asked.func, cst.Attribute) or asked.func.attr.value != "type":
+            return
+        torch = context.imports.require("torch")
+        dtype = cst.parse_expression(f"{torch}.{DTYPES[value]}")
+
+        def replace(updated: cst.Comparison) -> cst.Comparison:
+            function = cst.ensure_type(cst.ensure_type(updated.left, cst.Call).func, cst.Attribute)
+            left = function.with_changes(attr=cst.Name("dtype"))
+            target = updated.comparisons[0].with_changes(comparator=dtype)
+            return updated.with_changes(left=left, comparisons=[target])
+
+        message = f"`{code(node)}` → its dtype; bfloat16 does not count as {DTYPES[value]}"
+        yield self.edit(node, replace, message, consumes=[node.comparisons[0].comparator])
+
+    def _is_cuda(self, node: cst.Attribute, context: Workspace) -> Iterable[Edit | Finding]:
+        if context.qualified_name(node) is not None:
+            return
+        above = context.parent(node)
+        branch = (
+            above.body if isinstance(above, cst.If | cst.IfExp) and above.test is node else None
+        )
+        if branch is None or not _moves_something(branch, context):
+            yield from self._kernel(node)
+            return
+        xla = context.string("cpu" if context.portable else "xla")
+        equals = cst.NotEqual() if context.portable else cst.Equal()
+
+        def replace(updated: cst.Attribute) -> cst.Comparison:
+            kind = cst.Attribute(cst.Attribute(updated.value, cst.Name("device")), cst.Name("type"))
+            return cst.Comparison(
+                kind, [cst.ComparisonTarget(equals, xla)], lpar=updated.lpar, rpar=updated.rpar
+            )
+
+        message = (
+            f"`{code(node)}` → whether its device is {'no CPU' if context.portable else 'XLA'}"
+        )
+        yield self.edit(node, replace, message, consumes=[node.attr])
+
+    def _kernel(self, node: cst.CSTNode) -> Iterable[Finding]:
+        message = (
+            f"`{code(node)}` is False on XLA: right where it chooses a kernel written for CUDA, else "
+            "ask for the type 'xla'"
+        )
+        yield Finding(self.name, node, message)
+
+    def _is_cpu(
+        self, node: cst.Comparison, literal: cst.BaseExpression, context: Workspace
+    ) -> Edit:
+        """Return the edit that asks for anything but the CPU, in the portable style."""
+        cpu = context.string("cpu", like=literal)
+        left = node.left is literal
+
+        def replace(updated: cst.Comparison) -> cst.Comparison:
+            target = updated.comparisons[0]
+            asked = target.with_changes(operator=_opposite(target.operator))
+            if left:
+                return updated.with_changes(left=cpu, comparisons=[asked])
+            return updated.with_changes(comparisons=[asked.with_changes(comparator=cpu)])
+
+        message = f"`{code(node)}` → whether it is anything but the CPU"
+        return self.edit(node, replace, message, consumes=[literal])
+
+    def _starts(self, node: cst.Call, context: Workspace) -> Edit:
+        cpu = context.string("cpu", like=node.args[0].value)
+        above = context.parent(node)
+        loose = isinstance(
+            above, cst.Comparison | cst.ComparisonTarget | cst.UnaryOperation | cst.Attribute
+        )
+
+        def replace(updated: cst.Call) -> cst.UnaryOperation:
+            bare = updated.with_changes(args=[cst.Arg(cpu)])
+            asked = cst.UnaryOperation(cst.Not(), bare)
+            if loose:
+                return asked.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+            return asked
+
+        message = f"`{code(node)}` → whether it is anything but the CPU"
+        return self.edit(node, replace, message, consumes=node.args)
+
+    def _literal(self, literal: cst.BaseExpression, context: Workspace) -> Edit:
+        xla = context.string("xla", like=literal)
+        return self.edit(literal, lambda _: xla, f"{code(literal)} → 'xla'", consumes=[literal])
+
+
+def _opposite(operator: cst.BaseCompOp) -> cst.BaseCompOp:
+    opposites: dict[type[cst.BaseCompOp], cst.BaseCompOp] = {
+        cst.Equal: cst.NotEqual(),
+        cst.NotEqual: cst.Equal(),
+        cst.In: cst.NotIn(),
+        cst.NotIn: cst.In(),
+    }
+    return opposites[type(operator)]
+
+
+def _is_device(node: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `node` is the device that the script runs on, or its type; not that of some tensor."""
+    if isinstance(node, cst.Call) and code(node.func) == "str" and len(node.args) == 1:
+        return _is_device(node.args[0].value, context)
+    if not isinstance(node, cst.Name | cst.Attribute):
+        return False
+    if context.devices.kind(node) in (Kind.CUDA, Kind.XLA):
+        return True
+    if isinstance(node, cst.Attribute):
+        if node.attr.value == "type":
+            return _is_device(node.value, context)
+        last = code(node.value).split(".")[-1]
+        return last in OWNERS and DEVICE_NAME.fullmatch(node.attr.value) is not None
+    return DEVICE_NAME.fullmatch(node.value) is not None
+
+
+def _moves_something(branch: cst.CSTNode, context: Workspace) -> bool:
+    return any(
+        is_move(call, context) or context.qualified_name(call.func) in DTYPES
+        for call in nodes_of(branch, cst.Call)
+    )

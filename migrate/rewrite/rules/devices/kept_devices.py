@@ -1,0 +1,108 @@
+"""Devices that a script keeps under a name, and how it uses the name: as a device, a string, a number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import libcst as cst
+
+from migrate.reading.tree.tree import string_value
+from migrate.reading.values.devices import DEVICE, Kind, is_option, names_cuda
+from migrate.rewrite.workspace import Workspace
+
+DEVICE_NAME = re.compile(r"(.*_)?(acc|accelerator|devices|dev(ice)?_?(type|name|str(ing)?)?)", re.I)
+# Words of names that hold a number: `num_dev = 2`, `std_dev = 0`.
+_OF_NUMBERS = re.compile(
+    r"(?:.*_)?(?:avg|count|max|mean|min|n|nb|no|num|number|per|st|std|total|world)_.*|.*devices|.*_count",
+    re.I,
+)
+OF_STRINGS = frozenset(
+    {"endswith", "find", "format", "lower", "partition", "replace", "rsplit", "split", "startswith"}
+)
+
+
+def says_a_device(name: str) -> bool:
+    """Whether a number kept, or returned, under `name` is the index of a device by that name alone."""
+    words = name.lower().split("_")
+    return not _OF_NUMBERS.fullmatch(name) and any(
+        word in ("dev", "device", "acc", "accelerator") for word in words
+    )
+
+
+def used_as_number(target: cst.Attribute | cst.Name, context: Workspace) -> bool:
+    """Whether the script calculates with what it keeps under the name of a device."""
+    for node in context.devices.mentions(target):
+        above = context.parent(node)
+        if isinstance(above, cst.BinaryOperation) and not names_cuda(above):
+            return True
+        if isinstance(above, cst.Index | cst.ComparisonTarget | cst.Comparison):
+            return context.devices.kind(node) is Kind.INDEX
+    return False
+
+
+def used_as_string(target: cst.CSTNode, context: Workspace) -> bool:
+    """Whether the script takes what it keeps as `target` for a string: compares it, takes it apart."""
+    if not isinstance(target, cst.Attribute | cst.Name):
+        return True
+    above = (context.parent(node) for node in context.devices.mentions(target))
+    return any(
+        isinstance(one, cst.BinaryOperation | cst.Comparison | cst.ComparisonTarget | cst.Subscript)
+        or (isinstance(one, cst.Attribute) and one.attr.value in OF_STRINGS)
+        for one in above
+    )
+
+
+def is_kept(value: cst.Name | cst.Attribute, context: Workspace) -> bool:
+    """Whether `value` is assigned under the name of a device, so that the assignment is edited."""
+    last = value.attr.value if isinstance(value, cst.Attribute) else value.value
+    assigned = DEVICE_NAME.fullmatch(last) and context.devices.values(value)
+    return bool(assigned) and says_a_device(last) and not used_as_number(value, context)
+
+
+def device_for(value: cst.BaseExpression, context: Workspace) -> cst.BaseExpression:
+    """Return what takes the place of `value`, an expression for a CUDA device."""
+    words = context.vocabulary
+    wants_type = context.portable and _is_a_string(value, context)
+    return words.device_type(like=value) if wants_type else words.device(value, like=value)
+
+
+def _is_a_string(value: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `value` stands where the script wants the name of a device, not the device."""
+    for above in context.ancestors(value):
+        if isinstance(above, cst.Call):
+            named = context.qualified_name(above.func)
+            return named in DEVICE or is_option(above) or (named is None and _is_str(above))
+        if isinstance(above, cst.DictElement | cst.Return):
+            return names_cuda(value)
+        if isinstance(above, cst.Param):
+            return used_as_string(above.name, context)
+        if isinstance(above, cst.Assign):
+            return any(used_as_string(target.target, context) for target in above.targets)
+        if isinstance(above, cst.AnnAssign):
+            return used_as_string(above.target, context)
+        if isinstance(above, cst.BaseStatement):
+            return False
+    return False
+
+
+def _is_str(call: cst.Call) -> bool:
+    return isinstance(call.func, cst.Name) and call.func.value == "str"
+
+
+def to_port(value: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `value` is the name of the XLA device, in a script that is to run elsewhere too."""
+    return context.portable and string_value(value) == "xla"
+
+
+def unpinned(context: Workspace) -> Callable[[cst.Call], cst.BaseExpression]:
+    """Return the edit of `x.pin_memory()`: `x`, or in the portable style what pins it on CUDA only."""
+    if not context.portable:
+        return lambda call: cst.ensure_type(call.func, cst.Attribute).value
+    function = cst.parse_expression(f"{context.imports.require('shims')}.pin_memory")
+
+    def replace(updated: cst.Call) -> cst.Call:
+        pinned = cst.ensure_type(updated.func, cst.Attribute).value
+        return updated.with_changes(func=function, args=[cst.Arg(pinned)])
+
+    return replace

@@ -1,0 +1,221 @@
+"""Checkpoints are loaded on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.tree.tree import bind, code, keyword
+from migrate.reading.values.devices import LOADERS, Kind
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.saving.save_calls import is_open_file
+from migrate.rewrite.workspace import Workspace
+
+PARAMETERS = ("f", "map_location", "weights_only")
+MOVE = "what is used without load_state_dict has to be moved to 'xla'"
+
+
+class MapLocation(Rule):
+    """Load checkpoints to the CPU: `map_location='cpu'`.
+
+    **What it does.** `torch.load` restores tensors to the CPU or to a GPU, never to XLA: `'xla'` raises, and
+    so does a checkpoint of a GPU that is loaded without `map_location`. Every spelling of a GPU becomes
+    `'cpu'`: `'cuda:0'`, `f'cuda:{rank}'`, `{'cuda:0': f'cuda:{rank}'}`, `torch.device(…)`,
+    `lambda storage, location: storage.cuda(gpu)`, a variable that is used for nothing else, and no
+    `map_location` at all in a script that trains on a GPU. `load_state_dict` copies the values to where
+    the parameters are. The same goes for `torch.hub.load_state_dict_from_url`.
+
+    **Reported.** A `map_location` that cannot be read.
+
+    Source: torch_xla 2.9 (measured: 'xla' and 'cuda' raise; a function raises with tensors saved from XLA).
+    """
+
+    name = "map-location"
+    nodes = (cst.Call, cst.Assign)
+    examples = (
+        rewritten(
+            """
+            import torch
+
+
+            def resume(model, args, rank, device):
+                first = torch.load(args.first, map_location=f'cuda:{rank}')
+                second = torch.load(args.second, map_location=lambda storage, loc: storage.cuda(rank))
+                where = {'cuda:0': 'cuda:%d' % rank}
+                third = torch.load(args.third, map_location=where)
+                fourth = torch.load(args.fourth, torch.device('cuda', rank))
+                fifth = torch.load(args.fifth, map_location=device)
+                model.cuda().load_state_dict(torch.load(args.resume))
+                return first, second, third, fourth, fifth
+            """,
+            """
+            import torch
+
+
+            def resume(model, args, rank, device):
+                first = torch.load(args.first, map_location='cpu')
+                second = torch.load(args.second, map_location='cpu')
+                where = 'cpu'
+                third = torch.load(args.third, map_location=where)
+                fourth = torch.load(args.fourth, 'cpu')
+                fifth = torch.load(args.fifth, map_location='cpu')
+                model.to('xla').load_state_dict(torch.load(args.resume, map_location='cpu'))
+                return first, second, third, fourth, fifth
+            """,
+        ),
+        rewritten(
+            """
+            from torch.hub import load_state_dict_from_url
+
+            weights = load_state_dict_from_url("https://example.org/w.pt", map_location="cuda")
+            """,
+            """
+            from torch.hub import load_state_dict_from_url
+
+            weights = load_state_dict_from_url("https://example.org/w.pt", map_location="cpu")
+            """,
+        ),
+        left_alone(
+            """
+            import torch
+
+
+            def resume(path):
+                return torch.load(path, map_location='cpu'), torch.load(path, torch.device('cpu'))
+            """
+        ),
+        left_alone(
+            """
+            import json
+
+            import torch
+
+            table = json.load(open('table.json'))
+            batch = torch.load('batch.pt')  # a script for the CPU
+            """
+        ),
+        reported(
+            """
+            import torch
+
+
+            def resume(path, options):
+                return torch.load(path, **options)
+            """,
+            "map_location='cpu'",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the edit of one call that loads, or of the variable that says where to."""
+        if isinstance(node, cst.Assign):
+            target = node.targets[0].target
+            named = len(node.targets) == 1 and isinstance(target, cst.Name)
+            if (
+                named
+                and context.devices.is_load_location(target)
+                and not _is_cpu(node.value, context)
+            ):
+                yield self._cpu(node.value, context)
+            return
+        assert isinstance(node, cst.Call)
+        position = LOADERS.get(context.qualified_name(node.func) or "")
+        if position is None:
+            return
+        arg = keyword(node, "map_location")
+        if arg is None and len(node.args) > position:
+            positional = node.args[position]
+            arg = positional if positional.keyword is None and not positional.star else None
+        if any(a.star for a in node.args):
+            if arg is None:
+                message = f"{code(node.func)}: see that it is told map_location='cpu'"
+                yield from self.report(node, message)
+        elif arg is None:
+            if context.devices.are_used and _loads_by_shims(node, context):
+                yield self._by_shims(node, context)
+            elif context.devices.are_used:
+                cpu = keyword_arg("map_location", context.string("cpu"))
+                yield self.edit(
+                    node,
+                    lambda call: with_args(call, [*call.args, cpu]),
+                    f"map_location='cpu': a checkpoint of a GPU does not load without; {MOVE}",
+                )
+        else:
+            yield from self._told(node, arg.value, context)
+
+    def _told(
+        self, call: cst.Call, value: cst.BaseExpression, context: Workspace
+    ) -> Iterable[Edit | Finding]:
+        if _is_cpu(value, context):
+            return
+        if isinstance(value, cst.Name) and context.devices.is_load_location(value):
+            return  # its assignment is edited
+        if _says_where(value, context) and _loads_by_shims(call, context):
+            yield self._by_shims(call, context)
+        elif _says_where(value, context):
+            yield self._cpu(value, context)
+        else:
+            message = f"map_location={code(value)}: only 'cpu' loads beside XLA; {MOVE}"
+            yield from self.report(call, message)
+
+    def _by_shims(self, call: cst.Call, context: Workspace) -> Edit:
+        """Return the edit in the portable style: shims.load loads to the CPU, everywhere."""
+        function = cst.parse_expression(f"{context.imports.require('shims')}.load")
+        bound = bind(call, PARAMETERS) or {}
+        unsafe = "weights_only" in bound and code(bound["weights_only"].value) != "True"
+        kept = [("f", call.args.index(bound["f"]))]
+        if unsafe:
+            kept.append(("weights_only", call.args.index(bound["weights_only"])))
+        names = {"f": "path", "weights_only": "weights_only"}
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = []
+            for name, index in kept:
+                arg = updated.args[index]
+                named = arg.keyword is not None or name != "f"
+                args.append(keyword_arg(names[name], arg.value) if named else arg)
+            return with_args(updated, args).with_changes(func=function)
+
+        gone = [arg for name, arg in bound.items() if name not in dict(kept)]
+        message = f"{code(call.func)} → shims.load, to the CPU; {MOVE}"
+        return self.edit(call, replace, message, consumes=[call.func, *gone])
+
+    def _cpu(self, value: cst.BaseExpression, context: Workspace) -> Edit:
+        cpu = context.string("cpu", like=value)
+        message = f"map_location {code(value)} → 'cpu': XLA is no place to load to; {MOVE}"
+        return self.edit(value, lambda _: cpu, message, consumes=[value])
+
+
+def _loads_by_shims(call: cst.Call, context: Workspace) -> bool:
+    """Whether `call` is one of torch.load that shims.load can take the place of, in its style."""
+    if not context.portable or context.qualified_name(call.func) != "torch.load":
+        return False
+    bound = bind(call, PARAMETERS)
+    return bound is not None and "f" in bound and not is_open_file(bound["f"].value, context)
+
+
+def _is_cpu(value: cst.BaseExpression, context: Workspace) -> bool:
+    return context.devices.kind(value) is Kind.CPU
+
+
+def _says_where(value: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `value` certainly names a device, or a way from one to another."""
+    if isinstance(value, cst.Dict):
+        elements = [e for e in value.elements if isinstance(e, cst.DictElement)]
+        kinds = [context.devices.kind(e.value) for e in elements]
+        return len(kinds) == len(value.elements) and Kind.UNKNOWN not in kinds
+    if isinstance(value, cst.Lambda):
+        return bool(value.params.params) and _is_storage(value.body, value.params.params[0])
+    if context.devices.kind(value) is not Kind.UNKNOWN or code(value) == "None":
+        return True
+    last = value.func if isinstance(value, cst.Call) else value
+    name = last.attr.value if isinstance(last, cst.Attribute) else code(last)
+    return "dev" in name.lower()
+
+
+def _is_storage(body: cst.BaseExpression, storage: cst.Param) -> bool:
+    if isinstance(body, cst.Call) and isinstance(body.func, cst.Attribute):
+        return body.func.attr.value in {"cuda", "cpu"} and _is_storage(body.func.value, storage)
+    return isinstance(body, cst.Name) and body.value == storage.name.value

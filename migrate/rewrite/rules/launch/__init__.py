@@ -1,0 +1,1 @@
+"""How the replicas are started: spawn, torchrun, a main function, a notebook."""

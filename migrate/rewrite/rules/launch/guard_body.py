@@ -1,0 +1,114 @@
+"""The body of `if __name__ == '__main__':` as it becomes that of a function: what other code reads of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.tree.tree import nodes, targets
+from migrate.rewrite.workspace import Workspace
+
+
+def shared_names(guard: cst.If, context: Workspace) -> frozenset[str]:
+    """Return the names that the guard's body binds and that other code of the script uses."""
+    bound = set(_bound(guard.body))
+    if _looks_at_its_globals(context):
+        return frozenset(bound)
+    inside = {id(node) for node in nodes(guard)}
+    used = set()
+    for node in context.nodes:
+        if isinstance(node, cst.Name) and node.value in bound and id(node) not in inside:
+            above = context.parent(node)
+            if isinstance(above, cst.Attribute) and above.attr is node:
+                continue
+            if isinstance(above, cst.Arg) and above.keyword is node:
+                continue
+            owner, _ = context.bound_to(node)
+            if not isinstance(owner, cst.FunctionDef):
+                used.add(node.value)
+    return frozenset(used)
+
+
+def _bound(body: cst.CSTNode) -> Iterable[str]:
+    """Yield the names that statements bind in their own scope."""
+    for target in targets(_WithoutScopes.of(body)):
+        if isinstance(target, cst.Name):
+            yield target.value
+    for node in nodes(_WithoutScopes.of(body)):
+        if isinstance(node, cst.FunctionDef | cst.ClassDef):
+            yield node.name.value
+        elif isinstance(node, cst.Import | cst.ImportFrom):
+            for alias in () if isinstance(node.names, cst.ImportStar) else node.names:
+                name = alias.evaluated_alias or alias.evaluated_name
+                yield name.split(".")[0]
+
+
+def _looks_at_its_globals(context: Workspace) -> bool:
+    calls = (node for node in context.nodes if isinstance(node, cst.Call))
+    names = {"globals", "exec", "eval"}
+    return any(isinstance(call.func, cst.Name) and call.func.value in names for call in calls)
+
+
+class _WithoutScopes(cst.CSTTransformer):
+    """Empties definitions and comprehensions, whose names are their own."""
+
+    @staticmethod
+    def of(body: cst.CSTNode) -> cst.CSTNode:
+        result = body.visit(_WithoutScopes())
+        assert isinstance(result, cst.CSTNode)
+        return result
+
+    def leave_FunctionDef(
+        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
+    ) -> cst.FunctionDef:
+        return updated_node.with_changes(
+            body=cst.SimpleStatementSuite(body=[cst.Pass()]), params=cst.Parameters()
+        )
+
+    def leave_ClassDef(
+        self, original_node: cst.ClassDef, updated_node: cst.ClassDef
+    ) -> cst.ClassDef:
+        return updated_node.with_changes(body=cst.SimpleStatementSuite(body=[cst.Pass()]))
+
+    def leave_Lambda(
+        self, original_node: cst.Lambda, updated_node: cst.Lambda
+    ) -> cst.BaseExpression:
+        return cst.Name("None")
+
+    def leave_ListComp(
+        self, original_node: cst.ListComp, updated_node: cst.ListComp
+    ) -> cst.BaseExpression:
+        return cst.Name("None")
+
+    def leave_GeneratorExp(
+        self, original_node: cst.GeneratorExp, updated_node: cst.GeneratorExp
+    ) -> cst.BaseExpression:
+        return cst.Name("None")
+
+
+class WithoutAnnotations(cst.CSTTransformer):
+    """Makes `x: int = 1` plain: an annotated name may not be global in a function."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
+        """Leave what has names of its own."""
+        return False
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
+        """Leave what has names of its own."""
+        return False
+
+    def leave_AnnAssign(
+        self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign
+    ) -> cst.BaseSmallStatement | cst.RemovalSentinel:
+        """Return the plain assignment."""
+        target = updated_node.target
+        if not isinstance(target, cst.Name) or target.value not in self._names:
+            return updated_node
+        if updated_node.value is None:
+            return cst.RemoveFromParent()
+        return cst.Assign(targets=[cst.AssignTarget(target)], value=updated_node.value)

@@ -1,0 +1,210 @@
+"""What the launching code does for the number of processes, and does not have to do on a TPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from migrate.reading.tree.tree import nodes, nodes_of
+from migrate.reading.values.devices import is_device_count
+from migrate.rewrite.edits.lift import PURE_CALLS
+from migrate.rewrite.rules.ranks.index_sums import added_index, is_index, is_rank_increment
+from migrate.rewrite.workspace import Workspace
+
+TELLS = frozenset({"print", "warnings.warn"})
+LOGGERS = frozenset({"debug", "error", "info", "log", "warn", "warning"})
+ENDS = frozenset({"exit", "quit", "sys.exit"})
+READS = PURE_CALLS | {"getenv"}
+
+
+def only_counts(
+    mentions: Sequence[cst.Name | cst.Attribute], context: Workspace
+) -> list[cst.CSTNode] | None:
+    """Return the statements that hold `mentions` of a number of processes, if they only count.
+
+    They assign it, or check it (`assert n > 1`), if only to warn. None where one does more.
+    """
+    found: list[cst.CSTNode] = []
+    for mention in mentions:
+        statement = _counting(mention, context)
+        if statement is None:
+            return None
+        if not any(statement is one for one in found):
+            found.append(statement)
+    return found
+
+
+def counted(statement: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield the nodes of a statement that goes: all of them, but for the `else` of an `if`."""
+    for root in [statement.test, statement.body] if isinstance(statement, cst.If) else [statement]:
+        yield from nodes(root)
+
+
+def with_aliases(found: Sequence[cst.CSTNode], context: Workspace) -> list[cst.CSTNode]:
+    """Return `found` and what only counts for it: `n = device_count()` where `size = n` is in `found`.
+
+    Args:
+        found: statements that go.
+        context: the script.
+    """
+    gone = list(found)
+    inside = {id(node) for statement in gone for node in counted(statement)}
+    for statement in gone:  # grows
+        name = statement.value if isinstance(statement, cst.Assign) else None
+        if not isinstance(name, cst.Name):
+            continue
+        owner, _ = context.bound_to(name)
+        mentions = [
+            mention
+            for mention in context.devices.mentions(name)
+            if isinstance(mention, cst.Name)
+            and id(mention) not in inside
+            and context.bound_to(mention)[0] is owner
+        ]
+        for other in only_counts(mentions, context) or ():
+            gone.append(other)
+            inside |= {id(node) for node in counted(other)}
+    return gone
+
+
+def _counting(mention: cst.Name | cst.Attribute, context: Workspace) -> cst.CSTNode | None:
+    for above in context.ancestors(mention):
+        if isinstance(above, cst.AssignTarget | cst.Assign):
+            assign = above if isinstance(above, cst.Assign) else context.parent(above)
+            return assign if _is_counted(assign, mention, context) else None
+        if isinstance(above, cst.Assert):
+            return above if _is_plain(above.test, context) else None
+        if isinstance(above, cst.If):
+            in_check = any(node is mention for node in counted(above))
+            tested = any(node.deep_equals(mention) for node in nodes(above.test))
+            return above if in_check and tested and _only_checks(above, context) else None
+        if isinstance(above, cst.BaseStatement) and not isinstance(above, cst.SimpleStatementLine):
+            return None
+    return None
+
+
+def _is_counted(
+    assign: cst.CSTNode | None, mention: cst.Name | cst.Attribute, context: Workspace
+) -> bool:
+    """Whether `assign` assigns a number or a count of devices to `mention` alone."""
+    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+        return False
+    value = assign.value
+    return assign.targets[0].target is mention and (
+        isinstance(value, cst.Integer | cst.Name) or is_device_count(value, context)
+    )
+
+
+def _is_plain(test: cst.BaseExpression, context: Workspace) -> bool:
+    return all(_last(call) in PURE_CALLS for call in nodes_of(test, cst.Call))
+
+
+def _only_checks(node: cst.If, context: Workspace) -> bool:
+    """Whether an `if` does nothing but tell the user, or end the program; it may have an `else`."""
+    above = context.parent(node)
+    if isinstance(node.orelse, cst.If) or not _is_plain(node.test, context):
+        return False
+    if isinstance(above, cst.If) and above.orelse is node:
+        return False
+    lines = node.body.body
+    smalls = [
+        small
+        for line in lines
+        for small in (line.body if isinstance(line, cst.SimpleStatementLine) else [line])
+    ]
+    return all(_tells(small, context) or _ends(small, context) for small in smalls)
+
+
+def _tells(node: cst.CSTNode, context: Workspace) -> bool:
+    if not isinstance(node, cst.Expr) or not isinstance(node.value, cst.Call):
+        return False
+    function = node.value.func
+    if isinstance(function, cst.Name):
+        return function.value in TELLS
+    if context.qualified_name(function) in TELLS:
+        return True
+    return isinstance(function, cst.Attribute) and function.attr.value in LOGGERS
+
+
+def _ends(node: cst.CSTNode, context: Workspace) -> bool:
+    if isinstance(node, cst.Raise):
+        return True
+    call = node.value if isinstance(node, cst.Expr) else None
+    if not isinstance(call, cst.Call):
+        return False
+    named = call.func.value if isinstance(call.func, cst.Name) else ""
+    return named in ENDS or context.qualified_name(call.func) in ENDS
+
+
+def overwritten_ranks(
+    context: Workspace, call: cst.Call, objects: dict[str, str], worker: cst.FunctionDef | None
+) -> Iterator[cst.Assign]:
+    """Yield assignments such as `args.rank = node * gpus` whose value no replica sees.
+
+    Args:
+        context: the script.
+        call: the launching call.
+        objects: the names of the objects that it passes, each with the worker's name for it.
+        worker: the launched function, which makes `args.rank` its index before anything reads it.
+    """
+    around = context.function_around(call)
+    for object_, attribute in _set_first(context, objects, worker):
+        reads = [
+            node
+            for name in context.references(attribute)
+            if isinstance(node := context.parent(name), cst.Attribute)
+            and node.attr is name
+            and not context.launch.in_replica(node)
+            and not isinstance(context.parent(node), cst.AssignTarget)
+        ]
+        if reads:
+            continue
+        for node in context.all_of(cst.Assign):
+            if len(node.targets) == 1:
+                target = node.targets[0].target
+                same = (
+                    isinstance(target, cst.Attribute)
+                    and isinstance(target.value, cst.Name)
+                    and (target.value.value, target.attr.value) == (object_, attribute)
+                )
+                plain = all(_last(inner) in READS for inner in nodes_of(node.value, cst.Call))
+                if same and plain and context.function_around(node) is around:
+                    yield node
+
+
+def _set_first(
+    context: Workspace, objects: dict[str, str], worker: cst.FunctionDef | None
+) -> Iterator[tuple[str, str]]:
+    """Yield the objects, by their names before the launch, and the attributes that become the rank."""
+    body = worker.body.body if worker is not None else ()
+    for object_, inside in objects.items():
+        for number, line in enumerate(body):
+            first = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
+            target = _ranked(first, context)
+            if not isinstance(target, cst.Attribute) or not isinstance(target.value, cst.Name):
+                continue
+            before = [node for earlier in body[:number] for node in nodes(earlier)]
+            if target.value.value == inside and not any(
+                isinstance(node, cst.Name) and node.value in (inside, target.attr.value)
+                for node in before
+            ):
+                yield object_, target.attr.value
+
+
+def _ranked(statement: cst.CSTNode | None, context: Workspace) -> cst.BaseExpression | None:
+    """Return what `statement` makes the global index."""
+    if isinstance(statement, cst.AugAssign) and is_rank_increment(statement, context):
+        return statement.target
+    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+        value = statement.value
+        is_sum = isinstance(value, cst.BinaryOperation) and added_index(value, context) is not None
+        if is_sum or is_index(value, context):
+            return statement.targets[0].target
+    return None
+
+
+def _last(call: cst.Call) -> str:
+    if isinstance(call.func, cst.Attribute):
+        return call.func.attr.value
+    return call.func.value if isinstance(call.func, cst.Name) else ""

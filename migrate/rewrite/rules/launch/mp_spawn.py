@@ -1,0 +1,320 @@
+"""`torch.multiprocessing.spawn` becomes `torch_xla.launch`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from migrate.reading.replicas.launch import is_guard
+from migrate.reading.replicas.ranks import SPAWN
+from migrate.reading.tree.tree import bind, code, elements
+from migrate.rewrite.edits.nodes import with_args, without
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.launch.indirect_launch import indirect_launch
+from migrate.rewrite.rules.launch.world_size import WorldSize
+from migrate.rewrite.workspace import Workspace
+
+PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
+
+
+class MpSpawn(Rule):
+    """Launch the workers with `torch_xla.launch` instead of `torch.multiprocessing.spawn`.
+
+    **What it does.** `mp.spawn(fn, args=A, nprocs=N)` becomes `torch_xla.launch(fn, args=A)`. The number
+    of processes is not given: there is one per TPU device, and `nprocs=` is a TypeError there.
+
+    **World size.** A CUDA script counts its devices before it spawns and passes the count on. On a TPU
+    nothing may touch the runtime before the launch, so the worker asks for it:
+    `world_size = torch_xla.runtime.world_size()` becomes its first statement, and the parameter, the
+    argument and the count go. Where the worker does not use it, no statement is added.
+
+    **Also** `mp.start_processes`, which takes the same arguments; its `start_method` stays.
+
+    A function of the script that launches what it is given, `run(fn, world_size)`, loses its `world_size`
+    in the same way, with the calls of it and each worker that they pass. Code that only counts the devices
+    before the launch, or checks their number (`assert n_gpus >= 2`), goes.
+
+    **Reported.** A spawn that does not wait (`join=False`), a call with `*args` or `**kwargs`, a script
+    built on `torch.distributed.rpc`; a lambda or nested worker, and a launch without a `__main__` guard
+    (rewritten all the same); a world size that is passed to a worker whose definition is not in
+    the script; other uses of the script's own number of processes, such as
+    `dataset[rank::WORLD_SIZE]`.
+
+    Source: torch_xla 2.9, `torch_xla.launch`; the worker's index is the global ordinal.
+    """
+
+    name = "mp-spawn"
+    nodes = (cst.Call,)
+    examples = (
+        rewritten(
+            """
+            import torch
+            import torch.multiprocessing as mp
+
+
+            def worker(rank, world_size, epochs):
+                print(rank, world_size, epochs)
+
+
+            if __name__ == '__main__':
+                world_size = torch.cuda.device_count()
+                # One process per device
+                mp.spawn(worker, args=(world_size, 10), nprocs=world_size, join=True)
+            """,
+            """
+            import torch_xla
+            import torch_xla.runtime as xr
+
+
+            def worker(rank, epochs):
+                world_size = xr.world_size()
+                print(rank, world_size, epochs)
+
+
+            if __name__ == '__main__':
+                # One process per device
+                torch_xla.launch(worker, args=(10,))
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+            import torch.distributed as dist
+            import torch.multiprocessing as mp
+
+
+            def train(rank, world_size):
+                dist.init_process_group("nccl", rank=rank, world_size=world_size)
+
+
+            def evaluate(rank, world_size):
+                print(rank, world_size)
+
+
+            def run(fn, world_size):
+                mp.spawn(fn, args=(world_size,), nprocs=world_size, join=True)
+
+
+            if __name__ == "__main__":
+                n_gpus = torch.cuda.device_count()
+                assert n_gpus >= 2, f"needs 2 GPUs, found {n_gpus}"
+                world_size = n_gpus
+                run(train, world_size)
+                run(evaluate, world_size)
+            """,
+            """
+            import torch.distributed as dist
+            import torch_xla
+            import torch_xla.distributed.xla_backend
+            import torch_xla.runtime as xr
+
+
+            def train(rank):
+                dist.init_process_group("xla", init_method="xla://")
+
+
+            def evaluate(rank):
+                world_size = xr.world_size()
+                print(rank, world_size)
+
+
+            def run(fn):
+                torch_xla.launch(fn)
+
+
+            if __name__ == "__main__":
+                run(train)
+                run(evaluate)
+            """,
+        ),
+        left_alone(
+            """
+            from pool import mp
+
+            mp.spawn(print, nprocs=2)
+            """
+        ),
+        rewritten(
+            """
+            import torch.multiprocessing as mp
+
+
+            def worker(rank):
+                pass
+
+
+            if __name__ == "__main__":
+                mp.start_processes(worker, nprocs=8, start_method="fork")
+            """,
+            """
+            import torch_xla
+
+
+            def worker(rank):
+                pass
+
+
+            if __name__ == "__main__":
+                torch_xla.launch(worker, start_method="fork")
+            """,
+        ),
+        reported(
+            """
+            import torch.multiprocessing as mp
+
+
+            def worker(rank):
+                pass
+
+
+            if __name__ == '__main__':
+                context = mp.spawn(worker, nprocs=2, join=False)
+            """,
+            "join=False",
+        ),
+        reported(
+            """
+            import torch.multiprocessing as mp
+
+
+            def main():
+                mp.spawn(lambda rank: print(rank), nprocs=2)
+            """,
+            "define it at module level",
+        ),
+        reported(
+            """
+            import torch.multiprocessing as mp
+
+
+            def worker(rank):
+                print(rank)
+
+
+            mp.spawn(worker, nprocs=2)
+            """,
+            "while the file is read",
+        ),
+        reported(
+            """
+            import torch.multiprocessing as mp
+
+            WORLD_SIZE = 2
+
+
+            def worker(rank, dataset):
+                return dataset[rank::WORLD_SIZE]
+
+
+            def main(dataset):
+                mp.spawn(worker, args=(dataset,), nprocs=WORLD_SIZE)
+            """,
+            "as many replicas as the TPU has devices",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the edits of one spawning call, its worker and its count of devices."""
+        assert isinstance(node, cst.Call)
+        if context.qualified_name(node.func) not in SPAWN:
+            return
+        bound = bind(node, PARAMETERS)
+        if bound is None or "fn" not in bound:
+            yield from self.report(
+                node,
+                f"mp.spawn with * or ** arguments: write {context.vocabulary.say('launch')} by hand",
+            )
+            return
+        if context.uses_rpc:
+            yield from self.report(
+                node, "RPC has no equivalent on XLA: its processes stay as they are"
+            )
+            return
+        if "join" in bound and code(bound["join"].value) != "True":
+            launch = context.vocabulary.say("launch")
+            message = f"{launch} always waits for its replicas: join=False has no equivalent"
+            yield from self.report(node, message)
+            return
+        yield from self._not_launchable(node, bound["fn"].value, context)
+        indirect = indirect_launch(node, bound, context)
+        if indirect is not None:
+            yield from indirect.edits(self)
+            yield self._launch(node, context, bound, indirect.passed)
+            return
+        size = WorldSize(self, context, node, bound)
+        passed = size.passed()
+        if passed is not None and not size.may_be_dropped(passed):
+            message = (
+                f"the worker receives `{code(passed.value)}`, which is not known before the launch: "
+                f"let it call {context.vocabulary.say('world size')} instead"
+            )
+            yield from self.report(node, message)
+            passed = None
+        yield from size.edits(passed)
+        for place, message in size.other_uses():
+            yield from self.report(place, message)
+        yield self._launch(node, context, bound, passed)
+
+    def _not_launchable(
+        self, node: cst.Call, fn: cst.BaseExpression, context: Workspace
+    ) -> Iterator[Finding]:
+        """Yield what keeps a spawned process from running the worker."""
+        nested = any(
+            isinstance(f, cst.FunctionDef) and isinstance(fn, cst.Name) and f.name.value == fn.value
+            for around in context.ancestors(node)
+            if isinstance(around, cst.FunctionDef)
+            for f in around.body.body
+        )
+        if isinstance(fn, cst.Lambda) or nested:
+            message = "a lambda or a nested function cannot be launched: define it at module level"
+            yield from self.report(node, message)
+        if context.source.is_notebook:
+            return  # forked replicas read no file
+        if context.function_around(node) is None and not any(
+            isinstance(above, cst.If) and is_guard(above) for above in context.ancestors(node)
+        ):
+            message = (
+                "launched while the file is read: the replicas read it too. Put the launch under "
+                "`if __name__ == '__main__':`"
+            )
+            yield from self.report(node, message)
+
+    def _launch(
+        self,
+        node: cst.Call,
+        context: Workspace,
+        bound: dict[str, cst.Arg],
+        dropped: cst.BaseElement | None,
+    ) -> Edit:
+        launch = context.vocabulary.write("launch")
+        dropped_names = (
+            "nprocs",
+            "join",
+            "daemon",
+            *(["start_method"] if context.portable else []),
+        )
+        gone = {id(bound[name]) for name in dropped_names if name in bound}
+        index_of = {id(arg): index for index, arg in enumerate(node.args)}
+        keep = [index_of[id(arg)] for arg in node.args if id(arg) not in gone]
+        args_index = index_of[id(bound["args"])] if "args" in bound else None
+        drop_at = None if dropped is None else elements(bound["args"]).index(dropped)
+        if drop_at is not None and len(elements(bound["args"])) == 1:
+            assert args_index is not None
+            if bound["args"].keyword is not None or keep[-1] == args_index:
+                keep.remove(args_index)  # args=() says nothing
+                drop_at, dropped = None, None
+                gone.add(id(bound["args"]))
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = [updated.args[index] for index in keep]
+            if drop_at is not None and args_index is not None:
+                at = keep.index(args_index)
+                args[at] = args[at].with_changes(value=without(args[at].value, drop_at))
+            return with_args(updated, args).with_changes(func=cst.parse_expression(launch))
+
+        consumed: list[cst.CSTNode] = [node.func, *(a for a in node.args if id(a) in gone)]
+        if dropped is not None:
+            consumed.append(dropped)
+        message = f"{code(node.func)} → {context.vocabulary.say('launch')}"
+        return self.edit(node, replace, message, consumes=consumed)

@@ -1,0 +1,320 @@
+"""Command-line options of the launchers: `--local_rank`, `--dist-url`, `--dist-backend`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.replicas.launch import Style, declares_local_rank
+from migrate.reading.tree.tree import code, keyword, string_value
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
+
+# What the xla:// rendezvous finds by itself.
+INERT = frozenset(
+    {
+        "dist_backend",
+        "dist_url",
+        "dist_file",
+        "init_method",
+        "master_addr",
+        "master_port",
+    }
+)
+SAID = "no effect"  # and on what, or why: the vocabulary says it
+
+
+class RankArguments(Rule):
+    """Keep the command-line options of CUDA launchers working.
+
+    **What it does.** `--local_rank`, which `torch.distributed.launch` passes to every process, gets its
+    default from LOCAL_RANK, which the launcher of the rewritten script sets in each replica. Where the
+    parser is made at module level, before the rank is known, it is set after the options are parsed.
+    `--dist-url`, `--dist-backend`, `--dist-file`, `--init-method`, `--master-addr` and `--master-port` are
+    still accepted; their help says that they have no effect on a TPU.
+
+    **Left alone.** A script that starts its processes itself: there the worker's index is the rank. A
+    default that asks the environment already.
+
+    **Reported.** A parser at module level whose options are parsed where this rule cannot see it.
+
+    Source: torch_xla 2.9; Python's argparse.
+    """
+
+    name = "rank-arguments"
+    nodes = (cst.Call,)
+    examples = (
+        rewritten(
+            """
+            import argparse
+
+            import torch.distributed as dist
+
+
+            def main():
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--local_rank", type=int, default=-1)
+                parser.add_argument("--dist-url", default="env://", help="where to meet")
+                args = parser.parse_args()
+                dist.init_process_group("nccl", init_method=args.dist_url)
+                print(args.local_rank)
+
+
+            if __name__ == "__main__":
+                main()
+            """,
+            """
+            import argparse
+            import os
+
+            import torch.distributed as dist
+            import torch_xla
+            import torch_xla.distributed.xla_backend
+            import torch_xla.runtime as xr
+
+
+            def main():
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", -1)))
+                parser.add_argument("--dist-url", default="env://", help="where to meet (no effect on a TPU)")
+                args = parser.parse_args()
+                dist.init_process_group("xla", init_method="xla://")
+                print(args.local_rank)
+
+
+            def _mp_fn(index):
+                if "TORCHELASTIC_RUN_ID" not in os.environ:  # else torchrun has set them
+                    os.environ["RANK"] = str(index)
+                    os.environ["LOCAL_RANK"] = str(xr.local_ordinal())
+                    os.environ["WORLD_SIZE"] = str(xr.world_size())
+                    os.environ["LOCAL_WORLD_SIZE"] = str(xr.local_device_count())
+                main()
+
+
+            if __name__ == "__main__":
+                torch_xla.launch(_mp_fn)
+            """,
+        ),
+        rewritten(
+            """
+            import argparse
+            import os
+
+            import torch.distributed as dist
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument('--local_rank', type=int)
+
+
+            def main():
+                args = parser.parse_args()
+                dist.init_process_group('nccl')
+                print(args.local_rank)
+
+
+            if __name__ == '__main__':
+                main()
+            """,
+            """
+            import argparse
+            import os
+
+            import torch.distributed as dist
+            import torch_xla
+            import torch_xla.distributed.xla_backend
+            import torch_xla.runtime as xr
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument('--local_rank', type=int)
+
+
+            def main():
+                args = parser.parse_args()
+                args.local_rank = int(os.environ['LOCAL_RANK'])
+                dist.init_process_group('xla', init_method='xla://')
+                print(args.local_rank)
+
+
+            def _mp_fn(index):
+                if 'TORCHELASTIC_RUN_ID' not in os.environ:  # else torchrun has set them
+                    os.environ['RANK'] = str(index)
+                    os.environ['LOCAL_RANK'] = str(xr.local_ordinal())
+                    os.environ['WORLD_SIZE'] = str(xr.world_size())
+                    os.environ['LOCAL_WORLD_SIZE'] = str(xr.local_device_count())
+                main()
+
+
+            if __name__ == '__main__':
+                torch_xla.launch(_mp_fn)
+            """,
+        ),
+        left_alone(
+            """
+            import argparse
+            import os
+
+
+            def options():
+                parser = argparse.ArgumentParser()
+                parser.add_argument('--local-rank', type=int, default=int(os.environ['LOCAL_RANK']))
+                parser.add_argument('--url', default='')
+                return parser.parse_args()
+
+
+            os.environ['LOCAL_RANK'] = '0'
+            """
+        ),
+        reported(
+            """
+            import argparse
+
+            import settings
+            import torch.distributed as dist
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--local_rank", type=int, default=0)
+
+
+            def main():
+                dist.init_process_group("nccl")
+                print(settings.parse(parser).local_rank)
+
+
+            if __name__ == "__main__":
+                main()
+            """,
+            "after the options are parsed",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the edit of one declared option, or of the statement that parses the options."""
+        assert isinstance(node, cst.Call)
+        if declares_local_rank(node):
+            yield from self._local_rank(node, context)
+        elif (flag := _inert_flag(node)) is not None:
+            yield from self._inert(node, flag, context)
+
+    def _local_rank(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+        default = keyword(node, "default")
+        if context.launch.style is Style.SPAWN or (default and "environ" in code(default.value)):
+            return
+        if default is not None and "getenv" in code(default.value):
+            return
+        if context.launch.style is Style.NONE and not _trains(context):
+            return
+        at_module_level = context.function_around(node) is None
+        early = at_module_level and not context.launch.in_replica(node)
+        if early and context.launch.style is Style.MAIN:
+            yield from self._after_parsing(node, context)
+            return
+        os = context.imports.require("os")
+        fallback = code(default.value) if default is not None else "0"
+        variable = code(context.string("LOCAL_RANK"))
+        value = cst.parse_expression(f"int({os}.environ.get({variable}, {fallback}))")
+
+        def replace(updated: cst.Call) -> cst.Call:
+            old = keyword(updated, "default")
+            if old is None:
+                return with_args(updated, [*updated.args, keyword_arg("default", value)])
+            args = [arg.with_changes(value=value) if arg is old else arg for arg in updated.args]
+            return updated.with_changes(args=args)
+
+        yield self.edit(node, replace, "--local_rank: from LOCAL_RANK, as under torchrun")
+
+    def _after_parsing(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+        assert isinstance(node.func, cst.Attribute)
+        parser = code(node.func.value)
+        found = [
+            call for call in context.all_of(cst.Call) if code(call.func) == f"{parser}.parse_args"
+        ]
+        assign = context.parent(found[0]) if len(found) == 1 else None
+        line = context.parent(assign)
+        if (
+            not isinstance(assign, cst.Assign)
+            or not isinstance(assign.targets[0].target, cst.Name)
+            or not isinstance(line, cst.SimpleStatementLine)
+        ):
+            message = (
+                "set it from LOCAL_RANK after the options are parsed: "
+                "`args.local_rank = int(os.environ['LOCAL_RANK'])`"
+            )
+            yield from self.report(node, message)
+            return
+        option = f"{assign.targets[0].target.value}.local_rank"
+        if any(_is_assigned(option, source, context) for source in ("environ", "local_rank()")):
+            return
+        asked = context.vocabulary.write("local rank") if context.portable else _variable(context)
+        added = cst.parse_statement(f"{option} = {asked}")
+        yield self.edit(
+            line,
+            lambda updated: cst.FlattenSentinel([updated, added]),
+            "--local_rank: from LOCAL_RANK, as under torchrun",
+        )
+
+    def _inert(self, node: cst.Call, flag: cst.Arg, context: Workspace) -> Iterable[Edit]:
+        text = keyword(node, "help")
+        if text is not None and (
+            not isinstance(text.value, cst.SimpleString | cst.ConcatenatedString)
+            or SAID in code(text.value)
+        ):
+            return
+        name = string_value(flag.value)
+        default = keyword(node, "default")
+
+        def replace(updated: cst.Call) -> cst.Call:
+            old = keyword(updated, "help")
+            if old is None:
+                said = context.string(context.vocabulary.inert, like=flag.value)
+                return with_args(updated, [*updated.args, keyword_arg("help", said)])
+            new = old.with_changes(value=_with_note(old.value, context.vocabulary.inert))
+            return updated.with_changes(args=[new if arg is old else arg for arg in updated.args])
+
+        spoken = [] if default is None else [default.value]
+        yield self.edit(
+            node, replace, f"{name} is accepted: {context.vocabulary.inert}", consumes=spoken
+        )
+
+
+def _variable(context: Workspace) -> str:
+    """Return the question for the local rank that reads the environment."""
+    os = context.imports.require("os")
+    return f"int({os}.environ[{code(context.string('LOCAL_RANK'))}])"
+
+
+def _inert_flag(call: cst.Call) -> cst.Arg | None:
+    if not (isinstance(call.func, cst.Attribute) and call.func.attr.value == "add_argument"):
+        return None
+    for arg in call.args:
+        flag = string_value(arg.value) if arg.keyword is None else None
+        if flag and flag.startswith("--") and flag[2:].replace("-", "_") in INERT:
+            return arg
+    return None
+
+
+def _with_note(text: cst.BaseExpression, said: str) -> cst.BaseExpression:
+    """Return the help text `text` with the note at its end."""
+    if isinstance(text, cst.ConcatenatedString):
+        return text.with_changes(right=_with_note(text.right, said))
+    assert isinstance(text, cst.SimpleString)
+    end = len(text.value) - len(text.quote)
+    stripped = text.value[:end].rstrip()
+    return text.with_changes(value=f"{stripped} ({said}){text.quote}")
+
+
+def _is_assigned(option: str, from_what: str, context: Workspace) -> bool:
+    return any(
+        code(target.target) == option and from_what in code(assign.value)
+        for assign in context.all_of(cst.Assign)
+        for target in assign.targets
+    )
+
+
+def _trains(context: Workspace) -> bool:
+    """Whether a file that starts nothing is about CUDA or distributed training at all."""
+    return any(
+        (context.qualified_name(node) or "").startswith("torch.")
+        for node in context.all_of(cst.Attribute, cst.Name)
+    )

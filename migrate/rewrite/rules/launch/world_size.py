@@ -1,0 +1,288 @@
+"""The world size of a spawning script: counted before the spawn, on a TPU known only after the launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import libcst as cst
+
+from migrate.reading.replicas.process_loops import holds
+from migrate.reading.tree.tree import code, elements, nodes
+from migrate.rewrite.edits.branch import removed_with_comment
+from migrate.rewrite.edits.nodes import insert_first, with_args
+from migrate.rewrite.rule import Edit, Rule
+from migrate.rewrite.rules.collectives.init_process_group import in_rendezvous_argument
+from migrate.rewrite.rules.launch.launching import (
+    counted,
+    only_counts,
+    overwritten_ranks,
+    with_aliases,
+)
+from migrate.rewrite.rules.random.seeds import seeded_by
+from migrate.rewrite.rules.ranks.index_sums import added_index
+from migrate.rewrite.rules.ranks.sampler_counts import own_count
+from migrate.rewrite.rules.ranks.shared_counts import SharedCounts
+from migrate.rewrite.workspace import Workspace
+
+
+class WorldSize:
+    """What a script does with the number of processes that one call of `mp.spawn` starts.
+
+    Args:
+        rule: in whose name the edits are made.
+        context: the script.
+        call: the spawning call.
+        bound: its arguments by the names of the parameters.
+        first: the worker's parameter that gets the first element of `args`: after the index.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        context: Workspace,
+        call: cst.Call,
+        bound: Mapping[str, cst.Arg],
+        first: int = 1,
+    ) -> None:
+        self._rule = rule
+        self._context = context
+        self._call = call
+        self._fn = bound["fn"].value
+        self._count = bound["nprocs"].value if "nprocs" in bound else None
+        self._args = elements(bound["args"]) if "args" in bound else []
+        self._first = first
+        worker = self._launched()
+        self._shared = SharedCounts(context, call, self._count, self._args, worker, first)
+        self._ranks = list(overwritten_ranks(context, call, self._shared.objects, worker))
+
+    def passed(self) -> cst.BaseElement | None:
+        """Return the element of `args=(…)` that passes the number of processes on to the worker."""
+        if not isinstance(self._count, cst.Name | cst.Attribute | cst.Call):
+            return None
+        return next((e for e in self._args if e.value.deep_equals(self._count)), None)
+
+    def may_be_dropped(self, passed: cst.BaseElement) -> bool:
+        """Whether the worker's signature may change: this launch refers to it, and plain calls."""
+        worker = self._worker()
+        position = self._position(passed)
+        if worker is None or position >= len(worker.params.params):
+            return False
+        if worker.params.params[position].default is not None:
+            return False
+        return all(
+            position < len(call.args) and call.args[position].value.deep_equals(passed.value)
+            for call in self._direct_calls(worker)
+        )
+
+    def _launched(self) -> cst.FunctionDef | None:
+        if not isinstance(self._fn, cst.Name):
+            return None
+        return self._context.functions.get(self._fn.value)
+
+    def _worker(self) -> cst.FunctionDef | None:
+        """Return the worker if every mention of it is this launch or a call with plain arguments."""
+        worker = self._launched()
+        if worker is None or isinstance(worker.params.star_arg, cst.Param):
+            return None
+        for name in self._context.references(worker.name.value):
+            if name is not self._fn and name is not worker.name:
+                call = self._context.parent(name)
+                if not isinstance(call, cst.Call) or call.func is not name:
+                    return None
+                if any(arg.star or arg.keyword for arg in call.args):
+                    return None
+        return worker
+
+    def _direct_calls(self, worker: cst.FunctionDef) -> Iterator[cst.Call]:
+        for name in self._context.references(worker.name.value):
+            call = self._context.parent(name)
+            if isinstance(call, cst.Call) and call.func is name:
+                yield call
+
+    def _position(self, passed: cst.BaseElement) -> int:
+        return self._args.index(passed) + self._first
+
+    def edits(
+        self, passed: cst.BaseElement | None, besides: Sequence[cst.CSTNode] = ()
+    ) -> Iterator[Edit]:
+        """Yield the edits by which the worker asks for the number of replicas.
+
+        Args:
+            passed: the element of `args=(…)` that goes, with the worker's parameter for it; None for none.
+            besides: code that does not survive.
+        """
+        worker = self._launched()
+        asked = [f"{target} = {self._ask(target)}" for target in self._shared.in_worker()]
+        seeds = [] if worker is None else self._seeds()
+        gone: list[cst.CSTNode] = []
+        position: int | None = None
+        if passed is not None and worker is not None:
+            position = self._position(passed)
+            parameter = worker.params.params[position]
+            name = parameter.name.value
+            gone.append(parameter)
+            if any(not self._goes_anyway(use) for use in self._uses(parameter, worker)):
+                asked.insert(0, f"{name} = {self._ask(name)}")
+            yield from self._without_argument(worker, position)
+        if worker is not None and (asked or seeds or position is not None):
+            yield self._worker_edit(worker, asked, seeds, position, gone)
+        names = {"world_size", *_last_names(self._count)}
+        for assign in self._shared.gone():
+            message = f"`{code(assign)}` goes: not known before the launch"
+            yield removed_with_comment(self._rule, assign, names, message, self._context)
+        for assign in self._ranks:
+            message = f"`{code(assign)}` goes: the worker's index is the rank"
+            yield removed_with_comment(self._rule, assign, names, message, self._context)
+        for statement in self._counting(besides):
+            message = f"`{_head(statement)}` goes: the launcher counts the devices"
+            yield removed_with_comment(self._rule, statement, names, message, self._context)
+
+    def _ask(self, target: str) -> str:
+        """Return the call that asks for the number that `target` holds: of this host, or of all."""
+        here = "per_node" in target
+        return self._context.vocabulary.write("local world size" if here else "world size")
+
+    def _seeds(self) -> list[str]:
+        """Return the statements with which the worker seeds XLA, as the launching process seeds itself."""
+        if self._context.portable:
+            return []  # as on CUDA, where the replicas do not inherit the seed either
+        found = list(seeded_by(self._call, self._context))
+        if not found:
+            return []
+        seeds = self._context.vocabulary.write("seed")
+        return [seed.statement(seeds) for seed in found]
+
+    def _worker_edit(
+        self,
+        worker: cst.FunctionDef,
+        asked: list[str],
+        seeds: list[str],
+        position: int | None,
+        gone: list[cst.CSTNode],
+    ) -> Edit:
+        def replace(updated: cst.FunctionDef) -> cst.FunctionDef:
+            if position is not None:
+                params = list(updated.params.params)
+                last_comma = params[-1].comma
+                del params[position]
+                if position == len(params) and params:
+                    params[-1] = params[-1].with_changes(comma=last_comma)
+                updated = updated.with_changes(params=updated.params.with_changes(params=params))
+            for line in reversed([*asked, *seeds]):
+                updated = insert_first(updated, cst.parse_statement(line))
+            return updated
+
+        names = (
+            ", ".join(f"`{line.split(' = ')[0]}`" for line in asked) or "the number of processes"
+        )
+        said = [f"{names} is asked of the runtime, not passed"] if asked or gone else []
+        said += ["it seeds XLA as the launching process seeds itself"] if seeds else []
+        message = f"{worker.name.value}: {'; '.join(said)}"
+        return self._rule.edit(worker, replace, message, consumes=gone)
+
+    def _without_argument(self, worker: cst.FunctionDef, position: int) -> Iterator[Edit]:
+        """Drop the argument from the calls that run the worker in this process."""
+        for call in self._direct_calls(worker):
+
+            def replace(updated: cst.Call) -> cst.Call:
+                return with_args(
+                    updated, [arg for i, arg in enumerate(updated.args) if i != position]
+                )
+
+            message = f"`{code(call.args[position])}` is asked of the runtime, not passed"
+            yield self._rule.edit(call, replace, message, consumes=[call.args[position]])
+
+    def _goes_anyway(self, use: cst.CSTNode) -> bool:
+        """Whether the mention is in code that the rewrite drops: the rendezvous, a sum for the rank."""
+        if in_rendezvous_argument(use, self._context) or self._shared.goes(use):
+            return True
+        if any(holds(assign, use) for assign in self._ranks) or self._counts_for_sampler(use):
+            return True
+        return any(
+            isinstance(above, cst.BinaryOperation)
+            and (added_index(above, self._context) or (None, False))[1]
+            for above in self._context.ancestors(use)
+        )
+
+    def _counts_for_sampler(self, use: cst.CSTNode) -> bool:
+        """Whether `use` tells a sampler a number that it will ask of the runtime."""
+        arg = self._context.parent(use)
+        call = self._context.parent(arg)
+        return isinstance(call, cst.Call) and own_count(call, self._context) is arg is not None
+
+    def _uses(self, parameter: cst.Param, worker: cst.FunctionDef) -> list[cst.Name]:
+        """Return the mentions of the worker's parameter in its body, nested functions included."""
+        return [
+            name
+            for name in self._context.references(parameter.name.value)
+            if self._context.parent(name) is not parameter
+            and self._context.bound_to(name)[0] is worker
+        ]
+
+    def _counting(self, besides: Sequence[cst.CSTNode]) -> list[cst.CSTNode]:
+        """Return the statements that count the devices, where nothing but the launch needs the count."""
+        mentions = (m for m in self._other_mentions() if not self._goes_anyway(m))
+        others = [m for m in mentions if not any(holds(root, m) for root in besides)]
+        return with_aliases(only_counts(others, self._context) or [], self._context)
+
+    def _other_mentions(self) -> list[cst.Name | cst.Attribute]:
+        """Return the mentions, outside of the spawn, of the variable or attribute that holds the count."""
+        worker = self._launched()
+        calls = [self._call, *(self._direct_calls(worker) if worker is not None else ())]
+        inside = {id(node) for call in calls for node in nodes(call)}
+        if isinstance(self._count, cst.Attribute):
+            return [
+                node
+                for node in self._context.all_of(cst.Attribute)
+                if id(node) not in inside and node.deep_equals(self._count)
+            ]
+        if not isinstance(self._count, cst.Name):
+            return []
+        owner, _ = self._context.bound_to(self._count)
+        return [
+            name
+            for name in self._context.references(self._count.value)
+            if id(name) not in inside and self._context.bound_to(name)[0] is owner
+        ]
+
+    def other_uses(self, besides: Iterable[cst.CSTNode] = ()) -> Iterator[tuple[cst.CSTNode, str]]:
+        """Yield where the script goes on using its own number of processes, and what to do there.
+
+        A sampler that is told 2 of 8 replicas gives the same data to several of them, without an error.
+
+        Args:
+            besides: code that does not survive.
+        """
+        besides = list(besides)
+        gone = {id(node) for root in besides for node in nodes(root)}
+        gone |= {id(node) for one in self._counting(besides) for node in counted(one)}
+        ask = self._context.vocabulary.say("world size")
+        if isinstance(self._count, cst.Integer):
+            for element in self._args:
+                if element.value.deep_equals(self._count):
+                    yield (
+                        element.value,
+                        f"`{code(element.value)}` equals nprocs: if the worker takes it for the world "
+                        f"size, let it call {ask} instead",
+                    )
+        for mention in self._other_mentions():
+            binds = isinstance(self._context.parent(mention), cst.AssignTarget | cst.Param)
+            if not binds and id(mention) not in gone and not self._goes_anyway(mention):
+                yield (
+                    mention,
+                    f"`{code(mention)}` is the script's own number of processes; there are as many "
+                    f"replicas as the TPU has devices: {ask}, in the worker",
+                )
+
+
+def _head(statement: cst.CSTNode) -> str:
+    if isinstance(statement, cst.If):
+        return f"if {code(statement.test)}"
+    return code(statement)
+
+
+def _last_names(count: cst.BaseExpression | None) -> list[str]:
+    """Return the name of a variable or attribute, without what it is an attribute of."""
+    if isinstance(count, cst.Attribute):
+        return [count.attr.value]
+    return [count.value] if isinstance(count, cst.Name) else []

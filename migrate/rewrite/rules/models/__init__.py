@@ -1,0 +1,1 @@
+"""Models and what wraps them: DDP, FSDP, compilation, shared weights."""

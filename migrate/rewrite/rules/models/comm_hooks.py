@@ -1,0 +1,74 @@
+"""Communication hooks of DistributedDataParallel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code
+from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.workspace import Workspace
+
+REGISTER = "register_comm_hook"
+HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
+
+
+class CommHooks(Rule):
+    """Report communication hooks: compressed gradients save nothing on a TPU's network.
+
+    **Why.** A hook replaces the all-reduce of DistributedDataParallel by code of its own, which has to be
+    part of the graph. `fp16_compress_hook` halves what travels and loses range; powerSGD hooks decompose
+    on the host.
+
+    **Reported.** `register_comm_hook`, once with the hook that it names, and the state of a hook
+    (`PowerSGDState`) where it is made: drop them.
+
+    Source: torch 2.9's documentation of the hooks. Not measured on a TPU.
+    """
+
+    name = "comm-hooks"
+    safety = Safety.REPORT_ONLY
+    nodes = (cst.Call,)
+    examples = (
+        left_alone(
+            """
+            model.register_forward_hook(None, hook)
+            """
+        ),
+        reported(
+            """
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+            model.register_comm_hook(None, fp16_compress_hook)
+            """,
+            "drop it",
+        ),
+        reported(
+            """
+            from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powerSGD
+
+            state = powerSGD.PowerSGDState(process_group=None, matrix_approximation_rank=2)
+            model.register_comm_hook(state, powerSGD.powerSGD_hook)
+            """,
+            "drop it",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
+        """Yield a finding for one registration."""
+        assert isinstance(node, cst.Call)
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value == REGISTER:
+            message = f"{code(node)}: drop it, the gradients of DDP are reduced in the graph"
+            yield from self.report(node, message)
+
+
+def is_registered(node: cst.CSTNode, context: Workspace) -> bool:
+    """Whether `node` names, or is a part of, what a call of `register_comm_hook` is given."""
+    for above in context.ancestors(node):
+        if isinstance(above, cst.BaseStatement):
+            return False
+        called = above.func if isinstance(above, cst.Call) else None
+        if isinstance(called, cst.Attribute) and called.attr.value == REGISTER:
+            return True
+    return False

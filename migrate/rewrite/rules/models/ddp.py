@@ -1,0 +1,286 @@
+"""DistributedDataParallel without CUDA device ids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.tree.tree import bind, code
+from migrate.reading.values.devices import device_argument
+from migrate.reading.values.words import DDP
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
+
+PARAMETERS = (
+    "module",
+    "device_ids",
+    "output_device",
+    "dim",
+    "broadcast_buffers",
+    "init_sync",
+    "process_group",
+    "bucket_cap_mb",
+    "find_unused_parameters",
+    "check_reduction",
+    "gradient_as_bucket_view",
+    "static_graph",
+    "delay_all_reduce_named_params",
+    "param_to_hook_all_reduce",
+    "mixed_precision",
+    "device_mesh",
+    "skip_all_reduce_unused_params",
+)
+DEVICES = frozenset({"device_ids", "output_device"})
+NAMES_A_DEVICE = re.compile(r"(^|_)dev(ice)?$")
+
+
+class Ddp(Rule):
+    """Wrap the model in DistributedDataParallel without CUDA device ids.
+
+    **What it does.** `DDP(model, device_ids=[rank])` becomes `DDP(model, gradient_as_bucket_view=True)`.
+    `device_ids` and `output_device` name CUDA devices; on XLA `[0]` constructs and `[3]` fails in the
+    forward. `gradient_as_bucket_view` spares one copy of the gradients.
+
+    `(DDP if distributed else Plain)(model, device_ids=[rank])` only loses its devices: the other class may
+    not know the rest.
+
+    **Reported.** A call with `*` or `**` arguments. An explicit `gradient_as_bucket_view=False`, and a
+    script that makes the model and moves nothing to a device, its own or one that another file names, are
+    reported too, the call being rewritten all the same.
+
+    Source: torch_xla 2.9 (measured); pytorch/xla's own DDP example.
+    """
+
+    name = "ddp"
+    nodes = (cst.Call,)
+    examples = (
+        rewritten(
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def wrap(model, rank):
+                # one process per device
+                return DDP(model.cuda(), device_ids=[rank], find_unused_parameters=True)
+            """,
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def wrap(model, rank):
+                # one process per device
+                return DDP(model.to("xla"), find_unused_parameters=True, gradient_as_bucket_view=True)
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+            from models import Plain
+
+
+            def wrap(model, distributed):
+                devices = dict(device_ids=[torch.device("cuda:0")])
+                both = (DDP if distributed else Plain)(model, device_ids=[0], output_device=0)
+                return both, DDP(model, device_ids=[torch.device("cuda", 0)])
+            """,
+            """
+            import torch
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+            from models import Plain
+
+
+            def wrap(model, distributed):
+                devices = dict(device_ids=[torch.device("xla")])
+                both = (DDP if distributed else Plain)(model)
+                return both, DDP(model, gradient_as_bucket_view=True)
+            """,
+        ),
+        left_alone(
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+            import setup
+
+
+            def wrap(model):
+                model.to(setup.dev())
+                return DDP(model, gradient_as_bucket_view=True)
+            """
+        ),
+        left_alone(
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def wrap(model):
+                return DDP(model.to('xla'), gradient_as_bucket_view=True)
+            """
+        ),
+        reported(
+            """
+            from torch import nn
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+            model = DDP(nn.Linear(3, 1))
+            """,
+            "moves no model to a device",
+        ),
+        reported(
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def wrap(model, options):
+                return DDP(model, **options)
+            """,
+            "arguments that cannot be read",
+        ),
+        reported(
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+            from models import Plain
+
+
+            def wrap(model, distributed, options):
+                return (DDP if distributed else Plain)(model, **options)
+            """,
+            "no device ids are among",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the edit of one construction of DistributedDataParallel."""
+        assert isinstance(node, cst.Call)
+        if isinstance(node.func, cst.IfExp):
+            yield from self._one_of_two(node, node.func, context)
+            return
+        if context.qualified_name(node.func) not in DDP:
+            return
+        bound = bind(node, PARAMETERS)
+        if bound is None:
+            message = (
+                "DistributedDataParallel with arguments that cannot be read off the call: "
+                "see that device_ids and output_device are not among them"
+            )
+            yield from self.report(node, message)
+            return
+        moves = context.moves_to_accelerator or _moves_to_a_named_device(context)
+        if not moves and _is_made_here(bound.get("module"), context):
+            moved = "shims.to_device(model)" if context.portable else "model.to('xla')"
+            message = f"the script moves no model to a device: `{moved}` must come before DDP"
+            yield from self.report(node, message)
+        if context.portable:
+            yield self._by_shims(node, bound, context)
+            return
+        view = bound.get("gradient_as_bucket_view")
+        if view is not None and code(view.value) == "False":
+            yield Finding(self.name, node, "gradient_as_bucket_view=False costs a copy on XLA")
+        gone = [arg for name, arg in bound.items() if name in DEVICES]
+        if view is not None and not gone:
+            return
+        # An argument after a removed positional one would change its meaning: it gets its name.
+        names = {id(arg): name for name, arg in bound.items()}
+        kept = [
+            (index, names[id(arg)])
+            for index, arg in enumerate(node.args)
+            if names[id(arg)] not in DEVICES
+        ]
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = []
+            for index, name in kept:
+                arg = updated.args[index]
+                named = arg.keyword is not None or name == "module"
+                args.append(arg if named else keyword_arg(name, arg.value))
+            if view is None:
+                args.append(keyword_arg("gradient_as_bucket_view", cst.Name("True")))
+            return with_args(updated, args)
+
+        message = "DistributedDataParallel without device ids, gradients as views of the buckets"
+        yield self.edit(node, replace, message, consumes=gone)
+
+    def _by_shims(self, node: cst.Call, bound: dict[str, cst.Arg], context: Workspace) -> Edit:
+        """Return the edit in the portable style: `shims.ddp` chooses the devices."""
+        function = cst.parse_expression(f"{context.imports.require('shims')}.ddp")
+        gone = [arg for name, arg in bound.items() if name in DEVICES]
+        kept = [(name, node.args.index(arg)) for name, arg in bound.items() if name not in DEVICES]
+        kept.sort(key=lambda pair: pair[0] != "module")
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = []
+            for name, index in kept:
+                arg = updated.args[index]
+                if name == "module":
+                    args.append(arg.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT))
+                else:
+                    args.append(arg if arg.keyword else keyword_arg(name, arg.value))
+            return with_args(updated, args).with_changes(func=function)
+
+        message = "DistributedDataParallel → shims.ddp, for the replica's device"
+        return self.edit(node, replace, message, consumes=[node.func, *gone])
+
+    def _one_of_two(
+        self, node: cst.Call, choice: cst.IfExp, context: Workspace
+    ) -> Iterable[Edit | Finding]:
+        """Take the devices out of `(DDP if distributed else Plain)(model, device_ids=[…])`."""
+        if not {context.qualified_name(c) or "" for c in (choice.body, choice.orelse)} & DDP:
+            return
+        gone = [arg for arg in node.args if arg.keyword and arg.keyword.value in DEVICES]
+        kept = [index for index, arg in enumerate(node.args) if arg not in gone]
+        positional = [arg for arg in node.args if arg.keyword is None]
+        if len(positional) > 1 or any(arg.star for arg in node.args):
+            message = f"{code(choice)}: see that no device ids are among its arguments"
+            yield from self.report(node, message)
+        if not gone and not context.portable:
+            return
+        wraps = [
+            side for side in (choice.body, choice.orelse) if context.qualified_name(side) in DDP
+        ]
+        if context.portable:
+            shims = cst.parse_expression(f"{context.imports.require('shims')}.ddp")
+            for side in wraps:
+                yield self.edit(side, lambda _: shims, "→ shims.ddp", consumes=[side])
+
+        def replace(updated: cst.Call) -> cst.Call:
+            return with_args(updated, [updated.args[index] for index in kept])
+
+        message = f"{code(choice)}: without device ids; see that the other class does not need them"
+        yield self.edit(node, replace, message, consumes=gone)
+
+
+def _moves_to_a_named_device(context: Workspace) -> bool:
+    """Whether the script moves values to a device that is named elsewhere: `model.to(setup.dev())`."""
+    for call in context.all_of(cst.Call):
+        arg = device_argument(call)
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "to" or arg is None:
+            continue
+        named = arg.value.func if isinstance(arg.value, cst.Call) else arg.value
+        last = named.attr if isinstance(named, cst.Attribute) else named
+        if isinstance(last, cst.Name) and NAMES_A_DEVICE.search(last.value):
+            return True
+    return False
+
+
+def _is_made_here(module: cst.Arg | None, context: Workspace) -> bool:
+    """Whether the script itself makes the model; one that it is given its caller has moved."""
+    value = module.value if module is not None else None
+    if not isinstance(value, cst.Name | cst.Attribute):
+        return value is not None
+    name = code(value)
+    bound = list(context.bound_values(value)) if isinstance(value, cst.Name) else []
+    if isinstance(value, cst.Attribute):
+        assigns = context.all_of(cst.Assign)
+        bound = [a.value for a in assigns if any(code(t.target) == name for t in a.targets)]
+    wraps = [
+        one
+        for one in bound
+        if isinstance(one, cst.Call) and context.qualified_name(one.func) in DDP
+    ]
+    return any(one not in wraps and not isinstance(one, cst.Param | cst.Name) for one in bound)

@@ -1,0 +1,292 @@
+"""An optimizer that is made before the model is on the device would never change the weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.tree.tree import nodes_of
+from migrate.reading.values.devices import is_move, moves
+from migrate.rewrite.edits.imports import bindings
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
+
+MODEL = re.compile(r"(.*_)?(model|module|net|network)", re.I)
+OPTIMIZER = re.compile(r"(.*_)?(optimizer|optim)", re.I)
+SWAP = "torch.__future__.set_swap_module_params_on_conversion"
+
+
+class OptimizerOrder(Rule):
+    """Let an optimizer that is made before the model is on the device keep the model's weights.
+
+    **Why.** `.to('xla')` replaces the parameters of a module. An optimizer that holds the old ones steps
+    without an error, and the weights never change.
+
+    **What it does.** Where a function makes a model and its optimizer and moves nothing to the device
+    before, `torch.__future__.set_swap_module_params_on_conversion(True)` comes before the optimizer: a
+    later move keeps the parameters themselves, so that the order no longer matters (measured: the
+    optimizer made before the move changes the weights). A function that is given a model and its optimizer
+    and moves the model gets the same before the move.
+
+    **Left alone.** An optimizer that is made after a move, in its own function or in all functions of the
+    script that call it.
+
+    **Reported.** An optimizer of a model that comes from elsewhere, in a function that moves nothing to
+    the device before it, in a script that does so elsewhere: move the model first, or see that the caller
+    has.
+
+    Source: torch_xla 2.9 (measured); pytorch/xla#3675, #1764.
+    """
+
+    name = "optimizer-order"
+    nodes = (cst.Call,)
+    examples = (
+        rewritten(
+            """
+            import torch
+
+
+            def load_objects():
+                dataset = make_dataset()
+                model = torch.nn.Linear(20, 1)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                return dataset, model, optimizer
+
+
+            def train(rank):
+                dataset, model, optimizer = load_objects()
+                model = model.to(rank)
+                torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])
+            """,
+            """
+            import torch
+
+
+            def load_objects():
+                dataset = make_dataset()
+                model = torch.nn.Linear(20, 1)
+                # The model moves to the device later: the optimizer keeps its weights.
+                torch.__future__.set_swap_module_params_on_conversion(True)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                return dataset, model, optimizer
+
+
+            def train(rank):
+                dataset, model, optimizer = load_objects()
+                model = model.to("xla")
+                torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+
+            class Trainer:
+                def __init__(self, model, optimizer, batch, rank):
+                    self.optimizer = optimizer
+                    self.batch = batch.to(rank)
+                    self.model = model.to(rank)
+                    self.ddp = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])
+            """,
+            """
+            import torch
+
+
+            class Trainer:
+                def __init__(self, model, optimizer, batch, rank):
+                    self.optimizer = optimizer
+                    self.batch = batch.to("xla")
+                    # The optimizer was made before: it keeps the weights of the model.
+                    torch.__future__.set_swap_module_params_on_conversion(True)
+                    self.model = model.to("xla")
+                    self.ddp = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+            """,
+        ),
+        left_alone(
+            """
+            import torch
+
+
+            def train(batch, optimizer):
+                return batch.to('xla')
+            """
+        ),
+        left_alone(
+            """
+            import torch
+
+
+            def make(model):
+                model.to('xla')
+                return model, torch.optim.SGD(model.parameters(), lr=0.1)
+            """
+        ),
+        left_alone(
+            """
+            import torch
+
+
+            def fit(network, batches):
+                optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+                return optimizer, batches
+
+
+            def main(batches):
+                network = torch.nn.Linear(2, 2).to('xla')
+                network.fit(fit=batches)
+                fit(network, batches)
+            """
+        ),
+        left_alone(
+            """
+            import torch
+
+
+            def make_for_the_cpu(model):
+                return torch.optim.SGD(model.parameters(), lr=0.1)
+            """
+        ),
+        reported(
+            """
+            import torch
+
+
+            def make(model):
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                return model.to('xla'), optimizer
+            """,
+            "before",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield what becomes of one construction of an optimizer, or of one move of a model."""
+        assert isinstance(node, cst.Call)
+        if not context.moves_to_accelerator or _is_swapped(context):
+            return
+        if _is_optimizer(node, context):
+            yield from self._optimizer(node, context)
+        elif _is_move_below_an_optimizer(node, context) and not any(
+            _is_too_early(call, context) and _line_of_own_model(call, context)
+            for call in nodes_of(context.module, cst.Call)
+        ):
+            line = context.statement_around(node)
+            if isinstance(line, cst.SimpleStatementLine) and _has_torch(context):
+                comment = "# The optimizer was made before: it keeps the weights of the model."
+                message = f"{SWAP}(True): the optimizer was made before this"
+                yield self.edit(line, lambda updated: _below_swap(updated, comment), message)
+
+    def _optimizer(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+        if not _is_too_early(node, context):
+            return
+        line = _line_of_own_model(node, context)
+        if line is not None:
+            comment = "# The model moves to the device later: the optimizer keeps its weights."
+            message = f"{SWAP}(True): the model moves after this"
+            yield self.edit(line, lambda updated: _below_swap(updated, comment), message)
+            return
+        yield from self.report(
+            node,
+            "if the model is moved to the device only after this, its weights never change, with no "
+            f"error: move it before the optimizer is made, or call {SWAP}(True) first",
+        )
+
+
+def _is_swapped(context: Workspace) -> bool:
+    if not context.references(SWAP.rpartition(".")[2]):
+        return False
+    return any(
+        context.qualified_name(call.func) == SWAP for call in nodes_of(context.module, cst.Call)
+    )
+
+
+def _has_torch(context: Workspace) -> bool:
+    return any(found.target == found.name == "torch" for found in bindings(context.module))
+
+
+def _is_optimizer(node: cst.Call, context: Workspace) -> bool:
+    name = context.qualified_name(node.func) or ""
+    parts = name.split(".")
+    is_optimizer = name.startswith("torch.optim.") and "lr_scheduler" not in parts
+    return is_optimizer and parts[-1][:1].isupper()
+
+
+def _is_too_early(node: cst.Call, context: Workspace) -> bool:
+    """Whether `node` makes an optimizer and its function moves nothing to the device before it."""
+    if not _is_optimizer(node, context):
+        return False
+    return not _is_moved_before(node, context, frozenset())
+
+
+def _is_moved_before(node: cst.CSTNode, context: Workspace, seen: frozenset[int]) -> bool:
+    """Whether the function around `node` moves something before it, or everybody who calls it has."""
+    function = context.function_around(node)
+    around = function or context.module
+    here = context.position(node)
+    if any(
+        (context.position(call).line, context.position(call).column) < (here.line, here.column)
+        for call in moves(around, context)
+    ):
+        return True
+    if function is None or id(function) in seen:
+        return False
+    name = function.name.value
+    if context.functions.get(name) is not function:
+        return False
+    found = context.devices.mentions(function.name)
+    mentions = [mention for mention in found if mention is not function.name]
+    calls = [context.parent(mention) for mention in mentions]
+    return bool(calls) and all(
+        isinstance(call, cst.Call)
+        and call.func is mention
+        and _is_moved_before(call, context, seen | {id(function)})
+        for call, mention in zip(calls, mentions, strict=True)
+    )
+
+
+def _line_of_own_model(node: cst.Call, context: Workspace) -> cst.SimpleStatementLine | None:
+    """Return the line of `SGD(model.parameters())` after `model = Model()` in the same function."""
+    weights = node.args[0].value if node.args else None
+    if not (isinstance(weights, cst.Call) and isinstance(weights.func, cst.Attribute)):
+        return None
+    model = weights.func.value
+    if weights.func.attr.value != "parameters" or not isinstance(model, cst.Name):
+        return None
+    owner, value = context.bound_to(model)
+    if owner is not context.function_around(node) or not isinstance(value, cst.Call):
+        return None
+    if isinstance(value.func, cst.Name) and value.func.value in context.functions:
+        return None  # a function of the script's own, which may have moved it
+    line = context.statement_around(node)
+    return line if isinstance(line, cst.SimpleStatementLine) and _has_torch(context) else None
+
+
+def _is_move_below_an_optimizer(node: cst.Call, context: Workspace) -> bool:
+    """Whether `node` moves the model that its function was given together with an optimizer."""
+    function = context.function_around(node)
+    if not (isinstance(node.func, cst.Attribute) and isinstance(node.func.value, cst.Name)):
+        return False
+    model = node.func.value
+    if function is None or not MODEL.fullmatch(model.value) or not is_move(node, context):
+        return False
+    given = [parameter.name.value for parameter in function.params.params]
+    owner, value = context.bound_to(model)
+    return (
+        owner is function
+        and isinstance(value, cst.Param)
+        and any(OPTIMIZER.fullmatch(name) for name in given)
+    )
+
+
+def _below_swap(
+    updated: cst.SimpleStatementLine, comment: str
+) -> cst.FlattenSentinel[cst.BaseStatement]:
+    swap = cst.parse_statement(f"{SWAP}(True)")
+    assert isinstance(swap, cst.SimpleStatementLine)
+    above = [*updated.leading_lines, cst.EmptyLine(comment=cst.Comment(comment))]
+    return cst.FlattenSentinel(
+        [swap.with_changes(leading_lines=above), updated.with_changes(leading_lines=[])]
+    )

@@ -1,0 +1,1 @@
+"""Calls that newer versions spell differently: old torch_xla, torch.jit."""

@@ -1,0 +1,227 @@
+"""Old torch_xla code, brought up to torch_xla 2.9."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from migrate.reading.tree.tree import bind, code
+from migrate.rewrite.edits.nodes import with_args
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.old.portable_xla import portable_calls
+from migrate.rewrite.workspace import Workspace
+
+XM = "torch_xla.core.xla_model"
+XR = "torch_xla.runtime"
+SPAWN = "torch_xla.distributed.xla_multiprocessing.spawn"
+
+# A function whose successor takes the same arguments: module, alias of the module, name.
+RENAMED = {
+    f"{XM}.mark_step": ("torch_xla", None, "sync"),
+    f"{XM}.get_ordinal": (XR, "xr", "global_ordinal"),
+    f"{XM}.get_local_ordinal": (XR, "xr", "local_ordinal"),
+    f"{XM}.xrt_world_size": (XR, "xr", "world_size"),
+}
+GONE = {
+    "torch_xla.experimental.pjrt": "PJRT is the only runtime: torch_xla.runtime",
+    "torch_xla.test.test_utils": "is no longer installed",
+    f"{XM}.parse_xla_device": "is gone: torch.device(...).index",
+    "torch_xla.amp.syncfree": "skips steps for a gradient scaler: torch.optim, in bfloat16",
+}
+PARALLEL_LOADER = "torch_xla.distributed.parallel_loader.ParallelLoader"
+
+
+class OldTorchXla(Rule):
+    """Bring old torch_xla calls up to torch_xla 2.9.
+
+    **What it does.** `xm.xla_device()` becomes `torch_xla.device()`, `xm.mark_step()` becomes
+    `torch_xla.sync()`, `xm.get_ordinal()` and `xm.xrt_world_size()`, which are gone, become
+    `xr.global_ordinal()` and `xr.world_size()` (without the default that they took), and
+    `xmp.spawn(fn, args=…)` becomes `torch_xla.launch(fn, args=…)`.
+    `pl.ParallelLoader(loader, [device]).per_device_loader(device)` becomes
+    `pl.MpDeviceLoader(loader, device)`, which can be iterated over again.
+
+    **Reported.** `xmp.spawn` with a number of processes other than None, which torch_xla refuses above
+    1, or with other options; `xm.xla_device` of one ordinal or kind; what is gone without a successor.
+    `xm.save`, `xm.optimizer_step`, `xm.is_master_ordinal` and the rest of `xm` work as they are.
+
+    Source: torch_xla 2.9 (measured: both old loaders and names on the CPU).
+    """
+
+    name = "old-torch-xla"
+    nodes = (cst.Call, cst.Attribute, cst.Name, cst.SimpleStatementLine)
+    examples = (
+        rewritten(
+            """
+            import torch_xla.core.xla_model as xm
+            import torch_xla.distributed.parallel_loader as pl
+            import torch_xla.distributed.xla_multiprocessing as xmp
+
+
+            def worker(index, flags):
+                device = xm.xla_device()
+                print(xm.get_ordinal(), xm.xrt_world_size())
+                for x, y in pl.ParallelLoader(loader, [device]).per_device_loader(device):
+                    xm.optimizer_step(optimizer)
+                xm.mark_step()
+
+
+            if __name__ == '__main__':
+                xmp.spawn(worker, args=(flags,), nprocs=None, start_method='fork')
+            """,
+            """
+            import torch_xla.core.xla_model as xm
+            import torch_xla.distributed.parallel_loader as pl
+            import torch_xla
+            import torch_xla.runtime as xr
+
+
+            def worker(index, flags):
+                device = torch_xla.device()
+                print(xr.global_ordinal(), xr.world_size())
+                for x, y in pl.MpDeviceLoader(loader, device):
+                    xm.optimizer_step(optimizer)
+                torch_xla.sync()
+
+
+            if __name__ == '__main__':
+                torch_xla.launch(worker, args=(flags,), start_method='fork')
+            """,
+        ),
+        left_alone(
+            """
+            import torch_xla
+            import torch_xla.core.xla_model as xm
+
+            xm.save(model.state_dict(), path)
+            if xm.is_master_ordinal():
+                xm.master_print(torch_xla.device())
+            """
+        ),
+        reported(
+            """
+            import torch_xla.distributed.xla_multiprocessing as xmp
+
+            if __name__ == '__main__':
+                xmp.spawn(worker, nprocs=8)
+            """,
+            "as many replicas as the TPU has devices",
+        ),
+        reported(
+            """
+            from torch_xla.amp import syncfree
+
+            optimizer = syncfree.Adam(parameters)
+            """,
+            "gradient scaler",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the edit of one old call, or the finding at a name that is gone."""
+        if context.portable:
+            yield from portable_calls(self, node, context)
+            return
+        if isinstance(node, cst.Call):
+            yield from self._call(node, context)
+            return
+        above = context.parent(node)
+        if isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom):
+            return
+        name = context.qualified_name(node) or ""
+        for gone, why in GONE.items():
+            if name == gone or name.startswith(f"{gone}."):
+                yield from self.report(node, f"{name}: {why}")
+
+    def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+        name = context.qualified_name(call.func)
+        if name in RENAMED:
+            module, alias, function = RENAMED[name]
+            yield self._renamed(call, f"{context.imports.require(module, alias)}.{function}")
+        elif name == f"{XM}.xla_device":
+            if call.args:
+                message = f"{code(call)}: torch_xla.device() is the replica's only device"
+                yield from self.report(call, message)
+            else:
+                yield self._renamed(call, f"{context.imports.require('torch_xla')}.device")
+        elif name == SPAWN:
+            yield from self._spawn(call, context)
+        elif name == PARALLEL_LOADER:
+            yield from self._loader(call, context)
+
+    def _renamed(self, call: cst.Call, function: str) -> Edit:
+        successor = cst.parse_expression(function)
+        # The old ordinals took a default for a missing device; a successor takes no argument.
+        ordinal = function.rsplit(".", 1)[-1] != "sync"
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = [] if ordinal else updated.args
+            return updated.with_changes(func=successor, args=args)
+
+        gone = [call.func, *call.args] if ordinal else [call.func]
+        return self.edit(call, replace, f"{code(call)} → {function}()", consumes=gone)
+
+    def _spawn(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+        bound = bind(call, ("fn", "args", "nprocs", "join", "daemon", "start_method"))
+        options = {} if bound is None else {n: bound[n] for n in ("join", "daemon") if n in bound}
+        count = None if bound is None else bound.get("nprocs")
+        if bound is None or any(
+            code(arg.value) != "True" for n, arg in options.items() if n == "join"
+        ):
+            yield from self.report(
+                call, "xmp.spawn with these arguments: torch_xla.launch(fn, args=…)"
+            )
+            return
+        if count is not None and code(count.value) not in ("None", "1"):
+            message = (
+                f"{code(count.value)} processes: torch_xla refuses more than 1; there are "
+                "as many replicas as the TPU has devices"
+            )
+            yield from self.report(call, message)
+        launch = cst.parse_expression(f"{context.imports.require('torch_xla')}.launch")
+        kept = [
+            index
+            for index, arg in enumerate(call.args)
+            if not any(arg is bound.get(n) for n in ("nprocs", "join", "daemon"))
+        ]
+        gone = [bound[n] for n in ("nprocs", "join", "daemon") if n in bound]
+        single = count is not None and code(count.value) == "1"
+        yes = cst.Arg(cst.Name("True"), keyword=cst.Name("debug_single_process"), equal=_NO_SPACE)
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = [updated.args[index] for index in kept]
+            if single:
+                args.append(yes)
+            return with_args(updated, args).with_changes(func=launch)
+
+        message = f"{code(call.func)} → torch_xla.launch"
+        yield self.edit(call, replace, message, consumes=[call.func, *gone])
+
+    def _loader(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+        method = context.parent(call)
+        outer = context.parent(method)
+        bound = bind(call, ("loader", "devices")) or {}
+        devices = bound["devices"].value if "devices" in bound else None
+        one = isinstance(devices, cst.List | cst.Tuple) and len(devices.elements) == 1
+        direct = isinstance(method, cst.Attribute) and method.attr.value == "per_device_loader"
+        if not (direct and one and isinstance(outer, cst.Call) and len(outer.args) == 1):
+            message = "ParallelLoader: MpDeviceLoader(loader, device) takes its place, once for all epochs"
+            yield from self.report(call, message)
+            return
+        module = context.imports.require("torch_xla.distributed.parallel_loader", "pl")
+        loader = cst.parse_expression(f"{module}.MpDeviceLoader")
+        at = call.args.index(bound["loader"])
+
+        def replace(updated: cst.Call) -> cst.Call:
+            inner = cst.ensure_type(cst.ensure_type(updated.func, cst.Attribute).value, cst.Call)
+            first = cst.Arg(inner.args[at].value)
+            device = cst.Arg(updated.args[0].value)
+            return cst.Call(loader, [first.with_changes(comma=_COMMA), device])
+
+        gone = [call.func, bound["devices"]]
+        yield self.edit(outer, replace, "ParallelLoader → MpDeviceLoader", consumes=gone)
+
+
+_NO_SPACE = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+_COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))

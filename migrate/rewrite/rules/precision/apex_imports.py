@@ -1,0 +1,167 @@
+"""The guard that stops a script where apex is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.models.sync_batch_norm import CONVERSIONS
+from migrate.rewrite.rules.precision.apex_amp import INITIALIZE, SCALE_LOSS
+from migrate.rewrite.rules.precision.apex_optimizers import TORCH
+from migrate.rewrite.rules.precision.clip_gradients import NORM
+from migrate.rewrite.workspace import Workspace
+
+HANDLED = (
+    INITIALIZE
+    | SCALE_LOSS
+    | CONVERSIONS
+    | TORCH.keys()
+    | {NORM, "apex.amp.master_params", "apex.amp.state_dict", "apex.amp.load_state_dict"}
+)
+
+
+class ApexImports(Rule):
+    """Remove the guard that stops the script where apex is not installed.
+
+    **What it does.** `try: from apex import … except ImportError: raise …` goes where the other rules
+    take care of every use of what it imports; so does `import apex` in a function. Imports at module
+    level go by themselves with their last use. apex needs CUDA: on a TPU machine it is not installed.
+
+    **Reported.** The guard where something of apex is still in use.
+    """
+
+    name = "apex-imports"
+    nodes = (cst.Try, cst.SimpleStatementLine)
+    examples = (
+        rewritten(
+            """
+            try:
+                from apex import amp
+                from apex.parallel import DistributedDataParallel as DDP
+            except ImportError:
+                raise ImportError("Please install apex")
+
+            model = DDP(model)
+            """,
+            """
+            import torch
+
+            model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+            """,
+        ),
+        left_alone(
+            """
+            try:
+                from apex import amp
+            except ImportError:
+                amp = None
+            """
+        ),
+        reported(
+            """
+            try:
+                from apex import amp
+            except ImportError:
+                raise ImportError("Please install apex")
+
+            amp.register_float_function(torch, "sum")
+            """,
+            "stops",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the removal of one guard, or the finding."""
+        if isinstance(node, cst.SimpleStatementLine):
+            yield from self._line(node, context)
+            return
+        assert isinstance(node, cst.Try)
+        names = _imported_from_apex(node.body.body)
+        if names is None or not _only_raises(node):
+            return
+        used = [use for name in names for use in context.references(name) if _is_use(use, context)]
+        left = [use for use in used if not _is_handled(use, context)]
+        if left:
+            yield from self.report(
+                node, f"stops the script without apex, of which `{left[0].value}` is still in use"
+            )
+            return
+        message = "apex is not needed"
+        yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+
+    def _line(self, line: cst.SimpleStatementLine, context: Workspace) -> Iterator[Edit]:
+        """Yield the removal of one import in a function or a branch; those of a `try` are its guard's."""
+        block = context.parent(line)
+        if not isinstance(block, cst.IndentedBlock) or isinstance(context.parent(block), cst.Try):
+            return
+        names = _imported_from_apex([line])
+        if not names:
+            return
+        used = [use for name in names for use in context.references(name) if _is_use(use, context)]
+        if used and all(_is_handled(use, context) for use in used):
+            yield self.edit(line, lambda _: cst.RemoveFromParent(), "apex is not needed")
+
+
+def _imported_from_apex(lines: Sequence[cst.CSTNode]) -> list[str] | None:
+    """Return the names that the statements import from apex, or None if one does anything else."""
+    names: list[str] = []
+    for line in lines:
+        if not isinstance(line, cst.SimpleStatementLine):
+            return None
+        for statement in line.body:
+            if isinstance(statement, cst.ImportFrom):
+                module = get_full_name_for_node(statement.module) if statement.module else ""
+                if statement.relative or (module or "").split(".")[0] != "apex":
+                    return None
+                if not isinstance(statement.names, cst.ImportStar):
+                    names += [a.evaluated_alias or a.evaluated_name for a in statement.names]
+            elif isinstance(statement, cst.Import):
+                imported = [a.evaluated_name for a in statement.names]
+                if any(name.split(".")[0] != "apex" for name in imported):
+                    return None
+                names += [a.evaluated_alias or "apex" for a in statement.names]
+            else:
+                return None
+    return names
+
+
+def _only_raises(node: cst.Try) -> bool:
+    plain = (
+        node.orelse is None and node.finalbody is None and isinstance(node.body, cst.IndentedBlock)
+    )
+    return plain and all(
+        isinstance(handler.body, cst.IndentedBlock)
+        and all(
+            isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.Raise)
+            for line in handler.body.body
+        )
+        for handler in node.handlers
+    )
+
+
+def _is_use(name: cst.Name, context: Workspace) -> bool:
+    """Whether `name` is a variable that is read, not an attribute, a keyword or an import."""
+    above = context.parent(name)
+    if isinstance(above, cst.Attribute) and above.value is not name:
+        return False
+    if isinstance(above, cst.Arg) and above.keyword is name:
+        return False
+    imports = cst.ImportAlias | cst.ImportFrom | cst.AsName
+    return not any(isinstance(a, imports) for a in context.ancestors(name))
+
+
+def _is_handled(name: cst.Name, context: Workspace) -> bool:
+    whole: cst.CSTNode = name
+    while isinstance(context.parent(whole), cst.Attribute):
+        above = context.parent(whole)
+        assert above is not None
+        whole = above
+    call = context.parent(whole)
+    called = isinstance(call, cst.Call) and call.func is whole
+    found = (context.qualified_name(whole) or "").replace(
+        "apex.parallel.distributed.", "apex.parallel."
+    )
+    return called and found in HANDLED

@@ -1,0 +1,153 @@
+"""Gradient clipping as XLA can run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.tree.tree import bind, code, keyword
+from migrate.rewrite.edits.nodes import with_args
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.styles.cuda_only import is_cuda
+from migrate.rewrite.workspace import Workspace
+
+CLIPS = frozenset(
+    f"torch.nn.utils.{module}{name}"
+    for module in ("", "clip_grad.")
+    for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm")
+)
+PARAMETERS = ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")
+NORM = "apex.contrib.clip_grad.clip_grad_norm_"
+
+
+class ClipGradients(Rule):
+    """Clip gradients without `foreach` and without apex.
+
+    **What it does.** `foreach=True` goes: it raises for XLA tensors. apex's `clip_grad_norm_` becomes
+    torch's, which has the same arguments and result.
+
+    torch_xla replaces `torch.nn.utils.clip_grad_norm_` when it is imported, so that a name bound earlier
+    stays the old function. Both give the same norm; imports of torch_xla are put first all the same.
+
+    **Reported.** A `foreach` whose value the script computes. `error_if_nonfinite=True`, which reads the
+    norm in every step.
+
+    Source: torch 2.9 on torch_xla 2.9 (measured).
+    """
+
+    name = "clip-gradients"
+    nodes = (cst.Call,)
+    examples = (
+        rewritten(
+            """
+            import torch
+
+
+            def clip(model):
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+            """,
+            """
+            import torch
+
+
+            def clip(model):
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            """,
+        ),
+        rewritten(
+            """
+            from apex.contrib.clip_grad import clip_grad_norm_
+
+
+            def clip(model):
+                clip_grad_norm_(model.parameters(), 1.0)
+            """,
+            """
+            import torch
+
+
+            def clip(model):
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            """,
+        ),
+        left_alone(
+            """
+            from torch.nn.utils import clip_grad_norm_
+
+
+            def clip(model):
+                clip_grad_norm_(model.parameters(), max_norm=1.0, foreach=False)
+            """
+        ),
+        reported(
+            """
+            import torch
+
+
+            def clip(model, fast):
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=fast)
+            """,
+            "raises for XLA tensors",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the edit of one clipping call."""
+        assert isinstance(node, cst.Call)
+        name = context.qualified_name(node.func)
+        if name not in CLIPS and name != NORM:
+            return
+        if context.portable:
+            yield from self._portable(node, name, context)
+            return
+        foreach = keyword(node, "foreach")
+        written = code(foreach.value) if foreach is not None else "None"
+        if written not in ("True", "False", "None"):
+            message = f"foreach={written}: foreach=True raises for XLA tensors; drop it"
+            yield from self.report(node, message)
+        error = keyword(node, "error_if_nonfinite")
+        if error is not None and code(error.value) != "False":
+            message = "error_if_nonfinite reads the norm in every step, which cuts the graph in two"
+            yield from self.report(node, message)
+        function: cst.BaseExpression | None = None
+        if name == NORM:
+            torch = context.imports.require("torch")
+            function = cst.parse_expression(f"{torch}.nn.utils.clip_grad_norm_")
+        drop = foreach if written == "True" else None
+        if drop is None and function is None:
+            return
+        kept = [index for index, arg in enumerate(node.args) if arg is not drop]
+
+        def replace(updated: cst.Call) -> cst.Call:
+            changed = with_args(updated, [updated.args[index] for index in kept])
+            return changed if function is None else changed.with_changes(func=function)
+
+        gone: list[cst.CSTNode] = [] if drop is None else [drop]
+        if function is not None:
+            gone.append(node.func)
+        message = "torch's clipping" if function is not None else "without foreach=True"
+        yield self.edit(node, replace, f"{message}, as XLA runs it", consumes=gone)
+
+    def _portable(self, node: cst.Call, name: str | None, context: Workspace) -> Iterable[Edit]:
+        """Yield the edit in the portable style; shims leaves the choice of `foreach` to torch."""
+        foreach = keyword(node, "foreach")
+        if name is not None and name.endswith("clip_grad_value_"):
+            if foreach is not None and code(foreach.value) == "True":
+                test = is_cuda(context)
+                message = "foreach=True: on CUDA only"
+                yield self.edit(foreach.value, lambda _: test, message, consumes=[foreach.value])
+            return
+        bound = bind(node, PARAMETERS)
+        if bound is None:
+            return
+        function = cst.parse_expression(f"{context.imports.require('shims')}.clip_grad_norm")
+        kept = [index for index, arg in enumerate(node.args) if arg is not bound.get("foreach")]
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = [updated.args[index] for index in kept]
+            return with_args(updated, args).with_changes(func=function)
+
+        gone = [bound["foreach"]] if "foreach" in bound else []
+        message = f"{code(node.func)} → shims.clip_grad_norm"
+        yield self.edit(node, replace, message, consumes=[node.func, *gone])

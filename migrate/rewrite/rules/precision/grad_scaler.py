@@ -1,0 +1,405 @@
+"""Gradient scalers: float16 needs one, bfloat16 does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+import libcst as cst
+
+from migrate.reading.tree.tree import bind, code, keyword, string_value
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.precision.scaler_states import empty_states
+from migrate.rewrite.rules.precision.scalers import (
+    Change,
+    Removal,
+    branches_made_equal,
+    only_branch,
+)
+from migrate.rewrite.workspace import Workspace
+
+SHARDED = frozenset({"torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"})
+CUDA_SCALERS = SHARDED | {
+    "torch.cuda.amp.GradScaler",
+    "torch.cuda.amp.grad_scaler.GradScaler",
+}
+TORCH_SCALERS = frozenset({"torch.amp.GradScaler", "torch.amp.grad_scaler.GradScaler"})
+GONE_SCALERS = frozenset({"torch_xla.amp.GradScaler", "torch_xla.amp.grad_scaler.GradScaler"})
+SCALERS = CUDA_SCALERS | TORCH_SCALERS | GONE_SCALERS
+# Above a scaler of which only the state is left.
+COMMENT = "# bfloat16 needs no loss scale: kept for checkpoints that the CUDA script loads too."
+OPTIONS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
+INTERNALS = frozenset(
+    {
+        "_check_inf_per_device",
+        "_found_inf_per_device",
+        "_get_scale_async",
+        "_lazy_init_scale_growth_tracker",
+        "_maybe_opt_step",
+        "_per_optimizer_states",
+        "_unscale_grads_",
+    }
+)
+
+
+class GradScaler(Rule):
+    """Train without a gradient scaler.
+
+    **What it does.** bfloat16 has the range of float32: nothing has to be scaled. A scaler in a
+    variable of which every use is plain goes with all of them: `scaler.scale(loss).backward()` becomes
+    `loss.backward()`, `scaler.step(optimizer)` becomes `optimizer.step()`; `unscale_` and `update` go,
+    and with a line that goes the comment above it, if that is about scaling.
+    Where its state is saved, the scaler stays for that: on the CPU, where it scales nothing and keeps
+    what it has loaded, so that the CUDA script and this one load each other's checkpoints.
+    Two branches of an `if` that then say the same become one.
+    Everywhere else (an attribute, an argument of a function, an optional scaler that is tested for None,
+    `get_scale()`) the scaler stays and is made with `enabled=False`: `scale` then returns its argument,
+    `step` steps, the rest does nothing, `get_scale()` is 1.0, its state is empty and loading one is
+    ignored. So a checkpoint of the CUDA script still loads here.
+
+    **Reported.** Where the state of such a scaler is saved: it is empty, and the CUDA script, which does not
+    load an empty one, stops with "The source state dict is empty" when it resumes from this checkpoint. Let
+    it load the state only where there is one: `if state: scaler.load_state_dict(state)`. Also the
+    internals of a scaler, which a disabled one lacks, and a scaler made with `**` arguments. An enabled
+    scaler would work on XLA, but reads a value in every step.
+
+    Source: torch 2.9 on torch_xla 2.9 (measured); `torch_xla.amp.GradScaler` is gone in 2.9.
+    """
+
+    name = "grad-scaler"
+    nodes = (cst.Module, cst.Attribute)
+    examples = (
+        rewritten(
+            """
+            import torch
+
+
+            def overfit(model, batch, optimizer, clip):
+                # Creates a GradScaler once, before training.
+                scaler = torch.cuda.amp.GradScaler()
+                # the forward
+                loss = model(batch)
+                scaler.scale(loss / 2).backward()
+                scaler.unscale_(optimizer)  # before the norm
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+                scaler.step(optimizer)
+                scaler.update()
+            """,
+            """
+            import torch
+
+
+            def overfit(model, batch, optimizer, clip):
+                # the forward
+                loss = model(batch)
+                (loss / 2).backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+                optimizer.step()
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+
+            def overfit(model, batch, optimizer, checkpoint):
+                scaler = torch.cuda.amp.GradScaler(init_scale=1024)
+                if checkpoint:
+                    scaler.load_state_dict(checkpoint['scaler'])
+                scaler.scale(model(batch)).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                return {'model': model.state_dict(), 'scaler': scaler.state_dict()}
+            """,
+            """
+            import torch
+
+
+            def overfit(model, batch, optimizer, checkpoint):
+                # bfloat16 needs no loss scale: kept for checkpoints that the CUDA script loads too.
+                scaler = torch.amp.GradScaler('cpu', init_scale=1024)
+                if checkpoint:
+                    scaler.load_state_dict(checkpoint['scaler'])
+                model(batch).backward()
+                optimizer.step()
+                return {'model': model.state_dict(), 'scaler': scaler.state_dict()}
+            """,
+        ),
+        rewritten(
+            """
+            from torch.amp import GradScaler
+
+
+            def overfit(model, batch, optimizer, amp):
+                scaler = GradScaler("cuda", enabled=amp)
+                loss = model(batch)
+                if amp:
+                    scaler.scale(loss).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+                else:
+                    loss.backward()
+                    optimizer.step()
+            """,
+            """
+            def overfit(model, batch, optimizer, amp):
+                loss = model(batch)
+                loss.backward()
+                optimizer.step()
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+
+            class LossScaler:
+                def __init__(self):
+                    self._scaler = torch.cuda.amp.GradScaler(init_scale=1024)
+
+                def __call__(self, loss, optimizer):
+                    self._scaler.scale(loss).backward()
+                    self._scaler.step(optimizer)
+                    self._scaler.update()
+
+                def state_dict(self):
+                    return self._scaler.state_dict()
+            """,
+            """
+            import torch
+
+
+            class LossScaler:
+                def __init__(self):
+                    self._scaler = torch.cuda.amp.GradScaler(init_scale=1024, enabled=False)
+
+                def __call__(self, loss, optimizer):
+                    self._scaler.scale(loss).backward()
+                    self._scaler.step(optimizer)
+                    self._scaler.update()
+
+                def state_dict(self):
+                    return self._scaler.state_dict()
+            """,
+        ),
+        left_alone(
+            """
+            from sklearn.preprocessing import StandardScaler
+            from torch.cuda.amp import GradScaler
+
+            scaler = StandardScaler()
+            scaler.scale(rows)
+            off = GradScaler(enabled=False)
+            """
+        ),
+        left_alone(
+            """
+            import torch
+
+            scaler = torch.amp.GradScaler('cpu')
+            scaler.load_state_dict(checkpoint['scaler'])
+            checkpoint['scaler'] = scaler.state_dict()
+            """
+        ),
+        reported(
+            """
+            def overflowed(scaler, optimizer):
+                return sum(scaler._found_inf_per_device(optimizer).values())
+            """,
+            "internals",
+        ),
+        reported(
+            """
+            import torch
+
+
+            def save(model, scaler, path):
+                torch.save({'model': model.state_dict(), 'scaler': scaler.state_dict()}, path)
+            """,
+            "the CUDA script does not load it",
+        ),
+        left_alone(
+            """
+            import torch
+
+
+            def saved(scaler: Standardise, loss_scaler):
+                mine = Standardise()
+                return scaler.state_dict(), mine.state_dict(), loss_scaler.load_state_dict({})
+            """
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield what becomes of every scaler of the script, or the finding at one of its internals."""
+        if isinstance(node, cst.Attribute):
+            yield from self._internals(node)
+            return
+        if context.portable:
+            for call in context.all_of(cst.Call):
+                if context.qualified_name(call.func) in SCALERS:
+                    yield from self._by_shims(call, context)
+            return
+        changes: list[Change] = []
+        disabled: list[cst.Call] = []
+        for call in context.all_of(cst.Call):
+            if context.qualified_name(call.func) in SCALERS:
+                planned = Removal(context, call, partial(_at_rest, call, context)).plan()
+                if planned is None:
+                    disabled.append(call)
+                    yield from self._disable(call, context)
+                else:
+                    changes += planned
+        yield from self._remove(changes, context)
+        for save in empty_states(disabled, SCALERS, context):
+            message = (
+                f"`{code(save)}` is empty, as the scaler is disabled, and the CUDA script does not load it: "
+                "let that load the state only where there is one"
+            )
+            yield from self.report(save, message)
+
+    def _internals(self, node: cst.Attribute) -> Iterator[Finding]:
+        own = isinstance(node.value, cst.Name) and node.value.value == "self"
+        if node.attr.value in INTERNALS and not own:
+            yield from self.report(
+                node,
+                f"`{code(node)}`: a disabled scaler has no such internals; in bfloat16 no step is skipped",
+            )
+
+    def _by_shims(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+        """Yield the edit in the portable style: a scaler on CUDA and the CPU, one that rests on XLA."""
+        name = context.qualified_name(call.func)
+        of_torch = name in TORCH_SCALERS or name in GONE_SCALERS or name in SHARDED
+        parameters = (*(["device"] if of_torch else []), *OPTIONS)
+        plain = [arg for arg in call.args if arg.star != "**"]
+        bound = bind(call.with_changes(args=plain), parameters)
+        if bound is None:
+            message = f"{code(call)}: shims.grad_scaler takes the options of GradScaler by name"
+            yield from self.report(call, message)
+            return
+        function = cst.parse_expression(f"{context.imports.require('shims')}.grad_scaler")
+        names = {id(arg): key for key, arg in bound.items()}
+        kept = [i for i, arg in enumerate(call.args) if names.get(id(arg)) != "device"]
+        spelled = {index: names.get(id(call.args[index]), "") for index in kept}
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = []
+            for index in kept:
+                arg = updated.args[index]
+                bare = arg.keyword is None and not arg.star
+                args.append(keyword_arg(spelled[index], arg.value) if bare else arg)
+            if not args:
+                return cst.Call(function, lpar=updated.lpar, rpar=updated.rpar)
+            return with_args(updated, args).with_changes(func=function)
+
+        gone = [arg for key, arg in bound.items() if key == "device"]
+        message = f"{code(call)} → shims.grad_scaler, which scales nothing on XLA"
+        yield self.edit(call, replace, message, consumes=[call.func, *gone])
+
+    def _remove(self, changes: list[Change], context: Workspace) -> Iterator[Edit]:
+        if not changes:
+            return
+        for change in changes:
+            yield self.edit(
+                change.node,
+                change.replace,
+                change.message,
+                consumes=[change.gone] if change.gone else [],
+            )
+        for branch in branches_made_equal(changes, context):
+            message = "both branches say the same without a scaler: one of them is left"
+            yield self.edit(branch, only_branch, message)
+
+    def _disable(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+        if any(arg.star for arg in call.args):
+            message = f"{code(call)}: make it with enabled=False, bfloat16 needs no scaling"
+            yield from self.report(call, message)
+            return
+        name = context.qualified_name(call.func)
+        enabled = keyword(call, "enabled")
+        by_position = _position_of_enabled(call, name)
+        if enabled is None and by_position is not None:
+            enabled = call.args[by_position]
+        device = _device(call, name)
+        if enabled is not None and code(enabled.value) == "False" and name not in GONE_SCALERS:
+            return
+        xla = context.string("xla", like=device.value if device else None)
+        function = None
+        if name in GONE_SCALERS:
+            function = cst.parse_expression(f"{context.imports.require('torch')}.amp.GradScaler")
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = list(updated.args)
+            if enabled is not None:
+                index = call.args.index(enabled)
+                args[index] = args[index].with_changes(value=cst.Name("False"))
+            else:
+                args.append(keyword_arg("enabled", cst.Name("False")))
+            if device is not None:
+                index = call.args.index(device)
+                args[index] = args[index].with_changes(value=xla)
+            if function is not None:
+                return with_args(updated, [cst.Arg(xla), *args]).with_changes(func=function)
+            return with_args(updated, args)
+
+        # Not `enabled`: another rule may edit what is in it, to no effect.
+        gone = [call.func] if device is None else [call.func, device.value]
+        message = (
+            f"{code(call)}: disabled, so that its calls pass through; bfloat16 needs no scaling"
+        )
+        yield self.edit(call, replace, message, consumes=gone)
+
+
+def _at_rest(call: cst.Call, context: Workspace) -> list[Change] | None:
+    """Return what makes of a scaler one on the CPU, of which only the state is used; None: unknown."""
+    name = context.qualified_name(call.func)
+    of_cuda = name in CUDA_SCALERS - SHARDED
+    bound = bind(call, OPTIONS if of_cuda else ("device", *OPTIONS))
+    if bound is None or not (of_cuda or name in TORCH_SCALERS):
+        return None
+    device = bound.get("device")
+    if device is not None and string_value(device.value) == "cpu":
+        return []
+    line = context.parent(context.parent(call))
+    if not isinstance(line, cst.SimpleStatementLine):
+        return None
+    cpu = context.string("cpu", like=device.value if device else None)
+    function = call.func
+    if of_cuda:
+        torch = context.imports.require("torch")
+        function = cst.ensure_type(cst.parse_expression(f"{torch}.amp.GradScaler"), cst.Attribute)
+
+    def made(updated: cst.Call) -> cst.Call:
+        if device is None:
+            return with_args(updated, [cst.Arg(cpu), *updated.args]).with_changes(func=function)
+        args = list(updated.args)
+        index = call.args.index(device)
+        args[index] = args[index].with_changes(value=cpu)
+        return updated.with_changes(args=args)
+
+    def told(updated: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
+        above = [*updated.leading_lines, cst.EmptyLine(comment=cst.Comment(COMMENT))]
+        return updated.with_changes(leading_lines=above)
+
+    gone = device.value if device else call.func if of_cuda else None
+    message = (
+        f"{code(call)} stays on the CPU, for its state in checkpoints; bfloat16 needs no scaling"
+    )
+    return [Change(call, made, gone, message), Change(line, told, None, "a comment says why")]
+
+
+def _device(call: cst.Call, name: str | None) -> cst.Arg | None:
+    """Return the argument that names CUDA as the scaler's device."""
+    if name not in TORCH_SCALERS:
+        return None
+    first = call.args[0] if call.args and call.args[0].keyword is None else keyword(call, "device")
+    return first if first is not None and string_value(first.value) == "cuda" else None
+
+
+def _position_of_enabled(call: cst.Call, name: str | None) -> int | None:
+    """Return the index of `enabled` among the arguments if it is passed by position."""
+    index = 4 if name in CUDA_SCALERS and name not in SHARDED else 5
+    if len(call.args) > index and all(arg.keyword is None for arg in call.args[: index + 1]):
+        return index
+    return None

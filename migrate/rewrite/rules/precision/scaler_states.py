@@ -1,0 +1,91 @@
+"""Where a script saves the state of a gradient scaler that it got, or keeps, from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code
+from migrate.rewrite.workspace import Workspace
+
+# What scripts call a scaler that one of their functions is given.
+SCALER = re.compile(r"(.*_)?(grad)?scaler(_.*)?", re.IGNORECASE)
+
+
+def empty_states(
+    disabled: Sequence[cst.Call], kinds: Collection[str], context: Workspace
+) -> Iterator[cst.Call]:
+    """Yield the calls of `state_dict` on a disabled scaler, or on a parameter that is one by its name.
+
+    Args:
+        disabled: the calls that make the scalers.
+        kinds: the qualified names of the classes of scalers.
+        context: the script.
+    """
+    made = set(disabled)
+    # Made disabled: the CUDA script saves an empty state too.
+    names = {name for call in made if not _is_off(call) and (name := _kept_as(call, context))}
+    for call in context.all_of(cst.Call):
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "state_dict":
+            continue
+        holder = call.func.value
+        if isinstance(holder, cst.Attribute):
+            if holder.attr.value in names:
+                yield call
+        elif isinstance(holder, cst.Name):
+            _, value = context.bound_to(holder)
+            if isinstance(value, cst.Param):
+                if _is_scaler(value, kinds, context):
+                    yield call
+            elif holder.value in names and (value is None or _makes(value, made)):
+                yield call
+
+
+def _is_off(call: cst.Call) -> bool:
+    return any(
+        arg.keyword is not None and arg.keyword.value == "enabled" and code(arg.value) == "False"
+        for arg in call.args
+    )
+
+
+def _kept_as(call: cst.Call, context: Workspace) -> str | None:
+    """The name, or that of the attribute, under which the script keeps what it has made."""
+    above = context.parent(call)
+    while isinstance(above, cst.IfExp | cst.BooleanOperation):
+        above = context.parent(above)
+    target: cst.BaseExpression | None = None
+    if isinstance(above, cst.Assign) and len(above.targets) == 1:
+        target = above.targets[0].target
+    elif isinstance(above, cst.AnnAssign):
+        target = above.target
+    if isinstance(target, cst.Attribute):
+        return target.attr.value
+    return target.value if isinstance(target, cst.Name) else None
+
+
+def _makes(value: cst.BaseExpression, made: Collection[cst.Call]) -> bool:
+    """Whether a value is one of the calls, or one of them on a condition."""
+    if isinstance(value, cst.IfExp):
+        return _makes(value.body, made) or _makes(value.orelse, made)
+    return value in made
+
+
+def _is_scaler(parameter: cst.Param, kinds: Collection[str], context: Workspace) -> bool:
+    if parameter.annotation is None:
+        return SCALER.fullmatch(parameter.name.value) is not None
+    return any(
+        context.qualified_name(node) in kinds
+        for node in (parameter.annotation.annotation, *_parts(parameter.annotation.annotation))
+    )
+
+
+def _parts(annotation: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """What an annotation such as `GradScaler | None` or `Optional[GradScaler]` consists of."""
+    if isinstance(annotation, cst.BinaryOperation):
+        yield from (annotation.left, annotation.right)
+    elif isinstance(annotation, cst.Subscript):
+        for element in annotation.slice:
+            if isinstance(element.slice, cst.Index):
+                yield element.slice.value

@@ -1,0 +1,225 @@
+"""The uses of a gradient scaler, and whether all of them can go with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code, nodes_of
+from migrate.rewrite.edits.branch import left_above
+from migrate.rewrite.rule import Replacement
+from migrate.rewrite.workspace import Workspace
+
+# What a comment that goes with a scaler speaks of.
+ABOUT = re.compile(r"scaler|unscal|scal(e|es|ing)\b|\bamp\b|mixed.precision|fp16", re.IGNORECASE)
+ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What becomes of one node when the scaler goes; `gone`, if anything, does not survive."""
+
+    node: cst.CSTNode
+    replace: Callable[..., Replacement]
+    gone: cst.CSTNode | None
+    message: str
+
+
+@dataclass
+class Removal:
+    """The removal of one scaler with every use of it, but what saves and loads its state.
+
+    Args:
+        context: the script.
+        made: the call that makes the scaler.
+        at_rest: tells what makes of it one that only keeps its state; None where that cannot be told.
+    """
+
+    context: Workspace
+    made: cst.Call
+    at_rest: Callable[[], list[Change] | None]
+    changes: list[Change] = field(default_factory=list)
+    _lines: set[int] = field(default_factory=set)
+    _keeps: bool = False
+
+    def plan(self) -> list[Change] | None:
+        """Return all changes, or None where some use is not plain: then the scaler has to stay."""
+        assign = self.context.parent(self.made)
+        if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+            return None
+        target = assign.targets[0].target
+        if not isinstance(target, cst.Name) or self._in_class_body(target):
+            return None
+        if self.context.bound_to(target)[1] is not self.made:
+            return None
+        methods = set()
+        self._keeps = self._saves(target.value)
+        if not self._keeps and not self._drop_line(assign):
+            return None
+        for use in self.context.references(target.value):
+            if use is target or not self._is_variable(use):
+                continue
+            owner, value = self.context.bound_to(use)
+            if value is not self.made:
+                if owner is None or isinstance(value, cst.Param) or value is not None:
+                    continue  # another variable of the same name
+                return None
+            method = self._plain(use)
+            if method is None:
+                return None
+            methods.add(method)
+        if self._keeps:
+            rests = self.at_rest()
+            if rests is None:
+                return None
+            self.changes += rests
+            if not self.changes:
+                return []
+        return self.changes if "scale" in methods and not self._empties_a_block() else None
+
+    def _saves(self, name: str) -> bool:
+        """Whether the state of the scaler goes into checkpoints, which the CUDA script may load."""
+        return any(
+            isinstance(above := self.context.parent(use), cst.Attribute)
+            and (above.value is use and above.attr.value == "state_dict")
+            and self.context.bound_to(use)[1] is self.made
+            for use in self.context.references(name)
+        )
+
+    def _is_variable(self, name: cst.Name) -> bool:
+        above = self.context.parent(name)
+        if isinstance(above, cst.Attribute):
+            return above.value is name
+        return not (isinstance(above, cst.Arg) and above.keyword is name)
+
+    def _in_class_body(self, name: cst.Name) -> bool:
+        kinds = (cst.ClassDef, cst.FunctionDef)
+        scope = next((a for a in self.context.ancestors(name) if isinstance(a, kinds)), None)
+        return isinstance(scope, cst.ClassDef)
+
+    def _plain(self, use: cst.Name) -> str | None:
+        """Plan what becomes of one use; return the method's name, or None where it is not plain."""
+        attribute = self.context.parent(use)
+        call = self.context.parent(attribute)
+        if not isinstance(attribute, cst.Attribute) or not isinstance(call, cst.Call):
+            return None
+        if call.func is not attribute or any(arg.star for arg in call.args):
+            return None
+        method, count = attribute.attr.value, len(call.args)
+        above = self.context.parent(call)
+        if method == "scale" and count == 1:
+            message = f"{code(call)} → {code(call.args[0].value)}"
+            self.changes.append(Change(call, _argument, call.func, message))
+        elif method == "step" and count == 1:
+            message = f"{code(call)} → {code(call.args[0].value)}.step()"
+            self.changes.append(Change(call, _step, call.func, message))
+        elif self._keeps and (method, count) in (("state_dict", 0), ("load_state_dict", 1)):
+            return method
+        elif (method, count) in (("unscale_", 1), ("update", 0), ("load_state_dict", 1)):
+            return method if isinstance(above, cst.Expr) and self._drop_line(above) else None
+        else:
+            return None
+        return method
+
+    def _drop_line(self, statement: cst.CSTNode) -> bool:
+        """Plan the removal of the line of `statement`, if it is alone there."""
+        line = self.context.parent(statement)
+        if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+            return False
+        self._lines.add(id(line))
+        message = f"removed: {code(statement)}"
+        # Not the whole line: another rule may edit what is in it, to no effect.
+        call = next(nodes_of(statement, cst.Call))
+        left = left_above(line, ABOUT)
+        self.changes.append(Change(line, lambda _: left, call.func, message))
+        return True
+
+    def _empties_a_block(self) -> bool:
+        blocks = [self.context.parent(change.node) for change in self.changes]
+        return any(
+            all(id(statement) in self._lines for statement in block.body)
+            for block in blocks
+            if isinstance(block, cst.IndentedBlock)
+        )
+
+
+def _argument(updated: cst.Call) -> cst.BaseExpression:
+    value = updated.args[0].value
+    if isinstance(value, ATOMS) or value.lpar:
+        return value
+    return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+
+
+def _step(updated: cst.Call) -> cst.Call:
+    return cst.Call(cst.Attribute(_argument(updated), cst.Name("step")))
+
+
+class _Changed(cst.CSTTransformer):
+    """Makes the changes in a subtree, comments left out."""
+
+    def __init__(self, changes: list[Change]) -> None:
+        super().__init__()
+        self._changes = {id(change.node): change.replace for change in changes}
+
+    def on_leave(self, original_node, updated_node):  # type: ignore[no-untyped-def]
+        """Return the changed node."""
+        if isinstance(original_node, cst.EmptyLine | cst.TrailingWhitespace):
+            return updated_node.with_changes(comment=None)
+        replace = self._changes.get(id(original_node))
+        return updated_node if replace is None else replace(updated_node)
+
+
+def branches_made_equal(changes: list[Change], context: Workspace) -> list[cst.If]:
+    """Return the `if … else …` whose two branches say the same once the changes are made."""
+    found: dict[int, cst.If] = {}
+    for change in changes:
+        for above in context.ancestors(change.node):
+            if isinstance(above, cst.FunctionDef | cst.Lambda):
+                break
+            if isinstance(above, cst.If) and _equal_branches(above, changes, context):
+                found[id(above)] = above
+    return list(found.values())
+
+
+def only_branch(updated: cst.If) -> cst.FlattenSentinel[cst.BaseStatement]:
+    """Return the statements of the first branch in place of the whole `if`."""
+    statements = list(cst.ensure_type(updated.body, cst.IndentedBlock).body)
+    first = statements[0]
+    above = [*updated.leading_lines, *getattr(first, "leading_lines", ())]
+    return cst.FlattenSentinel([first.with_changes(leading_lines=above), *statements[1:]])
+
+
+def _equal_branches(node: cst.If, changes: list[Change], context: Workspace) -> bool:
+    other = node.orelse
+    is_elif = isinstance(context.parent(node), cst.If)
+    if is_elif or not isinstance(other, cst.Else) or not is_plain_question(node.test):
+        return False
+    if not isinstance(node.body, cst.IndentedBlock) or not isinstance(
+        other.body, cst.IndentedBlock
+    ):
+        return False
+    one, two = (_text(block.visit(_Changed(changes))) for block in (node.body, other.body))
+    return one == two
+
+
+def _text(block: object) -> str:
+    assert isinstance(block, cst.IndentedBlock)
+    lines = cst.Module(body=[]).code_for_node(block).splitlines()
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def is_plain_question(test: cst.BaseExpression) -> bool:
+    """Whether asking it does nothing else: names and attributes, compared or negated."""
+    if isinstance(test, cst.Name | cst.Attribute | cst.BaseNumber | cst.BaseString):
+        return True
+    if isinstance(test, cst.UnaryOperation):
+        return is_plain_question(test.expression)
+    if isinstance(test, cst.BooleanOperation):
+        return is_plain_question(test.left) and is_plain_question(test.right)
+    if isinstance(test, cst.Comparison):
+        sides = [test.left, *(target.comparator for target in test.comparisons)]
+        return all(is_plain_question(side) for side in sides)
+    return False

@@ -1,0 +1,116 @@
+"""Seeds and states of random generators in a script that is to run on CUDA, the CPU and a TPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code, keyword, nodes_of
+from migrate.reading.values.devices import Kind
+from migrate.rewrite.edits.nodes import with_args
+from migrate.rewrite.rule import Edit, Finding, Rule
+from migrate.rewrite.rules.random.seeds import CPU_SEED, CUDA_SEED, launches
+from migrate.rewrite.workspace import Workspace
+
+OURS = "shims.manual_seed"
+STATES = {
+    f"torch.cuda.{module}{name}": ours
+    for module in ("", "random.")
+    for name, ours in (("get_rng_state", "rng_state"), ("set_rng_state", "set_rng_state"))
+}
+BY_HAND = {
+    "torch.cuda.get_rng_state_all": "is empty elsewhere: shims.rng_state(), of this replica",
+    "torch.cuda.set_rng_state_all": "shims.set_rng_state(state), of this replica",
+    "torch.cuda.seed": "seeds a GPU only: shims.manual_seed(seed)",
+    "torch.cuda.seed_all": "seeds GPUs only: shims.manual_seed(seed)",
+    "torch.cuda.initial_seed": "raises elsewhere: keep the seed in a variable",
+}
+
+
+def portable_rng(
+    rule: Rule, node: cst.Call, name: str, context: Workspace
+) -> Iterator[Edit | Finding]:
+    """Yield what becomes of one call that seeds, or that keeps or makes a state.
+
+    A seed of the process that launches the replicas stays: on no device do they inherit it.
+    """
+    if name in CPU_SEED:
+        if context.devices.are_used and not launches(node, context):
+            yield from _seed(rule, node, context)
+    elif name in CUDA_SEED:
+        yield from _cuda_seed(rule, node, context)
+    elif name in STATES:
+        yield from _state(rule, node, STATES[name], context)
+    elif name == "torch.Generator":
+        yield from _generator(rule, node, context)
+    elif name == "torch.random.fork_rng" and node.args:
+        yield from rule.report(node, f"{code(node)}: raises without CUDA, with devices")
+    elif name in BY_HAND:
+        yield from rule.report(node, f"{name}: {BY_HAND[name]}")
+
+
+def _seed(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+    if not isinstance(context.parent(node), cst.Expr):
+        message = f"{code(node)} does not seed XLA: shims.manual_seed does, and returns nothing"
+        yield from rule.report(node, message)
+        return
+    function = context.vocabulary.expression("seed")
+    message = f"{code(node)} → shims.manual_seed: host and device"
+    yield rule.edit(node.func, lambda _: function, message, consumes=[node.func])
+
+
+def _cuda_seed(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+    """Remove a seed that `shims.manual_seed` sets too; another one stays, it does nothing elsewhere."""
+    statement = context.parent(node)
+    if launches(node, context):
+        return
+    if _is_seeded(node, context) and isinstance(statement, cst.Expr):
+        message = f"{code(node)} goes: shims.manual_seed sets this seed"
+        yield rule.edit(statement, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+        return
+    message = f"{code(node)} seeds GPUs only: shims.manual_seed(seed) seeds host and device"
+    yield from rule.report(node, message)
+
+
+def _is_seeded(node: cst.Call, context: Workspace) -> bool:
+    """Whether the same function gives the host the same seed."""
+    around = context.function_around(node) or context.module
+    args = [code(arg.value) for arg in node.args]
+    return any(
+        (context.qualified_name(call.func) or "") in CPU_SEED | {OURS}
+        and [code(arg.value) for arg in call.args] == args
+        for call in nodes_of(around, cst.Call)
+    )
+
+
+def _state(rule: Rule, node: cst.Call, ours: str, context: Workspace) -> Iterator[Edit | Finding]:
+    kept = 1 if ours == "set_rng_state" else 0
+    if isinstance(context.parent(node), cst.Attribute) or any(arg.star for arg in node.args):
+        message = f"{code(node)}: shims.{ours}, where the state is that of host and device"
+        yield from rule.report(node, message)
+        return
+    function = cst.parse_expression(f"{context.imports.require('shims')}.{ours}")
+
+    def replace(updated: cst.Call) -> cst.Call:
+        if not kept:
+            return cst.Call(function, lpar=updated.lpar, rpar=updated.rpar)
+        state = updated.args[0].with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
+        return with_args(updated, [state]).with_changes(func=function)
+
+    message = f"{code(node.func)} → shims.{ours}, of host and device: old states do not load"
+    yield rule.edit(node, replace, message, consumes=[node.func, *node.args[kept:]])
+
+
+def _generator(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+    arg = keyword(node, "device") or (node.args[0] if node.args else None)
+    if arg is None:
+        return
+    kind = context.devices.kind(arg.value)
+    if kind in (Kind.CUDA, Kind.INDEX, Kind.XLA):
+        made = cst.parse_expression(f"{context.imports.require('shims')}.generator()")
+        message = f"{code(node)} → shims.generator(): of the GPU on CUDA, of the host elsewhere"
+        yield rule.edit(node, lambda _: made, message, consumes=[node])
+    elif kind is Kind.UNKNOWN:
+        message = f"{code(node)}: raises for an XLA device; use shims.generator()"
+        yield from rule.report(node, message)

@@ -1,0 +1,396 @@
+"""The random numbers of XLA get their own seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from migrate.reading.replicas.launch import Style
+from migrate.reading.tree.tree import code, keyword, nodes_of
+from migrate.reading.values.devices import Kind
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.random.portable_rng import portable_rng
+from migrate.rewrite.rules.random.seeds import (
+    CPU_SEED,
+    CUDA_SEED,
+    ELSEWHERE,
+    IN_THE_WORKER,
+    TOO_EARLY,
+    XLA_SEED,
+    launched_worker_seeds,
+    launches,
+    runs_at_launch,
+    worker_seed,
+)
+from migrate.rewrite.workspace import Workspace
+
+BY_HAND = {
+    "torch.cuda.seed": "has no effect on XLA: torch_xla.manual_seed(seed)",
+    "torch.cuda.seed_all": "has no effect on XLA: torch_xla.manual_seed(seed)",
+    "torch.cuda.initial_seed": "raises on XLA: keep the seed in a variable",
+}
+STATES = frozenset(
+    f"torch.cuda.{module}{name}"
+    for module in ("", "random.")
+    for name in ("get_rng_state", "set_rng_state", "get_rng_state_all", "set_rng_state_all")
+)
+
+
+class Rng(Rule):
+    """Seed XLA where the script seeds PyTorch.
+
+    **What it does.** `torch.manual_seed(s)` seeds the CPU and the GPU, not XLA: without a seed of its own,
+    dropout differs from run to run. `torch_xla.manual_seed(s)` comes after it, or takes the place of
+    `torch.cuda.manual_seed(s)` or `manual_seed_all(s)`, once. `torch.cuda.get_rng_state()` and
+    `set_rng_state`, with or without `_all`, become those of `torch_xla.core.xla_model`, where the state is
+    a number.
+    `torch.Generator(device='cuda')` becomes a generator on the CPU: it draws other numbers than on the
+    GPU, and they are copied to the device where one is asked for.
+
+    **Left alone.** The seed of a script that never leaves the CPU.
+
+    A seed in the process that launches the replicas is not inherited by them, and XLA must not be touched
+    there: the worker seeds XLA with it first of all, under the same conditions, where it receives what the
+    seed is made of. It seeds nothing else: the processes of `mp.spawn` do not have the seed of the CPU
+    either.
+
+    **Reported.** A seed in the launching process that the worker does not receive, and one in a function
+    that this process calls, too, in
+    this file or in another one of the project. The states of all GPUs taken one by one; a state that is
+    used as a tensor.
+
+    Source: torch_xla 2.9 (measured: torch.manual_seed leaves XLA's numbers as they are, Generator('xla')
+    raises, a seed before the launch stops the launch); pytorch/xla#2092.
+    """
+
+    name = "rng"
+    nodes = (cst.Call,)
+    examples = (
+        rewritten(
+            """
+            import random
+
+            import torch
+
+
+            def seed_everything(args, rank):
+                random.seed(args.seed)
+                torch.manual_seed(args.seed + rank)
+                torch.cuda.manual_seed(args.seed + rank)
+                torch.cuda.manual_seed_all(args.seed + rank)  # for several GPUs
+            """,
+            """
+            import random
+
+            import torch
+            import torch_xla
+
+
+            def seed_everything(args, rank):
+                random.seed(args.seed)
+                torch.manual_seed(args.seed + rank)
+                torch_xla.manual_seed(args.seed + rank)
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+            from torch import manual_seed as seed
+
+            seed(1)  # the same weights everywhere
+            if True: seed(2)
+            model = torch.nn.Linear(2, 2).cuda()
+            generator = torch.Generator(device='cuda')
+            state = {'rng': torch.cuda.get_rng_state()}
+            torch.cuda.set_rng_state(state['rng'].cpu())
+            states = torch.cuda.get_rng_state_all()
+            """,
+            """
+            import torch
+            import torch_xla
+            import torch_xla.core.xla_model as xm
+            from torch import manual_seed as seed
+
+            seed(1)  # the same weights everywhere
+            torch_xla.manual_seed(1)
+            if True: seed(2); torch_xla.manual_seed(2)
+            model = torch.nn.Linear(2, 2).to('xla')
+            generator = torch.Generator()
+            state = {'rng': xm.get_rng_state()}
+            xm.set_rng_state(state['rng'])
+            states = xm.get_rng_state()
+            """,
+        ),
+        left_alone(
+            """
+            import torch
+
+            torch.manual_seed(0)
+            print(torch.rand(3))
+            """
+        ),
+        left_alone(
+            """
+            import torch
+            import torch_xla
+
+            torch.manual_seed(0)
+            torch_xla.manual_seed(0)
+            generator = torch.Generator().manual_seed(0)
+            print(torch.rand(3).to('xla'))
+            """
+        ),
+        rewritten(
+            """
+            import torch
+            import torch.multiprocessing as mp
+
+
+            def worker(rank, options):
+                global best
+                print(torch.ones(3).cuda(), options)
+
+
+            def main(args):
+                if args.seed is not None:
+                    torch.manual_seed(args.seed)
+                    torch.cuda.manual_seed_all(args.seed)
+                mp.spawn(worker, args=(args,), nprocs=2)
+            """,
+            """
+            import torch
+            import torch_xla
+
+
+            def worker(rank, options):
+                global best
+                if options.seed is not None:
+                    torch_xla.manual_seed(options.seed)
+                print(torch.ones(3).to("xla"), options)
+
+
+            def main(args):
+                if args.seed is not None:
+                    torch.manual_seed(args.seed)
+                torch_xla.launch(worker, args=(args,))
+            """,
+        ),
+        reported(
+            """
+            import time
+
+            import torch
+            import torch.multiprocessing as mp
+
+
+            def worker(rank):
+                torch.ones(3).cuda()
+
+
+            if __name__ == "__main__":
+                torch.manual_seed(int(time.time()))
+                mp.spawn(worker, nprocs=2)
+            """,
+            "in the worker",
+        ),
+        reported(
+            """
+            import torch
+            import torch.multiprocessing as mp
+
+
+            def worker(rank):
+                torch.ones(3).cuda()
+
+
+            def main():
+                mp.spawn(worker, nprocs=2)
+
+
+            if __name__ == "__main__":
+                torch.manual_seed(0)
+                main()
+            """,
+            "launch",
+        ),
+        reported(
+            """
+            import torch
+            import torch.multiprocessing as mp
+
+
+            def set_seed(seed):
+                torch.manual_seed(seed)
+
+
+            def worker(rank):
+                set_seed(rank)
+                torch.ones(3).cuda()
+
+
+            if __name__ == "__main__":
+                set_seed(0)
+                mp.spawn(worker, nprocs=2)
+            """,
+            "must not be touched",
+        ),
+        reported(
+            """
+            import torch
+
+            states = [state.cpu() for state in torch.cuda.get_rng_state_all()]
+            """,
+            "the state is a number",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield what becomes of one call that seeds, or that keeps or makes a state."""
+        assert isinstance(node, cst.Call)
+        name = context.qualified_name(node.func) or ""
+        if context.portable:
+            yield from portable_rng(self, node, name, context)
+        elif name in CPU_SEED:
+            yield from self._after_cpu_seed(node, context)
+        elif name in CUDA_SEED:
+            yield from self._cuda_seed(node, context)
+        elif name in STATES:
+            yield from self._state(node, name, context)
+        elif name == "torch.Generator":
+            yield from self._generator(node, context)
+        elif name == "torch.random.fork_rng":
+            if node.args:
+                message = (
+                    f"{code(node)}: raises on XLA with devices; and it does not restore XLA's state"
+                )
+                yield from self.report(node, message)
+        elif name in BY_HAND:
+            yield from self.report(node, f"{name}: {BY_HAND[name]}")
+        elif context.launch.style is Style.SPAWN and context.effects.seeds_early(node):
+            yield from self.report(node, f"{code(node)}: {ELSEWHERE}")
+
+    def _after_cpu_seed(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+        if not context.devices.are_used or next(_twins(node, context), None) is not None:
+            return
+        if launches(node, context):
+            if worker_seed(node, context) is None and not launched_worker_seeds(node, context):
+                yield from self.report(node, IN_THE_WORKER)
+            return
+        if runs_at_launch(node, context):
+            yield from self.report(node, TOO_EARLY)
+            return
+        small = context.parent(node)
+        line = context.parent(small)
+        if not isinstance(small, cst.Expr | cst.Assign) or len(node.args) != 1:
+            message = f"{code(node)} does not seed XLA: torch_xla.manual_seed, with the same seed"
+            yield from self.report(node, message)
+            return
+        seed = cst.Expr(
+            cst.Call(
+                cst.parse_expression(f"{context.imports.require('torch_xla')}.manual_seed"),
+                [cst.Arg(node.args[0].value)],
+            )
+        )
+        message = f"{code(node)} does not seed XLA: torch_xla.manual_seed beside it"
+        if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1:
+            yield self.edit(
+                line,
+                lambda updated: cst.FlattenSentinel([updated, cst.SimpleStatementLine([seed])]),
+                message,
+            )
+        else:
+            yield self.edit(small, lambda updated: cst.FlattenSentinel([updated, seed]), message)
+
+    def _cuda_seed(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+        small = context.parent(node)
+        if launches(node, context):
+            if worker_seed(node, context) is None or not isinstance(small, cst.Expr):
+                yield from self.report(node, IN_THE_WORKER)
+            else:
+                message = f"{code(node)} goes: the worker seeds XLA"
+                yield self.edit(small, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+            return
+        if runs_at_launch(node, context):
+            yield from self.report(node, TOO_EARLY)
+            return
+        block = context.parent(context.parent(small))
+        for twin in _twins(node, context):
+            earlier = context.position(twin).line < context.position(node).line
+            same = context.parent(context.parent(context.parent(twin))) is block
+            if earlier and same and isinstance(small, cst.Expr):
+                message = f"{code(node)} goes: XLA has this seed already"
+                yield self.edit(small, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+                return
+        seed = cst.parse_expression(f"{context.imports.require('torch_xla')}.manual_seed")
+        message = f"{code(node)} → torch_xla.manual_seed"
+        yield self.edit(node.func, lambda _: seed, message, consumes=[node.func])
+
+    def _state(self, node: cst.Call, name: str, context: Workspace) -> Iterable[Edit | Finding]:
+        last = name.rsplit(".", 1)[-1].removesuffix("_all")
+        kept = 1 if last == "set_rng_state" else 0
+        if _is_taken_apart(node, context):
+            message = f"{code(node)}: torch_xla.core.xla_model.{last}, where the state is a number"
+            yield from self.report(node, message)
+            return
+        module = context.imports.require("torch_xla.core.xla_model", "xm")
+        function = cst.parse_expression(f"{module}.{last}")
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = [a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in updated.args[:kept]]
+            args = [
+                a.with_changes(
+                    keyword=None, equal=cst.MaybeSentinel.DEFAULT, value=_number(a.value)
+                )
+                for a in args
+            ]
+            return updated.with_changes(func=function, args=args)
+
+        message = f"{name} → xm.{last}: a number, so that states of CUDA checkpoints do not load"
+        yield self.edit(node, replace, message, consumes=[node.func, *node.args[kept:]])
+
+    def _generator(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+        arg = keyword(node, "device") or (node.args[0] if node.args else None)
+        if arg is None:
+            return
+        kind = context.devices.kind(arg.value)
+        if kind in (Kind.CUDA, Kind.INDEX, Kind.XLA):
+            message = (
+                f"{code(node)} → on the CPU: XLA has none; it draws other numbers than on the GPU"
+            )
+            yield self.edit(
+                node, lambda call: call.with_changes(args=[]), message, consumes=node.args
+            )
+        elif kind is Kind.UNKNOWN:
+            message = f"{code(node)}: raises for an XLA device; use torch.Generator(), on the CPU"
+            yield from self.report(node, message)
+
+
+def _number(state: cst.BaseExpression) -> cst.BaseExpression:
+    """Return the state, a number on XLA, without what moves a tensor: `state.cpu()`."""
+    if not isinstance(state, cst.Call) or not isinstance(state.func, cst.Attribute):
+        return state
+    moves = state.func.attr.value in ("byte", "cpu", "to", "type")
+    return _number(state.func.value) if moves else state
+
+
+def _is_taken_apart(node: cst.Call, context: Workspace) -> bool:
+    """Whether the states of all GPUs are used one by one, or the state as a tensor."""
+    around = context.parent(node)
+    if isinstance(
+        around, cst.Attribute | cst.Subscript | cst.For | cst.CompFor | cst.StarredElement
+    ):
+        return True
+    comprehensions = (cst.ListComp, cst.GeneratorExp, cst.List, cst.Tuple)
+    return any(arg.star or isinstance(arg.value, comprehensions) for arg in node.args)
+
+
+def _twins(node: cst.Call, context: Workspace) -> Iterator[cst.Call]:
+    """Yield the calls in the same function that give the same seed to CUDA or XLA."""
+    around = context.function_around(node) or context.module
+    args = [code(arg.value) for arg in node.args]
+    for call in nodes_of(around, cst.Call):
+        name = context.qualified_name(call.func) or ""
+        seeds = call is not node and (name in CUDA_SEED or name == XLA_SEED)
+        if seeds and [code(arg.value) for arg in call.args] == args:
+            yield call

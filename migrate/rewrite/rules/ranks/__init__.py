@@ -1,0 +1,1 @@
+"""Which replica this is, and how many there are."""

@@ -1,0 +1,69 @@
+"""Sums that make a global rank of a node's number and the index of a process on it."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from migrate.rewrite.workspace import Workspace
+
+# Told by the last part of the name: `args.nr`, `node_rank`, `args.rank`, `machine`.
+NODE = re.compile(r"(^|_)(nr|node|rank|machine|host|procid|nodeid)(_|$)")
+DEVICES = re.compile(r"gpu|nproc|num_proc|device|per_node|local_size|local_world_size")
+
+
+def added_index(
+    node: cst.BinaryOperation, context: Workspace
+) -> tuple[cst.BaseExpression, bool] | None:
+    """Return the worker's index in `A * n + index`, and whether the sum is certainly the rank."""
+    if not isinstance(node.operator, cst.Add):
+        return None
+    for index, other in ((node.left, node.right), (node.right, node.left)):
+        if not isinstance(other, cst.BinaryOperation) or not isinstance(
+            other.operator, cst.Multiply
+        ):
+            continue
+        if not is_index(index, context):
+            continue
+        names = (_last_name(other.left), _last_name(other.right))
+        for one, two in (names, names[::-1]):
+            if DEVICES.search(two) and one:
+                return index, NODE.search(one) is not None
+    return None
+
+
+def is_rank_increment(node: cst.AugAssign, context: Workspace) -> bool:
+    """Whether `node` is `args.rank += index`, in a worker."""
+    adds = isinstance(node.operator, cst.AddAssign)
+    return adds and _last_name(node.target).endswith("rank") and is_index(node.value, context)
+
+
+def is_index(node: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `node` is the index that a launched worker receives: its first parameter, unassigned.
+
+    Also an attribute that holds it, as `args.gpu` after `args.gpu = gpu`.
+    """
+    worker = context.function_around(node)
+    if worker is None or not any(worker is launched for launched in context.launch.workers()):
+        return False
+    first = worker.params.params[0].name.value if worker.params.params else None
+    if isinstance(node, cst.Name):
+        owner, value = context.bound_to(node)
+        return node.value == first and owner is worker and isinstance(value, cst.Param)
+    if not isinstance(node, cst.Attribute):
+        return False
+    assigned = [
+        assign.value
+        for assign in context.all_of(cst.Assign)
+        if assign.targets[0].target.deep_equals(node)
+    ]
+    return (
+        len(assigned) == 1 and isinstance(assigned[0], cst.Name) and is_index(assigned[0], context)
+    )
+
+
+def _last_name(node: cst.BaseExpression) -> str:
+    if isinstance(node, cst.Attribute):
+        return node.attr.value.lower()
+    return node.value.lower() if isinstance(node, cst.Name) else ""

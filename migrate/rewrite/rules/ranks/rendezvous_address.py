@@ -1,0 +1,239 @@
+"""The rendezvous address of NCCL and Gloo goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code, string_value
+from migrate.rewrite.edits.nodes import with_args
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
+
+VARIABLES = frozenset({"MASTER_ADDR", "MASTER_PORT"})
+
+
+class RendezvousAddress(Rule):
+    """Remove the lines that set MASTER_ADDR and MASTER_PORT.
+
+    **What it does.** With `init_method="xla://"` the TPU runtime finds the hosts by itself. A leftover
+    `MASTER_ADDR = 'localhost'` would be taken for the address of the first host and keep the hosts of a
+    pod apart, so the lines that set these variables go, also an `if` around nothing else, and the
+    entries of `os.environ.update({…})` and `os.environ |= {…}`.
+
+    **Reported.** A script that also reads the variable elsewhere: there the lines stay.
+
+    Source: torch_xla 2.9, `torch_xla/_internal/rendezvous.py`, which reads MASTER_ADDR first.
+    """
+
+    name = "rendezvous-address"
+    nodes = (cst.SimpleStatementLine, cst.If)
+    examples = (
+        rewritten(
+            """
+            import os
+
+            import torch.distributed as dist
+
+
+            def setup(rank, world_size):
+                os.environ['MASTER_ADDR'] = 'localhost'
+                os.environ['MASTER_PORT'] = '12355'
+
+                # initialize the process group
+                dist.init_process_group('gloo', rank=rank, world_size=world_size)
+            """,
+            """
+            import torch.distributed as dist
+            import torch_xla.distributed.xla_backend
+
+
+            def setup(rank, world_size):
+                # initialize the process group
+                dist.init_process_group('xla', init_method='xla://')
+            """,
+        ),
+        rewritten(
+            """
+            import os
+
+
+            def setup(port):
+                os.environ.update({"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)})
+                os.environ.update(MASTER_PORT="1234", OMP_NUM_THREADS="1")
+                os.environ |= {
+                    "MASTER_ADDR": "localhost",
+                    "OMP_NUM_THREADS": "1",
+                }
+            """,
+            """
+            import os
+
+
+            def setup(port):
+                os.environ.update(OMP_NUM_THREADS="1")
+                os.environ |= {
+                    "OMP_NUM_THREADS": "1",
+                }
+            """,
+        ),
+        left_alone(
+            """
+            import os
+
+            os.environ['OMP_NUM_THREADS'] = '1'
+            """
+        ),
+        reported(
+            """
+            import os
+
+            os.environ['MASTER_ADDR'] = 'localhost'
+            print('first host:', os.environ['MASTER_ADDR'])
+            """,
+            "is also read",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the removal of a statement, of an `if` that holds nothing else, or of entries of a dict."""
+        if isinstance(node, cst.If):
+            if not self._goes_whole(node, context):
+                return
+            names = {name for line in node.body.body for name in self._only_sets(line, context)}
+            message = f"sets {', '.join(sorted(names))}: the TPU runtime finds the hosts itself"
+            yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+            return
+        found = settings(node, context)
+        above = context.parent(context.parent(node)) if found else None
+        if not found or (isinstance(above, cst.If) and self._goes_whole(above, context)):
+            return
+        read = sorted({name for _, name in found if self._is_read(name, context)})
+        if read:
+            listed = ", ".join(read)
+            yield from self.report(
+                node, f"{listed} is also read: left as it is; with xla:// nothing needs it"
+            )
+            return
+        names = {name for _, name in found}
+        message = f"sets {', '.join(sorted(names))}: the TPU runtime finds the hosts itself"
+        if self._only_sets(node, context):
+            yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+            return
+        for holder in {id(h): h for h in (context.parent(e) for e, _ in found)}.values():
+            assert isinstance(holder, cst.Dict | cst.Call)
+            gone = [entry for entry, _ in found if context.parent(entry) is holder]
+            yield self.edit(holder, _without(holder, gone), message, consumes=gone)
+
+    def _only_sets(self, line: cst.CSTNode, context: Workspace) -> frozenset[str]:
+        """Return the variables that the statement sets, if setting them is all that it does."""
+        found = settings(line, context)
+        holders = {id(holder): holder for holder in (context.parent(e) for e, _ in found)}
+        whole = all(
+            len(holder.elements if isinstance(holder, cst.Dict) else holder.args)
+            == sum(context.parent(entry) is holder for entry, _ in found)
+            for holder in holders.values()
+            if isinstance(holder, cst.Dict | cst.Call) and _updates(holder, context)
+        )
+        return frozenset(name for _, name in found) if whole else frozenset()
+
+    def _goes_whole(self, node: cst.If, context: Workspace) -> bool:
+        """Whether the `if` does nothing but set the variables, and they may go."""
+        if node.orelse is not None or not isinstance(node.body, cst.IndentedBlock):
+            return False
+        if isinstance(context.parent(node), cst.If):  # an elif
+            return False
+        sets = [self._only_sets(line, context) for line in node.body.body]
+        return all(sets) and not any(
+            self._is_read(name, context) for names in sets for name in names
+        )
+
+    def _is_read(self, name: str, context: Workspace) -> bool:
+        """Whether the script mentions the variable other than to set it or to ask whether it is set.
+
+        RPC reads it too, inside torch.
+        """
+        if context.uses_rpc:
+            return True
+        for string in context.all_of(cst.SimpleString, cst.ConcatenatedString):
+            if string_value(string) != name or isinstance(
+                context.parent(string), cst.ConcatenatedString
+            ):
+                continue
+            statement = context.statement_around(string)
+            asked = isinstance(statement, cst.If) and "environ" in code(statement.test)
+            keys = {key for _, key in settings(statement, context)}
+            if name not in keys and not asked:
+                return True
+        return False
+
+
+def settings(line: cst.CSTNode, context: Workspace) -> list[tuple[cst.CSTNode, str]]:
+    """Return what of a statement sets one of the variables, and which: a target, a call, a dict's entry."""
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        return []
+    statement = line.body[0]
+    found: list[tuple[cst.CSTNode, str | None]] = []
+    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0].target
+        found.append((target, _subscripted(target, context)))
+    elif isinstance(statement, cst.AugAssign):  # os.environ |= {…}
+        if context.qualified_name(statement.target) == "os.environ":
+            found.extend(_entries(statement.value))
+    elif isinstance(statement, cst.Expr) and isinstance(statement.value, cst.Call):
+        call = statement.value
+        name = context.qualified_name(call.func)
+        if name in ("os.environ.setdefault", "os.putenv") and call.args:
+            found.append((call, string_value(call.args[0].value)))
+        elif name == "os.environ.update":
+            for arg in call.args:
+                if arg.keyword is not None:
+                    found.append((arg, arg.keyword.value))
+                elif not arg.star:
+                    found.extend(_entries(arg.value))
+    return [(node, name) for node, name in found if name in VARIABLES]
+
+
+def _entries(value: cst.BaseExpression) -> list[tuple[cst.CSTNode, str | None]]:
+    if isinstance(value, cst.Dict):
+        elements = (e for e in value.elements if isinstance(e, cst.DictElement))
+        return [(element, string_value(element.key)) for element in elements]
+    if isinstance(value, cst.Call) and code(value.func) == "dict":
+        return [(a, a.keyword.value) for a in value.args if a.keyword is not None]
+    return []
+
+
+def _updates(holder: cst.CSTNode, context: Workspace) -> bool:
+    """Whether `holder` lists variables: a dict, or a call of `update` or `dict` with keywords."""
+    if isinstance(holder, cst.Call):
+        return code(holder.func) == "dict" or code(holder.func).endswith("update")
+    return isinstance(holder, cst.Dict)
+
+
+def _without(
+    holder: cst.Dict | cst.Call, gone: Sequence[cst.CSTNode]
+) -> Callable[..., cst.CSTNode]:
+    """Return the edit that takes the entries `gone` out of a dict or a call."""
+    listed = list(holder.elements) if isinstance(holder, cst.Dict) else list(holder.args)
+    kept = [index for index, entry in enumerate(listed) if all(entry is not g for g in gone)]
+
+    def replace(updated: cst.Dict | cst.Call) -> cst.CSTNode:
+        if isinstance(updated, cst.Call):
+            return with_args(updated, [updated.args[index] for index in kept])
+        elements = [updated.elements[index] for index in kept]
+        if elements:
+            elements[-1] = elements[-1].with_changes(comma=updated.elements[-1].comma)
+        return updated.with_changes(elements=elements)
+
+    return replace
+
+
+def _subscripted(target: cst.BaseExpression, context: Workspace) -> str | None:
+    """Return NAME of `os.environ['NAME']`."""
+    if not isinstance(target, cst.Subscript) or len(target.slice) != 1:
+        return None
+    if context.qualified_name(target.value) != "os.environ":
+        return None
+    index = target.slice[0].slice
+    return string_value(index.value) if isinstance(index, cst.Index) else None

@@ -1,0 +1,1 @@
+"""Saving: what is saved, where, and by which replica."""

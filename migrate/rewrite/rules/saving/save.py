@@ -1,0 +1,160 @@
+"""Checkpoints are saved by `xm.save`, called by all replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported, rewritten
+from migrate.rewrite.rules.saving.saving import Saving
+from migrate.rewrite.workspace import Workspace
+
+
+class Save(Rule):
+    """Save with `xm.save` on all replicas, outside of the test of the rank.
+
+    **Why.** A value of the device is there when its graph has run. Where only one replica asks for it, it
+    runs a graph that the others do not, and waits for their part in a collective for ever. And what
+    `torch.save` writes of a tensor of the device needs torch_xla to be loaded.
+
+    **What it does.** `torch.save(obj, path)` becomes `xm.save(obj, path, global_master=True)`: all
+    replicas run what is pending, the first one writes, tensors go to the CPU. Where one replica of every
+    host saved (`local_rank == 0`), `global_master=True` is left away. A path with the rank in it is written
+    by all, with `master_only=False`. A test of the rank around it goes when the save is all that it holds;
+    else the save moves out of it, together with the assignments that compute its arguments. So does the
+    call of a function that saves, and in the function what follows the save stays with the first replica.
+
+    **Left alone.** What is on the CPU already: `torch.save(x.cpu(), path)`, in a script that names no
+    device.
+
+    **Reported.** A save under a condition that may differ between replicas (`if accuracy > best:`), under a
+    branch with an `else`, into an open file, of a whole module (`xm.save` moves the tensors of a state
+    dict, not those of a module); arguments that are computed with side effects.
+
+    Source: pytorch/xla#2712, #2224, #4571 (saves that hang); torch_xla 2.9, `xm.save` (measured on two
+    replicas).
+    """
+
+    name = "save"
+    safety = Safety.UNSAFE
+    nodes = (cst.Module,)
+    examples = (
+        rewritten(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def finish(model, optimizer, epoch, path):
+                if dist.get_rank() == 0 and epoch % 10 == 0:
+                    print("saving")
+                    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                    # one file an epoch
+                    torch.save(state, path / f"{epoch}.pt")
+                    print("saved")
+                if dist.get_rank() == 0:
+                    torch.save(model.state_dict(), path / "last.pt")
+            """,
+            """
+            import torch.distributed as dist
+            import torch_xla.core.xla_model as xm
+
+
+            def finish(model, optimizer, epoch, path):
+                if epoch % 10 == 0:
+                    if dist.get_rank() == 0:
+                        print("saving")
+                    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                    # one file an epoch
+                    xm.save(state, path / f"{epoch}.pt", global_master=True)
+                    if dist.get_rank() == 0:
+                        print("saved")
+                xm.save(model.state_dict(), path / "last.pt", global_master=True)
+            """,
+        ),
+        rewritten(
+            """
+            import shutil
+
+            import torch
+
+
+            def train(args, model, is_best):
+                torch.set_num_threads(1)
+                for epoch in range(args.epochs):
+                    if not args.distributed or (args.distributed and args.rank == 0):
+                        save_checkpoint({'model': model.state_dict()}, is_best)
+
+
+            def save_checkpoint(state, is_best, filename='checkpoint.pt'):
+                torch.save(state, filename)
+                if is_best:
+                    shutil.copyfile(filename, 'best.pt')
+            """,
+            """
+            import shutil
+
+            import torch
+            import torch_xla.core.xla_model as xm
+
+
+            def train(args, model, is_best):
+                torch.set_num_threads(1)
+                for epoch in range(args.epochs):
+                    save_checkpoint({'model': model.state_dict()}, is_best)
+
+
+            def save_checkpoint(state, is_best, filename='checkpoint.pt'):
+                xm.save(state, filename, global_master=True)
+                if is_best and xm.is_master_ordinal(local=False):
+                    shutil.copyfile(filename, 'best.pt')
+            """,
+        ),
+        left_alone(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def dump(features, path):
+                if dist.get_rank() == 0:
+                    torch.save(features.cpu(), path)
+            """
+        ),
+        reported(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def keep(model, accuracy, best, path):
+                if dist.get_rank() == 0 and accuracy > best:
+                    torch.save(model.state_dict(), path)
+            """,
+            "may differ between the replicas",
+        ),
+        reported(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def keep(model, path):
+                if dist.get_rank() == 0:
+                    with open(path, "wb") as file:
+                        torch.save(model.state_dict(), file)
+            """,
+            "an open file",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the edits of all saves of the script, and the findings."""
+        calls = [
+            call
+            for call in context.all_of(cst.Call)
+            if context.qualified_name(call.func) == "torch.save"
+        ]
+        if calls:
+            yield from Saving(self, context).all(calls)

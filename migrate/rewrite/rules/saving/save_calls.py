@@ -1,0 +1,198 @@
+"""What one call of `torch.save` saves, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.replicas.first_replica import COUNTERS
+from migrate.reading.tree.tree import bind, code, nodes_of, targets
+from migrate.reading.tree.walk import children
+from migrate.reading.values.saved import PARAMETERS
+from migrate.reading.values.words import DDP
+from migrate.rewrite.edits.nodes import keyword_arg, with_args
+
+if TYPE_CHECKING:
+    from migrate.rewrite.workspace import Workspace
+
+NAMES = {"obj": "data", "f": "file_or_path"}
+# What gives something that loads without running code.
+PLAIN_METHODS = frozenset({"cpu", "item", "state_dict", "tolist"})
+PLAIN_CALLS = frozenset({"float", "int", "len", "str", "vars"})
+# Methods that only a module has, among what scripts save.
+OF_MODULES = frozenset({"parameters", "named_parameters", "train", "eval", "zero_grad"})
+
+
+def names_replica(call: cst.Call, context: Workspace) -> bool:
+    """Whether the path has the rank in it, so that every replica writes a file of its own."""
+    path = (bind(call, PARAMETERS) or {}).get("f")
+    if path is None:
+        return False
+    kinds = cst.Name | cst.Attribute | cst.Call | cst.Subscript
+    values = [path.value]
+    if isinstance(path.value, cst.Name):
+        _, bound = context.bound_to(path.value)
+        values += [bound] if bound is not None and not isinstance(bound, cst.Param) else []
+    return any(
+        context.guards.is_index(node)
+        for value in values
+        for node in _below(value)
+        if isinstance(node, kinds)
+    )
+
+
+def by_hand(context: Workspace) -> str:
+    """Return the call that saves in the chosen style, for a message."""
+    return "shims.save(obj, path)" if context.portable else "xm.save(obj, path, global_master=True)"
+
+
+def refused(call: cst.Call, context: Workspace) -> str | None:
+    """Return why `call` cannot become `xm.save` whatever is around it, or None."""
+    bound = bind(call, PARAMETERS)
+    if bound is None:
+        stars = all(arg.star for arg in call.args)
+        return None if stars and call.args else "torch.save with arguments that cannot be read"
+    if "pickle_module" in bound or "pickle_protocol" in bound:
+        return (
+            f"torch.save with a pickle of its own: {by_hand(context)} has none; move the tensors to the "
+            "CPU first"
+        )
+    if "f" in bound and is_open_file(bound["f"].value, context):
+        return (
+            "torch.save into an open file: move it to the CPU on all replicas, "
+            f"{by_hand(context)}, or give it the path"
+        )
+    if "obj" in bound and _is_module(bound["obj"].value, context):
+        return (
+            f"saves the module `{code(bound['obj'].value)}` itself, whose tensors stay on the device: "
+            f"save its state_dict() with {by_hand(context)} on all ranks"
+        )
+    return None
+
+
+def as_xla_save(name: str, option: tuple[str, str] | None) -> Callable[[cst.Call], cst.Call]:
+    """Return the edit that makes a call of `name`, with a keyword more, of a call of torch.save."""
+
+    def replace(updated: cst.Call) -> cst.Call:
+        args = []
+        for arg in updated.args:
+            key = arg.keyword.value if arg.keyword is not None else ""
+            if key == "_use_new_zipfile_serialization":
+                continue
+            named = cst.Name(NAMES.get(key, key)) if key else None
+            args.append(arg.with_changes(keyword=named))
+        if option is not None:
+            args.append(keyword_arg(option[0], cst.Name(option[1])))
+        return with_args(updated, args).with_changes(func=cst.parse_expression(name))
+
+    return replace
+
+
+def as_shims_save(
+    name: str, call: cst.Call, local: bool, own_file: bool, context: Workspace
+) -> Callable[[cst.Call], cst.Call]:
+    """Return the edit that makes a call of `shims.save` of `call`, a call of torch.save.
+
+    Args:
+        name: of the function.
+        call: the original.
+        local: whether the first replica of every host saves.
+        own_file: whether every replica does, to a file of its own.
+        context: the script.
+    """
+    saved = (bind(call, PARAMETERS) or {}).get("obj")
+    options = []
+    if local or own_file:
+        writers = context.string("all" if own_file else "local")
+        options.append(keyword_arg("writers", writers))
+    if saved is None or not is_plain(saved.value, context):
+        options.append(keyword_arg("weights_only", cst.Name("False")))
+
+    def replace(updated: cst.Call) -> cst.Call:
+        args = []
+        for arg in updated.args:
+            key = arg.keyword.value if arg.keyword is not None else ""
+            if key == "_use_new_zipfile_serialization":
+                continue
+            named = cst.Name("path" if key == "f" else key) if key else None
+            args.append(arg.with_changes(keyword=named))
+        return with_args(updated, [*args, *options]).with_changes(func=cst.parse_expression(name))
+
+    return replace
+
+
+def is_plain(value: cst.BaseExpression, context: Workspace, depth: int = 4) -> bool:
+    """Whether `value` plainly holds what loads without running code: state dicts, numbers, strings."""
+    if isinstance(value, cst.BaseNumber | cst.SimpleString | cst.FormattedString):
+        return True
+    if isinstance(value, cst.Dict):
+        parts = [e.value if isinstance(e, cst.DictElement) else e for e in value.elements]
+        return all(isinstance(p, cst.BaseExpression) and is_plain(p, context) for p in parts)
+    if isinstance(value, cst.List | cst.Tuple):
+        return all(is_plain(element.value, context) for element in value.elements)
+    if isinstance(value, cst.BinaryOperation):
+        return is_plain(value.left, context) and is_plain(value.right, context)
+    if isinstance(value, cst.Call):
+        if isinstance(value.func, cst.Attribute):
+            return value.func.attr.value in PLAIN_METHODS
+        return isinstance(value.func, cst.Name) and value.func.value in PLAIN_CALLS
+    if isinstance(value, cst.Name | cst.Attribute):
+        last = value.attr.value if isinstance(value, cst.Attribute) else value.value
+        if COUNTERS.fullmatch(last) or last in ("True", "False", "None"):
+            return True
+        bound = context.bound_to(value)[1] if isinstance(value, cst.Name) else None
+        if isinstance(bound, cst.BaseExpression) and depth > 0:
+            return is_plain(bound, context, depth - 1)
+    return False
+
+
+def _below(root: cst.CSTNode) -> list[cst.CSTNode]:
+    found, stack = [], [root]
+    while stack:
+        node = stack.pop()
+        found.append(node)
+        stack.extend(children(node))
+    return found
+
+
+def is_open_file(path: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `path` is an open file, or a buffer."""
+    if isinstance(path, cst.Call):
+        return _opens(path)
+    if not isinstance(path, cst.Name):
+        return False
+    around = context.function_around(path) or context.module
+    for item in nodes_of(around, cst.WithItem):
+        bound = item.asname.name if item.asname is not None else None
+        if isinstance(bound, cst.Name) and bound.value == path.value:
+            return True
+    for target in targets(around):
+        assign = context.parent(context.parent(target))
+        value = assign.value if isinstance(assign, cst.Assign) else None
+        if code(target) == path.value and isinstance(value, cst.Call) and _opens(value):
+            return True
+    return False
+
+
+def _opens(call: cst.Call) -> bool:
+    last = call.func.attr.value if isinstance(call.func, cst.Attribute) else code(call.func)
+    return last in ("open", "BytesIO", "NamedTemporaryFile", "BlobFile")
+
+
+def _is_module(saved: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether the script uses `saved` as a module: asks for its parameters, wraps it in DDP."""
+    if not isinstance(saved, cst.Name | cst.Attribute):
+        return False
+    if isinstance(saved, cst.Name):
+        _, value = context.bound_to(saved)
+        if isinstance(value, cst.Call) and context.qualified_name(value.func) in DDP:
+            return True
+    around = context.function_around(saved) or context.module
+    return any(
+        isinstance(call.func, cst.Attribute)
+        and call.func.attr.value in OF_MODULES
+        and call.func.value.deep_equals(saved)
+        for call in nodes_of(around, cst.Call)
+    )

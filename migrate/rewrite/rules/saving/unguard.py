@@ -1,0 +1,87 @@
+"""Edits that take statements out of a test of the rank, or put statements below one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.replicas.first_replica import Rest, joined, parts
+from migrate.reading.tree.tree import code
+from migrate.rewrite.edits.lift import marked, split
+from migrate.rewrite.edits.nodes import split_blank
+
+if TYPE_CHECKING:
+    from migrate.rewrite.rule import Edit, Rule
+    from migrate.rewrite.workspace import Workspace
+
+Run = list[cst.BaseStatement]
+
+
+def without_guard(
+    rule: Rule, context: Workspace, guard: cst.If, rest: Rest, out: Run | None
+) -> Iterator[Edit]:
+    """Yield the edits that take the statements `out` of the branch of `guard` out of it."""
+    if out is None:
+        return
+    message = f"runs on all replicas, no longer below `if {code(guard.test)}:`"
+    for statement in out:
+        yield rule.edit(statement, marked, message)
+    which = [any(part is other for other in rest.others) for part in parts(guard.test)]
+
+    def replace(updated: cst.If) -> cst.If | cst.FlattenSentinel[cst.BaseStatement]:
+        tests = list(zip(parts(updated.test), which, strict=True))
+        asked = joined(tuple(test for test, is_other in tests if not is_other))
+        others = tuple(test for test, is_other in tests if is_other)
+        body = cst.ensure_type(updated.body, cst.IndentedBlock)
+
+        def keeps(run: Run) -> cst.BaseStatement:
+            return updated.with_changes(
+                test=asked,
+                body=body.with_changes(body=_first_tight(run), footer=()),
+                leading_lines=(),
+            )
+
+        statements = split(list(body.body), keeps)
+        if others:
+            inside = body.with_changes(body=_first_tight(statements))
+            return updated.with_changes(test=joined(others), body=inside)
+        kept = any(isinstance(s, cst.If) and s.test is asked for s in statements)
+        comment = None if kept else body.header.comment
+        above = [*updated.leading_lines, *([cst.EmptyLine(comment=comment)] if comment else [])]
+        first = statements[0]
+        lines = split_blank(getattr(first, "leading_lines", ()))[1]
+        statements[0] = first.with_changes(leading_lines=[*above, *lines])
+        return cst.FlattenSentinel(statements)
+
+    yield rule.edit(guard, replace, message)
+
+
+def keep_to_first(
+    test: cst.BaseExpression,
+) -> Callable[[cst.IndentedBlock], cst.IndentedBlock]:
+    """Return the edit of a block that puts its marked statements below `if` the first replica."""
+
+    def keeps(run: Run) -> cst.BaseStatement:
+        only = run[0] if len(run) == 1 else None
+        if isinstance(only, cst.If) and only.orelse is None:
+            own = only.test
+            if isinstance(own, cst.BooleanOperation) and isinstance(own.operator, cst.Or):
+                own = own.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+            return only.with_changes(test=cst.BooleanOperation(own, cst.And(), test))
+        above, inside = split_blank(getattr(run[0], "leading_lines", ()))
+        body = [run[0].with_changes(leading_lines=inside), *run[1:]]
+        return cst.If(test=test, body=cst.IndentedBlock(body=body), leading_lines=above)
+
+    def replace(updated: cst.IndentedBlock) -> cst.IndentedBlock:
+        body = split(list(updated.body), keeps, marked_stay=True)
+        return updated.with_changes(body=body)
+
+    return replace
+
+
+def _first_tight(run: Run) -> Run:
+    """Return `run` with no blank lines above its first statement."""
+    lines = split_blank(getattr(run[0], "leading_lines", ()))[1]
+    return [run[0].with_changes(leading_lines=lines), *run[1:]]

@@ -1,0 +1,125 @@
+"""Inputs that DistributedDataParallel moved to the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code, keyword
+from migrate.reading.values.words import DDP
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.models.ddp import DEVICES
+from migrate.rewrite.workspace import Workspace
+
+MADE = frozenset(
+    f"torch.{name}"
+    for name in ("arange", "full", "ones", "rand", "randint", "randn", "tensor", "zeros")
+)
+
+
+class DdpInputs(Rule):
+    """Move the inputs that DistributedDataParallel moved to the GPU itself.
+
+    **What it does.** With `device_ids` DDP moves the inputs of the model to the GPU. It has none on XLA, and
+    a tensor of the CPU stops the model (`Expected XLA tensor`). A tensor that is made in the call of the
+    model, `ddp_model(torch.randn(20, 10))`, is moved there.
+
+    **Left alone.** Inputs that are made on a device; a model that is wrapped without device ids.
+
+    **Reported.** A tensor that the same function made on the CPU and that nothing moves.
+
+    Source: torch 2.9, torch_xla 2.9 (measured).
+    """
+
+    name = "ddp-inputs"
+    nodes = (cst.Call,)
+    examples = (
+        rewritten(
+            """
+            import torch
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def step(model, rank):
+                ddp_model = DDP(model.to(rank), device_ids=[rank])
+                return ddp_model(torch.randn(20, 10)).sum()
+            """,
+            """
+            import torch
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def step(model, rank):
+                ddp_model = DDP(model.to("xla"), gradient_as_bucket_view=True)
+                return ddp_model(torch.randn(20, 10).to("xla")).sum()
+            """,
+        ),
+        left_alone(
+            """
+            import torch
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def step(model):
+                ddp_model = DDP(model.to("xla"), gradient_as_bucket_view=True)
+                return ddp_model(torch.randn(20, 10, device="xla")).sum()
+            """
+        ),
+        reported(
+            """
+            import torch
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def step(model, rank):
+                ddp_model = DDP(model.to(rank), device_ids=[rank])
+                batch = torch.randn(20, 10)
+                return ddp_model(batch).sum()
+            """,
+            "move it: batch.to('xla')",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield what becomes of the arguments of one call of a wrapped model."""
+        assert isinstance(node, cst.Call)
+        if not isinstance(node.func, cst.Name) or not _moves_inputs(node.func, context):
+            return
+        for arg in node.args:
+            value = arg.value
+            if _is_on_the_cpu(value, context):
+                device = context.vocabulary.device(value)
+                said = context.vocabulary.device_said
+                message = f"{code(value)} → moved to {said}, as DDP did it with device_ids"
+                yield self.edit(value, lambda made, to=device: _moved(made, to), message)
+            elif isinstance(value, cst.Name):
+                _, made = context.bound_to(value)
+                if made is not None and _is_on_the_cpu(made, context):
+                    message = (
+                        f"{value.value} is on the CPU, and DDP moves no inputs to XLA: "
+                        f"move it: {value.value}.to({context.vocabulary.device_said})"
+                    )
+                    yield from self.report(value, message)
+
+
+def _moves_inputs(model: cst.Name, context: Workspace) -> bool:
+    """Whether `model` is bound to DistributedDataParallel with device ids."""
+    _, wrapped = context.bound_to(model)
+    if not isinstance(wrapped, cst.Call) or context.qualified_name(wrapped.func) not in DDP:
+        return False
+    given = [keyword(wrapped, name) for name in DEVICES]
+    named = any(arg is not None and code(arg.value) != "None" for arg in given)
+    return named and context.moves_to_accelerator
+
+
+def _is_on_the_cpu(value: cst.CSTNode, context: Workspace) -> bool:
+    return (
+        isinstance(value, cst.Call)
+        and context.qualified_name(value.func) in MADE
+        and keyword(value, "device") is None
+    )
+
+
+def _moved(made: cst.BaseExpression, device: cst.BaseExpression) -> cst.Call:
+    return cst.Call(cst.Attribute(made, cst.Name("to")), [cst.Arg(device)])

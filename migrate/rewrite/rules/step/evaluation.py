@@ -1,0 +1,126 @@
+"""Evaluation loops: a model's forward over batches without gradients, and the values read from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from migrate.reading.steps.block import Body
+from migrate.reading.steps.effects import Effect
+from migrate.reading.steps.loops import Loop, batch_names, has_sync
+from migrate.reading.tree.tree import nodes, nodes_of
+from migrate.reading.values.device_values import MODEL
+from migrate.rewrite.rules.step.arrange import Arrangement, arrange
+from migrate.rewrite.rules.step.steps import Step, steps_of, trains_on_accelerator
+
+if TYPE_CHECKING:
+    from migrate.rewrite.workspace import Workspace
+
+NO_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
+
+
+def evaluation_step(loop: cst.For, context: Workspace) -> Step | None:
+    """Return the part of an evaluation loop that is work of the device; None for any other loop.
+
+    Only a loop over batches, or one that fetches them to the device, without gradients, whose forward is
+    a call of a model in plain sight.
+    """
+    if not isinstance(loop.body, cst.IndentedBlock) or not any(_models(loop.body)):
+        return None
+    if not trains_on_accelerator(context):
+        return None
+    if context.effects.of(loop.body) != Effect.NONE or not _without_gradients(loop, context):
+        return None
+    if has_sync(loop, context) or _in_a_model(loop, context) or _in_a_step(loop, context):
+        return None
+    batch = batch_names(loop)
+    part = _part(loop.body, batch, context)
+    if part is None or part.obstacles():
+        return None
+    inner = {node for i in part.staying() for node in nodes(part.body.statements[i].node)}
+    uses_batch = any(isinstance(n, cst.Name) and n.value in batch for n in inner)
+    moves = any(part.body.statements[i].moves for i in part.staying())
+    return Step(loop, part.body, tuple(batch), (part,)) if uses_batch or moves else None
+
+
+def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arrangement | None:
+    """Return the run of statements from the move of the batch to the last that computes on the device."""
+    body = Body(block, batch, context)
+    forward = [i for i, s in enumerate(body.statements) if _runs_model(s.node, body)]
+    if not forward:
+        return None
+    statement = body.statements[forward[0]]
+    if statement.outside is not None:
+        node = block.body[forward[0]]
+        inner = node.body if isinstance(node, cst.With) else None
+        if isinstance(inner, cst.IndentedBlock):
+            return _part(inner, batch, context)
+        return None  # the forward is in a statement that reads: `out.append(model(x).cpu())`
+    last = max(
+        i
+        for i, s in enumerate(body.statements)
+        if i >= forward[0] and s.outside is None and s.on_device
+    )
+    return arrange(body, body.first(forward[0]), last)
+
+
+def _runs_model(node: cst.BaseStatement, body: Body) -> bool:
+    return any(
+        named_forward or body.values.is_state(call.func) for call, named_forward in _models(node)
+    )
+
+
+def _models(node: cst.CSTNode) -> Iterator[tuple[cst.Call, bool]]:
+    """Yield the calls below `node` that by their name are of a model, and whether they say `.forward`."""
+    for call in nodes_of(node, cst.Call):
+        name = get_full_name_for_node(call.func) or ""
+        parts = [part for part in name.split(".") if part != "forward"]
+        if not parts or not call.args or "criterion" in parts[-1] or "loss" in parts[-1]:
+            continue
+        if MODEL.fullmatch(parts[-1]):
+            yield call, len(parts) < len(name.split("."))
+
+
+def _without_gradients(loop: Loop, context: Workspace) -> bool:
+    """Whether the loop runs without gradients, or its function has called `model.eval()`."""
+    items = [item.item for block in nodes_of(loop, cst.With) for item in block.items]
+    for above in context.ancestors(loop):
+        if isinstance(above, cst.With):
+            items.extend(item.item for item in above.items)
+        elif isinstance(above, cst.FunctionDef):
+            items.extend(decorator.decorator for decorator in above.decorators)
+            if any(_is_eval(call) for call in nodes_of(above.body, cst.Call)):
+                return True
+    names = (item.func if isinstance(item, cst.Call) else item for item in items)
+    return any(context.qualified_name(name) in NO_GRADIENTS for name in names)
+
+
+def _is_eval(call: cst.Call) -> bool:
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value == "eval" and not call.args
+
+
+def _in_a_model(loop: Loop, context: Workspace) -> bool:
+    """Whether the loop is a part of a model: its methods may run inside a step."""
+    around = context.class_around(loop)
+    return around is not None and any(
+        isinstance(method, cst.FunctionDef) and method.name.value == "forward"
+        for method in around.body.body
+    )
+
+
+def _in_a_step(loop: Loop, context: Workspace) -> bool:
+    """Whether the loop lies in the part of a training loop that gets a step, or in what that calls."""
+    function = context.function_around(loop)
+    above = {id(node) for node in context.ancestors(loop)}
+    for part in steps_of(context).parts():
+        for index in part.staying():
+            node = part.body.statements[index].node
+            if id(node) in above:
+                return True
+            calls = (call.func for call in nodes_of(node, cst.Call))
+            if function is not None and any(part.body.values.method(f) is function for f in calls):
+                return True
+    return False

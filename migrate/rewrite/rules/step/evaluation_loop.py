@@ -1,0 +1,107 @@
+"""The forward of an evaluation loop goes in `with torch_xla.step():`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.rewrite.rule import Edit, Finding, Rule, Wrap, left_alone, reported, rewritten
+from migrate.rewrite.rules.step.evaluation import evaluation_step
+from migrate.rewrite.rules.step.inputs import unmoved_inputs
+from migrate.rewrite.rules.step.wrapping import Wrapping
+from migrate.rewrite.workspace import Workspace
+
+
+class EvaluationLoop(Rule):
+    """Put the forward of an evaluation loop in `with torch_xla.step():`.
+
+    **What it does.** A batch of an evaluation is one graph too: the move of the inputs, the forward and
+    what is computed from it go in the block, values are read below it, in their order. Without it the
+    first `.item()` ends the graph wherever it stands, and what comes after it is another one.
+
+    **Left alone.** Loops with gradients, loops in a model's own methods, and those whose forward stands
+    in the statement that reads it (`outputs.append(model(x).cpu())`): they work as they are.
+
+    **Reported.** Values that are read in the middle of what is computed on the device.
+
+    Source: torch_xla 2.9, `torch_xla.step`.
+    """
+
+    name = "evaluation-loop"
+    nodes = (cst.For,)
+    examples = (
+        rewritten(
+            """
+            import torch
+
+
+            @torch.no_grad()
+            def evaluate(model, loader, loss_fn, meter):
+                model.cuda().eval()
+                for images, labels in loader:
+                    images, labels = images.cuda(), labels.cuda()
+
+                    # the loss of the batch
+                    outputs = model(images)
+                    loss = loss_fn(outputs, labels)
+                    meter.update(loss.item(), len(images))
+            """,
+            """
+            import torch
+            import torch_xla
+
+
+            @torch.no_grad()
+            def evaluate(model, loader, loss_fn, meter):
+                model.to("xla").eval()
+                for images, labels in loader:
+                    with torch_xla.step():
+                        images, labels = images.to("xla"), labels.to("xla")
+
+                        # the loss of the batch
+                        outputs = model(images)
+                        loss = loss_fn(outputs, labels)
+                    meter.update(loss.item(), len(images))
+            """,
+        ),
+        left_alone(
+            """
+            import torch
+
+
+            def embed(model, loader, features):
+                model.to('xla')
+                with torch.no_grad():
+                    for images, _ in loader:
+                        features.append(model(images.to('xla')).cpu())
+            """
+        ),
+        reported(
+            """
+            import torch
+
+
+            def evaluate(model, loader, threshold):
+                model.to('xla')
+                with torch.no_grad():
+                    for images, _ in loader:
+                        images = images.to('xla')
+                        if images.max() > threshold:
+                            images = images / images.max()
+                        outputs = model(images)
+            """,
+            "each step waits for it",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | Finding]:
+        """Yield the block of one evaluation loop, and what in it cuts the graph."""
+        assert isinstance(node, cst.For)
+        step = evaluation_step(node, context)
+        if step is None:
+            return
+        moved = unmoved_inputs(step, context)
+        # An evaluation with inputs on the host fails at once: there is nothing to warn of.
+        names = [] if isinstance(moved, str) else moved
+        yield from Wrapping(self.name, context, step.parts, names).found()

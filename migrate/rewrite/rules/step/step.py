@@ -1,0 +1,306 @@
+"""The training step goes in `with torch_xla.step():`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.reading.calls.scopes import MARK
+from migrate.rewrite.rule import Edit, Finding, Rule, Wrap, left_alone, reported, rewritten
+from migrate.rewrite.rules.step.inputs import unmoved_inputs
+from migrate.rewrite.rules.step.steps import Undecided, steps_of
+from migrate.rewrite.rules.step.wrapping import Wrapping
+from migrate.rewrite.workspace import Workspace
+
+
+class Step(Rule):
+    """Put the training step in `with torch_xla.step():`.
+
+    **What it does.** On XLA operations are recorded and run at the end of a step. The loop that gets the
+    step is the innermost one whose body runs both a backward pass and an optimizer step, also through
+    functions and methods of the script. Into the block goes the part of the body from the statement
+    that moves or produces the inputs of the forward to the last optimizer, `zero_grad` or
+    weight-averaging statement. Inputs that the script does not move are moved:
+    `inputs, labels = inputs.to('xla'), labels.to('xla')`.
+
+    *Values that are read* (`loss.item()`, meters, prints, checks for a finite loss) come right below the
+    block, in their order, so that meters show the same numbers at the same steps. Where a later statement
+    of the step changes the tensor (`loss /= accum_iter`), a copy is made at the old place. A check that
+    ends the program then does so after one more update of the weights. With `--defer-reads` what is
+    only logged is read once for each print ([defer-reads](defer-reads.md)).
+
+    *Gradient accumulation.* By modulo, the loop over batches is the step loop, and the `if` is in the
+    block. With an inner loop over micro-batches each of them is a step, and the update of the weights is
+    another: in one step the inner loop would be unrolled.
+
+    *By hand.* A comment `# migrate: step` on a loop, or right above it, says that one turn of it is one
+    step. It is for loops of which the source does not show that they train: where the class of
+    `model` in `model.optimize_parameters()` comes from a registry or is named by a string.
+
+    *Settings of the learning rate* between the move of the inputs and the forward go above the block.
+
+    **Reported.** Values that the step itself needs: each step waits for them. Evaluation, saves, logging
+    and code of some of the replicas in the middle of a step, where moving it below the block would
+    change what it does; then there is no block. Inputs of which the script does not show that they are
+    tensors. Loops that may train through an object whose class is chosen by name, and marks that make no
+    step.
+
+    Source: torch_xla 2.9, `torch_xla.step`; the choice of the loop and the kinds of reads: measured on 82
+    public scripts; copies before in-place edits, micro-batches: measured on torch_xla.
+    """
+
+    name = "step"
+    nodes = (cst.For, cst.While, cst.Comment)
+    examples = (
+        rewritten(
+            """
+            def train(model, loader, optimizer, loss_fn):
+                model.cuda()
+                for step, (inputs, labels) in enumerate(loader):
+                    adjust_learning_rate(optimizer, step)
+
+                    # forward
+                    outputs = model(inputs)
+                    loss = loss_fn(outputs, labels)
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+
+                    if step % 10 == 0:
+                        print(loss.item())
+            """,
+            """
+            import torch_xla
+
+
+            def train(model, loader, optimizer, loss_fn):
+                model.to("xla")
+                for step, (inputs, labels) in enumerate(loader):
+                    adjust_learning_rate(optimizer, step)
+
+                    with torch_xla.step():
+                        inputs, labels = inputs.to("xla"), labels.to("xla")
+                        # forward
+                        outputs = model(inputs)
+                        loss = loss_fn(outputs, labels)
+                        optimizer.zero_grad()
+                        loss.backward()
+                        optimizer.step()
+
+                    if step % 10 == 0:
+                        print(loss.item())
+            """,
+        ),
+        left_alone(
+            """
+            def train_on_cpu(model, loader, optimizer, loss_fn):
+                for inputs, labels in loader:
+                    optimizer.zero_grad()
+                    loss_fn(model(inputs), labels).backward()
+                    optimizer.step()
+            """
+        ),
+        left_alone(
+            """
+            import torch_xla
+
+
+            def train(model, loader, optimizer, loss_fn):
+                model.to('xla')
+                for inputs, labels in loader:
+                    with torch_xla.step():
+                        loss_fn(model(inputs.to('xla')), labels.to('xla')).backward()
+                        optimizer.step()
+            """
+        ),
+        rewritten(
+            """
+            def train(model, loader, optimizer, meter, accum_iter):
+                model.cuda()
+                for step, x in enumerate(loader):
+                    x = x.cuda()
+                    loss = model(x).mean()
+                    loss_value = loss.item()
+
+                    if not math.isfinite(loss_value):
+                        sys.exit(1)
+
+                    loss /= accum_iter
+                    loss.backward()
+                    if (step + 1) % accum_iter == 0:
+                        optimizer.step()
+                        optimizer.zero_grad()
+                    meter.update(loss_value)
+            """,
+            """
+            import torch_xla
+
+
+            def train(model, loader, optimizer, meter, accum_iter):
+                model.to("xla")
+                for step, x in enumerate(loader):
+                    with torch_xla.step():
+                        x = x.to("xla")
+                        loss = model(x).mean()
+                        loss_value = loss.detach().clone()
+
+                        loss /= accum_iter
+                        loss.backward()
+                        if (step + 1) % accum_iter == 0:
+                            optimizer.step()
+                            optimizer.zero_grad()
+                    loss_value = loss_value.item()
+
+                    if not math.isfinite(loss_value):
+                        sys.exit(1)
+                    meter.update(loss_value)
+            """,
+        ),
+        rewritten(
+            """
+            def train(model, loader, optimizer):
+                model.cuda()
+                for micro_batches in loader:
+                    for x in micro_batches:
+                        x = x.cuda()
+                        model(x).mean().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+            """,
+            """
+            import torch_xla
+
+
+            def train(model, loader, optimizer):
+                model.to("xla")
+                for micro_batches in loader:
+                    for x in micro_batches:
+                        with torch_xla.step():
+                            x = x.to("xla")
+                            model(x).mean().backward()
+                    with torch_xla.step():
+                        optimizer.step()
+                        optimizer.zero_grad()
+            """,
+        ),
+        reported(
+            """
+            import torch_xla
+
+
+            def train(model, loader, optimizer, rank):
+                model.to('xla')
+                for x, y in loader:
+                    loss = (model(x.to('xla')) - y.to('xla')).mean()
+                    loss.backward()
+                    if rank == 0:
+                        log_gradients(model)
+                    optimizer.step()
+            """,
+            "in the middle of the step",
+        ),
+        reported(
+            """
+            import torch_xla
+
+
+            def train(model, loader, optimizer):
+                model.to('xla')
+                for x, y in loader:
+                    loss = (model(x.to('xla')) - y.to('xla')).mean()
+                    scale = min(loss.item(), 1.0)
+                    (loss * scale).backward()
+                    optimizer.step()
+            """,
+            "each step waits for it",
+        ),
+        reported(
+            """
+            from registry import MODELS
+
+
+            @MODELS.register()
+            class Classifier:
+                def train_on(self, x):
+                    self.optimizer.zero_grad()
+                    self.network(x.cuda()).mean().backward()
+                    self.optimizer.step()
+
+
+            def main(name, loader):
+                model = MODELS.get(name)()
+                for x in loader:
+                    model.train_on(x)
+            """,
+            "which class it is of is decided while the script runs",
+        ),
+        rewritten(
+            """
+            from registry import MODELS
+
+
+            @MODELS.register()
+            class Classifier:
+                def train_on(self, x):
+                    self.optimizer.zero_grad()
+                    self.network(x.cuda()).mean().backward()
+                    self.optimizer.step()
+
+
+            def main(name, loader):
+                model = MODELS.get(name)()
+                for count, x in enumerate(loader):  # migrate: step
+                    model.train_on(x)
+                    print(count)
+            """,
+            """
+            from registry import MODELS
+            import torch_xla
+
+
+            @MODELS.register()
+            class Classifier:
+                def train_on(self, x):
+                    self.optimizer.zero_grad()
+                    self.network(x.to("xla")).mean().backward()
+                    self.optimizer.step()
+
+
+            def main(name, loader):
+                model = MODELS.get(name)()
+                for count, x in enumerate(loader):  # migrate: step
+                    with torch_xla.step():
+                        model.train_on(x)
+                    print(count)
+            """,
+        ),
+        reported(
+            """
+            import torch
+
+            model = torch.nn.Linear(2, 2).cuda()
+            # migrate: step
+            model(torch.ones(2).cuda()).sum().backward()
+            """,
+            "the mark makes no step: no loop starts",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | Finding]:
+        """Yield the blocks of one training loop, and what in them cuts the graph."""
+        if isinstance(node, cst.Comment):
+            why = context.calls.unused_marks.get(context.position(node).line)
+            if why is not None and MARK.search(node.value):
+                yield from self.report(node, f"the mark makes no step: {why}")
+            return
+        assert isinstance(node, cst.For | cst.While)
+        for found in steps_of(context).of(node):
+            if isinstance(found, Undecided):
+                yield from self.report(found.node, found.why)
+                continue
+            moved = unmoved_inputs(found, context)
+            if isinstance(moved, str):
+                yield from self.report(node, moved)
+                moved = []
+            yield from Wrapping(self.name, context, found.parts, moved).found()

@@ -1,0 +1,223 @@
+"""The steps of a script: which blocks get `with torch_xla.step():`, and what of them goes in."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.steps.block import Body
+from migrate.reading.steps.effects import BOTH, Effect
+from migrate.reading.steps.loops import Loop, batch_names, has_sync, loops
+from migrate.reading.steps.outside import Outside
+from migrate.reading.steps.spans import Inner, Span, Trained
+from migrate.reading.tree.tree import nodes_of
+from migrate.rewrite.rules.step.arrange import Arrangement, arrange
+
+if TYPE_CHECKING:
+    from migrate.rewrite.workspace import Workspace
+
+
+UNSEEN = (
+    "the source does not show whether this loop trains on the accelerator: if it does, write "
+    "`# migrate: step` above it"
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A block that gets one or more steps.
+
+    Args:
+        loop: the training loop.
+        body: the block: the loop's, or that of a function or an inner loop that it runs.
+        batch: the names that the loop around the block binds to a batch.
+        parts: what becomes of its statements, one for each `with`, in their order.
+    """
+
+    loop: Loop
+    body: Body
+    batch: tuple[str, ...]
+    parts: tuple[Arrangement, ...]
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """A training loop, or a part of one, that gets no step, and why."""
+
+    node: cst.CSTNode
+    why: str
+
+
+class Steps:
+    """The steps of one script, by training loop."""
+
+    def __init__(self, context: Workspace) -> None:
+        self._context = context
+        self._found: dict[int, list[Step | Undecided]] = defaultdict(list)
+        self._blocks: set[int] = set()
+        on_accelerator = trains_on_accelerator(context)
+        for loop in loops(context.module):
+            marked, hidden = context.effects.is_marked(loop), context.effects.hidden(loop)
+            trains = context.effects.is_step_loop(loop)
+            where = on_accelerator or (trains and context.effects.on_accelerator(loop))
+            if not (marked or hidden or where is not False) or has_sync(loop, context):
+                continue
+            if hidden and not marked:
+                self._undecided(loop, loop, hidden)
+            if trains and where is None and not marked:
+                self._undecided(loop, loop, UNSEEN)
+            elif trains:
+                self._loop(loop)
+            self._hopeless(loop)
+
+    def of(self, loop: Loop) -> Sequence[Step | Undecided]:
+        """Return the steps of the training loop `loop`; none where it is no training loop."""
+        return self._found.get(id(loop), ())
+
+    def parts(self) -> Iterator[Arrangement]:
+        """Yield what becomes of the statements of every step of the script."""
+        for found in self._found.values():
+            for step in found:
+                if isinstance(step, Step):
+                    yield from step.parts
+
+    def _loop(self, loop: Loop) -> None:
+        if isinstance(loop.body, cst.IndentedBlock):
+            self._block(loop, loop.body, batch_names(loop))
+        else:
+            self._undecided(loop, loop, "the step is on the line of the loop: put it on its own")
+
+    def _hopeless(self, loop: Loop) -> None:
+        """Note the calls of the loop that train in a way that no step can hold."""
+        for call in nodes_of(loop.body, cst.Call):
+            why = self._context.effects.obstacle(call)
+            inner = next(a for a in self._context.ancestors(call) if isinstance(a, Loop))
+            if why is not None and inner is loop:
+                self._undecided(loop, call, why)
+
+    def _undecided(self, loop: Loop, node: cst.CSTNode, why: str) -> None:
+        self._found[id(loop)].append(Undecided(node, why))
+
+    def _step(self, loop: Loop, span: Span, parts: Sequence[Arrangement]) -> None:
+        if id(span.body.block) not in self._blocks:  # a function may be run by several loops
+            self._blocks.add(id(span.body.block))
+            self._found[id(loop)].append(Step(loop, span.body, span.batch, tuple(parts)))
+
+    def _block(self, loop: Loop, block: cst.IndentedBlock, batch: Sequence[str]) -> None:
+        trained = Trained(block, batch, self._context)
+        if len(trained.indices) == 1:
+            inner = _inner(trained, trained.indices[0], trained.accumulates)
+            if inner is not None:
+                self._block(loop, *inner)
+                return
+        if trained.accumulates:
+            self._accumulation(loop, trained)
+            return
+        span = trained.span()
+        if span is None:
+            holds = (
+                "`# migrate: step` marks this loop, but nothing in it is seen to work on the device"
+                if self._context.effects.is_marked(loop)
+                else "no backward pass in plain sight"
+            )
+            why = f"{holds}: put the step in `with torch_xla.step():` by hand"
+            self._undecided(loop, loop, why)
+            return
+        found = _arranged(span)
+        parts = _parts(found)
+        if parts is None:
+            self._obstacles(loop, found)
+        else:
+            self._step(loop, span, parts)
+
+    def _obstacles(self, loop: Loop, found: Arrangement) -> None:
+        for index in found.obstacles():
+            statement = found.body.statements[index]
+            assert statement.outside is not None
+            why = found.kept.get(index, "")
+            moved = f" and cannot be moved below it ({why})" if why else ""
+            hangs = statement.outside is Outside.GUARD
+            message = (
+                f"{statement.outside.value} lies in the middle of the step{moved}: "
+                f"{'in the block it would part the graphs of the replicas, which then hang; ' * hangs}"
+                "move it, then put the step in `with torch_xla.step():`"
+            )
+            self._undecided(loop, statement.node, message)
+
+    def _accumulation(self, loop: Loop, trained: Trained) -> None:
+        """Find the steps of a loop that accumulates gradients: one a micro-batch, one for the update."""
+        spans = trained.accumulated()
+        if spans is None:
+            message = (
+                "gradient accumulation in an inner loop: put `with torch_xla.step():` around one "
+                "micro-batch, and another around the optimizer's step"
+            )
+            self._undecided(loop, loop, message)
+            return
+        found = [_arranged(span) for span in spans]
+        for part in found:
+            self._obstacles(loop, part)
+        if not any(part.obstacles() for part in found):
+            for span, part in zip(spans, found, strict=True):
+                self._step(loop, span, [part])
+
+
+def _inner(trained: Trained, index: int, accumulates: bool) -> Inner | None:
+    """Return the block in a statement that the step goes into, where that as a whole cannot be it."""
+    blocks = trained.inner(index)
+    if len(blocks) != 1:
+        return None
+    block, batch = blocks[0]
+    inner = Trained(block, batch, trained.context)
+    end = trained.body.tails.get(index)
+    leaving = end.statements if end is not None else ()
+    mixed = any(s.outside is not None and s.node not in leaving for s in inner.body.statements)
+    deeper = any(_inner(inner, i, accumulates) is not None for i in inner.indices)
+    return blocks[0] if mixed or accumulates or deeper else None
+
+
+def _arranged(span: Span) -> Arrangement:
+    """Return what becomes of the statements of a span: up to the first end that has no obstacles."""
+    tried = [arrange(span.body, span.first, end) for end in span.ends]
+    return next((one for one in tried if not one.obstacles()), tried[-1])
+
+
+def _parts(found: Arrangement) -> list[Arrangement] | None:
+    """Return the steps into which evaluations and saves in the middle cut the run; None where none fit."""
+    cuts = found.obstacles()
+    if not cuts:
+        return [found]
+    statements = found.body.statements
+    if any(statements[i].outside not in (Outside.SAVE, Outside.EVALUATION) for i in cuts):
+        return None
+    parts = []
+    for start, end in zip(
+        [found.first, *(i + 1 for i in cuts)], [*cuts, found.last + 1], strict=True
+    ):
+        inside = [statements[i].effect for i in range(start, end)]
+        trains = Effect.NONE
+        for effect in inside:
+            trains |= effect
+        if trains != BOTH:
+            return None
+        parts.append(arrange(found.body, start, end - 1))
+    return None if any(part.obstacles() for part in parts) else parts
+
+
+def trains_on_accelerator(context: Workspace) -> bool:
+    """Whether the script means an accelerator: it moves something there, or uses torch.cuda."""
+    return context.moves_to_accelerator or any(
+        (context.qualified_name(node) or "").startswith("torch.cuda.")
+        for node in context.all_of(cst.Attribute)
+    )
+
+
+@lru_cache(maxsize=2)
+def steps_of(context: Workspace) -> Steps:
+    """Return the steps of a script; found once, for the rules ask for every loop."""
+    return Steps(context)

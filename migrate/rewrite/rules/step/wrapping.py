@@ -1,0 +1,227 @@
+"""Make the edits that put the steps of a block in `with torch_xla.step():`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from migrate.reading.flow.reads import Reads
+from migrate.reading.steps.outside import Outside
+from migrate.reading.tree.tree import code, nodes
+from migrate.rewrite.rule import Edit, Finding, Run, Wrap
+from migrate.rewrite.rules.step.arrange import Arrangement, exits, feedback
+from migrate.rewrite.rules.step.detached_read import Read
+from migrate.rewrite.rules.step.layout import CutTail, Layout, new, original, renamed
+from migrate.rewrite.rules.step.nested import nested_reads
+from migrate.rewrite.workspace import Workspace
+
+
+@dataclass
+class Wrapping:
+    """The edits and findings of the steps of one block.
+
+    Args:
+        rule: the name of the rule that asks for them.
+        context: the script.
+        parts: the steps, in the order of the source.
+        moved: names of inputs that the first of them moves to the device.
+    """
+
+    rule: str
+    context: Workspace
+    parts: Sequence[Arrangement]
+    moved: Sequence[str] = ()
+    _reads: list[Read] = field(default_factory=list)
+    _tails: list[CutTail] = field(default_factory=list)
+    _findings: list[Finding] = field(default_factory=list)
+    _notes: list[str] = field(default_factory=list)
+    _inside: int = 0
+
+    def found(self) -> Iterator[Edit | Wrap | Finding]:
+        """Yield the edits and the findings."""
+        first, last = self.parts[0].first, self.parts[-1].last
+        layouts = [self._layout(part, first) for part in self.parts]
+        step = self.context.vocabulary.write("step")
+        body = self.parts[0].body
+        yield from self._findings
+        for read in self._reads:
+            yield Edit(self.rule, read.call, read.kept, f"{read.name} is read after the step")
+        for cut in self._tails:
+            end = cut.tail
+            message = "the end of the block comes after the step"
+            yield Wrap(
+                self.rule, end.block, end.statements[0], end.statements[-1], cut.cut, message
+            )
+        statements = body.block.body
+        yield Wrap(
+            self.rule,
+            body.block,
+            statements[first],
+            statements[last],
+            lambda run: self._made(run, layouts, step),
+            self._message(),
+        )
+
+    def _made(self, run: Run, layouts: Sequence[Layout], step: str) -> list[cst.BaseStatement]:
+        made: list[cst.BaseStatement] = []
+        start = self.parts[0].first
+        below = start
+        for part, layout in zip(self.parts, layouts, strict=True):
+            for index in range(below, part.first):  # a save or an evaluation between two steps
+                made.extend(run.parts[index - start])
+            made.extend(layout.made(run, step))
+            below = part.last + 1
+        return made
+
+    def _layout(self, part: Arrangement, start: int) -> Layout:
+        layout = Layout()
+        if self.moved and part is self.parts[0]:
+            block = part.body.block
+            device = cst.Module(body=[]).code_for_node(self.context.vocabulary.device(block))
+            values = ", ".join(f"{name}.to({device})" for name in self.moved)
+            layout.inside.append(new(f"{', '.join(self.moved)} = {values}"))
+            layout.added = 1
+        copies = Copies(part, self.context)
+        for index in range(part.first, part.last + 1):
+            piece = original(index - start)
+            if index in part.above:
+                layout.above.append(piece)
+            elif index in part.split:
+                layout.inside.append(piece)
+                self._after(layout, part.split[index])
+            elif index in part.below:
+                names, lines = copies.of(index)
+                layout.inside.extend(new(line) for line in lines)
+                layout.below.append(renamed(index - start, names) if names else piece)
+            else:
+                layout.inside.append(piece)
+                self._nested(part, layout, index, start)
+        self._inside += len(layout.inside)
+        self._note(part)
+        return layout
+
+    def _after(self, layout: Layout, read: Read) -> None:
+        self._reads.append(read)
+        layout.below.append(new(read.below))
+
+    def _nested(self, part: Arrangement, layout: Layout, index: int, start: int) -> None:
+        """Take what can leave the compound statement at `index` out of it, and report the rest."""
+        reads = nested_reads(part, index)
+        end = part.body.tails.get(index)
+        for read in reads:
+            self._after(layout, read)
+        if end is not None:
+            cut = CutTail(end)
+            self._tails.append(cut)
+            layout.below.append(cut.piece(index - start))
+        gone = {id(node) for read in reads for node in nodes(read.call)}
+        self._report(part, index, gone)
+
+    def _report(self, part: Arrangement, index: int, gone: set[int]) -> None:
+        """Report the reads that stay in the block."""
+        statement = part.body.statements[index]
+        why = part.kept.get(index, "")
+        if statement.outside is Outside.TIMER:
+            message = (
+                f"`{_head(statement.node)}` in the step only times its recording: time whole steps"
+            )
+            self._findings.append(Finding(self.rule, part.body.block.body[index], message))
+        for read in Reads(part.body.values, self.context).inside(statement.node):
+            if id(read) in gone:
+                continue
+            message = f"`{code(read)}` reads a value inside the step"
+            guard = self.context.guards.around(read)
+            if isinstance(guard, cst.If) and _is_below(guard, statement.node):
+                message += (
+                    " on some of the replicas only: their graphs part, and the program hangs; "
+                    "move it below the block"
+                )
+            else:
+                message += (
+                    f" ({why}): each step waits for it" if why else ": move it below the block"
+                )
+            self._findings.append(Finding(self.rule, read, message))
+
+    def _note(self, part: Arrangement) -> None:
+        statements = part.body.statements
+        if part.above:
+            heads = ", ".join(_head(statements[i].node) for i in sorted(part.above))
+            self._notes.append(f"`{heads}` goes above the block")
+        if part.below:
+            count = len(part.below)
+            what = (
+                "statements that log or read go"
+                if count > 1
+                else "statement that logs or reads goes"
+            )
+            self._notes.append(f"{count} {what} below it")
+        for index, names in feedback(part):
+            message = (
+                f"{', '.join(names)}: read after each step, for the next one needs it: the device waits "
+                "for the host at every step"
+            )
+            self._findings.append(Finding(self.rule, part.body.block.body[index], message))
+        for node in exits(part):
+            self._notes.append(
+                f"`{_head(node)}` comes after the step: the weights are updated once more before the "
+                "program ends"
+            )
+
+    def _message(self) -> str:
+        message = f"{self._inside} statements in `with {self.context.vocabulary.say('step')}:`"
+        if self.moved:
+            message += f"; {', '.join(self.moved)} moved to the device"
+        return "; ".join([message, *self._notes])
+
+
+class Copies:
+    """The copies that are made in a step for reads below it.
+
+    Args:
+        part: the arrangement of the step.
+        context: the script, for names that are free.
+    """
+
+    def __init__(self, part: Arrangement, context: Workspace) -> None:
+        self._part = part
+        self._context = context
+        self._made: dict[str, tuple[int, str]] = {}
+
+    def of(self, index: int) -> tuple[dict[str, str], list[str]]:
+        """Return the new names for the statement at `index`, and the lines that make the copies."""
+        names, lines = {}, []
+        for name, copy in sorted(self._part.copies.get(index, {}).items()):
+            made = self._made.get(name)
+            if made is not None and not self._changes(name, made[0], index):
+                names[name] = made[1]
+                continue
+            names[name] = self._free(f"{name}_value", f"{name}_read")
+            self._made[name] = (index, names[name])
+            lines.append(f"{names[name]} = {copy}")
+        return names, lines
+
+    def _changes(self, name: str, start: int, end: int) -> bool:
+        statements = self._part.body.statements
+        return any(
+            name in statements[i].flow.written for i in self._part.staying() if start < i < end
+        )
+
+    def _free(self, *names: str) -> str:
+        taken = {made for _, made in self._made.values()}
+        free = (n for n in names if n not in taken and not self._context.references(n))
+        name = next(free, f"{names[0]}_")
+        while name in taken or self._context.references(name):
+            name += "_"
+        return name
+
+
+def _is_below(node: cst.CSTNode, root: cst.CSTNode) -> bool:
+    return any(inner is node for inner in nodes(root))
+
+
+def _head(node: cst.BaseStatement) -> str:
+    if isinstance(node, cst.If):
+        return f"if {code(node.test)}"
+    return code(node.body[0]) if isinstance(node, cst.SimpleStatementLine) else code(node)[:60]

@@ -1,0 +1,100 @@
+"""Code that is for CUDA alone, in scripts that also run elsewhere: `if shims.device_type() == "cuda":`.
+
+Such code stays as it is. In the portable style it is also what becomes of statements that only CUDA
+knows: the run on CUDA keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code
+
+if TYPE_CHECKING:
+    from migrate.rewrite.rule import Edit, Rule
+    from migrate.rewrite.workspace import Workspace
+
+# Of torch.cuda, what does nothing where there is no GPU (measured, torch 2.9): the portable style keeps it.
+HARMLESS = frozenset(
+    f"torch.cuda.{name}"
+    for name in (
+        "empty_cache",
+        "get_rng_state_all",
+        "is_initialized",
+        "manual_seed",
+        "manual_seed_all",
+        "memory.empty_cache",
+        "seed",
+        "seed_all",
+        "set_rng_state_all",
+        "stream",  # of None
+    )
+)
+
+
+def is_cuda(context: Workspace, other: str = "==") -> cst.BaseExpression:
+    """Return `shims.device_type() == "cuda"`, or the same with another comparison."""
+    shims = context.imports.require("shims")
+    return cst.parse_expression(f"{shims}.device_type() {other} {context.string('cuda').value}")
+
+
+def only_on_cuda(rule: Rule, node: cst.Expr | cst.Assign, context: Workspace, why: str) -> Edit:
+    """Return the edit that leaves a statement to CUDA, in an `if` of its own.
+
+    Args:
+        rule: in whose name.
+        node: the statement.
+        context: the script.
+        why: why other devices do not run it, for the message.
+    """
+    message = f"{code(node)}: on CUDA only, {why}"
+    line = context.parent(node)
+    alone = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
+    if not alone or not isinstance(line, cst.SimpleStatementLine):
+        return rule.edit(node.value, lambda u: or_none(u, context), message, consumes=[node.value])
+    test = is_cuda(context)
+
+    def replace(updated: cst.SimpleStatementLine) -> cst.If:
+        inside = updated.with_changes(leading_lines=())
+        body = cst.IndentedBlock(body=[inside])
+        return cst.If(test=test, body=body, leading_lines=updated.leading_lines)
+
+    return rule.edit(line, replace, message, consumes=[node])
+
+
+def contexts_on_cuda(
+    rule: Rule, node: cst.With, names: Container[str | None], context: Workspace
+) -> Iterator[Edit]:
+    """Yield the edits that leave the contexts `names` of a `with` to CUDA; elsewhere they do nothing."""
+    for item in node.items:
+        called = item.item.func if isinstance(item.item, cst.Call) else None
+        if item.asname is not None or context.qualified_name(called) not in names:
+            continue
+        nothing = cst.parse_expression(f"{context.imports.require('contextlib')}.nullcontext()")
+        test = is_cuda(context)
+
+        def replace(
+            updated: cst.BaseExpression,
+            test: cst.BaseExpression = test,
+            nothing: cst.BaseExpression = nothing,
+        ) -> cst.IfExp:
+            return cst.IfExp(test=test, body=updated, orelse=nothing)
+
+        message = f"`with {code(item.item)}`: on CUDA only"
+        yield rule.edit(item.item, replace, message, consumes=[item.item])
+
+
+def or_none(updated: cst.BaseExpression, context: Workspace) -> cst.IfExp:
+    """Return `updated if shims.device_type() == "cuda" else None`."""
+    return cst.IfExp(test=is_cuda(context), body=updated, orelse=cst.Name("None"))
+
+
+def and_on_cuda(value: cst.BaseExpression, test: cst.BaseExpression) -> cst.BooleanOperation:
+    """Return `value and test`, `test` being whether this is CUDA."""
+    loose = isinstance(value, cst.BooleanOperation | cst.IfExp | cst.Lambda) and not value.lpar
+    if loose:
+        value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return cst.BooleanOperation(value, cst.And(), test)

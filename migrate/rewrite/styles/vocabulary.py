@@ -1,0 +1,194 @@
+"""How a style spells what scripts ask of their hardware: the one place that names torch_xla and shims.
+
+A rule that writes a call for which both styles have a word asks `context.vocabulary` for it. Where a
+style needs more than another word (a barrier that has a tag, a scaler that goes), the rule branches on
+`context.portable`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+import libcst as cst
+
+if TYPE_CHECKING:
+    from migrate.rewrite.workspace import Workspace
+
+Word = Literal[
+    "launch",
+    "rank",
+    "local rank",
+    "world size",
+    "local world size",
+    "is first",
+    "is first here",
+    "step",
+    "wait",
+    "seed",
+    "barrier",
+    "save",
+    "checkpoint activations",
+    "memory",
+]
+
+
+class Name(NamedTuple):
+    """Where a word is found.
+
+    Args:
+        module: the dotted name of the module.
+        alias: the name that the field gives it in an import; None for its own.
+        text: what follows the module, with parentheses where the word is a question.
+    """
+
+    module: str
+    alias: str | None
+    text: str
+
+
+class Vocabulary(ABC):
+    """The words of one style, for one script.
+
+    Args:
+        context: the script: its imports, its quotation marks.
+    """
+
+    names: ClassVar[Mapping[Word, Name]]
+
+    def __init__(self, context: Workspace) -> None:
+        self._context = context
+
+    def write(self, word: Word) -> str:
+        """Return the source text of `word`, its module imported in the rewritten script."""
+        name = self.names[word]
+        return f"{self._context.imports.require(name.module, name.alias)}.{name.text}"
+
+    def expression(self, word: Word) -> cst.BaseExpression:
+        """Return `write(word)` as an expression."""
+        return cst.parse_expression(self.write(word))
+
+    def say(self, word: Word) -> str:
+        """Return `word` in full, for a message; nothing is imported."""
+        name = self.names[word]
+        return f"{name.module}.{name.text}"
+
+    @abstractmethod
+    def device(self, at: cst.CSTNode, like: cst.CSTNode | None = None) -> cst.BaseExpression:
+        """Return an expression for the device of the replica.
+
+        Args:
+            at: where in the script it is to stand: it may run before the replicas are launched.
+            like: a literal whose quotation marks it takes.
+        """
+
+    @abstractmethod
+    def device_type(self, like: cst.CSTNode | None = None) -> cst.BaseExpression:
+        """Return an expression for the type of the device, a string; it may be run anywhere."""
+
+    @property
+    @abstractmethod
+    def device_said(self) -> str:
+        """The device, for a message."""
+
+    @property
+    @abstractmethod
+    def inert(self) -> str:
+        """What the help of an option says that no longer does anything."""
+
+
+class NativeVocabulary(Vocabulary):
+    """The words of torch_xla 2.9."""
+
+    names: ClassVar[Mapping[Word, Name]] = {
+        "launch": Name("torch_xla", None, "launch"),
+        "rank": Name("torch_xla.runtime", "xr", "global_ordinal()"),
+        "local rank": Name("torch_xla.runtime", "xr", "local_ordinal()"),
+        "world size": Name("torch_xla.runtime", "xr", "world_size()"),
+        "local world size": Name("torch_xla.runtime", "xr", "local_device_count()"),
+        "is first": Name("torch_xla.core.xla_model", "xm", "is_master_ordinal(local=False)"),
+        "is first here": Name("torch_xla.core.xla_model", "xm", "is_master_ordinal()"),
+        "step": Name("torch_xla", None, "step()"),
+        "wait": Name("torch_xla", None, "sync(wait=True)"),
+        "seed": Name("torch_xla", None, "manual_seed"),
+        "barrier": Name("torch_xla.core.xla_model", "xm", "rendezvous"),
+        "save": Name("torch_xla.core.xla_model", "xm", "save"),
+        "checkpoint activations": Name("torch_xla.utils.checkpoint", None, "checkpoint"),
+        "memory": Name("torch_xla.core.xla_model", "xm", "get_memory_info()"),
+    }
+    device_said = "'xla'"
+    inert = "no effect on a TPU"
+
+    def device(self, at: cst.CSTNode, like: cst.CSTNode | None = None) -> cst.BaseExpression:
+        """The string: it starts no runtime."""
+        return self._context.string("xla", like=like)
+
+    def device_type(self, like: cst.CSTNode | None = None) -> cst.BaseExpression:
+        """The same string."""
+        return self._context.string("xla", like=like)
+
+
+class PortableVocabulary(Vocabulary):
+    """The words of `shims`, which run on CUDA, the CPU and a TPU."""
+
+    names: ClassVar[Mapping[Word, Name]] = {
+        "launch": Name("shims", None, "launch"),
+        "rank": Name("shims", None, "rank()"),
+        "local rank": Name("shims", None, "local_rank()"),
+        "world size": Name("shims", None, "world_size()"),
+        "local world size": Name("shims", None, "local_world_size()"),
+        "is first": Name("shims", None, "is_main()"),
+        "is first here": Name("shims", None, "local_rank() == 0"),
+        "step": Name("shims", None, "step()"),
+        "wait": Name("shims", None, "synchronize()"),
+        "seed": Name("shims", None, "manual_seed"),
+        "barrier": Name("shims", None, "barrier"),
+        "save": Name("shims", None, "save"),
+        "checkpoint activations": Name("shims", None, "checkpoint_activations"),
+        "memory": Name("shims", None, "memory()"),
+    }
+    device_said = "shims.device()"
+    inert = "no effect: shims finds the ranks"
+
+    def device(self, at: cst.CSTNode, like: cst.CSTNode | None = None) -> cst.BaseExpression:
+        """The device in a replica, its type where the replicas may not run yet: that starts no runtime."""
+        if self._runs_in_a_replica(at):
+            return self._asked("device")
+        return self._asked("device_type")
+
+    def device_type(self, like: cst.CSTNode | None = None) -> cst.BaseExpression:
+        """A question that starts no runtime."""
+        return self._asked("device_type")
+
+    def _asked(self, name: str) -> cst.BaseExpression:
+        return cst.parse_expression(f"{self._context.imports.require('shims')}.{name}()")
+
+    def _runs_in_a_replica(self, at: cst.CSTNode) -> bool:
+        """Whether `at` runs only when the replicas do; nothing speaks against it in a module's function."""
+        from migrate.reading.replicas.launch import Style
+
+        launch = self._context.launch
+        if launch.style is Style.MODULE or launch.in_replica(at):
+            return not self._is_default(at)
+        around = self._context.function_around(at)
+        if around is None or self._is_default(at):
+            return False
+        return launch.style is Style.NONE or self._context.class_around(around) is not None
+
+    def _is_default(self, at: cst.CSTNode) -> bool:
+        """Whether `at` is run when a function or a class is defined: a default, a decorator."""
+        below: cst.CSTNode = at
+        for above in self._context.ancestors(at):
+            if isinstance(above, cst.FunctionDef | cst.Lambda):
+                return below is not above.body
+            if isinstance(above, cst.Decorator):
+                return True
+            below = above
+        return False
+
+
+def vocabulary_of(context: Workspace) -> Vocabulary:
+    """Return the words in which `context`'s script is to be rewritten."""
+    styles = {"native": NativeVocabulary, "portable": PortableVocabulary}
+    return styles[context.options.style](context)

@@ -1,0 +1,235 @@
+"""Ignores, configuration, walking and the formats of `migrate check`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from migrate.check import check as check_module
+from migrate.check.config import BadConfigError, Config, find_config
+from migrate.check.hazard import Severity
+from migrate.check.prescan import may_hold_hazards
+from migrate.check.project import check_paths, python_files
+from migrate.cli import commands
+from migrate.reading.tree.source import UnreadableScriptError
+
+ERROR = "import torch.distributed as dist\n\ndist.init_process_group('nccl')\n"
+WARNING = "import torch\n\ndevice = 'cuda' if torch.cuda.is_available() else 'cpu'\n"
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(commands, ["check", *(str(arg) for arg in args)])
+
+
+def written(folder: Path, text: str, name: str = "train.py") -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def codes(folder: Path, text: str, config: Config | None = None) -> list[str]:
+    path = written(folder, text)
+    return [one.code for one in check_paths([path], config or Config()).findings]
+
+
+class TestIgnores:
+    @pytest.mark.parametrize(
+        "comment", ["ignore", "ignore[XLA823]", "ignore[xla8]", "ignore[XLA101, XLA823]"]
+    )
+    def test_a_comment_silences_its_line(self, tmp_path: Path, comment: str) -> None:
+        found = codes(tmp_path, f"{ERROR.rstrip()}  # migrate: {comment}\n")
+        assert "XLA823" not in found
+
+    def test_another_code_and_another_line_stay(self, tmp_path: Path) -> None:
+        text = f"{ERROR.rstrip()}  # migrate: ignore[XLA101]\n"
+        assert codes(tmp_path, text) == ["XLA823", "XLA001"]
+        assert codes(tmp_path, f"# migrate: ignore\n{ERROR}") == ["XLA001", "XLA823"]
+
+    def test_a_string_is_no_comment(self, tmp_path: Path) -> None:
+        text = ERROR.replace("'nccl')", "'nccl', init_method='# migrate: ignore')")
+        assert codes(tmp_path, text) == ["XLA823"]
+
+    def test_an_unused_comment_is_named_with_its_code(self, tmp_path: Path) -> None:
+        path = written(tmp_path, "import torch\n\nx = 1  # migrate: ignore[XLA201]\n")
+        (one,) = check_paths([path], Config()).findings
+        assert (one.code, one.line, one.severity) == ("XLA001", 3, Severity.INFO)
+        assert "XLA201" in one.message
+
+
+class TestConfig:
+    @pytest.mark.parametrize(
+        ("select", "ignore", "reported"),
+        [
+            ((), (), True),
+            (("XLA8",), (), True),
+            (("XLA1",), (), False),
+            ((), ("XLA8",), False),
+            (("XLA823",), ("XLA8",), True),
+            (("XLA8",), ("XLA823",), False),
+        ],
+    )
+    def test_the_longer_code_decides(
+        self, tmp_path: Path, select: tuple[str, ...], ignore: tuple[str, ...], reported: bool
+    ) -> None:
+        config = Config(select=select, ignore=ignore)
+        assert ("XLA823" in codes(tmp_path, ERROR, config)) is reported
+
+    def test_pyproject_selects_excludes_and_changes_severities(self, tmp_path: Path) -> None:
+        written(
+            tmp_path,
+            "[tool.migrate]\nignore = ['XLA704']\nexclude = ['old', 'lib/third*']\n"
+            "severity = { XLA8 = 'warning', XLA823 = 'info' }\n",
+            "pyproject.toml",
+        )
+        for name in ("train.py", "old/train.py", "lib/third_party.py", "lib/own.py"):
+            written(tmp_path, ERROR + WARNING, name)
+        done = run(tmp_path)
+        assert done.exit_code == 0
+        assert done.stdout.count("XLA823 info") == 2
+        assert "XLA704" not in done.stdout
+        assert "old" not in done.stdout
+        assert "third_party" not in done.stdout
+
+    def test_the_nearest_table_counts(self, tmp_path: Path) -> None:
+        written(tmp_path, "[tool.migrate]\nselect = ['XLA2']\n", "pyproject.toml")
+        written(tmp_path, "[project]\nname = 'x'\n", "part/pyproject.toml")
+        assert find_config(tmp_path / "part").select == ("XLA2",)
+
+    @pytest.mark.parametrize(
+        ("table", "says"),
+        [
+            ("selected = []", "no key 'selected'"),
+            ("select = 'XLA1'", "no list"),
+            ("ignore = ['XLA999']", "no hazard XLA999"),
+            ("ignore = ['E501']", "no code"),
+            ("severity = { XLA1 = 'fatal' }", "'fatal'"),
+            ("severity = 1", "no table"),
+            ("exclude = [1]", "exclude"),
+            ("select = [", "pyproject.toml"),
+        ],
+    )
+    def test_what_it_cannot_mean_is_an_error(self, tmp_path: Path, table: str, says: str) -> None:
+        written(tmp_path, f"[tool.migrate]\n{table}\n", "pyproject.toml")
+        with pytest.raises(BadConfigError, match=says):
+            find_config(tmp_path)
+        done = run(written(tmp_path, WARNING))
+        assert done.exit_code == 2
+        assert done.stderr.startswith("migrate: ")
+
+
+class TestFiles:
+    def test_folders_are_walked_without_hidden_ones_and_environments(self, tmp_path: Path) -> None:
+        for name in ("a.py", "b/c.py", ".hidden/d.py", "env/e.py", "node_modules/f.py", "g.txt"):
+            written(tmp_path, WARNING, name)
+        written(tmp_path, "", "env/pyvenv.cfg")
+        names = [str(p.relative_to(tmp_path)) for p in python_files(tmp_path, Config())]
+        assert names == ["a.py", "b/c.py"]
+        assert len(list(python_files(tmp_path / ".hidden", Config()))) == 1
+
+    def test_a_file_that_names_nothing_of_ours_is_not_parsed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(check_module, "parse", None)
+        assert codes(tmp_path, "import numpy as np\n\nx = np.unique([1]).nonzero()\n") == []
+        assert may_hold_hazards(b"from torch import nn")
+        assert may_hold_hazards(b"import cupy")
+
+    def test_many_files_are_checked_by_several_processes(self, tmp_path: Path) -> None:
+        for number in range(45):
+            written(tmp_path, ERROR, f"m{number:02}.py")
+        checked = check_paths([tmp_path], Config())
+        assert [one.path.name for one in checked.findings] == [f"m{n:02}.py" for n in range(45)]
+
+    def test_a_syntax_error_is_a_finding_and_stops_nothing(self, tmp_path: Path) -> None:
+        written(tmp_path, "import torch\nx.cuda(async=True)\n", "a.py")
+        written(tmp_path, ERROR, "b.py")
+        first, second = check_paths([tmp_path], Config()).findings
+        assert (first.code, first.line) == ("XLA000", 2)
+        assert second.code == "XLA823"
+
+    def test_a_missing_path_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(UnreadableScriptError):
+            check_paths([tmp_path / "missing.py"], Config())
+        assert run(tmp_path / "missing.py").exit_code == 2
+        assert run().exit_code == 2
+
+
+class TestOutput:
+    def test_text_and_exit_codes(self, tmp_path: Path) -> None:
+        bad = written(tmp_path, ERROR)
+        done = run(bad)
+        assert done.exit_code == 1
+        first, last = done.stdout.splitlines()
+        assert first.startswith(f"{bad}:3:1: XLA823 error ")
+        assert last.startswith("1 error in 1 of 1 file;")
+        assert run(written(tmp_path, WARNING, "b.py")).exit_code == 0
+        clean = run(written(tmp_path, "import torch\n", "c.py"))
+        assert (clean.exit_code, clean.stdout) == (0, "No hazards in 1 file\n")
+        assert run(bad, "--ignore", "XLA823").exit_code == 0
+        assert run(bad, "--select", "XLA1,XLA2").exit_code == 0
+        assert run(bad, "--select", "NOPE").exit_code == 2
+
+    def test_json(self, tmp_path: Path) -> None:
+        bad = written(tmp_path, ERROR)
+        for arguments in (["--json"], ["--format", "json"]):
+            shown = json.loads(run(bad, *arguments).stdout)
+            assert shown["counts"] == {"error": 1, "warning": 0, "info": 0}
+            (one,) = shown["findings"]
+            assert one["path"] == str(bad)
+            assert (one["line"], one["column"], one["end_line"], one["end_column"]) == (3, 1, 3, 32)
+            assert (one["code"], one["name"], one["severity"]) == ("XLA823", "nccl", "error")
+
+    def test_github_annotations(self, tmp_path: Path) -> None:
+        bad = written(tmp_path, ERROR, "a,b.py")
+        (line,) = run(bad, "--format", "github").stdout.splitlines()
+        place = str(bad).replace(",", "%2C")
+        assert line.startswith(
+            f"::error file={place},line=3,col=1,endLine=3,endColumn=32,title=XLA823 nccl::"
+        )
+
+    def test_sarif_has_what_the_schema_requires(self, tmp_path: Path) -> None:
+        """Required properties and value ranges of sarif-schema-2.1.0.json, for what is written."""
+        written(tmp_path, ERROR, "a b.py")
+        written(tmp_path, WARNING + "y = 1  # migrate: ignore\n", "c.py")
+        log = json.loads(run(tmp_path, "--format", "sarif").stdout)
+        assert log["version"] == "2.1.0"
+        assert log["$schema"].endswith("sarif-schema-2.1.0.json")
+        (ran,) = log["runs"]
+        driver = ran["tool"]["driver"]
+        assert driver["name"]
+        rules = [rule["id"] for rule in driver["rules"]]
+        assert len(rules) == len(set(rules)) > 70
+        for rule in driver["rules"]:
+            assert rule["shortDescription"]["text"]
+            assert rule["defaultConfiguration"]["level"] in ("none", "note", "warning", "error")
+        pages = {r["id"]: r["help"]["markdown"] for r in driver["rules"] if "help" in r}
+        assert pages.keys() == {"XLA823", "XLA704"}
+        assert "## Mended" in pages["XLA823"]
+        assert ran["columnKind"] in ("utf16CodeUnits", "unicodeCodePoints")
+        assert [one["ruleId"] for one in ran["results"]] == ["XLA823", "XLA704", "XLA001"]
+        for one in ran["results"]:
+            assert rules[one["ruleIndex"]] == one["ruleId"]
+            assert one["level"] in ("none", "note", "warning", "error")
+            assert one["message"]["text"]
+            (location,) = one["locations"]
+            physical = location["physicalLocation"]
+            assert " " not in physical["artifactLocation"]["uri"]
+            region = physical["region"]
+            assert all(isinstance(value, int) and value >= 1 for value in region.values())
+            assert (region["endLine"], region["endColumn"]) > (
+                region["startLine"],
+                region["startColumn"],
+            )
+
+    def test_explain_prints_the_page_and_the_list(self) -> None:
+        page = run("--explain", "xla201")
+        assert page.exit_code == 0
+        assert "**What to do.**" in page.stdout
+        assert run("--explain", "item-in-step").stdout == page.stdout
+        listed = run("--explain", "list").stdout.splitlines()
+        assert listed[0].startswith("XLA101")
+        assert run("--explain", "XLA999").exit_code == 2

@@ -1,0 +1,79 @@
+"""Every hazard's examples, as the hazard carries them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.check.check import check_source
+from migrate.check.config import Config
+from migrate.check.hazard import Example, Hazard, Severity, example
+from migrate.check.rules import all_hazards
+from migrate.reading.tree.source import parse
+
+EXAMPLES = [
+    pytest.param(hazard, one, id=f"{hazard.code}-{number}")
+    for hazard in all_hazards()
+    for number, one in enumerate(hazard.examples)
+]
+
+
+@pytest.mark.parametrize(("hazard", "one"), EXAMPLES)
+def test_example(hazard: Hazard, one: Example) -> None:
+    source = parse(one.script.encode(), Path("script.py"))
+    found = check_source(source, Config(select=(hazard.code,)))
+    reported = {finding.line: finding.severity for finding in found}
+    assert reported == one.expected(hazard.code, hazard.severity)
+
+
+@pytest.mark.parametrize("hazard", all_hazards(), ids=lambda hazard: hazard.code)
+def test_what_is_mended_is_reported_by_no_hazard(hazard: Hazard) -> None:
+    script = hazard.mended.script
+    compile(script, hazard.code, "exec")
+    found = check_source(parse(script.encode(), Path("script.py")), Config())
+    assert [one for one in found if one.code == hazard.code] == []
+    assert [one.code for one in found if one.severity is not Severity.INFO] == []
+
+
+def test_a_hazard_without_its_page_or_examples_does_not_register() -> None:
+    marked, plain = example("x  # XLA199"), example("x")
+    with pytest.raises(TypeError, match="found"):
+
+        class _NotFound(Hazard):
+            """**Why.** So. **What to do.** This."""
+
+            code, name, severity, nodes = "XLA199", "not-found", Severity.INFO, ()
+            examples = (plain,)
+
+    with pytest.raises(TypeError, match="left alone"):
+
+        class _NothingLeftAlone(Hazard):
+            """**Why.** So. **What to do.** This."""
+
+            code, name, severity, nodes = "XLA199", "nothing", Severity.INFO, ()
+            examples = (marked,)
+
+    with pytest.raises(TypeError, match="mended"):
+
+        class _NotMended(Hazard):
+            """**Why.** So. **What to do.** This."""
+
+            code, name, severity, nodes = "XLA199", "not-mended", Severity.INFO, ()
+            examples = (marked, plain)
+
+    with pytest.raises(TypeError, match="What to do"):
+
+        class _NoPage(Hazard):
+            """**Why.** So."""
+
+            code, name, severity, nodes = "XLA199", "no-page", Severity.INFO, ()
+            examples = (marked, plain)
+
+    with pytest.raises(TypeError, match="no code"):
+
+        class _NoCode(Hazard):
+            """**Why.** So. **What to do.** This."""
+
+            code, name, severity, nodes = "TPU1", "no-code", Severity.INFO, ()
+            examples = (marked, plain)

@@ -1,0 +1,204 @@
+"""Which reads in some replicas only wait for a collective that has not run (XLA308)."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.check.check import check_source
+from migrate.check.config import Config
+from migrate.check.hazard import Severity
+from migrate.reading.tree.source import parse
+from migrate.rewrite.story import rewrite, rewrite_source
+
+HEAD = """\
+import torch
+import torch.distributed as dist
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.parallel_loader as pl
+
+
+def reduced(x):
+    dist.all_reduce(x)
+    return x / dist.get_world_size()
+
+
+def finished(x):
+    dist.all_reduce(x)
+    xm.rendezvous("finished")
+
+
+def show(x, rank):
+    if rank == 0:
+        print(x.item())
+
+
+def run(x, y, losses, loader, rank, best, epoch):
+"""
+
+
+def lines(body: str) -> list[str]:
+    """Return the lines of `body`, below `HEAD`, that are reported."""
+    text = HEAD + textwrap.indent(textwrap.dedent(body).strip("\n"), "    ") + "\n"
+    found = check_source(parse(text.encode(), Path("script.py")), Config(select=("XLA308",)))
+    return [text.splitlines()[one.line - 1].strip() for one in found]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "if rank == 0: print(x)",
+        "if rank == 0 and x > best: best = x",
+        "best = x.item() if rank == 0 else best",
+        'if rank == 0: print("%.3f" % x.mean())',
+        "if rank == 0: best = float(x[0])",
+        'if rank == 0: best = x.detach().to("cpu")',
+        "if rank == 0: torch.save([x], 'x.pt')",
+        "show(x, rank)",
+        "show(rank=rank, x=x)",
+    ],
+)
+def test_a_read(read: str) -> None:
+    assert lines(f"dist.all_reduce(x)\n{read}") == [read]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "x = reduced(y)",
+        "x = 2 * xm.all_reduce('sum', y).mean()",
+        "xm.all_reduce('sum', [x, y])",
+        "dist.all_gather(losses, y)\nx = torch.stack(losses)",
+        "for loss in (x, y):\n    dist.all_reduce(loss)",
+        "[dist.all_reduce(loss) for loss in [x]]",
+        "with torch.no_grad():\n    dist.all_reduce(x.data, async_op=True)",
+        "if epoch:\n    dist.broadcast(x, src=0)",
+        "losses.append(reduced(y))\nx = sum(losses)",
+        # The read runs another graph: `x` itself waits on.
+        "dist.all_reduce(x)\nx.sum().item()",
+        "dist.all_reduce(y)\nx = y / 2\ny.tolist()",
+        "dist.all_reduce(x)\nif rank == 0:\n    torch_xla.sync()",
+        "dist.all_reduce(x)\nif epoch:\n    torch_xla.sync()",
+    ],
+)
+def test_a_value_that_waits(made: str) -> None:
+    assert lines(f"{made}\nif rank == 0:\n    print(x.item())") == ["print(x.item())"]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "dist.all_reduce(x)\ntorch_xla.sync()",
+        "dist.all_reduce(x)\nxm.save({}, 'path')",
+        "dist.all_reduce(x)\nx.item()",
+        "dist.all_reduce(x)\nx = x.item()",
+        "dist.all_reduce(x)\nx = torch.ones(2)",
+        "dist.all_reduce(y)",
+        "dist.reduce(x, dst=0)",
+        "dist.barrier()",
+        "x = xm.mesh_reduce('x', x, sum)",
+        "dist.all_reduce(x, group=dist.new_group(backend='gloo'))",
+        "dist.all_reduce(x)\nfinished(y)",
+        "with torch_xla.step():\n    dist.all_reduce(x)",
+        "dist.all_reduce(x)\nfor y in pl.MpDeviceLoader(loader, 'xla'):\n    pass",
+    ],
+)
+def test_a_value_that_is_there(made: str) -> None:
+    assert lines(f"{made}\nif rank == 0:\n    print(x.item())") == []
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "print(x.item())",
+        "if rank == 0: print(x.shape, len(x), x is None, x.numel())",
+        "if rank == 0: print(best)",
+        "if epoch == 0: print(x)",
+        "if rank == 0: print(dict(x=3))",
+        "dist.all_reduce(losses.latest())\nif rank == 0: print(losses)",
+    ],
+)
+def test_no_read_of_some_replicas(read: str) -> None:
+    assert lines(f"dist.all_reduce(x)\n{read}") == []
+
+
+def test_a_turn_of_the_loop_reads_what_the_one_before_left() -> None:
+    body = """
+        for y in loader:
+            if rank == 0:
+                print(x.item())
+            dist.all_reduce(x)
+    """
+    assert lines(body) == ["print(x.item())"]
+
+
+def test_a_script_for_cuda_whose_barrier_becomes_a_rendezvous() -> None:
+    text = """\
+import torch.distributed as dist
+
+
+def run(x, rank):
+    dist.all_reduce(x.cuda())
+    dist.barrier()
+    if rank == 0:
+        print(x.item())
+"""
+    assert check_source(parse(text.encode(), Path("a.py")), Config(select=("XLA308",))) == ()
+
+
+def test_one_line_below_the_loop_of_the_collectives() -> None:
+    text = """\
+import torch.distributed as dist
+import torch_xla
+
+
+def run(losses, x, rank):
+    dist.all_reduce(x)
+    scale = 3
+    for loss in losses:
+        dist.all_reduce(loss)
+    if rank == 0:
+        print(x.item(), losses[0].item())
+    return scale
+"""
+    done = rewrite_source(parse(text.encode(), Path("a.py"))).data.decode()
+    assert done == text.replace("    if rank", "    torch_xla.sync()\n    if rank")
+
+
+def test_a_function_of_another_file_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "meters.py").write_text(
+        "import torch.distributed as dist\n\n\ndef reduced(x):\n    dist.all_reduce(x)\n    return x\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from meters import reduced\n\n\ndef run(x, rank):\n    x = reduced(x.cuda())\n"
+        "    if rank == 0:\n        print(x.item())\n"
+    )
+    found = check_source(parse(script.read_bytes(), script), Config(select=("XLA308",)))
+    assert [(one.line, one.severity) for one in found] == [(7, Severity.WARNING)]
+    assert "XLA308" in {note.rule for note in rewrite(script).findings}
+
+
+def test_what_is_run_in_the_function_that_makes_it_is_there_for_its_caller() -> None:
+    text = """\
+import torch.distributed as dist
+import torch_xla
+
+
+def evaluate(x, rank):
+    dist.all_reduce(x)
+    if rank == 0:
+        print(x.item())
+    return x
+
+
+def run(x, rank, best):
+    x = evaluate(x, rank)
+    if rank == 0 and x > best:
+        print("best")
+"""
+    done = rewrite_source(parse(text.encode(), Path("a.py"))).data.decode()
+    assert done == text.replace("e(x)\n", "e(x)\n    torch_xla.sync()\n")

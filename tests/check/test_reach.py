@@ -1,0 +1,164 @@
+"""Steps are followed into the functions of other files that they call."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+from migrate.check.config import Config
+from migrate.check.finding import Finding
+from migrate.check.project import Checked, check_paths
+
+TRAIN = """
+import torch
+from utils.metrics import accuracy, summary
+
+
+def train(model, loader, criterion, optimizer):
+    for step, (x, y) in enumerate(loader):
+        x, y = x.cuda(), y.cuda()
+        out = model(x)
+        loss = criterion(out, y)
+        correct = accuracy(out, y)
+        loss.backward()
+        optimizer.step()
+    print(summary(out, y))
+"""
+METRICS = """
+import torch
+
+
+def accuracy(output, target):
+    right = output.argmax(1) == target
+    return share(right, len(target))
+
+
+def share(right, count):
+    return right.sum().item() / count
+
+
+def summary(output, target):
+    return output.argmax(1).eq(target).sum().item()
+"""
+
+
+def project(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(inspect.cleandoc(text) + "\n")
+
+
+def check(*paths: Path) -> Checked:
+    return check_paths(paths, Config())
+
+
+def reads(checked: Checked) -> list[Finding]:
+    return [one for one in checked.findings if one.code.startswith("XLA2")]
+
+
+def test_a_read_in_another_file_is_inside_of_the_step_that_calls_it(tmp_path: Path) -> None:
+    project(tmp_path, train=TRAIN, utils__metrics=METRICS)
+    (one,) = reads(check(tmp_path))
+    assert (one.path, one.line, one.code) == (tmp_path / "utils/metrics.py", 10, "XLA201")
+    assert one.severity == "warning"
+    assert one.message.endswith("(called from train.py:10)")
+
+
+def test_a_script_brings_the_modules_that_it_imports(tmp_path: Path) -> None:
+    project(tmp_path, train=TRAIN, utils__metrics=METRICS + "\n\nx = torch.cuda.Stream()\n")
+    checked = check(tmp_path / "train.py")
+    (one,) = [f for f in checked.findings if f.path != tmp_path / "train.py"]
+    assert (one.path.name, one.line, one.code) == ("metrics.py", 10, "XLA201")
+    assert checked.files == 2
+    alone = check(tmp_path / "utils/metrics.py")
+    assert [f.code for f in alone.findings] == ["XLA801"]  # nobody is known to call it
+
+
+def test_a_folder_brings_the_module_that_lies_outside_of_it(tmp_path: Path) -> None:
+    project(tmp_path, scripts__train=TRAIN, utils__metrics=METRICS)
+    (tmp_path / "pyproject.toml").write_text("")
+    (one,) = reads(check(tmp_path / "scripts"))
+    assert one.message.endswith("(called from scripts/train.py:10)")
+
+
+def test_what_is_passed_decides(tmp_path: Path) -> None:
+    host = TRAIN.replace("accuracy(out, y)", "accuracy(out.cpu().numpy(), 3)")
+    project(tmp_path, train=host, utils__metrics=METRICS)
+    assert [(one.path.name, one.code) for one in reads(check(tmp_path))] == [("train.py", "XLA203")]
+    after = TRAIN.replace("        correct = accuracy(out, y)\n", "").replace("summary", "accuracy")
+    project(tmp_path, train=after)
+    assert reads(check(tmp_path)) == []
+
+
+def test_a_step_that_is_a_method_of_another_file(tmp_path: Path) -> None:
+    project(
+        tmp_path,
+        engine="""
+        import torch
+
+
+        class Engine:
+            def __init__(self, model, optimizer):
+                self.model = model
+                self.optimizer = optimizer
+
+            def train_batch(self, x, y):
+                loss = self.model(x.cuda(), y.cuda())
+                self.worst = loss.max().item()
+                loss.backward()
+                self.optimizer.step()
+                return loss.item()
+        """,
+        train="""
+        from engine import Engine
+
+
+        def train(model, loader, optimizer):
+            engine = Engine(model, optimizer)
+            for x, y in loader:
+                last = engine.train_batch(x, y)
+        """,
+    )
+    found = [(one.path.name, one.line, one.severity.value) for one in reads(check(tmp_path))]
+    assert found == [("engine.py", 11, "warning"), ("engine.py", 14, "info")]
+    for one in reads(check(tmp_path)):
+        assert one.message.endswith("(called from train.py:7)")
+
+
+def test_a_forward_is_followed_too(tmp_path: Path) -> None:
+    project(
+        tmp_path,
+        model="""
+        import torch
+        from boxes import overlapping
+
+
+        class Head(torch.nn.Module):
+            def forward(self, x):
+                return overlapping(x)
+        """,
+        boxes="""
+        import torch
+
+
+        def overlapping(boxes):
+            return boxes.nonzero()
+
+
+        def shown(boxes):
+            return boxes.nonzero()
+        """,
+    )
+    (one,) = check(tmp_path).findings
+    assert (one.path.name, one.line, one.code, one.severity) == ("boxes.py", 5, "XLA101", "warning")
+    assert one.message.endswith("(called from model.py:7)")
+
+
+def test_comments_and_configuration_hold_there_too(tmp_path: Path) -> None:
+    quiet = METRICS.replace(".item() / count", ".item() / count  # migrate: ignore[XLA201]")
+    project(tmp_path, train=TRAIN, utils__metrics=quiet)
+    assert reads(check(tmp_path / "train.py")) == []
+    project(tmp_path, utils__metrics=METRICS)
+    config = Config(exclude=("utils/*",), root=tmp_path)
+    assert [one.path.name for one in check_paths([tmp_path / "train.py"], config).findings] == []

@@ -1,0 +1,181 @@
+"""What runs on some of the replicas only, and what runs on all of them."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import libcst as cst
+import pytest
+
+from migrate.reading.script import Script
+from migrate.reading.tree.source import parse
+from migrate.reading.tree.tree import code, nodes_of
+
+HEAD = """
+import os
+import torch
+import torch.distributed as dist
+import torch.distributed
+import utils
+from utils import is_main_process
+"""
+
+
+def around(script: str) -> cst.If | cst.FunctionDef | None:
+    """What guards the call of `here` in the script."""
+    text = HEAD + textwrap.dedent(script).strip() + "\n"
+    context = Script(parse(text.encode(), Path("script.py")))
+    (call,) = [call for call in nodes_of(context.module, cst.Call) if code(call.func) == "here"]
+    return context.guards.around(call)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "rank == 0",
+        "0 == rank",
+        "gpu == 0",
+        "not rank",
+        "args.rank % ngpus_per_node == 0",
+        "is_main_process()",
+        "utils.is_main_process()",
+        "master_process",
+        "iteration % 10 == 0 and master_process",
+        "dist.get_rank() == 0",
+        "torch.distributed.get_rank() == 0",
+        "utils.get_rank() != 0",
+        "not args.distributed or (args.distributed and args.rank % n == 0)",
+        "not dist.is_initialized() or dist.get_rank() == 0",
+        "self.gpu_id == 0",
+        "self.is_master and epoch > 2",
+        "int(os.environ['LOCAL_RANK']) == 0",
+        "int(os.environ.get('RANK', 0)) == 0",
+        "RANK in {-1, 0}",
+        "local_rank not in [-1, 0]",
+        "global_rank in (0,)",
+        "rank < 2",
+        "rank in (0, 1)",
+        "rank < n",
+        "rank % 2",
+        "not rank % 2",
+        "rank & 1",
+        "rank // 8 == 0",
+        "(rank + 1) % 2 == 0",
+        "rank + 1 == world_size",
+        "dist.get_rank() % 2 and n > 1",
+        "0 < rank < 3",
+        "xm.is_master_ordinal()",
+    ],
+)
+def test_asks_for_the_rank(test: str) -> None:
+    guard = around(f"if {test}:\n    here()")
+    assert isinstance(guard, cst.If)
+    assert code(guard.test) == test
+    assert around(f"if {test}:\n    pass\nelse:\n    here()") is not None
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "args.gpu is not None",
+        "rank is None",
+        "local_rank != -1",
+        "args.rank == -1",
+        "rank >= 0",
+        "rank < 0",
+        "rank in (-1,)",
+        "args.gpu",
+        "args.distributed",
+        "dist.is_initialized()",
+        "dist.get_world_size() > 1",
+        "epoch == 0",
+        "matrix_rank == 0",
+        "torch.linalg.matrix_rank(x) == 3",
+        "lora_rank == 0",
+        "step % 2",
+        "width % rank == 0",
+        "step + 1 == n",
+        "main",
+        "args.master_addr",
+        "os.environ['HOME'] == 'x'",
+    ],
+)
+def test_asks_for_something_else(test: str) -> None:
+    assert around(f"if {test}:\n    here()") is None
+
+
+def test_the_test_of_the_if_runs_everywhere() -> None:
+    assert around("if rank == 0 and here():\n    pass") is None
+
+
+def test_a_name_or_an_attribute_that_holds_the_outcome() -> None:
+    script = """
+        def work(rank):
+            first = dist.get_rank() == 0
+            if first:
+                here()
+    """
+    assert around(script) is not None
+    script = """
+        class Trainer:
+            def __init__(self, rank):
+                self.speaks = rank == 0
+
+            def save(self):
+                if self.speaks:
+                    here()
+    """
+    assert around(script) is not None
+    assert around("def work(epoch):\n    first = epoch == 0\n    if first:\n        here()") is None
+
+
+def test_a_function_that_compares_the_rank() -> None:
+    script = """
+        def speaks():
+            return dist.get_rank() == 0
+
+        if speaks():
+            here()
+    """
+    assert around(script) is not None
+
+
+def test_what_follows_an_early_leave() -> None:
+    guard = around("def f(rank):\n    if rank != 0:\n        return\n    here()")
+    assert isinstance(guard, cst.If)
+    assert around("for x in y:\n    if not is_main_process():\n        continue\n    here()")
+    assert around("def f(rank):\n    if rank != 0:\n        print(1)\n    here()") is None
+    assert around("def f(rank):\n    here()\n    if rank != 0:\n        return") is None
+    assert around("def f(x):\n    if x != 0:\n        return\n    here()") is None
+
+
+def test_the_innermost_guard_comes_first() -> None:
+    guard = around("if rank == 0:\n    if gpu == 1:\n        here()")
+    assert isinstance(guard, cst.If)
+    assert code(guard.test) == "gpu == 1"
+
+
+def test_a_function_called_under_guards_only() -> None:
+    helper = "def keep(state):\n    here()\n\n"
+    guard = around(helper + "if rank == 0:\n    keep(1)")
+    assert isinstance(guard, cst.FunctionDef)
+    assert guard.name.value == "keep"
+    assert around(helper + "keep(1)\nif rank == 0:\n    keep(1)") is None
+    assert around(helper + "if rank == 0:\n    later = keep") is None
+    assert around(helper) is None
+    assert around("def keep(n):\n    here()\n    keep(n - 1)\n\n\nif rank == 0:\n    keep(1)")
+    assert around("@rank_zero_only\ndef keep():\n    here()\n\n\nkeep()") is not None
+
+
+def test_a_method_called_under_guards_only() -> None:
+    script = """
+        class Trainer:
+            def _save(self):
+                here()
+
+            def train(self):
+                if self.gpu_id == 0:
+                    self._save()
+    """
+    assert isinstance(around(script), cst.FunctionDef)

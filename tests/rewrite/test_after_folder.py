@@ -1,0 +1,65 @@
+"""The report of a rewritten folder names what its steps run in other files, at the original's lines."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+from migrate.rewrite.file import rewrite_file
+from migrate.rewrite.folder import rewrite_folder
+from migrate.views.rewrite import rewrite_summary
+
+TRAIN = """
+import torch
+from metrics import accuracy
+
+
+def train(model, loader, criterion, optimizer):
+    for x, y in loader:
+        x, y = x.cuda(), y.cuda()
+        out = model(x)
+        loss = criterion(out, y)
+        right = accuracy(out, y)
+        loss.backward()
+        optimizer.step()
+    return right
+"""
+METRICS = """
+def accuracy(output, target):
+    right = output.argmax(1) == target
+    return right.sum().item() / len(target)
+"""
+
+
+def test_a_read_in_a_function_of_another_file_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(inspect.cleandoc(TRAIN) + "\n")
+    (tmp_path / "metrics.py").write_text(inspect.cleandoc(METRICS) + "\n")
+    done = rewrite_folder(tmp_path, processes=1)
+    (found,) = [(name, note) for name, note in done.left_to_do if note.rule == "XLA201"]
+    name, note = found
+    assert (str(name), note.line, note.column) == ("metrics.py", 3, 12)
+    assert note.message.endswith("(called from train.py:10)")
+    assert [str(file.name) for file in done.changed] == ["train.py"]
+
+
+def test_what_is_not_in_a_step_is_not(tmp_path: Path) -> None:
+    script = TRAIN.replace("        right = accuracy(out, y)\n", "")
+    script = script.replace("return right", "return accuracy(out, y)")
+    (tmp_path / "train.py").write_text(inspect.cleandoc(script) + "\n")
+    (tmp_path / "metrics.py").write_text(inspect.cleandoc(METRICS) + "\n")
+    done = rewrite_folder(tmp_path, processes=1)
+    assert [note for _, note in done.left_to_do if note.rule.startswith("XLA2")] == []
+
+
+def test_a_single_script_names_the_files_that_only_the_folder_form_looks_into(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(inspect.cleandoc(TRAIN) + "\n")
+    (tmp_path / "metrics.py").write_text(inspect.cleandoc(METRICS) + "\n")
+    done = rewrite_file(script)
+    assert done.elsewhere == (tmp_path.resolve() / "metrics.py",)
+    *_, last = rewrite_summary(done, None)
+    assert str(last).endswith("functions of metrics.py; to look there too, give the folder")
+    script.write_text(inspect.cleandoc(TRAIN).replace("accuracy(out, y)", "out") + "\n")
+    assert rewrite_file(script).elsewhere == ()

@@ -1,0 +1,116 @@
+"""What a rewrite leaves behind is named at the lines of the original."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+from migrate.check.rules import all_hazards
+from migrate.reading.facts import Facts
+from migrate.reading.script import Script
+from migrate.reading.tree.source import parse
+from migrate.rewrite.after_rewrite import Left, after_rewrite
+from migrate.rewrite.rules import all_rules
+
+BEFORE = """
+import torch
+
+
+def train(model, loader, optimizer):
+    model.cuda()
+    for x, y in loader:
+        x = x.cuda()
+        rows = x.nonzero()
+        loss = model(x[rows]).mean()
+        loss.backward()
+        optimizer.step()
+"""
+AFTER = """
+import torch
+import torch_xla
+
+
+def train(model, loader, optimizer):
+    model.to("xla")
+    for x, y in loader:
+        with torch_xla.step():
+            x = x.to("xla")
+            rows = x.nonzero()
+            loss = model(x[rows]).mean()
+            loss.backward()
+            optimizer.step()
+"""
+
+
+def left(before: str, after: str, spoken: list[tuple[int, int, str, str]]) -> tuple[Left, ...]:
+    source = parse(inspect.cleandoc(after).encode() + b"\n", Path("script.py"))
+    return after_rewrite(inspect.cleandoc(before) + "\n", Facts(Script(source)), spoken)
+
+
+def test_the_place_is_that_of_the_original() -> None:
+    (one,) = left(BEFORE, AFTER, [])
+    assert (one.code, one.line, one.column) == ("XLA101", 8, 16)
+    assert inspect.cleandoc(BEFORE).splitlines()[7][15:].startswith("x.nonzero()")
+
+
+def test_what_the_rewrite_reports_is_not_said_twice() -> None:
+    before = BEFORE.replace("x.nonzero()", "loss_of(x, x.mean().item())")
+    after = AFTER.replace("x.nonzero()", "loss_of(x, x.mean().item())")
+    (one,) = left(before, after, [])
+    assert one.code == "XLA201"
+    assert left(before, after, [(one.line, one.column, "step", "")]) == ()
+    assert left(before, after, [(one.line, one.column, "unhandled", "")]) == ()
+    assert left(before, after, [(one.line, 1, "unhandled", "")]) == (one,)
+    assert left(before, after, [(one.line, one.column, "ddp", "")]) == (one,)
+
+
+def test_a_line_in_the_message_is_that_of_the_original() -> None:
+    before = (
+        BEFORE + "\n\ndef end(model, rank):\n    if rank == 0:\n        torch.save(model, 'm')\n"
+    )
+    after = AFTER + "\n\ndef end(model, rank):\n    if rank == 0:\n        torch.save(model, 'm')\n"
+    _, one = left(before, after, [])
+    assert (one.code, one.line) == ("XLA301", 16)
+    assert "(line 15)" in one.message
+
+
+def test_an_import_is_not_named_beside_its_uses() -> None:
+    script = "from apex import amp\n\namp.half_function(f)\n"
+    (one,) = left(script, script, [])
+    assert (one.code, one.line) == ("XLA404", 1)
+    assert left(script, script, [(3, 1, "unhandled", "apex.amp.half_function: needs CUDA")]) == ()
+
+
+def test_what_only_costs_once_is_not_work_left_to_do() -> None:
+    script = "import torch\n\nrows = torch.ones(3).cuda().nonzero()\n"
+    assert left(script, script, []) == ()
+
+
+def test_hazards_name_rules_that_exist() -> None:
+    names = {rule.name for rule in all_rules()}
+    spoken = {name for hazard in all_hazards() for name in hazard.spoken_by}
+    assert spoken - names == set()
+
+
+def test_a_line_put_before_a_changed_one_does_not_move_the_place() -> None:
+    before = """
+    import torch
+
+
+    class Head(torch.nn.Module):
+        def forward(self, images, gpu):
+            first = images.cuda(gpu, non_blocking=True).nonzero()
+            return first + 1
+    """
+    after = """
+    import torch
+
+
+    class Head(torch.nn.Module):
+        def forward(self, images, gpu):
+            with torch.no_grad():
+                first = images.to("xla").nonzero()
+            return first + 2
+    """
+    (one,) = left(before, after, [])
+    assert (one.code, one.line) == ("XLA101", 6)

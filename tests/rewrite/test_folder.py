@@ -1,0 +1,223 @@
+"""A whole folder: what changes, what is copied, what is refused, and what the report says."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from migrate.cli import commands
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.write import NotWritableError, WouldOverwriteError, write_folder
+
+MAIN = """\
+import torch
+from lib.steps import turn
+
+
+def main(model, loader, optimizer):
+    model.cuda()
+    for x, y in loader:
+        x, y = x.cuda(), y.cuda()
+        turn(model, x, y, optimizer)
+
+
+if __name__ == '__main__':
+    main(None, [], None)
+"""
+STEPS = """\
+import torch.distributed as dist
+
+
+def turn(model, x, y, optimizer):
+    optimizer.zero_grad()
+    (model(x) - y).sum().backward()
+    optimizer.step()
+    dist.new_group([0])
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    for name, data in {
+        "main.py": MAIN.encode(),
+        "lib/__init__.py": b"",
+        "lib/steps.py": STEPS.encode(),
+        "lib/words.py": b"# caf\xc3\xa9\r\nx = 1   \r\n",
+        "lib/old.py": b"import torch\nprint 'x'\n",
+        "data/table.bin": bytes(range(256)),
+        "try.ipynb": b'{"cells": []}',
+        ".git/config": b"[core]\n",
+        "lib/__pycache__/steps.pyc": b"x",
+        "env/pyvenv.cfg": b"",
+        "env/lib/torch.py": b"import torch\ntorch.cuda.empty_cache()\n",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    (folder / "link.py").symlink_to("main.py")
+    (folder / "main.py").chmod(0o755)
+    return folder
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(commands, [str(arg) for arg in args])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_only_what_needs_it_changes(project: Path, tmp_path: Path) -> None:
+    before = contents(project)
+    done = rewrite_folder(project, processes=1)
+    write_folder(done, tmp_path / "out")
+    after = contents(tmp_path / "out")
+    kept = {name for name in before if not name.startswith((".git", "env", "lib/__pycache__"))}
+    assert set(after) == kept
+    changed = {name for name in kept if after[name] != before[name]}
+    assert changed == {"main.py", "link.py"}
+    assert b'.to("xla")' in after["main.py"] or b".to('xla')" in after["main.py"]
+    assert (tmp_path / "out" / "link.py").is_symlink()
+    assert os.access(tmp_path / "out" / "main.py", os.X_OK)
+    assert contents(project) == before
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_step_is_found_through_another_file(project: Path) -> None:
+    done = rewrite_folder(project, processes=1)
+    (main,) = [file for file in done.files if file.name == Path("main.py")]
+    spoken = {note.rule for note in (*main.edits, *main.findings)}
+    assert "step" in spoken
+
+
+def test_a_file_that_does_not_parse_is_named_and_copied(project: Path) -> None:
+    done = rewrite_folder(project, processes=1)
+    (broken,) = done.problems
+    assert broken.name == Path("lib/old.py")
+    assert "old.py:2" in broken.problem
+    assert not broken.changed
+
+
+def test_one_process_and_several_give_the_same(project: Path) -> None:
+    one, two = rewrite_folder(project, processes=1), rewrite_folder(project, processes=2)
+    assert one == two
+
+
+def test_the_second_run_changes_nothing(project: Path, tmp_path: Path) -> None:
+    write_folder(rewrite_folder(project, processes=1), tmp_path / "out")
+    assert rewrite_folder(tmp_path / "out", processes=1).changed == ()
+
+
+def test_a_module_comes_before_those_that_import_it(project: Path) -> None:
+    (project / "zz.py").write_text("import torch.distributed as d\nd.new_group([0])\n")
+    (project / "lib/steps.py").write_text("import zz\n" + STEPS)
+    names = [
+        str(name)
+        for name, note in rewrite_folder(project, processes=1).left_to_do
+        if "new_group" in note.message
+    ]
+    assert list(dict.fromkeys(names)) == ["zz.py", "lib/steps.py"]
+
+
+class TestRefused:
+    def test_a_folder_with_content(self, project: Path, tmp_path: Path) -> None:
+        done = rewrite_folder(project, processes=1)
+        out = tmp_path / "out"
+        out.mkdir()
+        write_folder(done, out)
+        (out / "mine.txt").write_text("x")
+        with pytest.raises(WouldOverwriteError):
+            write_folder(done, out)
+        assert (out / "mine.txt").exists()
+        write_folder(done, out, force=True)
+        assert not (out / "mine.txt").exists()
+
+    @pytest.mark.parametrize("name", ["project/out", "project", ".", "no/out"])
+    def test_a_folder_inside_or_around(self, project: Path, tmp_path: Path, name: str) -> None:
+        done = rewrite_folder(project, processes=1)
+        before = contents(tmp_path)
+        with pytest.raises(NotWritableError):
+            write_folder(done, tmp_path / name, force=True)
+        assert contents(tmp_path) == before
+
+    def test_a_full_disk_leaves_what_was_there(
+        self, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        done = rewrite_folder(project, processes=1)
+        out = tmp_path / "out"
+        write_folder(done, out)
+        before = contents(out)
+
+        def full(source: object, target: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("shutil.copy2", full)
+        with pytest.raises(NotWritableError, match="no space left"):
+            write_folder(done, out, force=True)
+        assert contents(out) == before
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "project"]
+
+
+class TestCommand:
+    def test_report(self, project: Path, tmp_path: Path) -> None:
+        done = run("rewrite", project, "-o", tmp_path / "out")
+        assert done.exit_code == 1
+        assert "1 rewritten" in done.stdout
+        assert "left to do by hand, in this order" in done.stdout
+        assert "could not be rewritten" in done.stdout
+        assert (tmp_path / "out" / "main.py").exists()
+
+    def test_json(self, project: Path, tmp_path: Path) -> None:
+        done = run("rewrite", project, "-o", tmp_path / "out", "--json")
+        report = json.loads(done.stdout)
+        assert report["notebooks"] == ["try.ipynb"]
+        assert {file["path"] for file in report["files"]} == {"main.py", "lib/old.py"}
+        assert report["left_to_do"]
+        assert report["edits_by_rule"]["device"] >= 2
+
+    def test_diff_and_check_write_nothing(self, project: Path) -> None:
+        before = contents(project)
+        done = run("rewrite", project, "--diff")
+        assert done.stdout.startswith("--- a/main.py\n+++ b/main.py\n")
+        assert run("rewrite", project, "--check").exit_code == 1
+        assert contents(project) == before
+
+    @pytest.mark.parametrize("flags", [[], ["--in-place"], ["--diff", "--check"]])
+    def test_a_folder_needs_another_one(self, project: Path, flags: list[str]) -> None:
+        before = contents(project)
+        done = run("rewrite", project, *flags)
+        assert done.exit_code == 2
+        assert contents(project) == before
+
+
+def test_a_rank_that_the_launcher_of_the_script_sets_is_no_finding(tmp_path: Path) -> None:
+    (tmp_path / "join.py").write_text(
+        "import os\n\n\ndef init_distributed_mode(args):\n"
+        '    args.rank = int(os.environ["RANK"])\n    args.cuda = "cuda"\n'
+    )
+    train = (
+        "import join\nimport torch\n\n\ndef main(args):\n    join.init_distributed_mode(args)\n"
+        '    torch.nn.parallel.DistributedDataParallel(args.model)\n\n\nif __name__ == "__main__":\n'
+        "    main(None)\n"
+    )
+    (tmp_path / "train.py").write_text(train)
+    assert not [note for _, note in rewrite_folder(tmp_path).left_to_do if "RANK" in note.message]
+    # A script that asks, too, and has no launcher.
+    (tmp_path / "probe.py").write_text(
+        'import join\n\nif __name__ == "__main__":\n    print(join.init_distributed_mode.__name__)\n'
+    )
+    assert not [note for _, note in rewrite_folder(tmp_path).left_to_do if "RANK" in note.message]
+    (tmp_path / "serve.py").write_text(
+        "import join\nimport torch\nimport torch.multiprocessing as mp\n\n\ndef worker(rank):\n    pass\n\n\n"
+        'if __name__ == "__main__":\n    join.init_distributed_mode(torch.ones(1))\n'
+        "    mp.spawn(worker, nprocs=2)\n"
+    )
+    assert [note for _, note in rewrite_folder(tmp_path).left_to_do if "RANK" in note.message]
