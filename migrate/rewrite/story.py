@@ -214,7 +214,13 @@ def _pass(
         found = within_cells(found)
     if not found.edits:
         return found, source.data
-    module = apply(context.module, found.edits, context.imports, context.definitions)
+    module = apply(
+        context.module,
+        found.edits,
+        context.imports,
+        context.definitions,
+        gives_all=context.calls.gives_all,
+    )
     return found, source.render(module)
 
 

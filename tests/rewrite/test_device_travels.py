@@ -316,3 +316,85 @@ def test_the_loop_of_a_script_gets_its_step(tmp_path: Path, source: str) -> None
     text = rewrite(tmp_path / "train.py").data.decode()
     assert "with torch_xla.step():" in text
     assert "cuda" not in text
+
+
+def test_names_that_a_star_brings_are_known(tmp_path: Path) -> None:
+    files = {
+        "common.py": """
+            import time
+            import torch
+            import torch.distributed as dist
+            from torch import nn
+
+
+            def idle():
+                torch.cuda.synchronize()
+        """,
+        "more.py": "from common import *\n",
+        "train.py": """
+            from more import *
+
+
+            def train(model, loader, optimizer):
+                model.cuda()
+                for x in loader:
+                    loss = model(x.cuda()).mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
+                print(torch.cuda.get_device_name(), dist.get_backend())
+
+
+            def main():
+                dist.init_process_group("nccl")
+                train(nn.Linear(2, 2), [], None)
+        """,
+    }
+    done = rewrite_folder(written(tmp_path, files), processes=1)
+    text = after(done, "train.py")
+    assert "with torch_xla.step():" in text
+    assert "torch.cuda.synchronize" not in text
+    assert "torch.cuda.empty_cache" not in text
+    assert "nccl" not in text
+    notes = next(file for file in done.files if file.name == Path("train.py")).findings
+    assert any("get_device_name" in note.message for note in notes)
+    assert "import torch" in after(done, "common.py")  # train.py takes it from there
+
+
+def test_a_star_of_torch_itself_is_known(tmp_path: Path) -> None:
+    script = """
+        from torch import *
+
+
+        def train(model, loader, optimizer):
+            for x in loader:
+                loss = model(x.to(device("cuda"))).mean()
+                loss.backward()
+                optimizer.step()
+            cuda.synchronize()
+            print(len(loader))
+    """
+    written(tmp_path, {"train.py": script})
+    text = rewrite(tmp_path / "train.py").data.decode()
+    assert "with torch_xla.step():" in text
+    assert "cuda" not in text
+
+
+def test_a_device_from_a_helper_seeds_xla_too_and_stands(tmp_path: Path) -> None:
+    files = {
+        "where.py": "import torch\n\n\ndef pick():\n    return torch.device('cuda')\n",
+        "train.py": """
+            import torch
+            from where import pick
+
+            torch.manual_seed(0)
+            device = pick()
+            model = torch.nn.Linear(2, 2).to(device)
+        """,
+    }
+    done = rewrite_folder(written(tmp_path, files), processes=1)
+    text = after(done, "train.py")
+    assert "torch_xla.manual_seed(0)" in text
+    assert "device = pick()" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from migrate.reading.calls.analysis import Analysis
@@ -54,6 +55,9 @@ class ModuleCalls:
             another file that seeds CUDA or XLA.
         devices: which expressions name a device, and of which kind, wherever in the project it is made.
         spelled_devices: the strings, each by its end, that some move in the project is given as its device.
+        stars: what the names stand for that `from module import *` brings from outside of the project, also
+            by way of its files.
+        gives_all: whether a file of the project imports `*` from this one.
         on_accelerator: whether each step loop, by its line, trains on an accelerator; None where the
             source does not decide it.
     """
@@ -71,6 +75,8 @@ class ModuleCalls:
     early_seeds: frozenset[End] = frozenset()
     devices: Mapping[End, Kind] = field(default_factory=dict)
     spelled_devices: frozenset[End] = frozenset()
+    stars: Mapping[str, str] = field(default_factory=dict)
+    gives_all: bool = False
     on_accelerator: Mapping[int, bool | None] = field(default_factory=dict)
 
 
@@ -126,8 +132,22 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         frozenset(_early_seeds(analysis, scope)) if alone else frozenset(),
         {_end(node, scope.module): kind for node, kind in devices_of(analysis, scope)},
         spelled_devices(analysis).get(scope.module.path, frozenset()),
+        dict(analysis.evaluator.from_outside(scope)) if scope.stars else {},
+        scope.module.path in _give_all(analysis),
         dict(_on_accelerator(analysis, scope)),
     )
+
+
+@lru_cache(maxsize=2)
+def _give_all(analysis: Analysis) -> frozenset[Path]:
+    """Return the files of a project from which another one imports `*`."""
+    places = (
+        analysis.project.find(scope.module.path, star.module, star.level)
+        for scope in analysis.scopes.values()
+        for star in scope.stars
+    )
+    files = (file_of(place) for place in places if place is not None)
+    return frozenset(file for file in files if file is not None)
 
 
 def _on_accelerator(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, bool | None]]:

@@ -7,6 +7,7 @@ guessed.
 from __future__ import annotations
 
 import ast
+import builtins
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, 
 from migrate.reading.project.project import Project, file_of
 
 DEEPEST = 60
+BUILTINS = frozenset(dir(builtins))
 COLLECTIONS = frozenset(
     {"list", "tuple", "set", "dict", "sorted", "reversed", "iter", "zip", "enumerate", "filter"}
     | {"chain", "ModuleList"}
@@ -308,6 +310,15 @@ class Evaluator(Families):
                 if found:
                     return found
         return external
+
+    def from_outside(self, top: ModuleScope) -> Iterator[tuple[str, str]]:
+        """Yield the names that stars bring to a file from outside of the project, and what they stand for."""
+        used = {node.id for node in ast.walk(top.module.tree) if isinstance(node, ast.Name)}
+        for name in sorted(used - BUILTINS - top.bindings.keys()):
+            values = self._union(self._bound(b) for b in self._from_stars(name, top))
+            names = {value.name for value in values if isinstance(value, External)}
+            if len(values) == len(names) == 1 and not name.startswith("_"):
+                yield name, names.pop()
 
     def _bound(self, binding: Binding) -> Values:
         match binding.kind:
