@@ -20,6 +20,7 @@ from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.after_rewrite import after_rewrite, origins, run_elsewhere
 from migrate.rewrite.apply import apply
 from migrate.rewrite.edits.one_cell import within_cells
+from migrate.rewrite.net import without_step
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.plan import Plan, plan
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
@@ -147,6 +148,8 @@ def rewrite_source(
     else:
         rewritten = Workspace(parse(data, source.path), options=options)
     findings = (*_notes(found, found.findings), *later.findings)
+    if chosen is None:
+        findings += _notes(found, tuple(without_step(found)))
     elsewhere: tuple[Path, ...] = ()
     if chosen is None:
         facts = Facts(rewritten, portable=rewritten.portable)

@@ -398,3 +398,127 @@ def test_a_device_from_a_helper_seeds_xla_too_and_stands(tmp_path: Path) -> None
     text = after(done, "train.py")
     assert "torch_xla.manual_seed(0)" in text
     assert "device = pick()" in text
+
+
+def findings(done: FolderRewrite, name: str) -> list[str]:
+    """Return what is said of the steps of the file `name`."""
+    file = next(file for file in done.files if file.name == Path(name))
+    return [note.message for note in file.findings if note.rule == "step"]
+
+
+UNDECIDED = {
+    "an object of the outside": "from outside import settings" + TRAIN + loop("settings.device", 1),
+    "a parameter that nobody passes": TRAIN.replace("):", ", device):") + loop("device", 1),
+    "an option that is the CPU by default": "import argparse\n\nparser = argparse.ArgumentParser()"
+    + "\nparser.add_argument('--device', default='cpu')\nargs = parser.parse_args()\n"
+    + loop("args.device", 0),
+}
+
+
+@pytest.mark.parametrize("source", UNDECIDED.values(), ids=UNDECIDED)
+def test_what_cannot_be_decided_is_said_and_a_mark_answers_it(tmp_path: Path, source: str) -> None:
+    written(tmp_path, {"train.py": source})
+    done = rewrite_folder(tmp_path, processes=1)
+    assert "torch_xla.step()" not in after(done, "train.py")
+    assert any(
+        "write `# migrate: step` above it" in message for message in findings(done, "train.py")
+    )
+    marked = source.replace(
+        "for inputs, labels in loader:", "for inputs, labels in loader:  # migrate: step"
+    )
+    written(tmp_path, {"train.py": marked})
+    assert "with torch_xla.step():" in after(rewrite_folder(tmp_path, processes=1), "train.py")
+
+
+ON_THE_CPU = {
+    "nothing moves": "import torch"
+    + TRAIN.replace("):", "):\n    torch.set_num_threads(2)")
+    + "\n"
+    + loop("'cpu'", 1),
+    "the device is the CPU": "import torch\n\ndevice = torch.device('cpu')\n" + loop("device", 0),
+    "only the type changes": "import torch" + TRAIN + loop("torch.float32", 1),
+}
+
+
+@pytest.mark.parametrize("source", ON_THE_CPU.values(), ids=ON_THE_CPU)
+def test_a_loop_that_is_seen_to_train_on_the_cpu_stays(tmp_path: Path, source: str) -> None:
+    written(tmp_path, {"train.py": source})
+    done = rewrite_folder(tmp_path, processes=1)
+    assert not done.changed
+    assert not findings(done, "train.py")
+
+
+OPTIMIZERS = {
+    "a list of them": "for one in optimizers:\n                one.step()",
+    "with their schedulers": "for one, two in zip(optimizers, schedulers):"
+    "\n                one.step()\n                two.step()",
+    "a dictionary": "for one in optimizers.values():\n                one.step()",
+}
+
+
+@pytest.mark.parametrize("steps", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_several_optimizers_are_one_step(tmp_path: Path, steps: str) -> None:
+    script = f"""
+        def train(model, loader, optimizers, schedulers):
+            model.cuda()
+            for x in loader:
+                loss = model(x.cuda()).mean()
+                loss.backward()
+                {textwrap.dedent(steps).replace("                ", "    " * 5)}
+    """
+    written(tmp_path, {"train.py": script})
+    text = rewrite(tmp_path / "train.py").data.decode()
+    assert text.count("with torch_xla.step():") == 1
+    assert text.index("with torch_xla.step():") < text.index("loss.backward()")
+
+
+def test_schedulers_are_no_optimizers(tmp_path: Path) -> None:
+    script = """
+        def update(model, schedulers):
+            model.cuda()
+            for one in schedulers:
+                one.step()
+    """
+    written(tmp_path, {"train.py": script})
+    done = rewrite(tmp_path / "train.py")
+    assert b"step():" not in done.data
+    assert not done.findings
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "optimizer.zero_grad()\n    engine.compute(x.cuda())\n    optimizer.step()",
+        "loss = model(x.cuda()).mean()\n    loss.backward()\n    engine.update()",
+    ],
+)
+def test_half_of_the_training_in_plain_sight_is_said(tmp_path: Path, calls: str) -> None:
+    script = "from outside import engine\n\nfor x in loader:\n    " + calls
+    written(tmp_path, {"train.py": script})
+    done = rewrite_folder(tmp_path, processes=1)
+    assert any("does not show where" in message for message in findings(done, "train.py"))
+
+
+def test_a_method_put_on_an_object_hides_no_step(tmp_path: Path) -> None:
+    files = {
+        "patch.py": "def patch(optimizer):\n    optimizer.step = lambda: None\n",
+        "train.py": """
+            from patch import patch
+
+
+            class Optimizers:
+                def step(self):
+                    self.one.step()
+
+
+            def train(model, loader, debug):
+                optimizer = Optimizers()
+                if debug:
+                    patch(optimizer)
+                for x in loader:
+                    model(x.cuda()).mean().backward()
+                    optimizer.step()
+        """,
+    }
+    done = rewrite_folder(written(tmp_path, files), processes=1)
+    assert "with torch_xla.step():" in after(done, "train.py")

@@ -9,6 +9,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,7 +106,7 @@ def of_call(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
         if getattr(call.args[0], "value", None) in INDEX_VARIABLES:
             return _KINDS[Kind.INDEX]
         defaults = [*call.args[1:], *(k.value for k in call.keywords if k.arg == "default")]
-        return _union(evaluator.values(default, scope) for default in defaults)
+        return by_default(_union(evaluator.values(default, scope) for default in defaults))
     return NOTHING
 
 
@@ -123,7 +124,7 @@ def of_option(path: Path, name: str, evaluator: Evaluator) -> Values:
     """
     found = options_of(evaluator).get(name, [])
     here = [pair for pair in found if pair[1].module.path == path]
-    return _union(evaluator.values(default, scope) for default, scope in here or found)
+    return by_default(_union(evaluator.values(default, scope) for default, scope in here or found))
 
 
 @lru_cache(maxsize=2)
@@ -142,6 +143,21 @@ def options_of(evaluator: Evaluator) -> dict[str, list[tuple[ast.expr, Scope]]]:
                 for flag in flags:
                     found[str(flag).lstrip("-").replace("-", "_")].append((default, scope))
     return found
+
+
+def by_default(values: Values) -> Values:
+    """Return `values`, the devices among them as ones in whose place something else may be given."""
+    return frozenset(
+        replace(value, by_default=True) if isinstance(value, Device) else value for value in values
+    )
+
+
+def is_surely_cpu(values: Values) -> bool:
+    """Whether the CPU is all that `values` are, whatever a user gives."""
+    return bool(values) and all(
+        isinstance(value, Device) and value.kind is Kind.CPU and not value.by_default
+        for value in values
+    )
 
 
 def kind_of(values: Values) -> Kind:

@@ -11,6 +11,7 @@ from pathlib import Path
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.asked import devices_of, spelled_devices
 from migrate.reading.calls.effect import Effect
+from migrate.reading.calls.halves import halves_of
 from migrate.reading.calls.kinds import Kind
 from migrate.reading.calls.launching import launching_of
 from migrate.reading.calls.programs import programs_of
@@ -44,8 +45,8 @@ class ModuleCalls:
         step_loops: the lines of the step loops.
         marked: the lines of those that a comment `# migrate: step` marks.
         unused_marks: the lines of such comments that mark no step, with the reason.
-        hidden: the lines of the loops that may train through an object whose class is chosen by name, with
-            what to do about each.
+        hidden: the lines of the loops that may train through what cannot be followed, as an object whose
+            class is chosen by name, with what to do about each.
         obstacles: calls that train in a way that no step can hold, with the reason.
         local: the dotted names of the modules that it imports and that are files of the project.
         ties: the weights that modules of its models share, and the moves of those models.
@@ -124,7 +125,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         lines,
         marked,
         _unused_marks(analysis, scope),
-        {one.line: _by_hand(one) for one in registries_of(analysis).loops(scope)},
+        _open_loops(analysis, scope),
         obstacles,
         frozenset(_local(analysis, scope)),
         ties_of(analysis).of_file(path.resolve(), alone),
@@ -179,6 +180,12 @@ def _unused_marks(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
             why = "a loop around this one is marked, or captured as a CUDA graph: it holds no step"
             found |= dict.fromkeys(region.marks, why)
     return found
+
+
+def _open_loops(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
+    """Return the lines of the loops that may train, and what to do about each."""
+    halves = dict(halves_of(analysis, scope))
+    return halves | {one.line: _by_hand(one) for one in registries_of(analysis).loops(scope)}
 
 
 def _by_hand(hidden: Hidden) -> str:

@@ -60,10 +60,13 @@ class Device:
     Args:
         kind: what it is.
         spelled: the file with the string that it is made from, and where that ends.
+        by_default: whether something else may be given in its place: it is the default of an option, a
+            parameter or a variable of the environment.
     """
 
     kind: Kind
     spelled: tuple[Path, tuple[int, int]] | None = None
+    by_default: bool = False
 
 
 UNKNOWN = Device(Kind.UNKNOWN)  # what nothing is known of, handed to a parameter

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.devices import kind_of, may_be_accelerator
-from migrate.reading.calls.kinds import External, Kind
+from migrate.reading.calls.devices import is_surely_cpu, may_be_accelerator
+from migrate.reading.calls.kinds import External
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 
 T = TypeVar("T")
@@ -47,17 +47,18 @@ class Programs:
         Returns:
             None where it may, and the source does not decide it.
         """
-        if any(self._moves(one) for one in self._from(self._run_by(region))):
+        if any(self._moves(one) for one in self.run_from(self.run_by(region))):
             return True
         leading = self._leading_to(scope)
-        program = self._from(leading)
+        program = self.run_from(leading)
         if any(self._moves(one) for one in program):
             return True
         if any(self._may_move(one) for one in program) or any(map(self._is_open, leading)):
             return None
         return False
 
-    def _run_by(self, region: Region) -> Iterator[Scope]:
+    def run_by(self, region: Region) -> Iterator[Scope]:
+        """Yield the functions and modules that a body enters."""
         for one in self._analysis.regions(region):
             yield from self._analysis.entered(one)
 
@@ -68,7 +69,7 @@ class Programs:
         for top in self._analysis.scopes.values():
             for scope in (top, *top.functions):
                 found[scope] = {
-                    one for root in _roots(scope) for one in self._run_by(root) if one is not scope
+                    one for root in _roots(scope) for one in self.run_by(root) if one is not scope
                 }
         return found
 
@@ -83,7 +84,8 @@ class Programs:
                 found[scope].add(scope.parent)
         return found
 
-    def _from(self, starts: Iterable[Scope]) -> set[Scope]:
+    def run_from(self, starts: Iterable[Scope]) -> set[Scope]:
+        """Return `starts` and all that they run."""
         return _closure(starts, self._edges)
 
     def _leading_to(self, scope: Scope) -> set[Scope]:
@@ -125,14 +127,13 @@ class Programs:
         arg = _device_argument(call)
         if arg is None or isinstance(arg, ast.Constant):
             return False
+        values = self._analysis.evaluator.values(arg, scope)
         if isinstance(arg, ast.Name | ast.Attribute):
             last = arg.attr if isinstance(arg, ast.Attribute) else arg.id
-            values = self._analysis.evaluator.values(arg, scope)
-            if DTYPE.search(last) or any(isinstance(value, External) for value in values):
+            names = [value.name for value in values if isinstance(value, External)]
+            if DTYPE.search(last) or any(name.startswith("torch.") for name in names):
                 return False
-        if isinstance(arg, ast.Call) and self._kind(arg, scope) is Kind.CPU:
-            return _is_literal(arg)
-        return True
+        return not is_surely_cpu(values)
 
     def _asks(self, call: ast.Call, scope: Scope) -> bool:
         names = self._names(call, scope) if SIGNS.search(scope.module.data) else ()
@@ -141,9 +142,6 @@ class Programs:
     def _names(self, call: ast.Call, scope: Scope) -> list[str]:
         values = self._analysis.evaluator.values(call.func, scope)
         return [value.name for value in values if isinstance(value, External)]
-
-    def _kind(self, node: ast.expr, scope: Scope) -> Kind:
-        return kind_of(self._analysis.evaluator.values(node, scope))
 
     def _is_open(self, scope: Scope) -> bool:
         """Whether nobody is seen to run a function of a project whose scripts know accelerators."""
@@ -197,7 +195,3 @@ def _device_argument(call: ast.Call) -> ast.expr | None:
     is_to = isinstance(call.func, ast.Attribute) and call.func.attr in MOVES
     first = call.args[0] if is_to and call.args else None
     return None if isinstance(first, ast.Starred) else first
-
-
-def _is_literal(call: ast.Call) -> bool:
-    return not (call.args and isinstance(call.args[0], ast.Constant))

@@ -156,7 +156,10 @@ def _is_optimizer(
     name = _last_name(receiver).lower()
     if not name or name in ("self", "lr", "super"):
         return False
-    return NOT_OPTIMIZERS.search(name) is None
+    if NOT_OPTIMIZERS.search(name):
+        return False
+    held = [_last_name(one).lower() for one in evaluator.iterated(receiver, scope)]
+    return not held or not all(NOT_OPTIMIZERS.search(name) for name in held)
 
 
 def _kind(value: Value, evaluator: Evaluator) -> bool | None:

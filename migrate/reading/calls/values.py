@@ -149,12 +149,16 @@ class Evaluator(Families):
         return found
 
     def _put_on(self, value: Value, name: str) -> Values:
-        """Return what is assigned to `value.name`, wherever in the project that is."""
-        return self._union(
+        """Return the devices that are assigned to `value.name`, wherever in the project that is.
+
+        Functions put on an object take the place of a method for one object only: they are not followed.
+        """
+        found = self._union(
             self._bound(binding)
             for receiver, binding in self._assigned[name]
             if any(_same(value, one) for one in self.values(receiver, binding.scope))
         )
+        return frozenset(one for one in found if isinstance(one, Device | Options))
 
     def at_key(self, container: ast.expr, key: str, scope: Scope) -> Values:
         """Return what `container[key]` may be."""
@@ -272,6 +276,16 @@ class Evaluator(Families):
             elif isinstance(value, Place) and (module := self._scope_at(value.path)):
                 yield from (b for b in module.bindings.get(node.attr, ()) if b.kind == "value")
 
+    def iterated(self, node: ast.expr, scope: Scope) -> Iterator[ast.expr]:
+        """Yield what the loops go over that bind the name `node`: both of `zip(one, other)`."""
+        if isinstance(node, ast.Name):
+            for binding in self._lookup(node.id, scope):
+                match binding.value:
+                    case ast.Call(func=ast.Name(id="zip" | "enumerate"), args=args):
+                        yield from args if binding.kind == "element" else ()
+                    case ast.expr() as value if binding.kind == "element":
+                        yield value
+
     def _origins_elsewhere(self, imported: Binding, depth: int = 0) -> Iterator[Binding]:
         """Yield the assignments to a name of another file that is imported."""
         importer = imported.scope.module.path
@@ -382,7 +396,7 @@ class Evaluator(Families):
         for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
             if default is not None:
                 defaults[argument.arg] = default
-        given |= self.values(defaults.get(name), outside)
+        given |= devices.by_default(self.values(defaults.get(name), outside))
         for argument in (*positional, *arguments.kwonlyargs):
             if argument.arg == name and argument.annotation is not None:
                 given |= self._annotated(argument.annotation, outside)
