@@ -173,6 +173,7 @@ CROWDED = {
     "converters/checkpoint",
     "migrate/check/rules/meaning",
     "migrate/parity",
+    "migrate/reading/calls",
     "migrate/parity/causes",
     "migrate/parity/sides",
     "migrate/prove",
