@@ -25,16 +25,28 @@ class RuleConflictError(MigrateError):
 
 
 def apply(
-    module: cst.Module, edits: Sequence[Edit | Wrap], imports: Imports, definitions: Definitions
+    module: cst.Module,
+    edits: Sequence[Edit | Wrap],
+    imports: Imports,
+    definitions: Definitions,
+    *,
+    gives_all: bool = False,
 ) -> cst.Module:
     """Return `module` with `edits` made, imports and definitions added and imports now unused removed.
+
+    Args:
+        module: the script.
+        edits: what to do to it.
+        imports, definitions: what the edits need.
+        gives_all: whether another file takes all of its names, imported ones too, so that none may go.
 
     Raises:
         RuleConflictError: two edits of one node, or an edit inside a subtree that another consumes.
     """
     _check_conflicts(edits)
     edited = cst.ensure_type(module.visit(_Applying(edits, Alignment(module))), cst.Module)
-    edited = remove_imports(edited, no_longer_used(module, edited))
+    if not gives_all:
+        edited = remove_imports(edited, no_longer_used(module, edited))
     added = definitions.added()
     return add_definitions(add_imports(edited, imports.added(edited, *added)), added)
 

@@ -41,6 +41,7 @@ def plan(context: Workspace, rules: Sequence[Rule]) -> Plan:
                     findings.append(found)
                 else:
                     edits.append(found)
+    edits = _once(edits)
     edits, findings = _without_moot(edits, findings)
     findings.extend(remaining(context, _handled(edits, findings)))
     findings.sort(key=lambda finding: _place(finding.node, context))
@@ -48,6 +49,27 @@ def plan(context: Workspace, rules: Sequence[Rule]) -> Plan:
     if _runs_on_xla(edits, context):
         context.imports.register_xla()
     return Plan(context, tuple(edits), tuple(findings))
+
+
+def _once(edits: Sequence[Edit | Wrap]) -> list[Edit | Wrap]:
+    """Return `edits` without those of a string that is a device, where another edit speaks of the string."""
+    said: set[int] = set()
+    for edit in edits:
+        if isinstance(edit, Edit) and not _is_string(edit):
+            said.add(id(edit.node))
+            said.update(id(node) for subtree in edit.consumes for node in nodes(subtree))
+    kept: list[Edit | Wrap] = []
+    for edit in edits:
+        if isinstance(edit, Edit) and _is_string(edit):
+            if id(edit.node) in said:
+                continue
+            said.add(id(edit.node))
+        kept.append(edit)
+    return kept
+
+
+def _is_string(edit: Edit) -> bool:
+    return edit.rule == "device" and isinstance(edit.node, cst.SimpleString)
 
 
 def _runs_on_xla(edits: Sequence[Edit | Wrap], context: Workspace) -> bool:

@@ -18,6 +18,7 @@ from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.after import after_rewrite, origins, run_elsewhere
 from migrate.rewrite.apply import apply
 from migrate.rewrite.edits.one_cell import within_cells
+from migrate.rewrite.net import without_step
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.plan import Plan, plan
 from migrate.rewrite.results import Note, Rewrite
@@ -73,6 +74,8 @@ def rewrite_source(
     else:
         rewritten = Workspace(parse(data, source.path), options=options)
     findings = (*_notes(found, found.findings), *later.findings)
+    if chosen is None:
+        findings += _notes(found, tuple(without_step(found)))
     elsewhere: tuple[Path, ...] = ()
     if chosen is None:
         facts = Facts(rewritten, portable=rewritten.portable)
@@ -140,7 +143,13 @@ def _pass(
         found = within_cells(found)
     if not found.edits:
         return found, source.data
-    module = apply(context.module, found.edits, context.imports, context.definitions)
+    module = apply(
+        context.module,
+        found.edits,
+        context.imports,
+        context.definitions,
+        gives_all=context.calls.gives_all,
+    )
     return found, source.render(module)
 
 

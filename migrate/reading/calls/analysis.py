@@ -14,6 +14,7 @@ from pathlib import Path
 from migrate.reading.calls.effect import BOTH, Effect
 from migrate.reading.calls.kinds import External, Instance, Place, Value
 from migrate.reading.calls.order import callees_first
+from migrate.reading.calls.passing import passed_by
 from migrate.reading.calls.scopes import Class, Function, ModuleScope, Region, Scope, scopes_of
 from migrate.reading.calls.training import CAPTURES, Running, running
 from migrate.reading.calls.values import Evaluator
@@ -21,7 +22,7 @@ from migrate.reading.calls.warm_up import around_training, before_graphs
 from migrate.reading.project.project import Project, file_of
 
 # Arguments carry functions into functions that carry them on: so many times they are followed.
-ROUNDS = 4
+ROUNDS = 8
 # Functions that call one another are gone through at most that often.
 TURNS = 10
 
@@ -86,7 +87,7 @@ class Analysis:
                 for call, scope in waiting
                 if self.evaluator.depends_on_parameters(call.func, scope)
                 or self._receiver_depends(call, scope)
-                or any(self.evaluator.depends_on_parameters(arg, scope) for arg in _arguments(call))
+                or any(self.evaluator.depends_on_parameters(arg, scope) for arg in _parts(call))
             ]
             self.evaluator.forget_parameters()
 
@@ -99,19 +100,10 @@ class Analysis:
     def _pass_arguments(self, ran: Running) -> bool:
         """Note what the arguments of a call may be with the parameters; return whether that is new."""
         new = False
-        for function in ran.functions:
-            names = function.parameters[function.is_bound :]
-            given: list[tuple[str, ast.expr]] = []
-            for name, arg in zip(names, ran.call.args, strict=False):
-                if isinstance(arg, ast.Starred):
-                    break
-                given.append((name, arg))
-            given += [(k.arg, k.value) for k in ran.call.keywords if k.arg in function.bindings]
-            for name, arg in given:
-                known = self.evaluator.passed[function, name]
-                found = self.evaluator.values(arg, ran.scope) - known
-                known |= found
-                new |= bool(found)
+        for to, name, found in passed_by(ran, self.evaluator):
+            known = self.evaluator.passed[to, name]
+            new |= not found <= known
+            known |= found
         return new
 
     def _spread(self) -> None:
@@ -182,13 +174,13 @@ class Analysis:
                 if region in seen:
                     continue
                 seen.add(region)
-                for scope in self._entered(region):
+                for scope in self.entered(region):
                     if scope not in reached:
                         reached.add(scope)
                         waiting.append(scope.region)
         return seen
 
-    def _entered(self, region: Region) -> Iterator[Scope]:
+    def entered(self, region: Region) -> Iterator[Scope]:
         """Yield the functions that `region` calls or passes on, and the modules that it imports."""
         for call, scope in region.calls:
             yield from self.running[call].functions
@@ -221,3 +213,9 @@ class Analysis:
 
 def _arguments(call: ast.Call) -> Iterable[ast.expr]:
     return (*call.args, *(keyword.value for keyword in call.keywords))
+
+
+def _parts(call: ast.Call) -> Iterator[ast.expr]:
+    """Yield the arguments of a call, those in the tuple `args=(…)` of a launch one by one."""
+    for arg in _arguments(call):
+        yield from arg.elts if isinstance(arg, ast.Tuple | ast.List) else (arg,)

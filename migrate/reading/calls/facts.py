@@ -5,11 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from migrate.reading.calls.analysis import Analysis
+from migrate.reading.calls.asked import devices_of, spelled_devices
 from migrate.reading.calls.effect import Effect
+from migrate.reading.calls.halves import halves_of
+from migrate.reading.calls.kinds import Kind
 from migrate.reading.calls.launching import launching_of
+from migrate.reading.calls.programs import programs_of
 from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.scopes import ModuleScope, Region
 from migrate.reading.calls.ties import FileTies, ties_of
@@ -40,8 +45,8 @@ class ModuleCalls:
         step_loops: the lines of the step loops.
         marked: the lines of those that a comment `# migrate: step` marks.
         unused_marks: the lines of such comments that mark no step, with the reason.
-        hidden: the lines of the loops that may train through an object whose class is chosen by name, with
-            what to do about each.
+        hidden: the lines of the loops that may train through what cannot be followed, as an object whose
+            class is chosen by name, with what to do about each.
         obstacles: calls that train in a way that no step can hold, with the reason.
         local: the dotted names of the modules that it imports and that are files of the project.
         ties: the weights that modules of its models share, and the moves of those models.
@@ -49,6 +54,13 @@ class ModuleCalls:
             does; called from other files.
         early_seeds: where only this file is rewritten, the calls in that process that run a function of
             another file that seeds CUDA or XLA.
+        devices: which expressions name a device, and of which kind, wherever in the project it is made.
+        spelled_devices: the strings, each by its end, that some move in the project is given as its device.
+        stars: what the names stand for that `from module import *` brings from outside of the project, also
+            by way of its files.
+        gives_all: whether a file of the project imports `*` from this one.
+        on_accelerator: whether each step loop, by its line, trains on an accelerator; None where the
+            source does not decide it.
     """
 
     effects: Mapping[End, Effect] = field(default_factory=dict)
@@ -62,6 +74,11 @@ class ModuleCalls:
     ties: FileTies = field(default_factory=FileTies)
     at_launch: frozenset[int] = frozenset()
     early_seeds: frozenset[End] = frozenset()
+    devices: Mapping[End, Kind] = field(default_factory=dict)
+    spelled_devices: frozenset[End] = frozenset()
+    stars: Mapping[str, str] = field(default_factory=dict)
+    gives_all: bool = False
+    on_accelerator: Mapping[int, bool | None] = field(default_factory=dict)
 
 
 def calls_of_script(script: Path, data: bytes) -> ModuleCalls:
@@ -108,13 +125,41 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         lines,
         marked,
         _unused_marks(analysis, scope),
-        {one.line: _by_hand(one) for one in registries_of(analysis).loops(scope)},
+        _open_loops(analysis, scope),
         obstacles,
         frozenset(_local(analysis, scope)),
         ties_of(analysis).of_file(path.resolve(), alone),
         frozenset(f.line for f in launching_of(analysis).functions if f.module is scope.module),
         frozenset(_early_seeds(analysis, scope)) if alone else frozenset(),
+        {_end(node, scope.module): kind for node, kind in devices_of(analysis, scope)},
+        spelled_devices(analysis).get(scope.module.path, frozenset()),
+        dict(analysis.evaluator.from_outside(scope)) if scope.stars else {},
+        scope.module.path in _give_all(analysis),
+        dict(_on_accelerator(analysis, scope)),
     )
+
+
+@lru_cache(maxsize=2)
+def _give_all(analysis: Analysis) -> frozenset[Path]:
+    """Return the files of a project from which another one imports `*`."""
+    places = (
+        analysis.project.find(scope.module.path, star.module, star.level)
+        for scope in analysis.scopes.values()
+        for star in scope.stars
+    )
+    files = (file_of(place) for place in places if place is not None)
+    return frozenset(file for file in files if file is not None)
+
+
+def _on_accelerator(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, bool | None]]:
+    """Yield the line of each step loop of a file, and whether it trains on an accelerator."""
+    for scope in (top, *top.functions):
+        roots = [scope.region] if scope is not top else [top.region, top.guard]
+        for root in roots:
+            for region in analysis.regions(root):
+                if region in analysis.step_loops and region.loop is not None:
+                    where = programs_of(analysis).on_accelerator(scope, region)
+                    yield region.loop.lineno, where
 
 
 def _early_seeds(analysis: Analysis, scope: ModuleScope) -> Iterator[End]:
@@ -135,6 +180,12 @@ def _unused_marks(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
             why = "a loop around this one is marked, or captured as a CUDA graph: it holds no step"
             found |= dict.fromkeys(region.marks, why)
     return found
+
+
+def _open_loops(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
+    """Return the lines of the loops that may train, and what to do about each."""
+    halves = dict(halves_of(analysis, scope))
+    return halves | {one.line: _by_hand(one) for one in registries_of(analysis).loops(scope)}
 
 
 def _by_hand(hidden: Hidden) -> str:
@@ -165,6 +216,6 @@ def _regions(analysis: Analysis, scope: ModuleScope) -> Iterator[Region]:
         yield from analysis.regions(root)
 
 
-def _end(call: ast.Call, module: Module) -> End:
+def _end(call: ast.expr, module: Module) -> End:
     line, offset = call.end_lineno or 0, call.end_col_offset or 0
     return line, module.column(line, offset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 
 from migrate.reading.calls.scopes import Class, Function, Scope
@@ -42,6 +43,50 @@ class Result:
     name: str
 
 
+class Kind(Enum):
+    """What kind of device an expression names."""
+
+    CUDA = auto()  # a CUDA device, or a choice between one and another device
+    INDEX = auto()  # the index of a GPU
+    XLA = auto()
+    CPU = auto()
+    UNKNOWN = auto()  # something else, or not to be seen in the project
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device, or the name or the index of one.
+
+    Args:
+        kind: what it is.
+        spelled: the file with the string that it is made from, and where that ends.
+        by_default: whether something else may be given in its place: it is the default of an option, a
+            parameter or a variable of the environment.
+    """
+
+    kind: Kind
+    spelled: tuple[Path, tuple[int, int]] | None = None
+    by_default: bool = False
+
+
+UNKNOWN = Device(Kind.UNKNOWN)  # what nothing is known of, handed to a parameter
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of the command line, as `parser.parse_args()` returns them in the file `path`."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class Partial:
+    """A function of the project with so many positional arguments given: `functools.partial(f, x)`."""
+
+    of: Function
+    given: int
+
+
 @dataclass(frozen=True)
 class Super:
     """What `super()` is in a method of a class."""
@@ -50,8 +95,9 @@ class Super:
 
 
 Values = frozenset["Value"]
-Value = Function | Class | Instance | Place | External | Result | Super
+Value = Function | Class | Instance | Place | External | Result | Super | Device | Options | Partial
 NOTHING: Values = frozenset()
+HANDED_BACK = (Function, Class, Instance, Result, Partial)
 
 
 def class_around(scope: Scope | None) -> Class | None:
@@ -72,4 +118,4 @@ def handed_back(called: External, values: Values) -> Values:
     """Return those of `values` that `called`, given them, may hand back: a wrapped function or optimizer."""
     if SCHEDULER.search(called.name):
         return NOTHING  # made from an optimizer, and none itself
-    return frozenset(v for v in values if isinstance(v, Function | Class | Instance | Result))
+    return frozenset(v for v in values if isinstance(v, HANDED_BACK))

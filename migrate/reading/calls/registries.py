@@ -17,6 +17,7 @@ from functools import lru_cache
 
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import BOTH, Effect
+from migrate.reading.calls.kinds import UNKNOWN
 from migrate.reading.calls.scopes import Class, Function, ModuleScope, Region, Scope
 
 REGISTERS = re.compile(r"^register|_register$|^registered$", re.IGNORECASE)
@@ -149,7 +150,7 @@ class Registries:
         if not isinstance(function, ast.Attribute) or self.analysis.running[call].functions:
             return False
         known = self.analysis.evaluator.values(function.value, scope)
-        return not known and not self.analysis.effect(call)
+        return not known - {UNKNOWN} and not self.analysis.effect(call)
 
     def _made_by_name(self, method: ast.Attribute, scope: Scope) -> bool:
         """Whether the object of `method` was made by a function that takes the name of a class."""

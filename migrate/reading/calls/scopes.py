@@ -9,6 +9,7 @@ import ast
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from migrate.reading.project.project import Module
@@ -87,6 +88,11 @@ class ModuleScope(Scope):
     functions: list[Function] = field(default_factory=list)
     classes: list[Class] = field(default_factory=list)
     stars: list[Binding] = field(default_factory=list)
+    compared: list[tuple[ast.Compare, Scope]] = field(default_factory=list)
+    # `args.device = value`, `options["device"] = value`: the receiver and the value, by the name.
+    assigned: dict[str, list[tuple[ast.expr, Binding]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     unused_marks: list[int] = field(default_factory=list)  # lines of marks that stand at no loop
 
 
@@ -97,6 +103,7 @@ class Class(Scope):
     bases: list[ast.expr] = field(default_factory=list)
     decorators: list[ast.expr] = field(default_factory=list)
     attributes: dict[str, list[Binding]] = field(default_factory=lambda: defaultdict(list))
+    fields: list[str] = field(default_factory=list)  # what a data class declares, in order
 
 
 @dataclass(eq=False)
@@ -116,6 +123,17 @@ class Function(Scope):
     def parameters(self) -> list[str]:
         """The names of the positional parameters, `self` included."""
         return [a.arg for a in (*self.arguments.posonlyargs, *self.arguments.args)]
+
+    @cached_property
+    def optional(self) -> frozenset[str]:
+        """The names of the positional parameters that are None by default."""
+        defaults = self.arguments.defaults
+        names = self.parameters[len(self.parameters) - len(defaults) :]
+        return frozenset(
+            name
+            for name, default in zip(names, defaults, strict=True)
+            if isinstance(default, ast.Constant) and default.value is None
+        )
 
     def is_a(self, *decorators: str) -> bool:
         """Whether one of `decorators`, by the last part of its name, stands above the function."""
@@ -180,6 +198,8 @@ class _Walk:
                         self._bind(item.optional_vars, item.context_expr, scope)
                 self._with(node, scope, region)
                 return
+            case ast.Compare():
+                self.top.compared.append((node, scope))
             case ast.comprehension():
                 self._bind_element(node.target, node.iter, scope)
             case ast.Import() | ast.ImportFrom():
@@ -225,6 +245,11 @@ class _Walk:
         made = Class(
             self.top.module, scope, node.name, bases=node.bases, decorators=node.decorator_list
         )
+        made.fields = [
+            one.target.id
+            for one in node.body
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        ]
         self.top.classes.append(made)
         self._home(scope, node.name)[node.name].append(Binding("scope", made))
         self._waiting += [(child, scope, region) for child in (*node.bases, *node.decorator_list)]
@@ -266,6 +291,10 @@ class _Walk:
             self._home(scope, target.id)[target.id].append(Binding("value", scope, value))
         elif isinstance(target, ast.Attribute):
             self._bind_attribute(target, Binding("value", scope, value), scope)
+        elif isinstance(target, ast.Subscript):
+            if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str):
+                binding = Binding("value", scope, value)
+                self.top.assigned[target.slice.value].append((target.value, binding))
         elif isinstance(target, ast.Tuple | ast.List):
             for index, part in enumerate(target.elts):
                 binding = Binding("item", scope, value, index=index)
@@ -279,8 +308,7 @@ class _Walk:
             if isinstance(name, ast.Name):
                 self._home(scope, name.id)[name.id].append(Binding("element", scope, value))
 
-    @staticmethod
-    def _bind_attribute(target: ast.Attribute, binding: Binding, scope: Scope) -> None:
+    def _bind_attribute(self, target: ast.Attribute, binding: Binding, scope: Scope) -> None:
         """Note `self.NAME = value` with the class, also from a function inside a method."""
         around: Scope | None = scope
         while around is not None:
@@ -288,8 +316,10 @@ class _Walk:
                 receiver = target.value.id if isinstance(target.value, ast.Name) else ""
                 if around.is_bound and around.parameters[:1] == [receiver]:
                     around.owner.attributes[target.attr].append(binding)
-                return
+                    return
+                break
             around = around.parent
+        self.top.assigned[target.attr].append((target.value, binding))
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope, region: Region) -> None:
         for alias in node.names:

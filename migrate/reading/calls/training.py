@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from migrate.reading.calls.effect import BOTH, Effect
-from migrate.reading.calls.kinds import SCHEDULER, External, Instance, Result, Super, Value
+from migrate.reading.calls.kinds import (
+    SCHEDULER,
+    External,
+    Instance,
+    Partial,
+    Result,
+    Super,
+    Value,
+)
 from migrate.reading.calls.scopes import Class, Function, Scope
 from migrate.reading.calls.values import Evaluator
 
@@ -88,6 +96,8 @@ def _run_by(value: Value, evaluator: Evaluator) -> Iterator[Function]:
     match value:
         case Function():
             yield value
+        case Partial(of):
+            yield of
         case Class():
             for name in ("__init__", "__post_init__"):
                 if method := evaluator.method(value, name):
@@ -146,7 +156,10 @@ def _is_optimizer(
     name = _last_name(receiver).lower()
     if not name or name in ("self", "lr", "super"):
         return False
-    return NOT_OPTIMIZERS.search(name) is None
+    if NOT_OPTIMIZERS.search(name):
+        return False
+    held = [_last_name(one).lower() for one in evaluator.iterated(receiver, scope)]
+    return not held or not all(NOT_OPTIMIZERS.search(name) for name in held)
 
 
 def _kind(value: Value, evaluator: Evaluator) -> bool | None:

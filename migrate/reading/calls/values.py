@@ -7,15 +7,20 @@ guessed.
 from __future__ import annotations
 
 import ast
+import builtins
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from migrate.reading.calls import devices
 from migrate.reading.calls.families import Families
 from migrate.reading.calls.kinds import (
     NOTHING,
+    Device,
     External,
     Instance,
+    Options,
+    Partial,
     Place,
     Result,
     Super,
@@ -29,6 +34,7 @@ from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, 
 from migrate.reading.project.project import Project, file_of
 
 DEEPEST = 60
+BUILTINS = frozenset(dir(builtins))
 COLLECTIONS = frozenset(
     {"list", "tuple", "set", "dict", "sorted", "reversed", "iter", "zip", "enumerate", "filter"}
     | {"chain", "ModuleList"}
@@ -51,7 +57,12 @@ class Evaluator(Families):
         self._uses_parameters: set[Key] = set()
         self._running: set[Key] = set()
         self._parameter_reads = 0
-        self.passed: dict[tuple[Function, str], set[Value]] = defaultdict(set)
+        # What calls pass for parameters, and for the fields of data classes.
+        self.passed: dict[tuple[Function | Class, str], set[Value]] = defaultdict(set)
+        self._assigned: dict[str, list[tuple[ast.expr, Binding]]] = defaultdict(list)
+        for scope in scopes.values():
+            for name, found in scope.assigned.items():
+                self._assigned[name] += found
         super().__init__(made for scope in scopes.values() for made in scope.classes)
 
     def forget_parameters(self) -> None:
@@ -64,10 +75,21 @@ class Evaluator(Families):
         """Whether the values of `node`, already asked for, depend on the arguments of calls."""
         return ("value", id(node), id(scope)) in self._uses_parameters
 
+    def calls(self) -> Iterator[tuple[ast.Call, Scope]]:
+        """Yield every call of the project, and where it stands."""
+        for scope in self._scopes.values():
+            waiting = [scope.region, scope.guard, *(one.region for one in scope.functions)]
+            while waiting:
+                region = waiting.pop()
+                yield from region.calls
+                waiting += region.inner
+
     def values(self, node: ast.expr | None, scope: Scope) -> Values:
         """Return what `node`, evaluated in `scope`, may be."""
-        if node is None or isinstance(node, ast.Constant):
+        if node is None:
             return NOTHING
+        if isinstance(node, ast.Constant):
+            return devices.named(node, scope)
         return self._once(("value", id(node), id(scope)), lambda: self._evaluate(node, scope))
 
     def elements(self, node: ast.expr | None, scope: Scope) -> Values:
@@ -101,8 +123,12 @@ class Evaluator(Families):
                 return self._union(self.attribute(value, name) for value in found)
             case ast.Call():
                 return self._result(node, scope)
+            case ast.Subscript(value=container, slice=ast.Constant(value=str(key))):
+                return self.at_key(container, key, scope)
             case ast.Subscript(value=container):
                 return self.elements(container, scope)
+            case ast.BinOp() | ast.JoinedStr():
+                return devices.spelled(node, scope, self)
             case ast.IfExp(body=one, orelse=other):
                 return self.values(one, scope) | self.values(other, scope)
             case ast.BoolOp(values=parts):
@@ -115,7 +141,59 @@ class Evaluator(Families):
 
     def attribute(self, value: Value, name: str) -> Values:
         """Return what `value.name` may be; methods are functions, a property is what it returns."""
+        found = self._attribute(value, name)
+        if name in self._assigned and not isinstance(value, External | Device):
+            found |= self._once(
+                (f"assigned {name}", hash(value), 0), lambda: self._put_on(value, name)
+            )
+        return found
+
+    def _put_on(self, value: Value, name: str) -> Values:
+        """Return the devices that are assigned to `value.name`, wherever in the project that is.
+
+        Functions put on an object take the place of a method for one object only: they are not followed.
+        """
+        found = self._union(
+            self._bound(binding)
+            for receiver, binding in self._assigned[name]
+            if any(_same(value, one) for one in self.values(receiver, binding.scope))
+        )
+        return frozenset(one for one in found if isinstance(one, Device | Options))
+
+    def at_key(self, container: ast.expr, key: str, scope: Scope) -> Values:
+        """Return what `container[key]` may be."""
+        found = devices.of_environment(container, key, scope, self)
+        for node, at in self._containers(container, scope):
+            if isinstance(node, ast.Dict):
+                for name, value in zip(node.keys, node.values, strict=True):
+                    if name is None or not isinstance(name, ast.Constant) or name.value == key:
+                        found |= self.values(value, at)
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict":
+                found |= self._union(
+                    self.values(k.value, at) for k in node.keywords if k.arg == key
+                )
+            else:
+                found |= self.elements(node, at)
+        for receiver, binding in self._assigned.get(key, ()):
+            if ast.dump(receiver) == ast.dump(container):
+                found |= self._bound(binding)
+        return found
+
+    def _containers(self, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+        """Yield the expressions that `node` stands for."""
+        if not isinstance(node, ast.Name | ast.Attribute):
+            yield node, scope
+            return
+        for binding in self.origins(node, scope):
+            if binding.value is not None:
+                yield binding.value, binding.scope
+
+    def _attribute(self, value: Value, name: str) -> Values:
         match value:
+            case Device():
+                return frozenset([value]) if name == "type" else NOTHING
+            case Options(path):
+                return devices.of_option(path, name, self)
             case Instance(of, exact):
                 return self._member(of, name, exact)
             case Class():
@@ -165,6 +243,8 @@ class Evaluator(Families):
         function = call.func
         if isinstance(function, ast.Attribute) and function.attr in ("values", "items", "get"):
             return self.elements(function.value, scope)
+        if isinstance(function, ast.Attribute) and function.attr == "parse_known_args":
+            return frozenset([Options(scope.module.path)])
         last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         if last in COLLECTIONS:
             named = (self._flat(keyword.value, scope) for keyword in call.keywords)
@@ -179,7 +259,11 @@ class Evaluator(Families):
     def origins(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[Binding]:
         """Yield the assignments `name = value` that `node` may stand for."""
         if isinstance(node, ast.Name):
-            yield from (b for b in self._lookup(node.id, scope) if b.kind == "value")
+            for binding in self._lookup(node.id, scope):
+                if binding.kind == "from":
+                    yield from self._origins_elsewhere(binding)
+                elif binding.kind == "value":
+                    yield binding
             return
         for value in self.values(node.value, scope):
             if isinstance(value, Instance):
@@ -191,6 +275,27 @@ class Evaluator(Families):
                     yield from (b for b in assigned if b.kind == "value")
             elif isinstance(value, Place) and (module := self._scope_at(value.path)):
                 yield from (b for b in module.bindings.get(node.attr, ()) if b.kind == "value")
+
+    def iterated(self, node: ast.expr, scope: Scope) -> Iterator[ast.expr]:
+        """Yield what the loops go over that bind the name `node`: both of `zip(one, other)`."""
+        if isinstance(node, ast.Name):
+            for binding in self._lookup(node.id, scope):
+                match binding.value:
+                    case ast.Call(func=ast.Name(id="zip" | "enumerate"), args=args):
+                        yield from args if binding.kind == "element" else ()
+                    case ast.expr() as value if binding.kind == "element":
+                        yield value
+
+    def _origins_elsewhere(self, imported: Binding, depth: int = 0) -> Iterator[Binding]:
+        """Yield the assignments to a name of another file that is imported."""
+        importer = imported.scope.module.path
+        place = self._project.find(importer, imported.module, imported.level)
+        module = self._scope_at(place) if place is not None else None
+        for binding in module.bindings.get(imported.name, ()) if module is not None else ():
+            if binding.kind == "value":
+                yield binding
+            elif binding.kind == "from" and depth < DEEPEST:
+                yield from self._origins_elsewhere(binding, depth + 1)
 
     def _lookup(self, name: str, scope: Scope) -> list[Binding]:
         """Return the bindings of `name` as seen from `scope`."""
@@ -219,6 +324,15 @@ class Evaluator(Families):
                 if found:
                     return found
         return external
+
+    def from_outside(self, top: ModuleScope) -> Iterator[tuple[str, str]]:
+        """Yield the names that stars bring to a file from outside of the project, and what they stand for."""
+        used = {node.id for node in ast.walk(top.module.tree) if isinstance(node, ast.Name)}
+        for name in sorted(used - BUILTINS - top.bindings.keys()):
+            values = self._union(self._bound(b) for b in self._from_stars(name, top))
+            names = {value.name for value in values if isinstance(value, External)}
+            if len(values) == len(names) == 1 and not name.startswith("_"):
+                yield name, names.pop()
 
     def _bound(self, binding: Binding) -> Values:
         match binding.kind:
@@ -282,7 +396,7 @@ class Evaluator(Families):
         for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
             if default is not None:
                 defaults[argument.arg] = default
-        given |= self.values(defaults.get(name), outside)
+        given |= devices.by_default(self.values(defaults.get(name), outside))
         for argument in (*positional, *arguments.kwonlyargs):
             if argument.arg == name and argument.annotation is not None:
                 given |= self._annotated(argument.annotation, outside)
@@ -314,6 +428,8 @@ class Evaluator(Families):
         if not isinstance(value, ast.Call):
             return self.elements(value, scope)
         found: set[Value] = set()
+        if getattr(value.func, "attr", "") == "parse_known_args" and index == 0:
+            return frozenset([Options(scope.module.path)])
         for called in self.values(value.func, scope):
             if isinstance(called, Function):
                 for returned in called.returns:
@@ -331,7 +447,7 @@ class Evaluator(Families):
                 return frozenset([Super(own)])
             if call.func.id == "getattr" and len(call.args) >= 2:
                 return self._getattr(call, scope)
-        found: set[Value] = set()
+        found: set[Value] = set(devices.of_call(call, scope, self))
         for called in self.values(call.func, scope):
             match called:
                 case Class():
@@ -340,13 +456,16 @@ class Evaluator(Families):
                     found |= self._union(
                         self.values(returned, called) for returned in called.returns
                     )
+                case Partial(of):
+                    found |= self._union(self.values(returned, of) for returned in of.returns)
                 case Instance(of):
                     if method := self.method(of, "__call__"):
                         found |= self._union(self.values(r, method) for r in method.returns)
                 case External():
                     found |= result_of(called)
                     if call.args:
-                        found |= handed_back(called, self.values(call.args[0], scope))
+                        back = handed_back(called, self.values(call.args[0], scope))
+                        found |= _bound_to(back, len(call.args) - 1) if _binds(called) else back
         return frozenset(found)
 
     def _getattr(self, call: ast.Call, scope: Scope) -> Values:
@@ -354,7 +473,8 @@ class Evaluator(Families):
         if not (isinstance(name, ast.Constant) and isinstance(name.value, str)):
             return NOTHING
         found = self.values(call.args[0], scope)
-        return self._union(self.attribute(value, name.value) for value in found)
+        found = self._union(self.attribute(value, name.value) for value in found)
+        return found | self._union(self.values(default, scope) for default in call.args[2:])
 
     def _member(self, of: Class, name: str, exact: bool = True) -> Values:
         found: set[Value] = set()
@@ -367,6 +487,9 @@ class Evaluator(Families):
             )
             if related is not of and related not in self.ancestors(of):
                 found |= self._union(self._of_method(method) for method in methods)
+            if name in related.fields:
+                self._parameter_reads += 1
+                found |= self.passed.get((related, name), set())
             assigned = [
                 *related.attributes.get(name, ()),
                 *(b for b in bindings if b.kind != "scope"),
@@ -382,3 +505,22 @@ class Evaluator(Families):
     @staticmethod
     def _union(found: Iterable[Values]) -> Values:
         return frozenset().union(*found)
+
+
+def _same(one: Value, other: Value) -> bool:
+    """Whether two values may be one object: of one class, or options of the command line."""
+    if isinstance(one, Options) and isinstance(other, Options):
+        return True
+    if isinstance(one, Instance) and isinstance(other, Instance):
+        return one.of is other.of
+    return one == other and isinstance(one, Place | Class)
+
+
+def _binds(called: External) -> bool:
+    return called.name in ("functools.partial", "functools.partialmethod")
+
+
+def _bound_to(values: Values, count: int) -> Values:
+    """Return the functions among `values` with their first `count` arguments given."""
+    made = (Partial(v, count) if isinstance(v, Function) and count else v for v in values)
+    return frozenset(made)

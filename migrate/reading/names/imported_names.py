@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
@@ -20,15 +20,23 @@ class ImportedNames:
     Args:
         module: the module.
         imports: its import statements, wherever they stand.
+        stars: what the names stand for that its `from module import *` bring.
 
     Attributes:
         roots: the names that may stand for something imported: `a` of `a.b`.
     """
 
-    def __init__(self, module: cst.Module, imports: Iterable[Import]) -> None:
-        self._bound = frozenset(name for statement in imports for name in bound_by(statement))
+    def __init__(
+        self,
+        module: cst.Module,
+        imports: Iterable[Import],
+        stars: Mapping[str, str] | None = None,
+    ) -> None:
+        self._stars = stars or {}
+        bound = (name for statement in imports for name in bound_by(statement))
+        self._bound = frozenset((*bound, *self._stars))
         roots = frozenset(name for name in self._bound if "." not in name)
-        self._uses = Uses(module, roots).of if roots else {}
+        self._uses = Uses(module, roots, self._stars.keys()).of if roots else {}
         self.roots = [use.name for use in self._uses.values()]
         self._meanings: dict[int, list[list[tuple[str, str]]]] = {}
 
@@ -79,7 +87,9 @@ class ImportedNames:
 
     def _meanings_of(self, statement: Import) -> list[list[tuple[str, str]]]:
         if id(statement) not in self._meanings:
-            self._meanings[id(statement)] = list(_meanings(statement))
+            is_star = isinstance(statement.names, cst.ImportStar)
+            found = [list(self._stars.items())] if is_star else list(_meanings(statement))
+            self._meanings[id(statement)] = found
         return self._meanings[id(statement)]
 
 

@@ -53,7 +53,9 @@ class Parsed:
     @cached_property
     def _names(self) -> dict[int, str]:
         """The imported name of each expression that stands for one, by its id."""
-        names = ImportedNames(self.module, self.all_of(cst.Import, cst.ImportFrom))
+        imports = self.all_of(cst.Import, cst.ImportFrom)
+        stars = any(isinstance(one.names, cst.ImportStar) for one in imports)
+        names = ImportedNames(self.module, imports, self.calls.stars if stars else None)
         found: dict[int, str] = {}
         for root in names.roots:
             node: cst.CSTNode | None = root

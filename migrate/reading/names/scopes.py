@@ -145,11 +145,13 @@ class Uses:
     Args:
         module: the module.
         names: the names to look for, without dots.
+        stars: those that `from module import *` binds.
     """
 
-    def __init__(self, module: cst.Module, names: Set[str]) -> None:
+    def __init__(self, module: cst.Module, names: Set[str], stars: Set[str] = frozenset()) -> None:
         self.of: dict[int, Use] = {}  # by the id of the name
         self._names = names
+        self._stars = stars
         self._scope = Scope(None, cst.Module)
         self._around: cst.Attribute | None = None
         self._visit(module)
@@ -197,7 +199,8 @@ class Uses:
         self._scope = outer
 
     def _import(self, node: cst.Import | cst.ImportFrom) -> None:
-        for name in bound_by(node):
+        is_star = isinstance(node.names, cst.ImportStar)
+        for name in sorted(self._stars) if is_star else bound_by(node):
             self._scope.bind(name, node)
 
     def _attribute(self, node: cst.Attribute) -> None:

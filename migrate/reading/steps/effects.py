@@ -59,6 +59,10 @@ class Effects:
         """Whether every turn of `loop` is one training step: by its effects, or marked by hand."""
         return self._context.position(loop).line in self._calls.step_loops
 
+    def on_accelerator(self, loop: Loop) -> bool | None:
+        """Whether the step loop `loop` trains on an accelerator; None where that is not to be seen."""
+        return self._calls.on_accelerator.get(self._context.position(loop).line, False)
+
     def is_marked(self, loop: Loop) -> bool:
         """Whether a comment `# migrate: step` on `loop`, or right above it, marks it."""
         return self._context.position(loop).line in self._calls.marked

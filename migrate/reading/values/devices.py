@@ -5,11 +5,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from enum import Enum, auto
 from functools import cached_property
 
 import libcst as cst
 
+from migrate.reading.calls.devices import (
+    ACCELERATOR,
+    CURRENT,
+    DEVICE,
+    XLA_DEVICES,
+)
+from migrate.reading.calls.kinds import Kind
 from migrate.reading.names.parsed import Parsed
 from migrate.reading.replicas.ranks import Ranks
 from migrate.reading.tree.tree import (
@@ -22,6 +28,8 @@ from migrate.reading.tree.tree import (
 )
 from migrate.reading.values.arguments import passed_for
 
+__all__ = ["ACCELERATOR", "CURRENT", "DEVICE", "Devices", "Kind"]
+
 CUDA = re.compile(r"cuda(:\d+)?")
 
 # What scripts call the index of their GPU: in `x.to(args.gpu)` it can be nothing but a device.
@@ -30,17 +38,6 @@ INDEX_NAME = re.compile(
     r"|(gpu|device|dev|cuda)_?(id|idx|index|rank))",
     re.IGNORECASE,
 )
-CURRENT = frozenset(
-    {
-        "torch.accelerator.current_device_idx",
-        "torch.accelerator.current_device_index",
-        "torch.cuda.current_device",
-    }
-)
-ACCELERATOR = frozenset({"torch.accelerator.current_accelerator"})
-SHIMS = frozenset({"shims.device", "shims.device_type"})
-XLA = SHIMS | {"torch_xla.device", "torch_xla.core.xla_model.xla_device"}
-DEVICE = frozenset({"torch.device"})
 # Calls that restore a checkpoint, and the position of their argument `map_location`.
 LOADERS = {
     "torch.load": 1,
@@ -53,16 +50,7 @@ LOADERS = {
 TAKE_A_DEVICE = frozenset({"torch.set_default_device", "torch.nn.Module.to_empty"})
 
 
-class Kind(Enum):
-    """What kind of device an expression names."""
-
-    CUDA = auto()  # a CUDA device, or a choice between one and another device
-    INDEX = auto()  # the index of a GPU
-    XLA = auto()
-    CPU = auto()
-    UNKNOWN = auto()  # something else, or not to be seen in this file
-
-
+ASKED = cst.Name | cst.Attribute | cst.Subscript | cst.Call
 # Of several values the one that decides what is to be done.
 _ORDER = (Kind.CUDA, Kind.INDEX, Kind.XLA, Kind.UNKNOWN, Kind.CPU)
 
@@ -102,8 +90,22 @@ class Devices:
             return Kind.UNKNOWN
         if id(node) not in self._known:
             self._known[id(node)] = Kind.UNKNOWN  # where the name is assigned from itself
-            self._known[id(node)] = self._find(node)
+            found = self._find(node)
+            if found in (Kind.UNKNOWN, Kind.CPU) and isinstance(node, ASKED):
+                found = self._in_the_project(node, found)
+            self._known[id(node)] = found
         return self._known[id(node)]
+
+    def is_moved_to(self, string: cst.SimpleString) -> bool:
+        """Whether `string` is what some move in the project is given as its device, whatever way it takes."""
+        end = self._context.end(string)
+        return (end.line, end.column) in self._context.calls.spelled_devices
+
+    def _in_the_project(self, node: cst.CSTNode, here: Kind) -> Kind:
+        """Return what `node` names by what other functions and files hand to it."""
+        end = self._context.end(node)
+        found = self._context.calls.devices.get((end.line, end.column), here)
+        return here if found is Kind.CPU else found
 
     def _find(self, node: cst.CSTNode) -> Kind:
         if names_cuda(node):
@@ -149,7 +151,7 @@ class Devices:
             return Kind.CUDA if kind is Kind.INDEX and name in DEVICE else kind
         if name in ACCELERATOR:
             return Kind.CUDA
-        if name in XLA:
+        if name in XLA_DEVICES:
             return Kind.XLA
         if name in CURRENT or self._context.ranks.is_rank(call):
             return Kind.INDEX

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.calls.asked import OTHERS
 from migrate.reading.tree.tree import bind, code, dotted, keyword
 from migrate.reading.values.devices import (
     ACCELERATOR,
@@ -33,9 +34,6 @@ from migrate.rewrite.rules.devices.kept_devices import (
     used_as_number,
 )
 from migrate.rewrite.workspace import Workspace
-
-# Calls of which other rules speak, whatever device they are given.
-OTHERS = ("torch.cuda.", "torch.Generator", "torch.autocast", "torch.amp.", "torch.distributed.")
 
 
 class Device(Rule):
@@ -66,7 +64,15 @@ class Device(Rule):
     """
 
     name = "device"
-    nodes = (cst.Call, cst.Assign, cst.AnnAssign, cst.Param, cst.Return, cst.DictElement)
+    nodes = (
+        cst.Call,
+        cst.Assign,
+        cst.AnnAssign,
+        cst.Param,
+        cst.Return,
+        cst.DictElement,
+        cst.SimpleString,
+    )
     examples = (
         rewritten(
             """
@@ -254,6 +260,11 @@ class Device(Rule):
             if around is not None and re.search("dev", around.name.value):
                 found = self._device if says_a_device(around.name.value) else self._spelled
                 yield from found(node.value, context)
+        elif isinstance(node, cst.SimpleString):
+            if context.devices.is_moved_to(node) and names_cuda(node):
+                xla = context.vocabulary.device_type(like=node)
+                message = f"device {code(node)} → {code(xla)}"
+                yield self.edit(node, lambda _: xla, message, consumes=[node])
         elif isinstance(node, cst.DictElement) and DEVICE_NAME.fullmatch(_text(node.key)):
             yield from self._spelled(node.value, context)
 
@@ -396,5 +407,7 @@ def _makes(value: cst.BaseExpression, context: Workspace) -> bool:
     """Whether another edit of this rule speaks of the call `value`: it makes a device."""
     if not isinstance(value, cst.Call):
         return isinstance(value, cst.Name | cst.Attribute)
+    if context.effects.definitions(value):
+        return True
     name = context.qualified_name(value.func) or dotted(value.func)
     return name in DEVICE | ACCELERATOR or (name == "str" and name not in CURRENT)

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
 
 
+UNSEEN = (
+    "the source does not show whether this loop trains on the accelerator: if it does, write "
+    "`# migrate: step` above it"
+)
+
+
 @dataclass(frozen=True)
 class Step:
     """A block that gets one or more steps.
@@ -57,11 +63,15 @@ class Steps:
         on_accelerator = trains_on_accelerator(context)
         for loop in loops(context.module):
             marked, hidden = context.effects.is_marked(loop), context.effects.hidden(loop)
-            if not (marked or hidden or on_accelerator) or has_sync(loop, context):
+            trains = context.effects.is_step_loop(loop)
+            where = on_accelerator or (trains and context.effects.on_accelerator(loop))
+            if not (marked or hidden or where is not False) or has_sync(loop, context):
                 continue
             if hidden and not marked:
                 self._undecided(loop, loop, hidden)
-            if context.effects.is_step_loop(loop):
+            if trains and where is None and not marked:
+                self._undecided(loop, loop, UNSEEN)
+            elif trains:
                 self._loop(loop)
             self._hopeless(loop)
 

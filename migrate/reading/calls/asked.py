@@ -1,0 +1,108 @@
+"""The expressions of a file of which the rules may ask what device they are."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from migrate.reading.calls.analysis import Analysis
+from migrate.reading.calls.devices import kind_of
+from migrate.reading.calls.kinds import Device, External, Kind
+from migrate.reading.calls.scopes import Binding, ModuleScope, Scope
+
+# Methods and functions that take a device.
+TAKE = frozenset({"to", "cuda", "device", "to_empty", "set_device", "set_default_device", "str"})
+KEYWORDS = re.compile("dev|gpu|location|rank", re.IGNORECASE)
+# Of these the argument is a device and nothing else.
+MOVE = frozenset({"to", "cuda", "to_empty", "set_default_device"})
+# Calls of which rules of their own speak, whatever device they are given.
+OTHERS = ("torch.cuda.", "torch.Generator", "torch.autocast", "torch.amp.", "torch.distributed.")
+# What scripts call what they keep a device under.
+NAMES = re.compile("dev|gpu|cuda|acc|rank|local", re.IGNORECASE)
+
+Asked = ast.Name | ast.Attribute | ast.Subscript | ast.Call
+
+
+def devices_of(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr, Kind]]:
+    """Yield the names, attributes, items and calls of a file that are devices, and of which kind."""
+    evaluator = analysis.evaluator
+    seen: set[int] = set()
+    for node, scope in _candidates(analysis, top):
+        for part in _parts(node):
+            if id(part) not in seen:
+                seen.add(id(part))
+                kind = kind_of(evaluator.values(part, scope))
+                if kind is not Kind.UNKNOWN:
+                    yield part, kind
+
+
+@lru_cache(maxsize=2)
+def spelled_devices(analysis: Analysis) -> Mapping[Path, frozenset[tuple[int, int]]]:
+    """Return the strings of each file that are the device of some move, wherever that stands."""
+    found: dict[Path, set[tuple[int, int]]] = defaultdict(set)
+    for call, scope in analysis.evaluator.calls():
+        last = getattr(call.func, "attr", "")
+        given = call.args[:1] if last in MOVE else []
+        named = [k.value for k in call.keywords if k.arg == "device"]
+        if named and not _is_of_others(call, scope, analysis):
+            given = [*given, *named]
+        for arg in given:
+            for value in analysis.evaluator.values(arg, scope):
+                if isinstance(value, Device) and value.spelled is not None:
+                    found[value.spelled[0]].add(value.spelled[1])
+    return {path: frozenset(places) for path, places in found.items()}
+
+
+def _is_of_others(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    values = analysis.evaluator.values(call.func, scope)
+    return any(isinstance(value, External) and value.name.startswith(OTHERS) for value in values)
+
+
+def _candidates(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:
+    for root in (top.region, top.guard, *(one.region for one in top.functions)):
+        for region in analysis.regions(root):
+            for call, scope in region.calls:
+                function = call.func
+                last = getattr(function, "attr", None) or getattr(function, "id", "")
+                if last in TAKE:
+                    yield from ((arg, scope) for arg in call.args)
+                for keyword in call.keywords:
+                    if KEYWORDS.search(keyword.arg or ""):
+                        yield keyword.value, scope
+    for compared, scope in top.compared:
+        yield from ((side, scope) for side in (compared.left, *compared.comparators))
+    yield from _bound(top)
+
+
+def _bound(top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield what is assigned, and returned, under names that may be a device's."""
+    scopes: list[dict[str, list[Binding]]] = [top.bindings]
+    for made in top.classes:
+        scopes += [made.bindings, made.attributes]
+    for function in top.functions:
+        scopes.append(function.bindings)
+        if NAMES.search(function.name):
+            yield from ((value, function) for value in function.returns)
+    for bindings in scopes:
+        for name, found in bindings.items():
+            if NAMES.search(name):
+                for one in found:
+                    if one.value is not None and one.kind == "value":
+                        yield one.value, one.scope
+
+
+def _parts(node: ast.expr) -> Iterator[Asked]:
+    """Yield what of an expression may be asked of: itself, both sides of a choice, `x` of `x.type`."""
+    match node:
+        case ast.IfExp(body=one, orelse=other):
+            yield from _parts(one)
+            yield from _parts(other)
+        case ast.Attribute(value=inner, attr="type" | "index"):
+            yield node
+            yield from _parts(inner)
+        case ast.Name() | ast.Attribute() | ast.Subscript() | ast.Call():
+            yield node

@@ -1,0 +1,239 @@
+"""Which expressions of a project name a device: the literals, the calls of torch, the environment, options.
+
+How the device travels from there, through parameters, returns, attributes and files, is the evaluator's.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+from migrate.reading.calls.kinds import NOTHING, Device, External, Kind, Options, Values
+from migrate.reading.calls.scopes import Scope
+
+
+class Evaluator(Protocol):
+    """What is asked here of the evaluator of a project."""
+
+    def values(self, node: ast.expr | None, scope: Scope) -> Values:
+        """Return what an expression may be."""
+
+    def at_key(self, container: ast.expr, key: str, scope: Scope) -> Values:
+        """Return what the item `key` of an expression may be."""
+
+    def calls(self) -> Iterable[tuple[ast.Call, Scope]]:
+        """Return all calls of the project."""
+
+    def __hash__(self) -> int: ...  # answers are kept for it
+
+
+CUDA = re.compile(r"cuda(:\d+)?")
+XLA = re.compile(r"xla(:\d+)?")
+CURRENT = frozenset(
+    {
+        "torch.accelerator.current_device_idx",
+        "torch.accelerator.current_device_index",
+        "torch.cuda.current_device",
+    }
+)
+ACCELERATOR = frozenset({"torch.accelerator.current_accelerator"})
+SHIMS_DEVICES = frozenset({"shims.device", "shims.device_type"})
+XLA_DEVICES = SHIMS_DEVICES | {"torch_xla.device", "torch_xla.core.xla_model.xla_device"}
+DEVICE = frozenset({"torch.device"})
+COUNTS = frozenset({"torch.cuda.device_count", "torch.accelerator.device_count"})
+# What tells a process which replica it is.
+ASKED = frozenset(
+    {
+        "shims.local_rank",
+        "shims.rank",
+        "torch.distributed.get_node_local_rank",
+        "torch.distributed.get_rank",
+    }
+)
+INDEX_VARIABLES = frozenset({"LOCAL_RANK", "RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"})
+
+_KINDS = {kind: frozenset([Device(kind)]) for kind in Kind}
+
+
+def named(node: ast.Constant, scope: Scope) -> Values:
+    """Return the device that a constant is the name of."""
+    value = node.value
+    if not isinstance(value, str) or len(value) > len("cuda:1234"):
+        return NOTHING
+    if value == "cpu":
+        return _KINDS[Kind.CPU]
+    if XLA.fullmatch(value):
+        return _KINDS[Kind.XLA]
+    if not CUDA.fullmatch(value):
+        return NOTHING
+    line, offset = node.end_lineno or 0, node.end_col_offset or 0
+    place = line, scope.module.column(line, offset)
+    return frozenset([Device(Kind.CUDA, (scope.module.path, place))])
+
+
+def spelled(node: ast.BinOp | ast.JoinedStr, scope: Scope, evaluator: Evaluator) -> Values:
+    """Return the device of f'cuda:{i}', 'cuda:%d' % i, 'cuda:' + i, and the index `rank % count`."""
+    match node:
+        case ast.JoinedStr(values=[ast.Constant(value=str(head)), *rest]):
+            whole = head == "cuda" and not rest
+            return _KINDS[Kind.CUDA] if whole or head.startswith("cuda:") else NOTHING
+        case ast.JoinedStr(values=[ast.FormattedValue(value=first), *rest]):
+            colon = rest and isinstance(rest[0], ast.Constant) and rest[0].value == ":"
+            return _devices(evaluator.values(first, scope)) if colon or not rest else NOTHING
+        case ast.BinOp(left=ast.Constant(value=str(head)), op=ast.Mod() | ast.Add()):
+            return _KINDS[Kind.CUDA] if head.startswith("cuda:") else NOTHING
+        case ast.BinOp(left=left, op=ast.Mod(), right=right):
+            if isinstance(right, ast.Call) and _names(right.func, scope, evaluator) & COUNTS:
+                return _KINDS[Kind.INDEX]
+            return _indices(evaluator.values(left, scope))
+    return NOTHING
+
+
+def of_call(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
+    """Return the device that `call` gives, where it asks torch, the environment or the command line."""
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        found = _of_method(call, function, scope, evaluator)
+        if found:
+            return found
+    elif isinstance(function, ast.Name) and function.id in ("int", "str") and call.args:
+        return _devices(evaluator.values(call.args[0], scope))
+    names = _names(function, scope, evaluator)
+    if not names:
+        return NOTHING
+    if names & DEVICE:
+        return _made(call, scope, evaluator)
+    if names & ACCELERATOR:
+        return _KINDS[Kind.CUDA]
+    if names & XLA_DEVICES:
+        return _KINDS[Kind.XLA]
+    if names & (CURRENT | ASKED):
+        return _KINDS[Kind.INDEX]
+    if names & {"os.getenv", "os.environ.get"} and call.args:
+        if getattr(call.args[0], "value", None) in INDEX_VARIABLES:
+            return _KINDS[Kind.INDEX]
+        defaults = [*call.args[1:], *(k.value for k in call.keywords if k.arg == "default")]
+        return by_default(_union(evaluator.values(default, scope) for default in defaults))
+    return NOTHING
+
+
+def of_environment(container: ast.expr, key: str, scope: Scope, evaluator: Evaluator) -> Values:
+    """Return the index that `os.environ["LOCAL_RANK"]` is."""
+    if key in INDEX_VARIABLES and "os.environ" in _names(container, scope, evaluator):
+        return _KINDS[Kind.INDEX]
+    return NOTHING
+
+
+def of_option(path: Path, name: str, evaluator: Evaluator) -> Values:
+    """Return what the option `name` of the command line is by default: as the file `path` declares it.
+
+    Where it does not, as any file of the project does.
+    """
+    found = options_of(evaluator).get(name, [])
+    here = [pair for pair in found if pair[1].module.path == path]
+    return by_default(_union(evaluator.values(default, scope) for default, scope in here or found))
+
+
+@lru_cache(maxsize=2)
+def options_of(evaluator: Evaluator) -> dict[str, list[tuple[ast.expr, Scope]]]:
+    """Return the defaults of the options of a project's command lines, by the attribute that holds them."""
+    found: dict[str, list[tuple[ast.expr, Scope]]] = defaultdict(list)
+    for call, scope in evaluator.calls():
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
+            flags = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
+            flags += [
+                k.value.value
+                for k in call.keywords
+                if k.arg == "dest" and isinstance(k.value, ast.Constant)
+            ]
+            for default in (k.value for k in call.keywords if k.arg == "default"):
+                for flag in flags:
+                    found[str(flag).lstrip("-").replace("-", "_")].append((default, scope))
+    return found
+
+
+def by_default(values: Values) -> Values:
+    """Return `values`, the devices among them as ones in whose place something else may be given."""
+    return frozenset(
+        replace(value, by_default=True) if isinstance(value, Device) else value for value in values
+    )
+
+
+def is_surely_cpu(values: Values) -> bool:
+    """Whether the CPU is all that `values` are, whatever a user gives."""
+    return bool(values) and all(
+        isinstance(value, Device) and value.kind is Kind.CPU and not value.by_default
+        for value in values
+    )
+
+
+def kind_of(values: Values) -> Kind:
+    """Return which of the devices among `values` decides what is to be done.
+
+    Where a call passes something of which nothing is known, that is not known; what may be something else
+    than an index is none.
+    """
+    found = {value.kind for value in values if isinstance(value, Device)}
+    if Kind.UNKNOWN in found:
+        return Kind.UNKNOWN
+    if any(not isinstance(value, Device) for value in values):
+        found.discard(Kind.INDEX)
+    order = (Kind.CUDA, Kind.INDEX, Kind.XLA, Kind.CPU)
+    return next((kind for kind in order if kind in found), Kind.UNKNOWN)
+
+
+def may_be_accelerator(values: Values) -> bool:
+    """Whether one of `values` is an accelerator."""
+    kinds = (Kind.CUDA, Kind.INDEX, Kind.XLA)
+    return any(isinstance(value, Device) and value.kind in kinds for value in values)
+
+
+def _of_method(
+    call: ast.Call, function: ast.Attribute, scope: Scope, evaluator: Evaluator
+) -> Values:
+    if function.attr == "parse_args":
+        return frozenset([Options(scope.module.path)])
+    if function.attr == "format" and isinstance(function.value, ast.Constant):
+        text = function.value.value
+        is_cuda = isinstance(text, str) and text.startswith("cuda:")
+        return _KINDS[Kind.CUDA] if is_cuda else NOTHING
+    if function.attr == "get" and call.args and isinstance(call.args[0], ast.Constant):
+        key = call.args[0].value
+        if isinstance(key, str) and not _names(function.value, scope, evaluator):
+            item = evaluator.at_key(function.value, key, scope)
+            return item | _union(evaluator.values(default, scope) for default in call.args[1:])
+    return NOTHING
+
+
+def _made(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
+    """Return what `torch.device(…)` makes: of an index, a CUDA device."""
+    first = next((k.value for k in call.keywords if k.arg == "type"), None)
+    first = call.args[0] if call.args else first
+    if isinstance(first, ast.Constant) and isinstance(first.value, int):
+        return _KINDS[Kind.CUDA]
+    found = _devices(evaluator.values(first, scope))
+    index = _indices(found)
+    return (found - index) | _KINDS[Kind.CUDA] if index else found
+
+
+def _devices(values: Values) -> Values:
+    return frozenset(value for value in values if isinstance(value, Device))
+
+
+def _indices(values: Values) -> Values:
+    return frozenset(v for v in values if isinstance(v, Device) and v.kind is Kind.INDEX)
+
+
+def _names(node: ast.expr, scope: Scope, evaluator: Evaluator) -> frozenset[str]:
+    values = evaluator.values(node, scope)
+    return frozenset(value.name for value in values if isinstance(value, External))
+
+
+def _union(found: Iterable[Values]) -> Values:
+    return frozenset().union(*found)

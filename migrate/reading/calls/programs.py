@@ -1,0 +1,197 @@
+"""Whether a loop trains on an accelerator: by what its program moves there, in whatever file it does.
+
+The program of a loop is what runs before it and in it: the functions and modules that lead to it, and all
+that those run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TypeVar
+
+from migrate.reading.calls.analysis import Analysis
+from migrate.reading.calls.devices import is_surely_cpu, may_be_accelerator
+from migrate.reading.calls.kinds import External
+from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
+
+T = TypeVar("T")
+# A file without any of them has to do with no accelerator.
+SIGNS = re.compile(rb"cuda|xla|accelerator|accelerate|\bgpu|\bGPU")
+DTYPE = re.compile(
+    r"dtype$|^(b?float|half|double|int|long|short|bool|complex|uint|precision)(\d|_|$)",
+    re.IGNORECASE,
+)
+MOVES = frozenset({"to", "to_empty"})
+
+
+class Programs:
+    """The programs of a project's loops.
+
+    Args:
+        analysis: of the project.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        self._certain: dict[Scope, bool] = {}
+        self._possible: dict[Scope, bool] = {}
+
+    def on_accelerator(self, scope: Scope, region: Region) -> bool | None:
+        """Whether the loop `region`, which stands in `scope`, trains on an accelerator.
+
+        Returns:
+            None where it may, and the source does not decide it.
+        """
+        if any(self._moves(one) for one in self.run_from(self.run_by(region))):
+            return True
+        leading = self._leading_to(scope)
+        program = self.run_from(leading)
+        if any(self._moves(one) for one in program):
+            return True
+        if any(self._may_move(one) for one in program) or any(map(self._is_open, leading)):
+            return None
+        return False
+
+    def run_by(self, region: Region) -> Iterator[Scope]:
+        """Yield the functions and modules that a body enters."""
+        for one in self._analysis.regions(region):
+            yield from self._analysis.entered(one)
+
+    @cached_property
+    def _edges(self) -> dict[Scope, set[Scope]]:
+        """What each function and module runs, passes on and imports."""
+        found: dict[Scope, set[Scope]] = {}
+        for top in self._analysis.scopes.values():
+            for scope in (top, *top.functions):
+                found[scope] = {
+                    one for root in _roots(scope) for one in self.run_by(root) if one is not scope
+                }
+        return found
+
+    @cached_property
+    def _callers(self) -> dict[Scope, set[Scope]]:
+        found: dict[Scope, set[Scope]] = defaultdict(set)
+        for scope, entered in self._edges.items():
+            for one in entered:
+                found[one].add(scope)
+            # A function inside of another: who makes it may hand it on.
+            if isinstance(scope, Function) and isinstance(scope.parent, Function):
+                found[scope].add(scope.parent)
+        return found
+
+    def run_from(self, starts: Iterable[Scope]) -> set[Scope]:
+        """Return `starts` and all that they run."""
+        return _closure(starts, self._edges)
+
+    def _leading_to(self, scope: Scope) -> set[Scope]:
+        return _closure([scope], self._callers)
+
+    def _moves(self, scope: Scope) -> bool:
+        """Whether a function or module itself moves something to an accelerator."""
+        if scope not in self._certain:
+            has_signs = SIGNS.search(scope.module.data) or b".to(" in scope.module.data
+            self._certain[scope] = bool(has_signs) and any(
+                self._is_move(call, at) for call, at in self._calls(scope)
+            )
+        return self._certain[scope]
+
+    def _may_move(self, scope: Scope) -> bool:
+        """Whether a function or module asks for an accelerator, or moves something to an unknown place."""
+        if scope not in self._possible:
+            self._possible[scope] = any(
+                self._asks(call, at) or self._is_open_move(call, at)
+                for call, at in self._calls(scope)
+            )
+        return self._possible[scope]
+
+    def _calls(self, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
+        for root in _roots(scope):
+            for region in self._analysis.regions(root):
+                yield from region.calls
+
+    def _is_move(self, call: ast.Call, scope: Scope) -> bool:
+        function = call.func
+        if isinstance(function, ast.Attribute) and function.attr == "cuda":
+            return not self._analysis.running[call].functions and not self._names(call, scope)
+        arg = _device_argument(call)
+        if isinstance(arg, ast.Constant) and type(arg.value) is int:
+            return isinstance(function, ast.Attribute) and function.attr in MOVES
+        return arg is not None and may_be_accelerator(self._analysis.evaluator.values(arg, scope))
+
+    def _is_open_move(self, call: ast.Call, scope: Scope) -> bool:
+        arg = _device_argument(call)
+        if arg is None or isinstance(arg, ast.Constant):
+            return False
+        values = self._analysis.evaluator.values(arg, scope)
+        if isinstance(arg, ast.Name | ast.Attribute):
+            last = arg.attr if isinstance(arg, ast.Attribute) else arg.id
+            names = [value.name for value in values if isinstance(value, External)]
+            if DTYPE.search(last) or any(name.startswith("torch.") for name in names):
+                return False
+        return not is_surely_cpu(values)
+
+    def _asks(self, call: ast.Call, scope: Scope) -> bool:
+        names = self._names(call, scope) if SIGNS.search(scope.module.data) else ()
+        return any(name.startswith(("torch.cuda.", "torch_xla.")) for name in names)
+
+    def _names(self, call: ast.Call, scope: Scope) -> list[str]:
+        values = self._analysis.evaluator.values(call.func, scope)
+        return [value.name for value in values if isinstance(value, External)]
+
+    def _is_open(self, scope: Scope) -> bool:
+        """Whether nobody is seen to run a function of a project whose scripts know accelerators."""
+        if not isinstance(scope, Function) or self._callers.get(scope):
+            return False
+        return any(
+            SIGNS.search(self._analysis.scopes[path].module.data)
+            for path in self._importers_of(scope.module.path)
+        )
+
+    def _importers_of(self, path: Path) -> set[Path]:
+        """Return the file `path` and those that import it, also by way of others."""
+        return _closure([path], self._importers)
+
+    @cached_property
+    def _importers(self) -> dict[Path, set[Path]]:
+        found: dict[Path, set[Path]] = defaultdict(set)
+        project = self._analysis.project
+        for path, module in project.modules.items():
+            for imported in project.imports(module):
+                found[imported].add(path)
+        return found
+
+
+@lru_cache(maxsize=2)
+def programs_of(analysis: Analysis) -> Programs:
+    """Return the programs of a project's loops; found once, for all files."""
+    return Programs(analysis)
+
+
+def _roots(scope: Scope) -> list[Region]:
+    return [scope.region, scope.guard] if isinstance(scope, ModuleScope) else [scope.region]
+
+
+def _closure(starts: Iterable[T], edges: dict[T, set[T]]) -> set[T]:
+    seen: set[T] = set()
+    waiting = list(starts)
+    while waiting:
+        one = waiting.pop()
+        if one not in seen:
+            seen.add(one)
+            waiting += edges.get(one, ())
+    return seen
+
+
+def _device_argument(call: ast.Call) -> ast.expr | None:
+    """Return the argument of `call` that may be a device."""
+    named = next((k.value for k in call.keywords if k.arg == "device"), None)
+    if named is not None:
+        return named
+    is_to = isinstance(call.func, ast.Attribute) and call.func.attr in MOVES
+    first = call.args[0] if is_to and call.args else None
+    return None if isinstance(first, ast.Starred) else first

@@ -1,0 +1,58 @@
+"""The last look: no loop that trains on the accelerator may be left without a step and without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migrate.reading.steps.loops import Loop, has_sync
+from migrate.reading.tree.tree import nodes
+from migrate.rewrite.plan import Plan
+from migrate.rewrite.rule import Finding, Wrap
+from migrate.rewrite.rules.step.steps import trains_on_accelerator
+from migrate.rewrite.workspace import Workspace
+
+STEP = "step"
+WHY = (
+    "this loop runs a backward pass and an optimizer's step, and got no `with torch_xla.step():`: write "
+    "`# migrate: step` above it, or put the step in the block by hand"
+)
+
+
+def without_step(found: Plan) -> Iterator[Finding]:
+    """Yield a finding for each loop that trains, is in no step, and of which nothing is said."""
+    context = found.context
+    loops = [
+        one
+        for one in context.all_of(cst.For, cst.While)
+        if context.effects.is_step_loop(one) and id(one) not in context.for_cuda
+    ]
+    if not loops:
+        return
+    blocks = {id(edit.block) for edit in found.edits if isinstance(edit, Wrap)}
+    said = {id(one.node) for one in found.findings if one.rule == STEP}
+    here = trains_on_accelerator(context)
+    for loop in loops:
+        accelerated = here or context.effects.on_accelerator(loop) is not False
+        if (
+            accelerated
+            and not has_sync(loop, context)
+            and not _covered(loop, context, blocks | said)
+        ):
+            yield Finding(STEP, loop, WHY)
+
+
+def _covered(loop: Loop, context: Workspace, places: set[int]) -> bool:
+    """Whether one of `places` lies in the loop, or in a function of the script that trains in it."""
+    seen: set[int] = set()
+    waiting: list[cst.CSTNode] = [loop]
+    while waiting:
+        place = waiting.pop()
+        if any(id(node) in places for node in nodes(place)):
+            return True
+        for callee in context.effects.callees([place]):
+            if id(callee) not in seen:
+                seen.add(id(callee))
+                waiting.append(callee)
+    return False

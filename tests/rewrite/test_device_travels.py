@@ -1,0 +1,524 @@
+"""A device that comes to the training loop by a way of its own: the loop gets its step, or a finding.
+
+Small projects of two or three files, and single scripts. In each the file with the loop does not name a
+GPU; some other place does.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.folder import FolderRewrite, rewrite_folder
+from migrate.rewrite.story import rewrite
+
+LOOP = """
+        for inputs, labels in loader:
+            inputs, labels = inputs.to({device}), labels.to({device})
+            loss = loss_fn(model(inputs), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+
+
+TRAIN = "\n\n\ndef train(model, loader, optimizer, loss_fn):"
+
+
+def loop(device: str, depth: int) -> str:
+    """Return a training loop over batches that it moves to `device`."""
+    return textwrap.indent(textwrap.dedent(LOOP.format(device=device)), "    " * depth)
+
+
+def written(folder: Path, files: dict[str, str]) -> Path:
+    """Write the files and return the folder."""
+    for name, source in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(source).strip() + "\n")
+    return folder
+
+
+def after(done: FolderRewrite, name: str) -> str:
+    """Return what became of the file `name`; none of the folder may have a problem."""
+    assert not done.problems, [file.problem for file in done.problems]
+    return next(file.after.decode() for file in done.files if file.name == Path(name))
+
+
+PARAMETER = {
+    "main.py": """
+        import torch
+        from engine import train_one_epoch
+
+        device = torch.device("cuda")
+        model = torch.nn.Linear(2, 2)
+        model.to(device)
+        for epoch in range(3):
+            train_one_epoch(model, loader, optimizer, loss_fn, device)
+    """,
+    "engine.py": "import torch\n\n\ndef train_one_epoch(model, loader, optimizer, loss_fn, device):"
+    + loop("device", 1),
+}
+RETURNED = {
+    "where.py": """
+        import torch
+
+
+        def pick():
+            if torch.cuda.is_available():
+                return torch.device("cuda")
+            return torch.device("cpu")
+    """,
+    "train.py": "import torch\nfrom where import pick\n\nwhere = pick()\nmodel = Net().to(where)\n"
+    + loop("where", 0),
+}
+RETURNED_WITH_OTHERS = {
+    "setup.py": """
+        import os
+        import torch
+
+
+        def init(kind):
+            rank = int(os.environ.get("RANK", 0))
+            device = torch.device("cuda", rank) if kind == "cuda" else torch.device(kind)
+            return rank, 1, device
+    """,
+    "train.py": "import torch\nfrom setup import init\n\nrank, world, device = init('cuda')\n"
+    + "model = Net().to(device)\n"
+    + loop("device", 0),
+}
+GLOBAL = {
+    "state.py": """
+        import torch
+
+        device = None
+
+
+        def setup():
+            global device
+            device = torch.device("cuda")
+    """,
+    "train.py": "import state" + TRAIN + "\n    state.setup()\n" + loop("state.device", 1),
+}
+ATTRIBUTE = {
+    "base.py": """
+        import torch
+
+
+        class Worker:
+            def __init__(self):
+                self.where = torch.device("cuda")
+    """,
+    "train.py": "from base import Worker"
+    + TRAIN
+    + "\n    worker = Worker()\n"
+    + loop("worker.where", 1),
+}
+DATACLASS = {
+    "settings.py": """
+        from dataclasses import dataclass
+
+
+        @dataclass
+        class Settings:
+            rate: float = 0.1
+            device: str = "cuda"
+    """,
+    "train.py": "from settings import Settings"
+    + TRAIN.replace("(", "(settings: Settings, ")
+    + loop("settings.device", 1),
+}
+DATACLASS_GIVEN = {
+    "settings.py": """
+        from dataclasses import dataclass
+
+
+        @dataclass
+        class Settings:
+            device: str
+            rate: float = 0.1
+    """,
+    "main.py": """
+        from settings import Settings
+        from train import train
+
+        train(Settings("cuda"), model, loader, optimizer, loss_fn)
+    """,
+    "train.py": "def train(settings, model, loader, optimizer, loss_fn):"
+    + loop("settings.device", 1),
+}
+NAMESPACE = {
+    "options.py": """
+        import argparse
+
+
+        def parse():
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--device", default="cuda")
+            parser.add_argument("--rate", type=float, default=0.1)
+            return parser.parse_args()
+    """,
+    "train.py": "from options import parse"
+    + TRAIN
+    + "\n    opt = parse()\n"
+    + loop("opt.device", 1),
+}
+NAMESPACE_PASSED = {
+    "main.py": """
+        import argparse
+        from engine import train
+
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--device", default="cuda")
+        args = parser.parse_args()
+        train(args, model, loader, optimizer, loss_fn)
+    """,
+    "engine.py": "def train(cfg, model, loader, optimizer, loss_fn):" + loop("cfg.device", 1),
+}
+CLOSURE = {
+    "where.py": "import torch\n\n\ndef best():\n    return torch.device('cuda')\n",
+    "train.py": "from where import best"
+    + TRAIN.replace("train", "make")
+    + "\n    spot = best()\n\n    def epoch():"
+    + loop("spot", 2)
+    + "\n    return epoch\n",
+}
+STAR = {
+    "common.py": "import torch\n\nDEVICE = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n",
+    "train.py": "from common import *" + TRAIN + loop("DEVICE", 1),
+}
+CONFIG = {
+    "config.py": "rate = 0.1\ndevice = 'cuda'\n",
+    "train.py": "import config as C" + TRAIN + loop("C.device", 1),
+}
+FACTORY = {
+    "factory.py": """
+        import torch
+
+
+        class Runtime:
+            def __init__(self, device):
+                self.device = device
+
+
+        def make_runtime():
+            return Runtime(torch.device("cuda"))
+    """,
+    "train.py": "from factory import make_runtime"
+    + TRAIN
+    + "\n    run = make_runtime()\n"
+    + loop("run.device", 1),
+}
+PARTIAL = {
+    "main.py": """
+        import functools
+        import torch
+        from engine import train
+
+        fit = functools.partial(train, where=torch.device("cuda"))
+        fit(model, loader, optimizer, loss_fn)
+    """,
+    "engine.py": "def train(model, loader, optimizer, loss_fn, where):" + loop("where", 1),
+}
+BASE = {
+    "base.py": """
+        import torch
+
+
+        class Base:
+            def __init__(self, model):
+                self.gpu = torch.device("cuda")
+                self.model = model
+    """,
+    "train.py": "from base import Base\n\n\nclass Trainer(Base):"
+    + "\n    def epoch(self, model, loader, optimizer, loss_fn):"
+    + loop("self.gpu", 2),
+}
+DICTIONARY = {
+    "config.py": "CONFIG = {'rate': 0.1, 'device': 'cuda'}\n",
+    "train.py": "from config import CONFIG" + TRAIN + loop("CONFIG['device']", 1),
+}
+INDEX = {
+    "main.py": """
+        import os
+        from engine import train
+
+        local = int(os.environ["LOCAL_RANK"])
+        train(model.cuda(local), loader, optimizer, loss_fn, local)
+    """,
+    "engine.py": "def train(model, loader, optimizer, loss_fn, where):" + loop("where", 1),
+}
+
+PROJECTS = {
+    "parameter": (PARAMETER, "engine.py"),
+    "returned": (RETURNED, "train.py"),
+    "returned with others": (RETURNED_WITH_OTHERS, "train.py"),
+    "global": (GLOBAL, "train.py"),
+    "attribute": (ATTRIBUTE, "train.py"),
+    "dataclass field": (DATACLASS, "train.py"),
+    "dataclass field that is given": (DATACLASS_GIVEN, "train.py"),
+    "namespace of argparse": (NAMESPACE, "train.py"),
+    "namespace that is passed": (NAMESPACE_PASSED, "engine.py"),
+    "closure": (CLOSURE, "train.py"),
+    "star import": (STAR, "train.py"),
+    "module of settings": (CONFIG, "train.py"),
+    "factory": (FACTORY, "train.py"),
+    "partial": (PARTIAL, "engine.py"),
+    "base class": (BASE, "train.py"),
+    "dictionary": (DICTIONARY, "train.py"),
+    "index": (INDEX, "engine.py"),
+}
+
+
+@pytest.mark.parametrize(("files", "name"), PROJECTS.values(), ids=PROJECTS)
+def test_the_loop_of_a_project_gets_its_step(
+    tmp_path: Path, files: dict[str, str], name: str
+) -> None:
+    done = rewrite_folder(written(tmp_path, files), processes=1)
+    text = after(done, name)
+    assert "with torch_xla.step():" in text
+    assert "cuda" not in "".join(after(done, str(file.name)) for file in done.changed)
+
+
+SCRIPTS = {
+    "parameter": "import torch\n\n\ndef train(model, loader, optimizer, loss_fn, device):"
+    + loop("device", 1)
+    + "\n\ndef main(gpu):\n    run = Runner(torch.device('cuda'))\n    train(m, l, o, f, run.where)\n"
+    + "\n\nclass Runner:\n    def __init__(self, where):\n        self.where = where\n",
+    "returned": "import torch\n\n\ndef pick():"
+    + "\n    return torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n"
+    + "\n\ndef train(model, loader, optimizer, loss_fn):\n    where = pick()\n"
+    + loop("where", 1),
+    "global": "import torch\n\n\ndef setup():\n    global where\n    where = torch.device('cuda')\n"
+    + "\n\ndef train(model, loader, optimizer, loss_fn):"
+    + loop("where", 1),
+    "method": "import torch\n\n\nclass Trainer:\n    def where(self):\n        return torch.device('cuda')\n"
+    + "\n    def train(self, model, loader, optimizer, loss_fn):\n        spot = self.where()\n"
+    + loop("spot", 2),
+    "class attribute": "class Trainer:\n    spot = 'cuda'\n"
+    + "\n    def train(self, model, loader, optimizer, loss_fn):\n"
+    + loop("self.spot", 2),
+    "partial": "from functools import partial\n\n\ndef train(model, loader, optimizer, loss_fn, spot):"
+    + loop("spot", 1)
+    + "\n\nfit = partial(train, spot='cuda')\nfit(m, l, o, f)\n",
+    "nonlocal": "import torch\n\n\ndef make(model, loader, optimizer, loss_fn):\n    spot = None\n"
+    + "\n    def setup():\n        nonlocal spot\n        spot = torch.device('cuda')\n\n    def epoch():\n"
+    + loop("spot", 2)
+    + "\n    return setup, epoch\n",
+}
+
+
+@pytest.mark.parametrize("source", SCRIPTS.values(), ids=SCRIPTS)
+def test_the_loop_of_a_script_gets_its_step(tmp_path: Path, source: str) -> None:
+    written(tmp_path, {"train.py": source})
+    text = rewrite(tmp_path / "train.py").data.decode()
+    assert "with torch_xla.step():" in text
+    assert "cuda" not in text
+
+
+def test_names_that_a_star_brings_are_known(tmp_path: Path) -> None:
+    files = {
+        "common.py": """
+            import time
+            import torch
+            import torch.distributed as dist
+            from torch import nn
+
+
+            def idle():
+                torch.cuda.synchronize()
+        """,
+        "more.py": "from common import *\n",
+        "train.py": """
+            from more import *
+
+
+            def train(model, loader, optimizer):
+                model.cuda()
+                for x in loader:
+                    loss = model(x.cuda()).mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
+                print(torch.cuda.get_device_name(), dist.get_backend())
+
+
+            def main():
+                dist.init_process_group("nccl")
+                train(nn.Linear(2, 2), [], None)
+        """,
+    }
+    done = rewrite_folder(written(tmp_path, files), processes=1)
+    text = after(done, "train.py")
+    assert "with torch_xla.step():" in text
+    assert "torch.cuda.synchronize" not in text
+    assert "torch.cuda.empty_cache" not in text
+    assert "nccl" not in text
+    notes = next(file for file in done.files if file.name == Path("train.py")).findings
+    assert any("get_device_name" in note.message for note in notes)
+    assert "import torch" in after(done, "common.py")  # train.py takes it from there
+
+
+def test_a_star_of_torch_itself_is_known(tmp_path: Path) -> None:
+    script = """
+        from torch import *
+
+
+        def train(model, loader, optimizer):
+            for x in loader:
+                loss = model(x.to(device("cuda"))).mean()
+                loss.backward()
+                optimizer.step()
+            cuda.synchronize()
+            print(len(loader))
+    """
+    written(tmp_path, {"train.py": script})
+    text = rewrite(tmp_path / "train.py").data.decode()
+    assert "with torch_xla.step():" in text
+    assert "cuda" not in text
+
+
+def test_a_device_from_a_helper_seeds_xla_too_and_stands(tmp_path: Path) -> None:
+    files = {
+        "where.py": "import torch\n\n\ndef pick():\n    return torch.device('cuda')\n",
+        "train.py": """
+            import torch
+            from where import pick
+
+            torch.manual_seed(0)
+            device = pick()
+            model = torch.nn.Linear(2, 2).to(device)
+        """,
+    }
+    done = rewrite_folder(written(tmp_path, files), processes=1)
+    text = after(done, "train.py")
+    assert "torch_xla.manual_seed(0)" in text
+    assert "device = pick()" in text
+
+
+def findings(done: FolderRewrite, name: str) -> list[str]:
+    """Return what is said of the steps of the file `name`."""
+    file = next(file for file in done.files if file.name == Path(name))
+    return [note.message for note in file.findings if note.rule == "step"]
+
+
+UNDECIDED = {
+    "an object of the outside": "from outside import settings" + TRAIN + loop("settings.device", 1),
+    "a parameter that nobody passes": TRAIN.replace("):", ", device):") + loop("device", 1),
+    "an option that is the CPU by default": "import argparse\n\nparser = argparse.ArgumentParser()"
+    + "\nparser.add_argument('--device', default='cpu')\nargs = parser.parse_args()\n"
+    + loop("args.device", 0),
+}
+
+
+@pytest.mark.parametrize("source", UNDECIDED.values(), ids=UNDECIDED)
+def test_what_cannot_be_decided_is_said_and_a_mark_answers_it(tmp_path: Path, source: str) -> None:
+    written(tmp_path, {"train.py": source})
+    done = rewrite_folder(tmp_path, processes=1)
+    assert "torch_xla.step()" not in after(done, "train.py")
+    assert any(
+        "write `# migrate: step` above it" in message for message in findings(done, "train.py")
+    )
+    marked = source.replace(
+        "for inputs, labels in loader:", "for inputs, labels in loader:  # migrate: step"
+    )
+    written(tmp_path, {"train.py": marked})
+    assert "with torch_xla.step():" in after(rewrite_folder(tmp_path, processes=1), "train.py")
+
+
+ON_THE_CPU = {
+    "nothing moves": "import torch"
+    + TRAIN.replace("):", "):\n    torch.set_num_threads(2)")
+    + "\n"
+    + loop("'cpu'", 1),
+    "the device is the CPU": "import torch\n\ndevice = torch.device('cpu')\n" + loop("device", 0),
+    "only the type changes": "import torch" + TRAIN + loop("torch.float32", 1),
+}
+
+
+@pytest.mark.parametrize("source", ON_THE_CPU.values(), ids=ON_THE_CPU)
+def test_a_loop_that_is_seen_to_train_on_the_cpu_stays(tmp_path: Path, source: str) -> None:
+    written(tmp_path, {"train.py": source})
+    done = rewrite_folder(tmp_path, processes=1)
+    assert not done.changed
+    assert not findings(done, "train.py")
+
+
+OPTIMIZERS = {
+    "a list of them": "for one in optimizers:\n                one.step()",
+    "with their schedulers": "for one, two in zip(optimizers, schedulers):"
+    "\n                one.step()\n                two.step()",
+    "a dictionary": "for one in optimizers.values():\n                one.step()",
+}
+
+
+@pytest.mark.parametrize("steps", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_several_optimizers_are_one_step(tmp_path: Path, steps: str) -> None:
+    script = f"""
+        def train(model, loader, optimizers, schedulers):
+            model.cuda()
+            for x in loader:
+                loss = model(x.cuda()).mean()
+                loss.backward()
+                {textwrap.dedent(steps).replace("                ", "    " * 5)}
+    """
+    written(tmp_path, {"train.py": script})
+    text = rewrite(tmp_path / "train.py").data.decode()
+    assert text.count("with torch_xla.step():") == 1
+    assert text.index("with torch_xla.step():") < text.index("loss.backward()")
+
+
+def test_schedulers_are_no_optimizers(tmp_path: Path) -> None:
+    script = """
+        def update(model, schedulers):
+            model.cuda()
+            for one in schedulers:
+                one.step()
+    """
+    written(tmp_path, {"train.py": script})
+    done = rewrite(tmp_path / "train.py")
+    assert b"step():" not in done.data
+    assert not done.findings
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "optimizer.zero_grad()\n    engine.compute(x.cuda())\n    optimizer.step()",
+        "loss = model(x.cuda()).mean()\n    loss.backward()\n    engine.update()",
+    ],
+)
+def test_half_of_the_training_in_plain_sight_is_said(tmp_path: Path, calls: str) -> None:
+    script = "from outside import engine\n\nfor x in loader:\n    " + calls
+    written(tmp_path, {"train.py": script})
+    done = rewrite_folder(tmp_path, processes=1)
+    assert any("does not show where" in message for message in findings(done, "train.py"))
+
+
+def test_a_method_put_on_an_object_hides_no_step(tmp_path: Path) -> None:
+    files = {
+        "patch.py": "def patch(optimizer):\n    optimizer.step = lambda: None\n",
+        "train.py": """
+            from patch import patch
+
+
+            class Optimizers:
+                def step(self):
+                    self.one.step()
+
+
+            def train(model, loader, debug):
+                optimizer = Optimizers()
+                if debug:
+                    patch(optimizer)
+                for x in loader:
+                    model(x.cuda()).mean().backward()
+                    optimizer.step()
+        """,
+    }
+    done = rewrite_folder(written(tmp_path, files), processes=1)
+    assert "with torch_xla.step():" in after(done, "train.py")
