@@ -166,7 +166,6 @@ MOST_FILES = 18
 CROWDED = {
     "converters/checkpoint",
     "migrate/check/rules/meaning",
-    "migrate/reading/calls",
     "shims",
     "shims/patches",
 }

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from migrate.reading.calls.kinds import NOTHING, Device, External, Kind, Options, Values
 from migrate.reading.calls.scopes import Scope
+from migrate.reading.values.words import ASKS_RANK, RANK_VARIABLES
 
 
 class Evaluator(Protocol):
@@ -47,17 +48,6 @@ SHIMS_DEVICES = frozenset({"shims.device", "shims.device_type"})
 XLA_DEVICES = SHIMS_DEVICES | {"torch_xla.device", "torch_xla.core.xla_model.xla_device"}
 DEVICE = frozenset({"torch.device"})
 COUNTS = frozenset({"torch.cuda.device_count", "torch.accelerator.device_count"})
-# What tells a process which replica it is.
-ASKED = frozenset(
-    {
-        "shims.local_rank",
-        "shims.rank",
-        "torch.distributed.get_node_local_rank",
-        "torch.distributed.get_rank",
-    }
-)
-INDEX_VARIABLES = frozenset({"LOCAL_RANK", "RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"})
-
 _KINDS = {kind: frozenset([Device(kind)]) for kind in Kind}
 
 
@@ -113,10 +103,10 @@ def of_call(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
         return _KINDS[Kind.CUDA]
     if names & XLA_DEVICES:
         return _KINDS[Kind.XLA]
-    if names & (CURRENT | ASKED):
+    if names & (CURRENT | ASKS_RANK):
         return _KINDS[Kind.INDEX]
     if names & {"os.getenv", "os.environ.get"} and call.args:
-        if getattr(call.args[0], "value", None) in INDEX_VARIABLES:
+        if getattr(call.args[0], "value", None) in RANK_VARIABLES:
             return _KINDS[Kind.INDEX]
         defaults = [*call.args[1:], *(k.value for k in call.keywords if k.arg == "default")]
         return by_default(_union(evaluator.values(default, scope) for default in defaults))
@@ -125,7 +115,7 @@ def of_call(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
 
 def of_environment(container: ast.expr, key: str, scope: Scope, evaluator: Evaluator) -> Values:
     """Return the index that `os.environ["LOCAL_RANK"]` is."""
-    if key in INDEX_VARIABLES and "os.environ" in _names(container, scope, evaluator):
+    if key in RANK_VARIABLES and "os.environ" in _names(container, scope, evaluator):
         return _KINDS[Kind.INDEX]
     return NOTHING
 

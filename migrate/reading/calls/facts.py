@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from migrate.reading.accelerators.asked import devices_of, spelled_devices
+from migrate.reading.accelerators.halves import halves_of
+from migrate.reading.accelerators.programs import programs_of
 from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.asked import devices_of, spelled_devices
 from migrate.reading.calls.effect import Effect
-from migrate.reading.calls.halves import halves_of
 from migrate.reading.calls.kinds import Kind
 from migrate.reading.calls.launching import launching_of
-from migrate.reading.calls.programs import programs_of
 from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.scopes import ModuleScope, Region
 from migrate.reading.calls.ties import FileTies, ties_of

@@ -329,7 +329,10 @@ class Evaluator(Families):
         """Yield the names that stars bring to a file from outside of the project, and what they stand for."""
         used = {node.id for node in ast.walk(top.module.tree) if isinstance(node, ast.Name)}
         for name in sorted(used - BUILTINS - top.bindings.keys()):
-            values = self._union(self._bound(b) for b in self._from_stars(name, top))
+            found = self._from_stars(name, top)
+            if not all(_is_of_torch(b) or b in b.scope.bindings.get(name, ()) for b in found):
+                continue  # what a star of another library brings is not to be known
+            values = self._union(self._bound(b) for b in found)
             names = {value.name for value in values if isinstance(value, External)}
             if len(values) == len(names) == 1 and not name.startswith("_"):
                 yield name, names.pop()
@@ -505,6 +508,10 @@ class Evaluator(Families):
     @staticmethod
     def _union(found: Iterable[Values]) -> Values:
         return frozenset().union(*found)
+
+
+def _is_of_torch(binding: Binding) -> bool:
+    return binding.module.split(".")[0] in ("torch", "torch_xla")
 
 
 def _same(one: Value, other: Value) -> bool:

@@ -19,12 +19,20 @@ import libcst as cst
 
 from migrate.reading.facts import Facts
 from migrate.reading.flow.dataflow import VIEWS
-from migrate.reading.flow.reads import CONVERSIONS, METHODS, ON_THE_HOST, is_log
+from migrate.reading.flow.reads import ON_THE_HOST, is_log
 from migrate.reading.tree.tree import base_name, bind, code, is_dotted_name, keyword, string_value
 from migrate.reading.tree.unwarned import syntax_tree
 from migrate.reading.tree.walk import children as children
 from migrate.reading.values.collectives import OBJECTS, TENSORS, called, makes_gloo_group
-from migrate.reading.values.device_values import HOST_ATTRIBUTES
+from migrate.reading.values.words import (
+    CONVERSIONS,
+    DESCRIBES,
+    DESCRIBING,
+    DESCRIBING_METHODS,
+    HOST_SAVES,
+    READ_METHODS,
+    RUNS_PENDING,
+)
 
 XM = "torch_xla.core.xla_model."
 # These two end the graph themselves: the first replica's copy of the result is another one.
@@ -51,21 +59,11 @@ IN_PLACE = frozenset({f"{XM}all_reduce", f"{XM}collective_broadcast"})
 COLLECTIVE = re.compile(
     rb"\b(all_(reduce|gather|to_all)|reduce_scatter|scatter|broadcast|collective_(broadcast|permute))"
 )
-SYNCS = frozenset(
-    {"torch_xla.sync", f"{XM}mark_step", f"{XM}rendezvous", f"{XM}save", f"{XM}mesh_reduce"}
-    | {f"{XM}broadcast_master_param"}
-)
 # Of a script for CUDA; what the rewrite puts in their place ends the graph.
 SYNCS_OF_CUDA = frozenset({"torch.distributed.barrier", "torch.cuda.synchronize"})
-SAVES = frozenset({"torch.save", "numpy.save", "numpy.savez"})
-# What says something of a tensor without a look at its values.
-DESCRIBES = frozenset(
-    {"dim", "element_size", "get_device", "is_contiguous", "numel", "size", "stride"}
-)
 # Methods that give the same memory, or what the object holds.
 HOLDS = re.compile(rf"{VIEWS.pattern}|buffers|items|named_parameters|parameters|values")
 HANDING_ON = frozenset({"enumerate", "iter", "list", "reversed", "sorted", "tuple", "zip"})
-DESCRIBING = frozenset({"getattr", "hasattr", "id", "isinstance", "len", "range", "type"})
 KEEPING = frozenset({"append", "extend", "insert", "add", "update", "appendleft", "setdefault"})
 
 
@@ -84,7 +82,7 @@ def is_collective(call: cst.Call, facts: Facts) -> bool:
 def ends_the_graph(call: cst.Call, facts: Facts) -> bool:
     """Whether `call` runs everything that is pending, in the replica that makes it."""
     name = facts.names.of(call.func) or ""
-    if name in SYNCS or called(call, facts.context) in ENDING:
+    if name in RUNS_PENDING or called(call, facts.context) in ENDING:
         return True
     if name == f"{XM}optimizer_step":
         barrier = keyword(call, "barrier")
@@ -139,7 +137,7 @@ def is_read(call: cst.Call, given: bool, facts: Facts) -> bool:
     name = facts.context.qualified_name(call.func) or ""
     if isinstance(call.func, cst.Attribute) and not name:
         method = call.func.attr.value
-        if method in METHODS:
+        if method in READ_METHODS:
             return True
         if method == "to" and call.args:
             return string_value(call.args[0].value) == "cpu"
@@ -147,7 +145,7 @@ def is_read(call: cst.Call, given: bool, facts: Facts) -> bool:
             return given
     if isinstance(call.func, cst.Name) and call.func.value in CONVERSIONS:
         return given and not name
-    if name in SAVES or name.startswith(ON_THE_HOST):
+    if name in HOST_SAVES or name.startswith(ON_THE_HOST):
         return given
     return given and is_log(call, facts.context)
 
@@ -155,10 +153,10 @@ def is_read(call: cst.Call, given: bool, facts: Facts) -> bool:
 def is_description(node: cst.BaseExpression) -> bool:
     """Whether `node` says something of a tensor that is known without its values: `x.shape`, `len(x)`."""
     if isinstance(node, cst.Attribute):
-        return HOST_ATTRIBUTES.fullmatch(node.attr.value) is not None
+        return node.attr.value in DESCRIBES
     if isinstance(node, cst.Call):
         if isinstance(node.func, cst.Attribute):
-            return node.func.attr.value in DESCRIBES
+            return node.func.attr.value in DESCRIBING_METHODS
         return isinstance(node.func, cst.Name) and node.func.value in DESCRIBING
     if isinstance(node, cst.Comparison):
         return all(isinstance(one.operator, cst.Is | cst.IsNot) for one in node.comparisons)

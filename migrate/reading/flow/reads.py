@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,27 +10,19 @@ import libcst as cst
 from migrate.reading.tree.tree import nodes_of
 from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
+from migrate.reading.values.words import (
+    CONVERSIONS,
+    LOG_FUNCTION,
+    LOG_METHODS,
+    LOGGER,
+    METER_METHODS,
+    READ_METHODS,
+)
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
-METHODS = frozenset({"cpu", "item", "numpy", "tolist"})
-CONVERSIONS = frozenset({"bool", "float", "format", "int", "repr", "round", "str"})
 ON_THE_HOST = ("math.", "numpy.", "json.")
-
-LOG_METHODS = re.compile(
-    "add_(scalars?|histogram|images?|text|figure)|critical|debug|display|dumpkvs|error|exception|info"
-    "|log|log_(dict|metrics?)|logkvs?|logkv_mean|print|set_(description|postfix)(_str)?|warn|warning"
-)
-# What scripts call their meters, loggers and progress bars; also as a part of a longer name.
-LOGGER = re.compile(
-    r"(.*_)?(log|logger|loggers|logging|logs|wandb|writer|tensorboard|tb|[pt]?bar|tqdm|progress|meter"
-    r"|meters|metric|metrics|losses|top_?[15]|tracker|recorder|stats|monitor|mlflow|callbacks)(_.*)?"
-    r"|acc\d*|.*(meter|logger|writer)",
-    re.IGNORECASE,
-)
-METER_METHODS = frozenset({"add", "add_meter", "record", "run", "set_step", "update", "write"})
-LOG_FUNCTION = re.compile(r"_*(log|print|logging)(_.*)?", re.IGNORECASE)
 
 
 def is_log(call: cst.Call, context: Script) -> bool:
@@ -100,7 +91,7 @@ class Reads:
     def _certain(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield what reads a value whatever the arguments are."""
         for call in nodes_of(node, cst.Call):
-            if _is_method(call, METHODS - {"cpu", "numpy"}) or self._is_float(call):
+            if _is_method(call, READ_METHODS - {"cpu", "numpy"}) or self._is_float(call):
                 yield call
 
     def _is_float(self, call: cst.Call) -> bool:
@@ -124,7 +115,7 @@ class Reads:
         given = any(self._values.mentions(arg.value) for arg in call.args)
         if isinstance(call.func, cst.Attribute):
             method = call.func.attr.value
-            if method in METHODS and not name:
+            if method in READ_METHODS and not name:
                 # A tensor of one value is the usual receiver of item(); lists and arrays have the rest.
                 return method == "item" or self._values.mentions(call.func.value)
             if method == "format" and isinstance(call.func.value, cst.BaseString):

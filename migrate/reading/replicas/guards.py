@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
@@ -11,34 +10,19 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.tree.tree import nodes_of, string_value, targets
+from migrate.reading.values.words import (
+    FIRST_DECORATOR,
+    FIRST_NAME,
+    GPU_NAME,
+    GROUP_VARIABLES,
+    RANK_FUNCTION,
+    RANK_NAME,
+    RANK_VARIABLES,
+)
 
 if TYPE_CHECKING:
     from migrate.reading.values.devices import Placed
 
-# Which of the replicas this is, as scripts name it: `rank`, `args.local_rank`, `LOCAL_RANK`, `self.gpu_id`.
-INDEX = re.compile(
-    r"_*((local|global|node|world|ddp|dist|distributed|dp|process|proc|worker|machine|my|cur|current"
-    r"|slurm|mpi|hvd|torch|gpu|group|replica|host|this)_?)*rank(_id)?|(local_)?(process|proc)_(index|id)",
-    re.IGNORECASE,
-)
-# The same where it is compared, but where alone it says whether there is a device at all.
-DEVICE_INDEX = re.compile(r"_*(local_)?gpu(_id|_idx|_index)?", re.IGNORECASE)
-# The answer of a function that scripts define for it.
-ASKED = re.compile(
-    r"_*(get_)?((local|global|node|world|dist)_)*rank|(global|local)_ordinal|get_(local_)?ordinal",
-    re.IGNORECASE,
-)
-# Whether this is the first replica.
-FIRST = re.compile(
-    r"_*(is_|on_)?((local|global|world)_)*(main|master|primary|chief|root)"
-    r"_?(process|proc|rank|node|worker|gpu|ordinal|replica|host)"
-    r"|_*is_((local|global|world)_)*(main|master|chief|rank_?(0|zero)|first_rank)",
-    re.IGNORECASE,
-)
-ONLY_FIRST = re.compile(
-    r"(on_|only_on_)?(rank_zero|rank0|main_process|master|master_process)(_only)?"
-)
-ENVIRONMENT = frozenset({"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "SLURM_PROCID"})
 
 # `step % rank` and `rank * width` are rather of a matrix.
 COMPUTES = (cst.Add, cst.BitAnd, cst.FloorDivide, cst.Modulo, cst.RightShift, cst.Subtract)
@@ -96,7 +80,11 @@ class Guards:
             return self._is_call_for_rank(test) or self._is_call_for_first(test)
         if isinstance(test, cst.Name | cst.Attribute):
             last = _last_part(test)
-            if INDEX.fullmatch(last) or FIRST.fullmatch(last) or self._context.ranks.is_rank(test):
+            if (
+                RANK_NAME.fullmatch(last)
+                or FIRST_NAME.fullmatch(last)
+                or self._context.ranks.is_rank(test)
+            ):
                 return True
             return self._value_asks(test)
         return False
@@ -107,7 +95,7 @@ class Guards:
             return True
         if isinstance(node, cst.Name | cst.Attribute):
             last = _last_part(node)
-            return bool(INDEX.fullmatch(last) or DEVICE_INDEX.fullmatch(last))
+            return bool(RANK_NAME.fullmatch(last) or GPU_NAME.fullmatch(last))
         if isinstance(node, cst.BinaryOperation):
             return isinstance(node.operator, cst.Modulo) and self.is_index(node.left)
         if isinstance(node, cst.Subscript):
@@ -129,11 +117,11 @@ class Guards:
         if isinstance(call.func, cst.Name) and call.func.value == "int":
             return first is not None and self.is_index(first)
         if name in ("os.getenv", "os.environ.get"):
-            return string_value(first) in ENVIRONMENT
-        return bool(ASKED.fullmatch(_last_part(call.func)))
+            return string_value(first) in (RANK_VARIABLES | GROUP_VARIABLES)
+        return bool(RANK_FUNCTION.fullmatch(_last_part(call.func)))
 
     def _is_call_for_first(self, call: cst.Call) -> bool:
-        if FIRST.fullmatch(_last_part(call.func)):
+        if FIRST_NAME.fullmatch(_last_part(call.func)):
             return True
         if not isinstance(call.func, cst.Name):
             return False
@@ -200,7 +188,7 @@ class Guards:
         return None
 
     def _only_guarded_calls(self, function: cst.FunctionDef) -> bool:
-        if any(ONLY_FIRST.fullmatch(_last_part(d.decorator)) for d in function.decorators):
+        if any(FIRST_DECORATOR.fullmatch(_last_part(d.decorator)) for d in function.decorators):
             return True
         if id(function) in self._under_way:
             return False
@@ -245,7 +233,9 @@ def _sides(test: cst.Comparison) -> list[cst.BaseExpression]:
 
 
 def _is_key(index: cst.BaseSlice) -> bool:
-    return isinstance(index, cst.Index) and string_value(index.value) in ENVIRONMENT
+    return isinstance(index, cst.Index) and string_value(index.value) in (
+        RANK_VARIABLES | GROUP_VARIABLES
+    )
 
 
 def _means_none(node: cst.BaseExpression) -> bool:

@@ -19,30 +19,10 @@ from migrate.reading.tree.tree import (
     targets,
 )
 from migrate.reading.values.environment import environment_name
+from migrate.reading.values.words import ASKS_RANK, RANK_VARIABLES
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
-
-
-# What a script may ask for the index instead of receiving it.
-ASKED = frozenset(
-    {
-        "shims.local_rank",
-        "shims.rank",
-        "torch.distributed.get_node_local_rank",
-        "torch.distributed.get_rank",
-    }
-)
-VARIABLES = frozenset(
-    {
-        "RANK",
-        "LOCAL_RANK",
-        "SLURM_PROCID",
-        "SLURM_LOCALID",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-    }
-)
 
 
 class Ranks:
@@ -86,14 +66,14 @@ class Ranks:
 
     def _is_asked(self, call: cst.Call) -> bool:
         """Whether `call` asks for the index: `dist.get_rank()`, `int(os.environ['LOCAL_RANK'])`."""
-        if self._context.qualified_name(call.func) in ASKED:
+        if self._context.qualified_name(call.func) in ASKS_RANK:
             return True
         if code(call.func) != "int" or len(call.args) != 1:
             return False
         asked = call.args[0].value
         strings = nodes_of(asked, cst.SimpleString)
         return isinstance(asked, cst.Subscript | cst.Call) and any(
-            environment_name(string, self._context) in VARIABLES for string in strings
+            environment_name(string, self._context) in RANK_VARIABLES for string in strings
         )
 
     def _keep(self) -> frozenset[str]:

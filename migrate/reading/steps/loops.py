@@ -8,22 +8,12 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.tree.tree import nodes, nodes_of
+from migrate.reading.values.words import STEPS
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 Loop = cst.For | cst.While
-
-# Calls that end a graph by themselves: a loop that has one is torch_xla code already.
-SYNCS = frozenset(
-    {
-        "shims.step",
-        "torch_xla.step",
-        "torch_xla.sync",
-        "torch_xla.core.xla_model.mark_step",
-        "torch_xla.core.xla_model.optimizer_step",
-    }
-)
 
 
 def loops(root: cst.CSTNode) -> Iterator[Loop]:
@@ -45,7 +35,7 @@ def has_sync(loop: Loop, context: Script) -> bool:
     for above in context.ancestors(loop):
         if isinstance(above, cst.With):
             calls.extend(item.item for item in above.items if isinstance(item.item, cst.Call))
-    return any(context.qualified_name(call.func) in SYNCS for call in calls)
+    return any(context.qualified_name(call.func) in STEPS for call in calls)
 
 
 def batch_names(loop: Loop) -> list[str]:

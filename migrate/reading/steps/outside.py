@@ -13,6 +13,7 @@ from migrate.reading.flow.reads import Reads, is_log
 from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
+from migrate.reading.values.words import SAVE, WAITS
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -31,18 +32,7 @@ class Outside(StrEnum):
     SCHEDULE = "the learning rate"
 
 
-SYNCS = frozenset(
-    {
-        "shims.synchronize",
-        "torch.cuda.synchronize",
-        "torch.accelerator.synchronize",
-        "torch_xla.sync",
-        "torch_xla.core.xla_model.mark_step",
-        "torch_xla.core.xla_model.wait_device_ops",
-    }
-)
 CLOCKS = frozenset({"time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer"})
-SAVE = re.compile(r"_*(save|checkpoint)(_.*)?|.*_save", re.IGNORECASE)
 EVALUATION = re.compile(
     r"_*(run_|do_)?(eval|evaluate|evaluation|validate|validation|val|test|inference)(_.*)?",
     re.IGNORECASE,
@@ -70,7 +60,7 @@ def why_outside(
     if any(is_log(call, context) for call in calls):
         return Outside.LOG
     qualified = {context.qualified_name(call.func) for call in calls}
-    if qualified & SYNCS:
+    if qualified & WAITS:
         return Outside.SYNC
     if qualified & CLOCKS:
         return Outside.TIMER

@@ -19,26 +19,20 @@ from migrate.reading.tree.tree import (
 )
 from migrate.reading.tree.walk import children
 from migrate.reading.values.devices import is_move, moves
+from migrate.reading.values.words import (
+    CALLED_MODEL,
+    DESCRIBES,
+    DESCRIBING,
+    HOST_BUILTINS,
+    TO_HOST,
+)
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
-# What the host knows of a tensor without its values.
-HOST_ATTRIBUTES = re.compile("device|dtype|grad_fn|is_cuda|is_leaf|ndim|requires_grad|shape")
-# Methods whose result is on the host; the last ones read it from the device.
-HOST_METHODS = re.compile(
-    "dim|element_size|get_device|is_contiguous|is_floating_point|numel|size|stride"
-    "|cpu|item|numpy|tolist"
-)
-HOST_FUNCTIONS = re.compile("bool|float|getattr|hasattr|id|int|isinstance|len|range|repr|str|type")
 # What loops count with, and what methods are called on.
 COUNTER = re.compile(
     r"self|[ijkn]|(.*_)?(it|iter|iters|itr|iteration|idx|index|ind|step|count|counter|epoch|num|id)(_num)?",
-    re.IGNORECASE,
-)
-MODEL = re.compile(
-    r"(.*_)?(model|net|network|module|encoder|decoder|backbone|generator|discriminator|student|teacher"
-    r"|critic|actor|criterion|loss_fn|[gd]_?net|net_?[gd])(_.*)?\d*",
     re.IGNORECASE,
 )
 
@@ -71,7 +65,7 @@ class DeviceValues:
         if isinstance(node, cst.Name):
             return node.value in self.names
         if isinstance(node, cst.Attribute):
-            if HOST_ATTRIBUTES.fullmatch(node.attr.value):
+            if node.attr.value in DESCRIBES:
                 return False
             name = get_full_name_for_node(node) if is_dotted_name(node) else None
             return name in self.names or self.mentions(node.value)
@@ -105,9 +99,9 @@ class DeviceValues:
 
     def _call(self, call: cst.Call) -> bool:
         func = call.func
-        if isinstance(func, cst.Attribute) and HOST_METHODS.fullmatch(func.attr.value):
+        if is_host_method(call):
             return False
-        if isinstance(func, cst.Name) and HOST_FUNCTIONS.fullmatch(func.value):
+        if isinstance(func, cst.Name) and func.value in HOST_BUILTINS | DESCRIBING:
             return False
         if is_move(call, self._context) or is_conversion(call, self._context):
             return True
@@ -115,7 +109,7 @@ class DeviceValues:
         if device is not None and string_value(device.value) != "cpu":
             return True
         last = func.attr.value if isinstance(func, cst.Attribute) else get_full_name_for_node(func)
-        if self.is_state(func) and MODEL.fullmatch(str(last)):
+        if self.is_state(func) and CALLED_MODEL.fullmatch(str(last)):
             return True
         called = self.method(func)
         if called is not None and next(moves(called.body, self._context), None) is not None:
@@ -123,6 +117,13 @@ class DeviceValues:
         if isinstance(func, cst.Attribute) and self.mentions(func.value):
             return True
         return any(self.mentions(arg.value) for arg in call.args)
+
+
+def is_host_method(call: cst.Call) -> bool:
+    """Whether `call` is a method whose result is on the host: `x.item()`, `x.type()`, not `x.type(y)`."""
+    if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in TO_HOST:
+        return False
+    return call.func.attr.value != "type" or not call.args
 
 
 def is_conversion(call: cst.Call, context: Script) -> bool:

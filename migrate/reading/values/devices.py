@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -11,6 +10,7 @@ import libcst as cst
 
 from migrate.reading.calls.devices import (
     ACCELERATOR,
+    CUDA,
     CURRENT,
     DEVICE,
     XLA_DEVICES,
@@ -27,17 +27,11 @@ from migrate.reading.tree.tree import (
     string_value,
 )
 from migrate.reading.values.arguments import passed_for
+from migrate.reading.values.words import INDEX_NAME, RANK_VARIABLES
 
 __all__ = ["ACCELERATOR", "CURRENT", "DEVICE", "Devices", "Kind"]
 
-CUDA = re.compile(r"cuda(:\d+)?")
 
-# What scripts call the index of their GPU: in `x.to(args.gpu)` it can be nothing but a device.
-INDEX_NAME = re.compile(
-    r"((ddp_|my_)?(local_?)?rank|proc_id|local_process_index|gpu|local_gpu|gpu_to_work_on"
-    r"|(gpu|device|dev|cuda)_?(id|idx|index|rank))",
-    re.IGNORECASE,
-)
 # Calls that restore a checkpoint, and the position of their argument `map_location`.
 LOADERS = {
     "torch.load": 1,
@@ -158,7 +152,9 @@ class Devices:
         if name == "int" and call.args:
             return self._as_index(call.args[0].value)
         if name in {"os.getenv", "os.environ.get"} and call.args:
-            return Kind.INDEX if string_value(call.args[0].value) in _RANKS else Kind.UNKNOWN
+            return (
+                Kind.INDEX if string_value(call.args[0].value) in RANK_VARIABLES else Kind.UNKNOWN
+            )
         return Kind.UNKNOWN
 
     def _as_index(self, node: cst.BaseExpression) -> Kind:
@@ -290,8 +286,7 @@ class Devices:
         return found
 
 
-_RANKS = frozenset({"LOCAL_RANK", "RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"})
-_ENVIRONMENT = frozenset(f"os.environ[{q}{name}{q}]" for name in _RANKS for q in "'\"")
+_ENVIRONMENT = frozenset(f"os.environ[{q}{name}{q}]" for name in RANK_VARIABLES for q in "'\"")
 
 
 def _decisive(kinds: Iterable[Kind]) -> Kind:

@@ -18,6 +18,8 @@ from migrate.reading.script import Script
 from migrate.reading.steps.in_step import Steps
 from migrate.reading.tree.tree import code, is_attribute_of_self, keyword, string_value
 from migrate.reading.values import words as v
+from migrate.reading.values.device_values import is_host_method
+from migrate.reading.values.devices import is_accelerator
 
 ORDER = (Kind.DEVICE, Kind.TENSOR, Kind.MODEL, Kind.UNKNOWN, Kind.HOST)
 TENSORS = (Kind.DEVICE, Kind.TENSOR)
@@ -165,7 +167,7 @@ class Tensors:
             return Kind.HOST
         if base is Kind.MODEL:
             return Kind.MODEL if name == "module" else Kind.UNKNOWN
-        return Kind.MODEL if v.MODEL.search(name) else Kind.UNKNOWN
+        return Kind.MODEL if v.MODEL.fullmatch(name) else Kind.UNKNOWN
 
     def _of_self(self, node: cst.Attribute) -> Kind:
         around = self._context.class_around(node)
@@ -176,7 +178,7 @@ class Tensors:
                 return kind
         if kinds == {Kind.HOST}:
             return Kind.HOST
-        return Kind.MODEL if v.MODEL.search(node.attr.value) else Kind.UNKNOWN
+        return Kind.MODEL if v.MODEL.fullmatch(node.attr.value) else Kind.UNKNOWN
 
     def _of_name(self, node: cst.Name) -> Kind:
         if node.value in ("True", "False", "None"):
@@ -192,7 +194,7 @@ class Tensors:
                 return found
         elif (name := self._names.of(node)) is not None:
             return Kind.HOST if name.split(".")[0] in v.HOST_ROOTS else Kind.UNKNOWN
-        return Kind.MODEL if v.MODEL.search(node.value) else Kind.UNKNOWN
+        return Kind.MODEL if v.MODEL.fullmatch(node.value) else Kind.UNKNOWN
 
     def _nearest(self, node: cst.Name) -> Binding | None:
         """Return the last place above `node` where its name gets a value."""
@@ -346,7 +348,7 @@ class Tensors:
                 return Kind.MODEL
         if method in ("to", "cuda"):
             return self._moved(method, base, call)
-        if method in v.TO_HOST:
+        if is_host_method(call):
             return Kind.HOST
         if base in TENSORS or base is Kind.HOST:
             return base
@@ -364,7 +366,7 @@ class Tensors:
         if text.startswith("cpu") or 'device("cpu")' in text or "device('cpu')" in text:
             return Kind.HOST
         says_device = "dev" in text or "cuda" in text or "xla" in text or "gpu" in text
-        return Kind.DEVICE if says_device or self._context.ranks.is_rank(first.value) else base
+        return Kind.DEVICE if says_device or is_accelerator(first.value, self._context) else base
 
     def _returned(self, function: cst.FunctionDef) -> Kind:
         values = self._bindings.returns.get(id(function), [])

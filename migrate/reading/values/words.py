@@ -1,4 +1,8 @@
-"""What the names of torch, numpy and Python say about the value of an expression."""
+"""What names say: of torch, numpy and Python, and those that scripts give to what they keep.
+
+Every list of names that stands for a model, an optimizer, a loader, a read, a log, a save, a wait or the
+index of a replica stands here, once, with why; rules, hazards and analyses ask these.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,22 @@ DESCRIBES = words(
     "shape dtype device ndim is_cuda is_leaf requires_grad layout itemsize nbytes is_sparse is_quantized "
     "name training grad_fn names"
 )
-# Methods that give a value of the host, or a tensor there.
-TO_HOST = words(
-    "item tolist numpy cpu size dim numel stride element_size get_device is_contiguous is_floating_point "
-    "nelement ndimension storage_offset data_ptr type is_complex keys __len__ is_shared is_pinned"
-)
+# Methods that read a tensor's values from the device: the host waits for them.
+READ_METHODS = words("cpu item numpy tolist")
+# Of these the result is a number, or a list of numbers: no tensor is left.
 READS = frozenset({"item", "tolist"})
+# Methods that say something about a tensor without a look at its values.
+DESCRIBING_METHODS = words(
+    "size dim numel stride element_size get_device is_contiguous is_floating_point nelement ndimension "
+    "storage_offset is_complex is_shared is_pinned"
+)
+# Methods that give a value of the host, or a tensor there; `x.type(…)` with an argument converts.
+TO_HOST = READ_METHODS | DESCRIBING_METHODS | words("data_ptr type keys __len__")
+# Python's functions that look at a tensor's values: each waits for the device.
+CONVERSIONS = words("bool float format int repr round str")
+NUMBERS = words("bool float int")
+# Python's functions that ask about an object, not about a tensor's values.
+DESCRIBING = words("getattr hasattr id isinstance len range type")
 SAME = frozenset({"data", "grad", "T", "mT", "H", "real", "imag"})
 
 # What only a tensor has, not an array of numpy.
@@ -83,16 +97,23 @@ HOST_BUILTINS = words(
 )
 FIRST_ARGUMENT = words("sum max min abs list tuple sorted reversed iter next zip map filter set")
 
-# Modules by the names that scripts give them.
-MODEL = re.compile(
-    r"(^|_)(model|net|network|criterion|loss_fn|loss_func|loss_function|discriminator|generator|backbone|"
-    r"student|teacher|netg|netd|classifier)(_without_ddp|_ema)?\d*$",
-    re.IGNORECASE,
+# Modules by the names that scripts give them: a word for a model, with what it is for before it
+# (`student_net`), and after it how it is wrapped or which one it is (`model_ema`, `netD_2`).
+_MODEL = (
+    r"(?:\w*_)?(?:model|net|network|module|encoder|decoder|backbone|generator|discriminator|student"
+    r"|teacher|classifier|critic|actor|criterion|loss_fn|loss_func|loss_function|[gd]_?net|net_?[gd])"
 )
+MODEL = re.compile(
+    rf"{_MODEL}(?:_(?:without_ddp|ddp|dp|ema|wrapped|single|\d+))?\d*", re.IGNORECASE
+)
+# Where the name is called with tensors, whatever is behind the word: `model_engine(x)`, `net_a2b(x)`.
+CALLED_MODEL = re.compile(rf"{_MODEL}(?:_\w*)?\d*", re.IGNORECASE)
+OPTIMIZER = re.compile(r"(?:.*_)?(?:optimizer|optim)", re.IGNORECASE)
 MODULE_METHODS = words("eval train to cuda cpu half float double bfloat16 apply requires_grad_")
 MODULE_TENSORS = words("parameters buffers named_parameters named_buffers")
 MODEL_MAKERS = ("torchvision.models.", "timm.create_model", "timm.models.create_model")
 
+# What a loop goes over that yields batches.
 LOADER = re.compile(
     r"(loader|dataset|batches|prefetcher|data_iter|dataiter|_iter)s?\d*$", re.IGNORECASE
 )
@@ -123,4 +144,100 @@ DDP = frozenset(
         "torch.nn.parallel.DistributedDataParallel",
         "torch.nn.parallel.distributed.DistributedDataParallel",
     }
+)
+
+# Methods that log, of whatever has them but a tensor: `x.log()` is arithmetic.
+LOG_METHODS = re.compile(
+    "add_(scalars?|histogram|images?|text|figure)|critical|debug|display|dumpkvs|error|exception|info"
+    "|log|log_(dict|metrics?)|logkvs?|logkv_mean|print|set_(description|postfix)(_str)?|warn|warning"
+)
+# What scripts call their meters, loggers and progress bars; also as a part of a longer name.
+LOGGER = re.compile(
+    r"(.*_)?(log|logger|loggers|logging|logs|wandb|writer|tensorboard|tb|[pt]?bar|tqdm|progress|meter"
+    r"|meters|metric|metrics|losses|top_?[15]|tracker|recorder|stats|monitor|mlflow|callbacks)(_.*)?"
+    r"|acc\d*|.*(meter|logger|writer)",
+    re.IGNORECASE,
+)
+METER_METHODS = frozenset({"add", "add_meter", "record", "run", "set_step", "update", "write"})
+LOG_FUNCTION = re.compile(r"_*(log|print|logging)(_.*)?", re.IGNORECASE)
+# Methods of Python's own loggers, and of progress bars.
+LOGGING_METHODS = words("critical debug error info log warning")
+SHOWING_METHODS = words("set_description set_description_str set_postfix set_postfix_str")
+
+# Functions and methods of the script that save, by their names; and those of libraries.
+SAVE = re.compile(r"_*(save|checkpoint)(_.*)?|.*_save", re.IGNORECASE)
+TORCH_SAVES = frozenset(
+    {"torch.save", "torch_xla.core.xla_model.save", "torch_xla.utils.serialization.save"}
+)
+HOST_SAVES = frozenset({"torch.save", "numpy.save", "numpy.savez"})  # they wait for what they write
+
+_XM = "torch_xla.core.xla_model."
+# Calls that end the graph, and nothing else.
+SYNCS = frozenset({"torch_xla.sync", f"{_XM}mark_step"})
+# Calls that make a loop one for torch_xla already.
+STEPS = SYNCS | {"shims.step", "torch_xla.step", f"{_XM}optimizer_step"}
+# Calls that wait for the device: no part of a step.
+WAITS = SYNCS | {
+    "shims.synchronize",
+    "torch.accelerator.synchronize",
+    "torch.cuda.synchronize",
+    f"{_XM}wait_device_ops",
+}
+# Calls that run what is pending, its collectives included.
+RUNS_PENDING = SYNCS | {
+    f"{_XM}rendezvous",
+    f"{_XM}save",
+    f"{_XM}mesh_reduce",
+    f"{_XM}broadcast_master_param",
+}
+
+# Variables of the environment that say which replica this is; beside it, which of the groups or hosts.
+RANK_VARIABLES = frozenset(
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+    }
+)
+GROUP_VARIABLES = frozenset({"GROUP_RANK", "NODE_RANK"})
+# Calls that ask for the index of the replica.
+ASKS_RANK = frozenset(
+    {
+        "shims.local_rank",
+        "shims.rank",
+        "torch.distributed.get_node_local_rank",
+        "torch.distributed.get_rank",
+    }
+)
+# What scripts call the index of their GPU: in `x.to(args.gpu)` it can be nothing but a device.
+INDEX_NAME = re.compile(
+    r"((ddp_|my_)?(local_?)?rank|proc_id|local_process_index|gpu|local_gpu|gpu_to_work_on"
+    r"|(gpu|device|dev|cuda)_?(id|idx|index|rank))",
+    re.IGNORECASE,
+)
+# Which of the replicas this is, as scripts name it: `rank`, `args.local_rank`, `LOCAL_RANK`, `self.gpu_id`.
+RANK_NAME = re.compile(
+    r"_*((local|global|node|world|ddp|dist|distributed|dp|process|proc|worker|machine|my|cur|current"
+    r"|slurm|mpi|hvd|torch|gpu|group|replica|host|this)_?)*rank(_id)?|(local_)?(process|proc)_(index|id)",
+    re.IGNORECASE,
+)
+# The same where it is compared, but where alone it says whether there is a device at all.
+GPU_NAME = re.compile(r"_*(local_)?gpu(_id|_idx|_index)?", re.IGNORECASE)
+# The answer of a function that scripts define for it.
+RANK_FUNCTION = re.compile(
+    r"_*(get_)?((local|global|node|world|dist)_)*rank|(global|local)_ordinal|get_(local_)?ordinal",
+    re.IGNORECASE,
+)
+# Whether this is the first replica.
+FIRST_NAME = re.compile(
+    r"_*(is_|on_)?((local|global|world)_)*(main|master|primary|chief|root)"
+    r"_?(process|proc|rank|node|worker|gpu|ordinal|replica|host)"
+    r"|_*is_((local|global|world)_)*(main|master|chief|rank_?(0|zero)|first_rank)",
+    re.IGNORECASE,
+)
+FIRST_DECORATOR = re.compile(
+    r"(on_|only_on_)?(rank_zero|rank0|main_process|master|master_process)(_only)?"
 )

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.values.words import READS
+from migrate.reading.values.words import READ_METHODS
 
 
 class GuardedRead(Hazard):
@@ -75,7 +75,7 @@ class GuardedRead(Hazard):
         """Yield one read under a condition of the rank, inside a step."""
         assert isinstance(node, cst.Call)
         read: cst.BaseExpression | None = None
-        if method(node) in READS | {"cpu", "numpy"}:
+        if method(node) in READ_METHODS:
             read = receiver(node)
         elif isinstance(node.func, cst.Name) and node.func.value in ("print", "float", "int"):
             read = next((a.value for a in node.args if facts.tensors.on_device(a.value)), None)

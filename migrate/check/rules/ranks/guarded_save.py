@@ -12,12 +12,9 @@ from migrate.reading.facts import Facts
 from migrate.reading.project.entries import Kind
 from migrate.reading.tree.tree import bind, code, keyword, nodes_of
 from migrate.reading.values.saved import PARAMETERS, is_on_cpu
+from migrate.reading.values.words import TORCH_SAVES
 
 WEIGHTS = re.compile(r"(^|_|\.)(state|states|state_dict|ckpt|checkpoint|weights|save_dict|params)$")
-
-SAVES = frozenset(
-    {"torch.save", "torch_xla.core.xla_model.save", "torch_xla.utils.serialization.save"}
-)
 
 
 class GuardedSave(Hazard):
@@ -126,18 +123,18 @@ class GuardedSave(Hazard):
 
     def _saved(self, call: cst.Call, facts: Facts) -> list[cst.BaseExpression] | None:
         """Return what `call` saves, by itself or in a function of the script; None where it saves nothing."""
-        if facts.names.of(call.func) in SAVES:
+        if facts.names.of(call.func) in TORCH_SAVES:
             if is_on_cpu(call, facts.context):
                 return None
             saved = (bind(call, PARAMETERS) or {}).get("obj") or keyword(call, "data")
             return [saved.value if saved is not None else call]
-        if facts.called.isdisjoint(SAVES):
+        if facts.called.isdisjoint(TORCH_SAVES):
             return None
         found = []
         for function in facts.functions_called(call):
             for inner in nodes_of(function.body, cst.Call):
                 own_guard = facts.guards.around(inner)
-                if facts.names.of(inner.func) in SAVES and (
+                if facts.names.of(inner.func) in TORCH_SAVES and (
                     own_guard is None or own_guard is function
                 ):
                     found += self._saved(inner, facts) or []

@@ -9,8 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.reads import placed
 from migrate.reading.facts import Facts
-
-CONVERSIONS = frozenset({"float", "int", "bool"})
+from migrate.reading.values.words import NUMBERS
 
 
 class Conversion(Hazard):
@@ -75,7 +74,7 @@ class Conversion(Hazard):
         """Yield one conversion of a tensor."""
         assert isinstance(node, cst.Call)
         name = node.func.value if isinstance(node.func, cst.Name) else ""
-        if name in CONVERSIONS and len(node.args) == 1:
+        if name in NUMBERS and len(node.args) == 1:
             if not facts.tensors.on_device(node.args[0].value):
                 return
             yield from placed(self, node, f"{name}() of a tensor", facts)

@@ -11,8 +11,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.steps.loops import DEVICE_LOADERS
 from migrate.reading.tree.tree import nodes_of
-
-SYNCS = frozenset({"torch_xla.sync", "torch_xla.core.xla_model.mark_step"})
+from migrate.reading.values.words import SYNCS
 
 
 class DoubleSync(Hazard):

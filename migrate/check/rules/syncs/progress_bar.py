@@ -11,8 +11,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
 from migrate.reading.tree.tree import nodes
-
-SHOWS = frozenset({"set_postfix", "set_postfix_str", "set_description", "set_description_str"})
+from migrate.reading.values.words import SHOWING_METHODS
 
 
 class ProgressBar(Hazard):
@@ -83,7 +82,7 @@ class ProgressBar(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one call that shows a tensor."""
         assert isinstance(node, cst.Call)
-        if method(node) not in SHOWS:
+        if method(node) not in SHOWING_METHODS:
             return
         if facts.steps.when(node) not in (When.STEP, When.EVERY_STEP):
             return

@@ -11,8 +11,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.reads import placed
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import nodes_of
-
-LOGS = frozenset({"info", "debug", "warning", "error", "log", "critical"})
+from migrate.reading.values.words import LOGGING_METHODS
 
 
 class Shown(Hazard):
@@ -82,9 +81,9 @@ class Shown(Hazard):
             return
         assert isinstance(node, cst.Call)
         prints = isinstance(node.func, cst.Name) and node.func.value == "print"
-        logs = method(node) in LOGS and (facts.names.of(node.func) or "logging").startswith(
-            "logging"
-        )
+        logs = method(node) in LOGGING_METHODS and (
+            facts.names.of(node.func) or "logging"
+        ).startswith("logging")
         if prints or logs:
             for value in _values(node):
                 if facts.tensors.on_device(value):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.calls.asked import OTHERS
+from migrate.reading.accelerators.asked import OTHERS
 from migrate.reading.tree.tree import bind, code, dotted, keyword
 from migrate.reading.values.devices import (
     ACCELERATOR,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import libcst as cst
 
 from migrate.reading.tree.tree import nodes_of
 from migrate.reading.values.devices import is_move, moves
+from migrate.reading.values.words import MODEL, OPTIMIZER
 from migrate.rewrite.edits.imports import bindings
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 
-MODEL = re.compile(r"(.*_)?(model|module|net|network)", re.I)
-OPTIMIZER = re.compile(r"(.*_)?(optimizer|optim)", re.I)
 SWAP = "torch.__future__.set_swap_module_params_on_conversion"
 
 

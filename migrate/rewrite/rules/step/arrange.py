@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from migrate.reading.flow.dataflow import overlap
-from migrate.reading.flow.reads import METHODS, Reads
+from migrate.reading.flow.reads import Reads
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.leaving import ends_program, leaves_turn
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
 from migrate.reading.steps.tails import Tail
 from migrate.reading.tree.tree import base_name, code, nodes_of
+from migrate.reading.values.words import READ_METHODS
 from migrate.rewrite.rules.step.detached_read import Read, as_read
 
 # What moves below the block where nothing speaks against it.
@@ -228,7 +229,7 @@ def _read_as_tensor(statement: Statement, name: str) -> bool:
     for read in Reads(statement.values, statement.context).inside(statement.node):
         if isinstance(read, cst.Call) and isinstance(read.func, cst.Attribute):
             receiver = read.func.value
-            if read.func.attr.value in METHODS and code(receiver) == name:
+            if read.func.attr.value in READ_METHODS and code(receiver) == name:
                 return True
         if isinstance(read, cst.Call) and any(code(arg.value) == name for arg in read.args):
             return True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from migrate.reading.flow.dataflow import is_view
-from migrate.reading.flow.reads import METHODS
+from migrate.reading.values.words import READ_METHODS
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,6 @@ def as_read(node: cst.CSTNode) -> Read | None:
     target, call = assign.targets[0].target, assign.value
     if not isinstance(target, cst.Name) or not isinstance(call, cst.Call) or call.args:
         return None
-    if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in METHODS:
+    if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in READ_METHODS:
         return None
     return Read(call, target.value)

@@ -12,7 +12,7 @@ from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.loops import Loop, batch_names, has_sync
 from migrate.reading.tree.tree import nodes, nodes_of
-from migrate.reading.values.device_values import MODEL
+from migrate.reading.values.words import CALLED_MODEL
 from migrate.rewrite.rules.step.arrange import Arrangement, arrange
 from migrate.rewrite.rules.step.steps import Step, steps_of, trains_on_accelerator
 
@@ -80,7 +80,7 @@ def _models(node: cst.CSTNode) -> Iterator[tuple[cst.Call, bool]]:
         parts = [part for part in name.split(".") if part != "forward"]
         if not parts or not call.args or "criterion" in parts[-1] or "loss" in parts[-1]:
             continue
-        if MODEL.fullmatch(parts[-1]):
+        if CALLED_MODEL.fullmatch(parts[-1]):
             yield call, len(parts) < len(name.split("."))
 
 

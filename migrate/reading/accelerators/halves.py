@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
+from migrate.reading.accelerators.programs import programs_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import BOTH, Effect
-from migrate.reading.calls.programs import programs_of
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 
 BACKWARD = (
