@@ -80,9 +80,10 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/python docs/rule_pages.py --check
 
-# The pages of the rules, from the rules themselves.
+# The pages of the rules, from the rules themselves; the pictures of the README, from runs of the commands.
 docs: install
 	$(BIN)/python docs/rule_pages.py
+	$(BIN)/python docs/pictures.py
 
 # All of them run, whichever misses its limit; those that do are named at the end.
 BENCHMARKS := startup shims_overhead simulation_overhead rewrite_speed weights_speed \

@@ -33,11 +33,11 @@ from pathlib import Path
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import ModuleCalls, calls_of_file
 from migrate.reading.project.project import Project
-from migrate.reading.script import Script
 from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.tree.source import NotPythonError, NotUtf8Error, Source, parse
 from migrate.rewrite.apply import RuleConflictError, apply
 from migrate.rewrite.story import NotStableError, check_stable, rewrite_source
+from migrate.rewrite.workspace import Workspace
 
 PACKAGES = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -137,8 +137,10 @@ def _analysed(
 def _one(tally: Tally, source: Source, calls: ModuleCalls) -> None:
     path = source.path
     try:
-        context = Script(source, calls)
-        unedited = source.render(apply(context.module, (), context.imports, context.definitions))
+        context = Workspace(source, calls)
+        unedited = source.render(
+            apply(context.module, (), context.imports, context.definitions, context.ancestors)
+        )
         if unedited != source.data:
             tally.fail("not written back byte for byte", str(path))
         done = rewrite_source(source, calls=calls, check=False)

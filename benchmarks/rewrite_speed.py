@@ -1,13 +1,14 @@
-"""How fast scripts and projects are rewritten, beside libcst's own runner with a transform that does nothing.
+"""How fast scripts and projects are rewritten, beside a libcst parse and print of the same files.
 
-    python benchmarks/rewrite_speed.py [--lines N] [FOLDER...]
+    python benchmarks/rewrite_speed.py [PROJECT...]
 
-The project is made of installed packages, copied into a temporary folder until it has N lines. Prints the
-lines per second on one process and on two, of `migrate rewrite`, `migrate check` and libcst's runner, and
-how long the rewrite of one script of 500 lines takes from the shell (median of 5), the bytecode of the
-modules being there, as pip leaves it. Beside the time on the clock stands user time, which other work on the
-machine disturbs less; the limits are held against it: 2,000 lines a second and core, 1.5 s for the script.
-Exit code 1 beyond a limit.
+PROJECT are checkouts of repositories; without any, a project is made of installed packages. For each it
+prints the user time of `migrate rewrite` and `migrate check` on the whole folder, in one process, as a ratio
+to a parse and print by libcst in the same run, and the peak memory. Then how long the rewrite of one script
+of 500 lines takes from the shell (median of 5, the bytecode of the modules being there, as pip leaves it),
+and how the time of one script grows when what it holds is doubled five times: functions that move to the
+device, assignments to one name, names, classes, findings, training loops; 2 is linear. User time is what
+other work on the machine disturbs least. Exit code 1 beyond a limit.
 """
 
 from __future__ import annotations
@@ -25,43 +26,76 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-LIMIT_LINES = 2000
+LIMIT_RATIO = 3.0  # to libcst's parse and print
+LIMIT_MEMORY = 600  # MB
 LIMIT_SECONDS = 1.5
+LIMIT_GROWTH = 2.5  # where what a script holds is doubled
 RUNS = 5
+LINES = 100_000
 PACKAGES = Path(sysconfig.get_path("purelib"))
 FOLDERS = ("transformers/models", "torch/distributed")
-OURS = """
-import sys
+MEMORY = "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+REWRITE = f"""
+import resource, sys
 from pathlib import Path
 from migrate.rewrite.folder import rewrite_folder
-if __name__ == "__main__":
-    done = rewrite_folder(Path(sys.argv[1]), processes=int(sys.argv[2]))
-    print(len(done.files), done.untouched, len(done.changed), len(done.problems))
+rewrite_folder(Path(sys.argv[1]), processes=1)
+{MEMORY}
 """
-CHECK = """
-import os
-import sys
+CHECK = f"""
+import os, resource, sys
 from pathlib import Path
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
 from migrate.check.config import Config
 from migrate.check.project import check_paths
-if __name__ == "__main__":
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[2])])
-    done = check_paths([Path(sys.argv[1])], Config())
-    print(done.files, len(done.findings))
+check_paths([Path(sys.argv[1])], Config())
+{MEMORY}
 """
-THEIRS = """
-import sys
-from libcst.codemod import CodemodContext, VisitorBasedCodemodCommand
-from libcst.codemod import gather_files, parallel_exec_transform_with_prettyprint
-class Nothing(VisitorBasedCodemodCommand):
-    DESCRIPTION = "Change nothing."
-if __name__ == "__main__":
-    result = parallel_exec_transform_with_prettyprint(
-        Nothing(CodemodContext()), gather_files([sys.argv[1]]), jobs=int(sys.argv[2]),
-        hide_progress=True,
-    )
-    print(result.successes, result.failures)
+PARSE_AND_PRINT = f"""
+import resource, sys
+from pathlib import Path
+import libcst
+from migrate.rewrite.folder import files_of
+for path in files_of(Path(sys.argv[1])):
+    if path.suffix == ".py" and not path.is_symlink():
+        try:
+            libcst.parse_module(path.read_bytes()).bytes
+        except libcst.ParserSyntaxError:
+            pass
+{MEMORY}
 """
+GROWTH = """
+import sys, time
+from pathlib import Path
+from migrate.reading.tree.memory import collect_seldom
+from migrate.reading.tree.source import parse
+from migrate.rewrite.story import rewrite_source
+collect_seldom()
+scripts = eval(sys.stdin.read())
+rewrite_source(parse(scripts[0], Path("script.py")))
+for script in scripts:
+    started = time.process_time()
+    rewrite_source(parse(script, Path("script.py")))
+    print(time.process_time() - started)
+"""
+# What a script is made of, n times: the lines at its head, and what is repeated.
+BEGUN = "\n\ndef main():\n    x = torch.zeros(1).cuda()\n"
+REPEATED = {
+    "functions": ("", "\n\ndef f{n}(x):\n    y = x.cuda()\n    return y + {n}\n"),
+    "assignments": (BEGUN, "    x = x + {n}\n"),
+    "names": (BEGUN, "    x{n} = x + {n}\n"),
+    "classes": (
+        "",
+        "\n\nclass C{n}(torch.nn.Module):\n    def forward(self, x):\n        return x * {n}\n",
+    ),
+    "findings": ("", "\n\ndef f{n}(x):\n    torch.distributed.new_group([0, {n}])\n    return x\n"),
+    "training loops": (
+        "",
+        "\n\ndef train{n}(model, loader, optimizer):\n    model.cuda()\n    for x in loader:\n"
+        "        loss = model(x.cuda()).sum()\n        loss.backward()\n        optimizer.step()\n",
+    ),
+}
+FEWEST, DOUBLINGS = 25, 5
 # One epoch of an ordinary script: what it has besides are as many lines of ordinary functions.
 SCRIPT = """
 import os
@@ -146,42 +180,52 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def measured(
-    command: list[str], environment: Mapping[str, str] | None = None
+    command: list[str], environment: Mapping[str, str] | None = None, given: str | None = None
 ) -> tuple[float, float, str]:
     """Run `command`; return seconds on the clock, seconds of user time, and what it printed."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     started = time.perf_counter()
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, env=environment, input=given
+    )
     wall = time.perf_counter() - started
     user = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     return wall, user, done.stdout.strip()
 
 
-def project(folder: Path, place: Path, lines: int) -> bool:
-    """Print the figures of the project in `folder`; return whether it is within the limit."""
-    programs = (
-        ("migrate rewrite", OURS),
-        ("migrate check", CHECK),
-        ("libcst, nothing done", THEIRS),
-    )
-    for number, (_, text) in enumerate(programs):
-        (place / f"program_{number}.py").write_text(text)
+def project(folder: Path) -> bool:
+    """Print the figures of the project in `folder`; return whether it is within the limits."""
+    lines = sum(path.read_bytes().count(b"\n") for path in _files(folder))
+    figures = []
+    for program in (PARSE_AND_PRINT, REWRITE, CHECK):
+        _, user, printed = measured([sys.executable, "-c", program, str(folder)])
+        figures.append((user, int(printed)))
+    (least, _), *ours = figures
+    said = [
+        f"{title} {user:.1f} s = {user / least:.1f} x, {memory} MB"
+        for title, (user, memory) in zip(("rewrite", "check"), ours, strict=True)
+    ]
+    shown = f"{folder.name}, {lines:,} lines: parse and print {least:.1f} s"
+    print(f"{shown}; {'; '.join(said)}", flush=True)
+    return all(user / least <= LIMIT_RATIO and memory <= LIMIT_MEMORY for user, memory in ours)
+
+
+def growth() -> bool:
+    """Print how the time grows with what a script holds; return whether it is within the limit."""
     within = True
-    for processes in (1, 2):
-        users = []
-        for number, (title, _) in enumerate(programs):
-            program = str(place / f"program_{number}.py")
-            wall, user, printed = measured([sys.executable, program, str(folder), str(processes)])
-            users.append(user)
-            print(
-                f"{title}, {processes} process{'es' * (processes > 1)}: {lines / wall:,.0f} lines/s on "
-                f"the clock, {lines / user:,.0f} lines a second of user time ({printed})",
-                flush=True,
-            )
-        rewriting, checking, nothing = users
-        ratios = f"rewrite {rewriting / nothing:.2f}, check {checking / nothing:.2f}"
-        print(f"  user time, ratio to libcst's: {ratios}", flush=True)
-        within &= lines / users[0] >= LIMIT_LINES
+    for title, (head, repeated) in REPEATED.items():
+        counts = [FEWEST << doubling for doubling in range(DOUBLINGS + 1)]
+        scripts = [
+            ("import torch\n" + head + "".join(repeated.format(n=n) for n in range(count))).encode()
+            for count in counts
+        ]
+        _, _, printed = measured([sys.executable, "-c", GROWTH], given=repr(scripts))
+        seconds = [float(line) for line in printed.splitlines()]
+        last = seconds[-1] / seconds[-2]
+        shown = ", ".join(f"{one:.2f}" for one in seconds)
+        sizes = f"{counts[0]} to {counts[-1]}"
+        print(f"{title}, {sizes}: {shown} s; the last doubling {last:.1f} x", flush=True)
+        within &= last <= LIMIT_GROWTH
     return within
 
 
@@ -206,20 +250,20 @@ def single(place: Path) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="*", type=Path)
-    parser.add_argument("--lines", type=int, default=100_000)
+    parser.add_argument("projects", nargs="*", type=Path)
     options = parser.parse_args()
-    folders = options.folders or [PACKAGES / folder for folder in FOLDERS]
+    if missing := [str(folder) for folder in options.projects if not folder.is_dir()]:
+        parser.error(f"no such folder: {', '.join(missing)}")
     print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as made:
         place = Path(made)
-        script_within = single(place)
-        folder = place / "project"
-        lines = copied(folders, folder, options.lines)
-        files = sum(1 for _ in _files(folder))
-        print(f"project: {lines:,} lines in {files} files")
-        within = project(folder, place, lines)
-    return 0 if within and script_within else 1
+        within = [single(place), growth()]
+        projects = options.projects
+        if not projects:
+            projects = [place / "project"]
+            copied([PACKAGES / folder for folder in FOLDERS], projects[0], LINES)
+        within += [project(folder) for folder in projects]
+    return 0 if all(within) else 1
 
 
 if __name__ == "__main__":

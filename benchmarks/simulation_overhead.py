@@ -24,7 +24,7 @@ from rich.console import Console
 from migrate.prove.run import run_script
 from migrate.report.text.tables import plain_table
 from migrate.rewrite.story import rewrite
-from migrate.rewrite.temporary import written_beside
+from migrate.rewrite.temporary import written_apart
 
 SIMULATION_LIMIT, RECORDING_LIMIT = 2.5, 1.1
 RUNS = int(os.environ.get("RUNS", "3"))
@@ -114,7 +114,7 @@ def main() -> int:
         done = rewrite(original)
         if done.findings:
             sys.exit(f"left to do by hand: {done.findings}")
-        with written_beside(done) as rewritten:
+        with written_apart(done) as rewritten:
             for _ in range(RUNS):
                 for kind in kinds:
                     script = original if kind == "gloo" else rewritten

@@ -11,7 +11,7 @@ from typing import Unpack
 import numpy as np
 
 from converters.checkpoint import Checkpoint, Format, Pytree, nest
-from converters.checkpoint.sharded import INDEX_SUFFIX
+from converters.checkpoint.formats.sharded import INDEX_SUFFIX
 from converters.errors import OutputError, RefusedKeysError, ShardingError
 from converters.kept import keeping
 from converters.mapping import Outcome, Plan
@@ -106,6 +106,7 @@ def convert(
     optimizer_key: str | None = None,
     optimizer_kind: str | None = None,
     progress: Callable[[int, int], None] | None = None,
+    planner: Callable[[CheckpointLike, PlanOptions], Planned] = planned,
     **options: Unpack[PlanOptions],
 ) -> Conversion:
     """Convert a torch checkpoint into a pytree for Flax, on disk; dtypes and bits are kept.
@@ -132,6 +133,8 @@ def convert(
         optimizer_key: its entry there; None: the only one.
         optimizer_kind: "adam" or "adamw", where the state does not tell (torch before 2.7).
         progress: called with the bytes done and their total.
+        planner: what makes the plan; `converters.planning_apart.planned_apart` makes it in a process of
+            its own, but not for an optimizer, whose state needs the model.
         **options: `converters.planning.PlanOptions`.
 
     Raises:
@@ -148,7 +151,7 @@ def convert(
     require_output(target, folder=as_folder, overwrite=overwrite)
     if os.path.exists(target) and os.path.exists(source) and target.samefile(source):
         raise OutputError(f"{target} is the checkpoint itself", "choose another output")
-    made = _require_complete(planned(source, options))
+    made = _require_complete(planner(source, options))
     cuts = None if mesh is None else _partition(made, mesh, spec).cuts
     state = None
     if optimizer is not None:

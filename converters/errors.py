@@ -23,11 +23,30 @@ class ConversionError(Exception):
         self.remedy = _one_line(remedy)
         super().__init__(f"{self.what}; {self.remedy}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Come out of another process as it went in: the arguments of subclasses are not these two."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[ConversionError], args: tuple[Any, ...], values: Any) -> ConversionError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(values)
+    return error
+
 
 def _one_line(text: str) -> str:
     """Without line breaks, and with escapes for what a terminal would obey or could not show."""
     line = " ".join(text.split())
     return line if line.isprintable() else ascii(line)[1:-1]
+
+
+class PlanningError(ConversionError):
+    """The process that plans a conversion died before it had a plan.
+
+    Cause: it was killed, for want of memory perhaps, or the code of the model ended it.
+
+    Remedy: make room, or say what each key is by `--mapping`, which needs no model.
+    """
 
 
 class CheckpointNotFoundError(ConversionError):

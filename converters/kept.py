@@ -23,8 +23,8 @@ import numpy as np
 
 from converters.atomic import sync_folder
 from converters.back.safetensors_output import Entry, write_safetensors
+from converters.checkpoint.formats.safetensors_file import SafetensorsFile
 from converters.checkpoint.reader import Checkpoint, TensorInfo
-from converters.checkpoint.safetensors_file import SafetensorsFile
 from converters.errors import ConversionError, KeptFileError, OutputError
 from converters.layers.reparametrized import Computed
 from converters.layers.text import parse_join, parse_layout, parse_part

@@ -1,6 +1,6 @@
-"""Make the pages of rewrite rules, hazards, causes and layers from themselves: docstring and examples.
+"""Make the pages of rewrite rules, hazards, causes, layers and names from themselves.
 
-python docs/rule_pages.py           write docs/rules/, hazards/, parity/causes/ and weights/layers.md
+python docs/rule_pages.py           write docs/rules/, hazards/, parity/causes/, weights/layers.md, names.md
 python docs/rule_pages.py --check   exit code 1 if a page differs from its rule
 """
 
@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import layer_pages
+import name_pages
 
 from migrate.check.hazard import Group, Hazard
 from migrate.check.rules import all_hazards
@@ -28,6 +29,7 @@ from migrate.rewrite.story import rewrite, rewrite_source
 DOCS = Path(__file__).parent
 GUIDE = DOCS / "shims" / "portable.md"
 LAYERS = DOCS / "weights" / "layers.md"
+NAMES = DOCS / "names.md"
 
 
 def title(rule: Rule) -> str:
@@ -126,7 +128,7 @@ def guide() -> str:
 def main() -> int:
     """Write or check the pages; return the exit code."""
     stale = []
-    for path, made in ((GUIDE, guide()), (LAYERS, layer_pages.page())):
+    for path, made in ((GUIDE, guide()), (LAYERS, layer_pages.page()), (NAMES, name_pages.page())):
         if not path.exists() or path.read_text() != made:
             stale.append(str(path.relative_to(DOCS.parent)))
             if "--check" not in sys.argv[1:]:

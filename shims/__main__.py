@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from shims import _ranks, _script, activate, choice
+from shims import activate, choice
+from shims._started import ranks as _ranks
+from shims._started import script
 from shims.errors import ShimError
 
 _EPILOG = """\
@@ -37,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--start",
-        choices=get_args(_script.Style),
+        choices=get_args(script.Style),
         help="how, for a script that can start its ranks in several ways (default: as torchrun does)",
     )
     parser.add_argument("script", type=Path)
@@ -55,9 +57,9 @@ def main(argv: list[str] | None = None) -> int:
     # The script will not have the working directory on its path, as this process has.
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = [*given, *(entry for entry in sys.path if entry != str(Path.cwd()))]
-    start = _script.find_start(options.script, list(filter(None, path)))
+    start = script.find_start(options.script, list(filter(None, path)))
     if options.start is not None:
-        start = _script.Start(options.start, start.option or "--local_rank")
+        start = script.Start(options.start, start.option or "--local_rank")
     # As torchrun does: N ranks with a thread for each core each would hinder one another.
     env = {"OMP_NUM_THREADS": "1", **os.environ, **variables, activate.ONE_MACHINE: "1"}
     # The launcher of this process, if it has one, is not the script's.

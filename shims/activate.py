@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from shims import tpu
+from shims._started import stand_in
 from shims.errors import BackendError
 
 BACKEND = "SHIMS_BACKEND"
@@ -35,10 +36,13 @@ PORT = "SHIMS_PORT"
 _BACKENDS = {
     "cpu": (("torch",), "shims.patches:install_cpu"),
     "simulate": (("torch_xla",), "shims.simulate:install"),
-    "xla": (("torch", "torch_xla"), "shims.patches.xla:install"),
+    "xla": (("torch", "torch_xla"), "shims.patches.start_xla:install"),
 }
 # A plugin may run without a backend, for example on a real TPU.
 NO_BACKEND = "none"
+
+# Each is a process of this machine.
+MOST_REPLICAS = 64
 
 _SITE = Path(__file__).parent / "_site"
 
@@ -50,7 +54,7 @@ def environment(backend: str, replicas: int = 1, plugins: Sequence[str] = ()) ->
         backend: "cpu" (CUDA code on the CPU), "xla" (CUDA code on a TPU, or on simulated replicas
             where `PJRT_DEVICE` names none), "simulate" (N torch_xla replicas on the CPU) or "none"
             (plugins only).
-        replicas: number of devices that the program sees, at least 1.
+        replicas: number of devices that the program sees, 1 to `MOST_REPLICAS`.
         plugins: functions of no arguments, as "package.module:function", called in each process
             right after it has imported torch.
 
@@ -58,12 +62,12 @@ def environment(backend: str, replicas: int = 1, plugins: Sequence[str] = ()) ->
         The variables to add to a copy of `os.environ`.
 
     Raises:
-        BackendError: unknown backend, or fewer than one replica.
+        BackendError: unknown backend, fewer than one replica, or more than `MOST_REPLICAS`.
     """
     if backend not in _BACKENDS and backend != NO_BACKEND:
         raise BackendError(f"unknown backend {backend!r}", f"one of {', '.join(_BACKENDS)}")
-    if replicas < 1:
-        raise BackendError(f"{replicas} replicas asked for", "at least 1")
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise BackendError(f"{replicas} replicas asked for", f"1 to {MOST_REPLICAS}")
     path = os.environ.get("PYTHONPATH")
     variables = {
         "PYTHONPATH": os.pathsep.join([str(_SITE), path] if path else [str(_SITE)]),
@@ -105,6 +109,7 @@ def switch_on() -> None:
     Raises:
         BackendError: the environment names an unknown backend or plugin form.
     """
+    stand_in.switch_on()
     backend = os.environ.get(BACKEND)
     if backend is None:
         return

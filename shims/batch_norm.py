@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from shims import distributed
-from shims._batch_statistics import normalise
+from shims._shared.batch_statistics import normalise
 
 
 class SyncBatchNorm(_BatchNorm):

@@ -15,7 +15,8 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from shims import _atomic, _world
+from shims._saved import atomic
+from shims._shared import world
 from shims.errors import ShimError
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device)
@@ -70,12 +71,12 @@ def save(
     """
     if writers not in get_args(Writers):
         raise ValueError(f"writers={writers!r}: one of {', '.join(get_args(Writers))}")
-    _world.run_pending()
-    first = _world.rank_and_size()[0] if writers == "first" else _local_rank()
+    world.run_pending()
+    first = world.rank_and_size()[0] if writers == "first" else _local_rank()
     if writers != "all" and first != 0:
         return
     on_cpu = _ToCpu(obj, weights_only).converted
-    with _atomic.atomic_write(path) as file:
+    with atomic.atomic_write(path) as file:
         torch.save(on_cpu, file)
 
 
@@ -97,7 +98,7 @@ def load(path: str | os.PathLike[str], *, weights_only: bool = True) -> Any:
         CheckpointError: the file is broken, or holds objects that only code could restore.
         FileError: there is no such file, or it cannot be read.
     """
-    with _atomic.reading(path) as local:
+    with atomic.reading(path) as local:
         try:
             return torch.load(local, map_location="cpu", weights_only=weights_only)
         except Exception as error:  # a damaged file can fail in any part of the reader

@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 import torch.distributed as dist
 
-from shims import _wide
+from shims._shared import wide
 from shims.api_errors import UnsupportedError
 from shims.backends import current
 from shims.backends.processes import Then
@@ -75,9 +75,9 @@ def all_reduce(
     """
     current().check("all_reduce", [tensor], group)
     reduction, divisor = _reduction(op, tensor, group)
-    if _wide.is_wide(tensor, reduction):
-        _wide.all_reduce(tensor, reduction, group)
-        return _wide.Done() if async_op else None
+    if wide.is_wide(tensor, reduction):
+        wide.all_reduce(tensor, reduction, group)
+        return wide.Done() if async_op else None
     return _divided(dist.all_reduce(tensor, reduction, group, async_op), tensor, divisor)
 
 

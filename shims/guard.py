@@ -20,7 +20,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 
-from shims import _tree
+from shims._shared import tree
 from shims.errors import ShimError
 
 _P = ParamSpec("_P")
@@ -266,7 +266,7 @@ def _inputs(
     tensors: list[torch.Tensor] = []
     names = _parameter_names(type(module).forward, len(args))
     for name, argument in [*zip(names, args, strict=True), *kwargs.items()]:
-        for place, leaf in _tree.leaves(argument, name):
+        for place, leaf in tree.leaves(argument, name):
             if isinstance(leaf, torch.Tensor):
                 tensors.append(leaf)
             inputs[place] = _form(leaf)

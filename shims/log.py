@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from shims import _tree
+from shims._shared import tree
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class _Log:
             values: tensors of any shape and device, which `fn` gets detached and on the CPU, and
                 anything else, which it gets as it is. Containers are copied, mappings as dicts.
         """
-        entry = _Entry(fn, tuple(_tree.mapped(value, _kept) for value in values))
+        entry = _Entry(fn, tuple(tree.mapped(value, _kept) for value in values))
         thread = threading.get_ident()
         if not self._waiting.get(thread) and not any(_lazy(leaf) for leaf in _leaves([entry])):
             _run(_read([entry]))
@@ -105,7 +105,7 @@ def _lazy(leaf: object) -> bool:
 
 def _leaves(entries: list[_Entry]) -> Iterator[object]:
     for entry in entries:
-        for _, leaf in _tree.leaves(entry.values):
+        for _, leaf in tree.leaves(entry.values):
             yield leaf
 
 
@@ -122,7 +122,7 @@ def _read(entries: list[_Entry]) -> list[_Entry]:
             return fetched[id(leaf)]
         return leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf
 
-    return [_Entry(entry.function, _tree.mapped(entry.values, to_cpu)) for entry in entries]
+    return [_Entry(entry.function, tree.mapped(entry.values, to_cpu)) for entry in entries]
 
 
 def _run(entries: list[_Entry]) -> None:

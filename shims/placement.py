@@ -10,6 +10,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from shims import batch_norm
 from shims.api_errors import NotOnDeviceError
 from shims.backends import current
 
@@ -66,7 +67,9 @@ def sync_batch_norm(model: torch.nn.Module) -> torch.nn.Module:
     On CUDA this is torch.nn.SyncBatchNorm; elsewhere `shims.batch_norm.SyncBatchNorm`, with the same
     values, gradients and state-dict keys. Call it before `to_device` and `ddp`.
     """
-    return current().sync_batch_norm(model)
+    if current().syncs_batch_norm:
+        return torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return batch_norm.convert(model)
 
 
 def move_and_tie(model: torch.nn.Module, target: torch.device) -> torch.nn.Module:

@@ -23,9 +23,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from shims import _atomic, _rng_state, _world, checkpoint
-from shims._agreement import Agreement
-from shims._termination import Termination
+from shims import checkpoint
+from shims._saved import atomic, rng_state
+from shims._saved.agreement import Agreement
+from shims._saved.termination import Termination
+from shims._shared import world
 from shims.errors import ShimError
 
 _T = TypeVar("_T")
@@ -196,11 +198,11 @@ class Run(contextlib.AbstractContextManager["Run"]):
         self._began = True
         self._loader = loader
         if self._before_loader is not None:
-            _rng_state.set_state(self._before_loader, loader)
+            rng_state.set_state(self._before_loader, loader)
         else:
             if self._generators is not None:
-                _rng_state.set_generators(loader, self._generators)
-            self._before_loader = _rng_state.get_state(loader)
+                rng_state.set_generators(loader, self._generators)
+            self._before_loader = rng_state.get_state(loader)
         self._generators = None
         iterator = _begun(loader)
         for number in range(self._batch):
@@ -221,7 +223,7 @@ class Run(contextlib.AbstractContextManager["Run"]):
 
     def _put_back(self, loader: object) -> None:
         if self._restored is not None:
-            _rng_state.set_state(self._restored, loader)
+            rng_state.set_state(self._restored, loader)
             self._restored = None
 
     def _boundary(self, *, write: bool) -> None:
@@ -234,17 +236,17 @@ class Run(contextlib.AbstractContextManager["Run"]):
             raise Preempted
 
     def _write(self) -> None:
-        _world.run_pending()
-        mine = {"here": _rng_state.get_state(self._loader), "epoch": self._before_loader}
+        world.run_pending()
+        mine = {"here": rng_state.get_state(self._loader), "epoch": self._before_loader}
         buffer = io.BytesIO()
         torch.save(mine, buffer)
         random_states = self._agreement.gathered(
             torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
         )
         if self._agreement.rank == 0:
-            _atomic.make_folder(self._folder)
+            atomic.make_folder(self._folder)
             place = 2 * self.step + (self._batch == 0)
-            path = _atomic.join(self._folder, _name(place))
+            path = atomic.join(self._folder, _name(place))
             states = {name: _bare(thing).state_dict() for name, thing in self._stateful.items()}
             position = {"step": self.step, "epoch": self.epoch, "batch": self._batch}
             content = {"format": _FORMAT, "position": position, "random": random_states}
@@ -252,20 +254,20 @@ class Run(contextlib.AbstractContextManager["Run"]):
             # Later ones are what a start has passed over: they count for nothing.
             written = [other for other in self._complete() if other <= place]
             for other in written[: -self._keep]:
-                _atomic.remove(self._folder, _name(other))
+                atomic.remove(self._folder, _name(other))
         # Nobody leaves before the file is there: the end of one process may end the others.
         self._agreement.smallest(0)
 
     def _complete(self) -> list[int]:
         """The places of the finished checkpoints, oldest first."""
-        matches = (_NAME.fullmatch(name) for name in _atomic.names_in(self._folder))
+        matches = (_NAME.fullmatch(name) for name in atomic.names_in(self._folder))
         return sorted(2 * int(match[1]) + (match[2] is not None) for match in matches if match)
 
     def _load(self) -> None:
         if self._agreement.rank == 0:
-            for name in _atomic.names_in(self._folder):
-                if _atomic.is_temporary(name) and name.startswith(".step-"):
-                    _atomic.remove(self._folder, name)
+            for name in atomic.names_in(self._folder):
+                if atomic.is_temporary(name) and name.startswith(".step-"):
+                    atomic.remove(self._folder, name)
         found, content = -1, None
         if self._agreement.rank == 0:
             found, content = self._newest_readable()
@@ -278,7 +280,7 @@ class Run(contextlib.AbstractContextManager["Run"]):
             return
         if content is None:
             with contextlib.suppress(ShimError):
-                content = checkpoint.load(_atomic.join(self._folder, _name(place)))
+                content = checkpoint.load(atomic.join(self._folder, _name(place)))
         if not self._agreement.smallest(content is not None):
             raise ResumeError(
                 f"not every replica can read {_name(place)} in {self._folder}",
@@ -292,7 +294,7 @@ class Run(contextlib.AbstractContextManager["Run"]):
         complete = self._complete()
         for place in reversed(complete):
             try:
-                return place, checkpoint.load(_atomic.join(self._folder, _name(place)))
+                return place, checkpoint.load(atomic.join(self._folder, _name(place)))
             except checkpoint.CheckpointError as error:
                 warnings.warn(f"{error.what}; it is passed over", ResumeWarning, stacklevel=5)
         return (-2 if complete else -1), None

@@ -9,11 +9,11 @@ TPU has inside one graph.
 
 Under torchrun each of its processes is a replica, as on a TPU.
 
-What a TPU refuses is refused (`shims._refusals`: groups that leave a replica out, reductions of 64 bits
+What a TPU refuses is refused (`_simulated.refusals`: groups that leave a replica out, reductions of 64 bits
 other than sums, `xm.send`, object collectives), and so is what torch_xla computes wrongly there without
 a word (`dist.reduce` in a sub-group). What would hang there ends within seconds with an error that names
 the replicas, their lines and their steps: other collectives, a replica that ended or waits elsewhere for
-good (`shims._watch`), a result that only some replicas read (`shims._reads`).
+good (`_simulated.watch`), a result that only some replicas read (`_simulated.reads`).
 
 Not simulated: the collectives of SPMD, and several machines. docs/shims/simulation.md says what differs
 from a TPU.
@@ -49,7 +49,7 @@ def install() -> None:
 
 
 def _join_torchruns() -> None:
-    from shims import _replica
+    from shims._simulated import replica
 
     local = os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]
     if not local or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
@@ -58,7 +58,7 @@ def _join_torchruns() -> None:
             "start them with torchrun --standalone --nproc-per-node N",
         )
     os.environ[activate.ONE_MACHINE] = "1"
-    _replica.join(
+    replica.join(
         int(os.environ["RANK"]),
         int(os.environ["WORLD_SIZE"]),
         int(os.environ["MASTER_PORT"]),
@@ -68,7 +68,7 @@ def _join_torchruns() -> None:
 
 def _run_multiprocess(size: int, *args: Any, **kwargs: Any) -> dict[int, Any]:
     # Imported when the replicas start: a replica whose script imports torch_xla late comes here while
-    # `_launch` itself is being imported.
-    from shims import _launch
+    # `launch` itself is being imported.
+    from shims._simulated import launch
 
-    return _launch.run_multiprocess(size, *args, **kwargs)
+    return launch.run_multiprocess(size, *args, **kwargs)

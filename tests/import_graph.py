@@ -14,19 +14,31 @@ def imports(package: Path, root: Path | None = None) -> dict[str, set[str]]:
         package: a folder.
         root: where the names of modules begin; None: beside the package.
     """
-    files = {_name(path, root or package.parent): path for path in package.rglob("*.py")}
-    found: dict[str, set[str]] = {}
-    for name, path in files.items():
-        folder = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        tree = ast.parse(path.read_bytes())
-        chosen = {one if one in files else of for of, one in _imported(tree, folder)}
-        found[name] = chosen & files.keys() - {name}
-    return found
+    found = _found(package, root or package.parent)
+    return {
+        name: {one if one in found else of for of, one in pairs} & found.keys() - {name}
+        for name, pairs in found.items()
+    }
+
+
+def imported(package: Path) -> dict[str, set[str]]:
+    """Module → the names that it imports, from whatever package: of `from a import b` a.b."""
+    found = _found(package, package.parent)
+    return {name: {one for _, one in pairs} for name, pairs in found.items()}
 
 
 def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
     """The groups of modules in which each leads to each other by its imports (Tarjan's components)."""
     return sorted(sorted(group) for group in _components(imports) if len(group) > 1)
+
+
+def _found(package: Path, root: Path) -> dict[str, list[tuple[str, str]]]:
+    found = {}
+    for path in package.rglob("*.py"):
+        name = _name(path, root)
+        folder = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        found[name] = list(_imported(ast.parse(path.read_bytes()), folder))
+    return found
 
 
 def _name(path: Path, root: Path) -> str:

@@ -277,7 +277,7 @@ class TestWeights:
         (tmp_path / "net.pt").write_bytes(b"")
         done = run("weights", tmp_path / "net.pt", *arguments)
         assert done.exit_code == 2
-        assert f"Error: {said}" in done.stderr
+        assert f"migrate: {said}" in done.stderr
 
 
 class TestRun:

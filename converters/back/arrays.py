@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from converters.checkpoint.formats.safetensors_file import SafetensorsFile
 from converters.checkpoint.open import open_checkpoint
 from converters.checkpoint.pytree import Pytree, flatten
 from converters.checkpoint.reader import COPY_AGAIN, Checkpoint, TensorInfo, read_start
-from converters.checkpoint.safetensors_file import SafetensorsFile
 from converters.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,

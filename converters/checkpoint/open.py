@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from converters.checkpoint.distributed import METADATA, open_distributed
+from converters.checkpoint.formats.distributed import METADATA, open_distributed
+from converters.checkpoint.formats.npz_file import SUFFIX as ARRAY_SUFFIX
+from converters.checkpoint.formats.npz_file import open_npz
+from converters.checkpoint.formats.safetensors_file import SafetensorsFile
+from converters.checkpoint.formats.sharded import INDEX_SUFFIX, ShardedCheckpoint
+from converters.checkpoint.formats.torch_file import PICKLE_MAGIC, open_torch_file
 from converters.checkpoint.mapped_file import MappedFile
-from converters.checkpoint.npz_file import SUFFIX as ARRAY_SUFFIX
-from converters.checkpoint.npz_file import open_npz
 from converters.checkpoint.quantized import require_not_quantized
 from converters.checkpoint.reader import Checkpoint, read_start
-from converters.checkpoint.safetensors_file import SafetensorsFile
-from converters.checkpoint.sharded import INDEX_SUFFIX, ShardedCheckpoint
-from converters.checkpoint.torch_file import PICKLE_MAGIC, open_torch_file
 from converters.checkpoint.zip_archive import ZIP_MAGIC, ZipArchive
 from converters.errors import CheckpointDamagedError, CheckpointNotFoundError, NotAStateDictError
 

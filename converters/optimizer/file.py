@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from converters.back.safetensors_output import Entry, write_safetensors
+from converters.checkpoint.formats.safetensors_file import SafetensorsFile
 from converters.checkpoint.reader import TensorInfo
-from converters.checkpoint.safetensors_file import SafetensorsFile
 from converters.errors import OptimizerError
 from converters.kept import leaf_record, read_leaf
 from converters.optimizer.kinds import Kind, recognise

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from converters.checkpoint.formats.safetensors_file import SafetensorsFile
 from converters.checkpoint.open import open_checkpoint
 from converters.checkpoint.pytree import Pytree, nest, with_positions
 from converters.checkpoint.reader import COPY_AGAIN, read_start
-from converters.checkpoint.safetensors_file import SafetensorsFile
 from converters.errors import CheckpointDamagedError, MissingDependencyError
 from converters.output.orbax_layout import METADATA_NAME
 from converters.output.safetensors_layout import INDEX_NAME

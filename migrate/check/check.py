@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,12 +15,13 @@ from migrate.check.hazard import Hazard, Hit, Severity
 from migrate.check.ignores import ignores, silenced
 from migrate.check.rules import all_hazards
 from migrate.reading.calls.facts import ModuleCalls
-from migrate.reading.facts import Facts
+from migrate.reading.facts import Facts, facts_of
 from migrate.reading.project.entries import Entry
+from migrate.reading.project.workers import kept
 from migrate.reading.script import Script
-from migrate.reading.tree.source import (
-    Source,
-)
+from migrate.reading.tree.source import Source, parse
+
+NAMES = frozenset({cst.Name, cst.Attribute})
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,22 @@ class Known:
     whole: bool = True
 
 
+def check_script(path: Path, data: bytes, config: Config, known: Known) -> tuple[Finding, ...]:
+    """Return the hazards of the script at `path`, in the order of its lines.
+
+    Args:
+        path, data: the file, and its content.
+        config: what is reported.
+        known: what is known of it by its project.
+
+    Raises:
+        NotUtf8Error, NotPythonError: the content is no Python 3.
+    """
+    script = kept(path, data) or Script(parse(data, path), known.calls)
+    found = check_facts(Facts(script, known.entries), config, known.whole)
+    return tuple(replace(one, path=path) for one in found)  # it may be kept by another name
+
+
 def check_source(source: Source, config: Config, known: Known | None = None) -> tuple[Finding, ...]:
     """Return the hazards of a script, in the order of its lines.
 
@@ -53,7 +70,7 @@ def check_source(source: Source, config: Config, known: Known | None = None) -> 
 
 def check_context(context: Script, config: Config) -> tuple[Finding, ...]:
     """Return the hazards of a script of which a context is there already."""
-    return check_facts(Facts(context), config)
+    return check_facts(facts_of(context), config)
 
 
 def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Finding, ...]:
@@ -63,7 +80,8 @@ def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Findi
     comments = ignores(context)
     path = context.source.path
     found = []
-    for hazard, hit in hits(facts, hazards):
+    entered = None if whole else facts.steps.entered
+    for hazard, hit in hits(facts, hazards, entered):
         origin = facts.steps.origin(hit.node) if facts.entries else ""
         start = context.position(hit.node)
         if id(hit.node) in context.for_cuda:
@@ -86,17 +104,25 @@ def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Findi
     return tuple(sorted(found, key=lambda one: (one.line, one.column, one.code)))
 
 
-def hits(facts: Facts, hazards: Iterable[Hazard]) -> Iterator[tuple[Hazard, Hit]]:
-    """Yield what `hazards` find, each place once."""
+def hits(
+    facts: Facts, hazards: Iterable[Hazard], within: Set[int] | None = None
+) -> Iterator[tuple[Hazard, Hit]]:
+    """Yield what `hazards` find, each place once; only at the nodes `within`, by their ids, if given."""
     by_type: dict[type[cst.CSTNode], list[Hazard]] = defaultdict(list)
+    elsewhere: dict[type[cst.CSTNode], list[Hazard]] = defaultdict(list)
     for hazard in hazards:
         for kind in hazard.nodes:
             by_type[kind].append(hazard)
+            if not (hazard.of_names and kind in NAMES):
+                elsewhere[kind].append(hazard)
     seen: set[tuple[str, int, int]] = set()
-    for node in facts.context.nodes:
-        if id(node) in facts.context.for_cuda:
+    for_cuda, name_of = facts.context.for_cuda, facts.names.of
+    for node in facts.context.all_of(*by_type):
+        if id(node) in for_cuda or (within is not None and id(node) not in within):
             continue
-        for hazard in by_type.get(type(node), ()):
+        kind = type(node)
+        named = kind in NAMES and name_of(node) is not None
+        for hazard in (by_type if named else elsewhere)[kind]:
             for hit in hazard.find(node, facts):
                 start = facts.context.position(hit.node)
                 place = (hazard.code, start.line, start.column)

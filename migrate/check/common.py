@@ -1,34 +1,65 @@
-"""The two commonest kinds of hazard: a name of a library that is used, a library that is imported."""
+"""The commonest kinds of hazard: a name of a library that is used, a library that is imported."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from dataclasses import replace
 
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity
+from migrate.check.only_cuda import only_with_cuda
+from migrate.reading.catalogue import catalogue
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
+from migrate.reading.tree.tree import keyword
+from migrate.reading.values.collectives import makes_gloo_group
 
 
-class NamedHazard(Hazard):
-    """A hazard wherever one of `names` is used; names that end in a dot stand for all that follow."""
+class Listed(Hazard):
+    """A hazard of which the catalogue has the names, and the rules that say the same."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "code" in cls.__dict__ and "spoken_by" not in cls.__dict__:
+            entries = catalogue.IMPORTS.values()
+            rules = {entry.rule for entry in entries if entry.code == cls.code} - {""}
+            cls.spoken_by = tuple(sorted(rules))
+
+
+class NamedHazard(Listed):
+    """A hazard wherever a name is used of which the catalogue says the hazard's code."""
 
     nodes = (cst.Name, cst.Attribute)
-    names: ClassVar[tuple[tuple[str, str], ...]]  # qualified name; what happens, and what to do
+    of_names = True
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield the use of one name."""
         name = facts.names.of(node)
-        if name is None:
-            return
-        if is_a_type(node, facts):
-            return
-        for known, message in self.names:
-            if name == known or (known.endswith(".") and name.startswith(known)):
-                yield self.hit(node, f"{name}: {message}")
-                return
+        entry = None if name is None else catalogue.of(name)
+        if entry is not None and entry.code == self.code and not is_a_type(node, facts):
+            yield self.hit(node, f"{name}: {entry.says()}")
+
+
+class CudaHazard(NamedHazard):
+    """A named hazard that is information where only a run on CUDA comes to it."""
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield the use of one name, as bad as it is there."""
+        for hit in super().find(node, facts):
+            never = only_with_cuda(node, facts)
+            yield replace(hit, severity=Severity.INFO) if never else hit
+
+
+class GroupHazard(NamedHazard):
+    """A named hazard of collectives, none where the call is given a group over gloo."""
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield the use of one name, where no group over gloo does what it says."""
+        call = facts.context.parent(node)
+        group = keyword(call, "group") if isinstance(call, cst.Call) else None
+        if group is None or not makes_gloo_group(group.value, facts.context):
+            yield from super().find(node, facts)
 
 
 def is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
@@ -43,38 +74,25 @@ def is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
     return any(isinstance(one, cst.Annotation) for one in facts.context.ancestors(node))
 
 
-class ImportHazard(Hazard):
-    """A hazard wherever one of `modules`, or a part of it, is imported.
+class ImportHazard(Listed):
+    """A hazard wherever a library is imported of which the catalogue says the hazard's code.
 
     An import under `try:` is information only: the script runs without the library.
     """
 
     nodes = (cst.Import, cst.ImportFrom)
-    modules: ClassVar[tuple[str, ...]]
-    message: ClassVar[str]
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one import statement."""
-        for name in imported(node):
+        for name in facts.imported(node):
             if facts.is_local(name):
                 return
-            if any(name == module or name.startswith(f"{module}.") for module in self.modules):
+            entry = catalogue.of_import(name)
+            if entry is not None and entry.code == self.code:
                 optional = any(isinstance(a, cst.Try) for a in facts.context.ancestors(node))
                 severity = Severity.INFO if optional else self.severity
-                yield self.hit(node, f"{name}: {self.message}", severity)
+                yield self.hit(node, f"{name}: {entry.says()}", severity)
                 return
-
-
-def imported(node: cst.CSTNode) -> list[str]:
-    """Return the dotted names that an import statement imports."""
-    if isinstance(node, cst.Import):
-        return [alias.evaluated_name for alias in node.names]
-    if isinstance(node, cst.ImportFrom) and node.module is not None and not node.relative:
-        module = cst.Module(body=[]).code_for_node(node.module)
-        if isinstance(node.names, cst.ImportStar):
-            return [module]
-        return [f"{module}.{alias.evaluated_name}" for alias in node.names]
-    return []
 
 
 def method(node: cst.CSTNode) -> str:

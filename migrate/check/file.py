@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from migrate.check.check import Known, check_source
+from migrate.check.check import Known, check_script
 from migrate.check.config import Config
 from migrate.check.finding import UNREADABLE, Finding
 from migrate.check.hazard import Severity
@@ -17,14 +17,17 @@ from migrate.reading.notebook.text import (
     NoCodeError,
     parse_notebook,
 )
+from migrate.reading.tree.depth import deep
 from migrate.reading.tree.source import (
     NotPythonError,
     NotUtf8Error,
     UnreadableScriptError,
-    parse,
+    decoded,
+    require_python,
 )
 
 
+@deep
 def check_file(path: Path, config: Config, known: Known | None = None) -> tuple[Finding, ...]:
     """Return the hazards of the file at `path`; none, and no parsing, where it names nothing of ours.
 
@@ -34,21 +37,41 @@ def check_file(path: Path, config: Config, known: Known | None = None) -> tuple[
         UnreadableScriptError: the file cannot be read.
     """
     known = known or Known()
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        what = f"{path}: {(error.strerror or str(error)).lower()}"
-        raise UnreadableScriptError(what, "check the path and its permissions") from None
+    data = _content(path)
     if not known.entries and not may_hold_hazards(data):
         return ()
     if path.suffix == SUFFIX:
         return _check_notebook(data, path, config, known)
     try:
-        source = parse(data, path)
+        return check_script(path, data, config, known)
     except (NotPythonError, NotUtf8Error) as error:
         shown = known.whole and config.selects(UNREADABLE)
         return _unreadable(path, error) if shown else ()
-    return check_source(source, config, known)
+
+
+def check_readable(path: Path, config: Config) -> tuple[Finding, ...]:
+    """Return the finding of a script that is no Python 3; nothing else is looked for.
+
+    Raises:
+        UnreadableScriptError: the file cannot be read.
+    """
+    data = _content(path)
+    if path.suffix == SUFFIX or not config.selects(UNREADABLE):
+        return ()
+    try:
+        decoded(data, path)
+        require_python(data, path)
+    except (NotPythonError, NotUtf8Error) as error:
+        return _unreadable(path, error)
+    return ()
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        what = f"{path}: {(error.strerror or str(error)).lower()}"
+        raise UnreadableScriptError(what, "check the path and its permissions") from None
 
 
 def _check_notebook(data: bytes, path: Path, config: Config, known: Known) -> tuple[Finding, ...]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,14 +15,16 @@ from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import ModuleCalls, calls_of_file
 from migrate.reading.facts import Facts
 from migrate.reading.notebook.cells import code_of
+from migrate.reading.notebook.text import SUFFIX
 from migrate.reading.project.entries import Entry
+from migrate.reading.project.progress import Tell, silent
 from migrate.reading.project.project import MOST_MODULES, Project, root_of
 from migrate.reading.project.reach import Entries, Leaving, leaving, reached, starts
+from migrate.reading.project.workers import OfFile, Workers, keep, kept
 from migrate.reading.script import Script
-from migrate.reading.tree.memory import collect_seldom
 from migrate.reading.tree.source import parse
 
-Given = TypeVar("Given")
+Work = TypeVar("Work", bound=OfFile)
 Result = TypeVar("Result")
 
 
@@ -61,11 +61,7 @@ class Followed:
     ) -> None:
         self._files = files
         self._named = {path.resolve(): path for group in named.values() for path in group}
-        self._pool: ProcessPoolExecutor | None = None
-        if processes > 1:
-            # Not forked: the caller may have threads.
-            spawn = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(processes, spawn, collect_seldom)
+        self._workers = Workers(len(files), processes)
         self._calls: dict[Path, ModuleCalls] = {}
         self._entries: dict[Path, dict[int, Entry]] = {}
         concerned = set(files)
@@ -83,8 +79,7 @@ class Followed:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         """End the processes."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=error is not None)
+        self._workers.__exit__(kind, error, _)
 
     def jobs(self, wanted: Callable[[Path], bool]) -> list[Job]:
         """Return what is to be checked: the files, and those that are `wanted` of the others reached."""
@@ -100,11 +95,15 @@ class Followed:
                 jobs.append(Job(path, Known(self._calls.get(here), entries, whole)))
         return sorted(jobs, key=lambda job: not job.known.whole)
 
-    def run(self, work: Callable[[Given], Result], jobs: Sequence[Given]) -> list[Result]:
-        """Return what `work` gives for each of `jobs`, in their order."""
-        if self._pool is None or len(jobs) < 2:
-            return [work(job) for job in jobs]
-        return list(self._pool.map(work, jobs, chunksize=4))
+    def run(
+        self,
+        work: Callable[[Work], Result],
+        jobs: Sequence[Work],
+        progress: Tell = silent,
+        what: str = "",
+    ) -> list[Result]:
+        """Return what `work` gives for each of `jobs`, in their order; see `Workers.run`."""
+        return self._workers.run(work, jobs, progress, what)
 
     def _follow(self, root: Path, files: Sequence[Path]) -> None:
         analysis = Analysis(_project(root, files))
@@ -124,10 +123,12 @@ class Followed:
 def _leaving(look: _Look) -> tuple[Leaving, ...]:
     try:
         data = code_of(look.path.read_bytes(), look.path)
-        context = Script(parse(data, look.path), look.calls)
+        script = kept(look.path, data) or Script(parse(data, look.path), look.calls)
     except (OSError, MigrateError):
         return ()  # the check itself says what is wrong
-    return tuple(leaving(Facts(context, look.entries), look.name))
+    if look.path.suffix != SUFFIX:
+        keep(script)
+    return tuple(leaving(Facts(script, look.entries), look.name))
 
 
 def _project(root: Path, files: Sequence[Path]) -> Project:

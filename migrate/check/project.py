@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from migrate.check.config import Config
-from migrate.check.file import check_file
+from migrate.check.file import check_file, check_readable
 from migrate.check.finding import Finding
 from migrate.check.followed import Followed, Job
 from migrate.check.hazard import Severity
 from migrate.check.prescan import may_hold_hazards
 from migrate.reading.notebook.text import SUFFIX, read_notebook
+from migrate.reading.project.progress import Tell, silent
+from migrate.reading.tree.depth import deep
 from migrate.reading.tree.memory import seldom_collected
 from migrate.reading.tree.source import UnreadableScriptError
 
@@ -38,9 +40,8 @@ class Checked:
 
 
 @seldom_collected()
-def check_paths(
-    paths: Sequence[Path], config: Config, progress: Callable[[str], None] = lambda _: None
-) -> Checked:
+@deep
+def check_paths(paths: Sequence[Path], config: Config, progress: Tell = silent) -> Checked:
     """Return the hazards of the files `paths` and of the Python files in the folders among them.
 
     The steps of these files are followed into the local modules that they import: what of those a step
@@ -53,18 +54,20 @@ def check_paths(
     named = {path: list(python_files(path, config)) for path in paths}
     files = list(dict.fromkeys(file for group in named.values() for file in group))
     worth = [file for file in files if _worth_parsing(file)]
+    # Of what the user names, nothing is said that was not read.
+    others = [file for file in files if file in named and file not in worth]
+    unreadable = tuple(one for file in others for one in check_readable(file, config))
     if not worth:
-        return Checked(len(files), ())
+        return Checked(len(files), unreadable)
     if len(worth) > FEW:
         progress(f"reading {len(worth)} files")
     with Followed(worth, named, _processes(worth)) as followed:
-        if len(worth) > FEW:
-            progress(f"checking {len(worth)} files")
         jobs = followed.jobs(lambda path: not _excluded(path, config))
-        found = followed.run(partial(_check, config=config), jobs)
+        told = progress if len(worth) > FEW else silent
+        found = followed.run(partial(_check, config=config), jobs, told, "checking")
     return Checked(
         len(files) + sum(not job.known.whole for job in jobs),
-        tuple(finding for one in found for finding in one),
+        unreadable + tuple(finding for one in found for finding in one),
     )
 
 

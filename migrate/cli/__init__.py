@@ -7,6 +7,8 @@ function, so that `migrate --help` answers at once.
 from __future__ import annotations
 
 import signal
+import sys
+from typing import Any, NoReturn
 
 import click
 
@@ -16,14 +18,44 @@ from migrate.cli.parity import parity
 from migrate.cli.prove import prove
 from migrate.cli.rewrite import rewrite
 from migrate.cli.run import run
+from migrate.cli.show import COULD_NOT
 from migrate.cli.weights import weights
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM: as Ctrl-C, what was started is stopped and temporary files are removed."""
 
 
 def main() -> None:
     """Run the command line; the console script `migrate`."""
-    # As Ctrl-C does: what was started is stopped, and temporary files are removed.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _terminate)
     commands(prog_name="migrate")
+
+
+def _terminate(*_: object) -> NoReturn:
+    raise _Terminated
+
+
+class _Commands(click.Group):
+    """A group that ends as the shell and this program's users expect: one line, and a code that says why."""
+
+    def main(self, *args: Any, **options: Any) -> NoReturn:
+        """Run a command and exit: 2 for a wrong command line, 128 + n where signal n ended it."""
+        try:
+            code = super().main(*args, **options | {"standalone_mode": False})
+        except click.exceptions.NoArgsIsHelpError as nothing:
+            click.echo(nothing.format_message(), err=True)
+            sys.exit(COULD_NOT)
+        except click.ClickException as error:
+            context = getattr(error, "ctx", None)
+            name = "migrate" if context is None else context.command_path
+            said = " ".join(error.format_message().split()).rstrip(".")
+            click.echo(f"migrate: {said}; `{name} --help` says more", err=True)
+            sys.exit(COULD_NOT)
+        except click.Abort as abort:
+            by = signal.SIGTERM if isinstance(abort.__cause__, _Terminated) else signal.SIGINT
+            sys.exit(128 + by)
+        sys.exit(code)
 
 
 def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -36,6 +68,7 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
 
 
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Example: migrate rewrite train.py && migrate prove train.py --replicas 2",
 )

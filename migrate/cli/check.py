@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from migrate.cli.options import as_json
-from migrate.cli.show import FINDINGS, FINE, errors, working
+from migrate.cli.show import FINDINGS, FINE, errors, working_at_files
 
 
 @click.command(
@@ -45,7 +45,7 @@ def check(
             return
         config = find_config(paths[0]).narrowed(select, ignore)
         form = "json" if options["json_output"] else options["form"]
-        with working(quiet=form != "text") as progress:
+        with working_at_files(quiet=form != "text") as progress:
             checked = check_paths(paths, config, progress)
         for line in check_lines(checked, form):
             click.echo(line)

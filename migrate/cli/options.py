@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from migrate.rewrite.options import DEFAULT, STYLES, TARGETS
+from shims.activate import MOST_REPLICAS
 
 Command = Callable[..., None]
 
@@ -15,11 +16,11 @@ Command = Callable[..., None]
 def takes_a_script(command: Command) -> Command:
     """Add what the commands that run a script share: the script, its arguments, replicas, time limit."""
     a_path = click.Path(path_type=Path)
-    up_to_64 = click.IntRange(1, 64)
+    replicas = click.IntRange(1, MOST_REPLICAS)
     for decorate in (
         click.option("--timeout", type=click.FloatRange(min=1), help="Seconds for each run."),
         click.option(
-            "--replicas", default=2, show_default=True, type=up_to_64, help="Ranks of a run."
+            "--replicas", default=2, show_default=True, type=replicas, help="Ranks of a run."
         ),
         click.argument("args", nargs=-1, type=click.UNPROCESSED),
         click.argument("script", type=a_path),

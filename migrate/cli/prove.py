@@ -42,9 +42,9 @@ STARTS = ("environment", "option", "spawn", "alone")
 @click.option(
     "--amp",
     type=click.Choice(AMPS),
-    default="keep",
+    default="bf16",
     show_default=True,
-    help="Autocast on both sides: as it is, off, or bfloat16 where the script says float16.",
+    help="Autocast on both sides: bfloat16 where the script says float16, as it is, or off.",
 )
 @click.option(
     "--steps",
@@ -95,6 +95,7 @@ def prove(
     with errors(), contextlib.ExitStack() as stack:
         from migrate.prove.proof import prove as prove_scripts
         from migrate.prove.resume import prove_resuming
+        from migrate.prove.run import require_script
         from migrate.report.html.page import check_page_target
         from migrate.report.html.prove import write_prove_page
         from migrate.report.text import prove as views
@@ -103,6 +104,8 @@ def prove(
         settings = Settings(deterministic, amp, steps, start, timeout)
         if html is not None:
             check_page_target(html)
+        for given in filter(None, (script, rewritten)):
+            require_script(given)
         if rewritten is None:
             rewritten = rewritten_for_the_run(script, stack)
         with working(quiet=json_output) as progress:

@@ -9,7 +9,15 @@ from typing import Any
 import click
 
 from migrate.cli.options import as_json, takes_the_form
-from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
+from migrate.cli.show import (
+    FINDINGS,
+    FINE,
+    errors,
+    show,
+    show_diff,
+    show_json,
+    working_at_files,
+)
 from migrate.rewrite.options import Options
 
 
@@ -42,7 +50,8 @@ def rewrite(
     """Rewrite DDP scripts and notebooks, or a folder of them, into torch_xla launch/step form.
 
     Writes SCRIPT_xla.py (or .ipynb) beside each untouched one; of a folder, rewritten files and copies
-    of the others to the folder -o. What no rule handles is listed with file and line; exit code 1 then.
+    of the others to the folder -o. What no rule handles is listed with file and line; exit code 1 then,
+    unless it is only to be looked at (a warning, something to see).
     """
     if output is not None and (in_place or len(paths) > 1):
         raise click.UsageError("-o names one file or folder: give one path, and not --in-place")
@@ -63,15 +72,15 @@ def rewrite(
         targets = [path if in_place else output or beside(path) for path in paths]
         pairs = list(zip(rewrites, targets, strict=True))
         if writes:
-            write_all(pairs, force=force or in_place)
+            write_all(pairs, force=force, in_place=in_place)
         if json_output:
             show_json([rewrite_as_json(done, to if writes else None) for done, to in pairs])
         for done, target in () if json_output else pairs:
             if diff:
-                click.echo(done.diff(target), nl=False)
+                show_diff(done.diff(target))
             # With --diff, stdout is a patch and nothing else.
             show(*rewrite_summary(done, target if writes else None), err=diff)
-    left = any(done.findings or (check and done.changed) for done in rewrites)
+    left = any(done.needs_hands or (check and done.changed) for done in rewrites)
     sys.exit(FINDINGS if left else FINE)
 
 
@@ -82,13 +91,13 @@ def _rewrite_folder(
     from migrate.report.text.folder import folder_as_json, folder_summary
     from migrate.rewrite.write import rewrite_into
 
-    with working(quiet=json) as progress:
+    with working_at_files(quiet=json) as progress:
         done = rewrite_into(folder, to, options=options, force=force, progress=progress)
     if json:
         show_json(folder_as_json(done, to))
     else:
         if diff:
-            click.echo(done.diff(), nl=False)
+            show_diff(done.diff())
         show(*folder_summary(done, to), err=diff)
     would_change = to is None and not diff and done.changed
-    return FINDINGS if done.left_to_do or done.problems or would_change else FINE
+    return FINDINGS if done.needs_hands or done.problems or would_change else FINE

@@ -19,7 +19,7 @@ from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
     short_help="Run a script on a TPU, or on simulated replicas.",
 )
 @takes_a_script
-@click.option("--rewrite", is_flag=True, help="Rewrite the script first, beside it for the run.")
+@click.option("--rewrite", is_flag=True, help="Rewrite the script first, for this run.")
 @click.option("--torchrun", is_flag=True, help="Start the replicas with torchrun.")
 @click.option(
     "--report/--no-report",
@@ -45,8 +45,8 @@ def run(
     Each replica is a process with real torch_xla on XLA:CPU; collectives run over gloo. What follows
     `--` goes to the script. Then: how long steps took, what was compiled and why again, which lines
     waited for a value, which ops ran on the CPU. Exit code 1 if the script fails, if its replicas
-    execute other graphs than each other, or if nothing ends its training steps. With --json, what the
-    script prints goes to stderr.
+    execute other graphs than each other, if nothing ends its training steps, or if nothing was executed
+    on XLA at all. With --json, what the script prints goes to stderr.
     """
     if html is not None and not report:
         raise click.UsageError("--html writes the report: not with --no-report")
@@ -88,6 +88,8 @@ def run(
         show("", *run_summary(seen))
     if result.returncode != 0:
         click.echo(f"migrate: {script} ended with exit code {result.returncode}", err=True)
-    sys.exit(
-        FINDINGS if result.returncode or (seen and (seen.divergences or seen.unended)) else FINE
-    )
+    elif seen is not None and not seen.steps and not rewrite:
+        advice = "if it is a CUDA script, --rewrite rewrites it for the run"
+        click.echo(f"migrate: {script} used no XLA device; {advice}", err=True)
+    found = seen and (not seen.steps or seen.divergences or seen.unended)
+    sys.exit(FINDINGS if result.returncode or found else FINE)

@@ -15,7 +15,10 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from migrate.reading.project.progress import Tell
+
 FINE, FINDINGS, COULD_NOT = 0, 1, 2
+_ENDLESS = 100_000  # columns
 
 
 @contextlib.contextmanager
@@ -62,16 +65,35 @@ def _show_details(error: Exception) -> None:
 def _console(*, err: bool = False) -> Console:
     from rich.console import Console
 
-    # A pipe or a log has no width of its own: wrapping at 80 columns would only break lines.
-    stream = sys.stderr if err else sys.stdout
-    return Console(stderr=err, width=None if stream.isatty() else 180, highlight=False)
+    # A pipe or a log has no width of its own: what is one line stays one. Codes of rich's emoji stay as they
+    # are: `train.py:100:7` is a place.
+    on_screen = (sys.stderr if err else sys.stdout).isatty()
+    width = None if on_screen else _ENDLESS
+    return Console(stderr=err, force_terminal=on_screen, width=width, highlight=False, emoji=False)
 
 
 def show(*renderables: RenderableType, err: bool = False) -> None:
     """Print tables and texts on stdout, or on stderr."""
     console = _console(err=err)
-    for renderable in renderables:
-        console.print(renderable)
+    if console.is_terminal:
+        for renderable in renderables:
+            console.print(renderable)
+        return
+    with console.capture() as captured:
+        for renderable in renderables:
+            console.print(renderable)
+    # A table fills its cells with spaces.
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip(), err=err)
+
+
+def show_diff(diff: str) -> None:
+    """Print a patch on stdout: as it is, with colours on a terminal."""
+    if sys.stdout.isatty():
+        colours = {"+": "green", "-": "red", "@": "cyan"}
+        lines = diff.splitlines(keepends=True)
+        diff = "".join(click.style(line, fg=colours.get(line[:1])) for line in lines)
+    click.echo(diff, nl=False)
 
 
 def show_json(value: Any) -> None:
@@ -91,8 +113,46 @@ def working(quiet: bool) -> Iterator[Callable[[str], None]]:
     if not console.is_terminal:
         yield lambda message: click.echo(f"… {message}", err=True)
         return
+    from rich.text import Text
+
+    # As text: brackets and colons of a path are no markup.
     with console.status("starting") as status:
-        yield status.update
+        yield lambda message: status.update(Text(message))
+
+
+@contextlib.contextmanager
+def working_at_files(quiet: bool) -> Iterator[Tell]:
+    """Yield what shows what is being done; on a terminal also how many files are done, and the time left."""
+    if quiet:
+        yield lambda what, done=0, total=0: None
+        return
+    console = _console(err=True)
+    if not console.is_terminal:
+
+        def log(what: str, done: int = 0, total: int = 0) -> None:
+            if not done:
+                click.echo(f"… {what} {total} files" if total else f"… {what}", err=True)
+
+        yield log
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        TextColumn("{task.fields[files]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None, files="")
+
+        def tell(what: str, done: int = 0, total: int = 0) -> None:
+            if not done:
+                bar.reset(task, total=total or None)
+            files = f"{done} of {total} files" if total else ""
+            bar.update(task, description=what, completed=done, files=files)
+
+        yield tell
 
 
 @contextlib.contextmanager
@@ -116,7 +176,7 @@ def moving_bytes(message: str, quiet: bool) -> Iterator[Callable[[int, int], Non
     )
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    text = TextColumn("{task.description}")
+    text = TextColumn("{task.description}", markup=False)
     with Progress(text, *columns, console=console, transient=True) as bar:
         task = bar.add_task(message, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -148,6 +148,7 @@ def _to_flax(
     from converters.atomic import require_writable
     from converters.mapping.file import save_mapping
     from converters.planning import PlanOptions, planned
+    from converters.planning_apart import planned_apart
     from migrate.report.text import weights as views
 
     if options["file_format"] == "pt":
@@ -194,6 +195,7 @@ def _to_flax(
         optimizer_key=options["optimizer_key"],
         optimizer_kind=options["optimizer_kind"],
         progress=options["moved"],
+        planner=planned if options["optimizer"] else planned_apart,
         **decide,
     )
     if file is not None:

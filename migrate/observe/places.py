@@ -34,7 +34,7 @@ _LIBRARIES = tuple(
         {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
     )
 )
-_SIMULATION = str(Path(shims.__file__ or "").parent / "_replica.py")
+_SIMULATION = str(Path(shims.__file__ or "").parent / "_simulated" / "replica.py")
 _RENDEZVOUS = {("rendezvous", "xla_model.py"), ("xla_rendezvous", "xla_model.py")}
 _SYNCS = {("sync", "torch_xla.py"), ("mark_step", "xla_model.py")}
 

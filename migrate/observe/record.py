@@ -8,9 +8,12 @@ times of an observed run are not those of a run without; `benchmarks/simulation_
 from __future__ import annotations
 
 import atexit
+import hashlib
 import multiprocessing.util
 import os
 import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +23,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from migrate.observe.boundaries import MOST_STEPS, StepsInGraph, at_each_end
 from migrate.observe.graph_dump import Frame, executions
 from migrate.observe.places import cause_of, current_line, users_frame
+from migrate.observe.programs import Programs, reads
 from migrate.observe.records import OBSERVE_DIRECTORY, Execution, Interval, write_line
 from shims import activate
+from shims.errors import ReplicasDisagreeError
 
 _NANOSECONDS = 1e-9
 # Reading a value is a fallback by torch_xla's way of counting; it is reported as a read.
@@ -93,6 +98,12 @@ class Observer:
         self._since = time.perf_counter()
         self._before = _Counts(0, 0.0, 0.0, 0, 0)
         self._finished = False
+        self._graphs: dict[str, str] = {}
+        self._programs = Programs()
+        # Of this replica and of the first one, so far as not compared.
+        self._ran: deque[str] = deque()
+        self._first: deque[str] = deque()
+        self._read_to = 0
 
     def start(self) -> None:
         """Be told of each sync, of each optimizer step and of the end."""
@@ -113,10 +124,14 @@ class Observer:
         """Write what came after the last sync."""
         if not self._finished:
             self._finished = True
-            self._close(None)
+            self._close(None, ends=True)
 
-    def _close(self, line: Frame | None) -> None:
-        """Write the interval that ends now, if XLA did anything in it."""
+    def _close(self, line: Frame | None, *, ends: bool = False) -> None:
+        """Write the interval that ends now, if XLA did anything in it.
+
+        Raises:
+            ReplicasDisagreeError: in the simulation, where a TPU would hang; not while the program ends.
+        """
         counts, before = _Counts.now(), self._before
         executed = self._executed()
         now = time.perf_counter()
@@ -126,8 +141,35 @@ class Observer:
             self._write(line, now - self._since, counts, executed)
         self._before, self._optimizer_steps, self._unended = counts, 0, None
         self._in_graph.ended()
+        if not ends and os.environ.get(activate.BACKEND) == "simulate":
+            self._expect_equal_programs(executed, line)
         # What this took is nobody's step.
         self._since = time.perf_counter()
+
+    def _expect_equal_programs(self, executed: Sequence[Execution], line: Frame | None) -> None:
+        """Expect that this replica has run what the first one has, so far as that has told."""
+        rank = _rank()
+        ran = [
+            " ".join(
+                ("read " if reads(one) else "") + self._graphs[one.graph]
+                for one in (*program.before, *program.parts)
+            )
+            for program in self._programs.add(executed, synchronised=True)
+        ]
+        if rank == 0:
+            with (self._folder / "programs").open("a") as file:
+                file.writelines(f"{one}\n" for one in ran)
+            return
+        self._ran.extend(ran)
+        self._first.extend(self._told_by_the_first())
+        compared = min(len(self._ran), len(self._first))
+        if any(self._ran.popleft() != self._first.popleft() for _ in range(compared)):
+            where = f" at {line.file}:{line.line}" if line else ""
+            raise ReplicasDisagreeError(
+                f"up to sync {self._number}{where} replica {rank} executes other graphs than replica 0, and "
+                "a collective follows: on a TPU they may wait for each other",
+                "`migrate run` shows where they part; read on all replicas what is computed on all",
+            )
 
     def _write(
         self,
@@ -172,6 +214,8 @@ class Observer:
             for one in executions(text):
                 new = one.graph not in self._known
                 self._known.add(one.graph)
+                if new:
+                    self._graphs[one.graph] = _digest(one.nodes)
                 found.append(
                     Execution(
                         one.graph,
@@ -182,6 +226,23 @@ class Observer:
                     )
                 )
         return tuple(found)
+
+    def _told_by_the_first(self) -> list[str]:
+        """What the first replica has written of its programs since it was last asked."""
+        try:
+            with (self._folder / "programs").open() as file:
+                file.seek(self._read_to)
+                text = file.read()
+        except FileNotFoundError:
+            return []
+        # What is being written at this moment may lack its end.
+        whole = text[: text.rfind("\n") + 1]
+        self._read_to += len(whole)
+        return whole.splitlines()
+
+
+def _digest(nodes: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(nodes).encode()).hexdigest()[:16]
 
 
 def _finish_with(observer: Observer) -> None:

@@ -8,11 +8,11 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 
 from migrate.observe.boundaries import MOST_STEPS
+from migrate.observe.divergences import partings
 from migrate.observe.graph_dump import Frame
 from migrate.observe.graphs import differences
 from migrate.observe.places import Cause
@@ -113,11 +113,11 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first step in which a replica executed other graphs than the first replica.
+    """The first program with a collective that a replica ran otherwise than the first replica.
 
-    On a TPU replicas run one program together: with other graphs they wait for each other in the next
-    collective. Graphs that differ in the value of a constant only are no others: torch_xla's own have the
-    rank in them. Nor are those of a rendezvous.
+    On a TPU such a program waits for the other replicas, which have to run the same: see
+    `migrate.observe.programs`. Programs that differ in the value of a constant only are the same: torch_xla's
+    own have the rank in them. Those of a rendezvous do not count.
 
     Attributes:
         step: the number of the sync at whose end it was, from 1.
@@ -311,50 +311,6 @@ def _fallbacks(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Fallback]
 
 
 def _divergences(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Divergence]:
-    by_rank: dict[int, list[Interval]] = defaultdict(list)
-    for step in steps:
-        if step.line is not None:
-            by_rank[step.rank].append(step)
-    graphs = {
-        (step.rank, one.graph): one.nodes for step in steps for one in step.executions if one.nodes
-    }
-    first, *others = sorted(by_rank) or [0]
-    for other in others:
-        for step, its in zip(by_rank[first], by_rank[other], strict=False):
-            parted = _first_difference(step, its, graphs)
-            if parted is None:
-                continue
-            one, another = parted
-            changes: tuple[str, ...] = ()
-            if one and another:
-                changes = differences(
-                    graphs.get((first, one.graph), ()), graphs.get((other, another.graph), ())
-                )
-            yield Divergence(
-                step.number,
-                (first, other),
-                (_line_in(one, step, line_of), _line_in(another, its, line_of)),
-                changes,
-            )
-            break
-
-
-def _first_difference(
-    ours: Interval, theirs: Interval, graphs: Mapping[tuple[int, str], tuple[str, ...]]
-) -> tuple[Execution | None, Execution | None] | None:
-    compared = [
-        [one for one in step.executions if one.cause is not Cause.RENDEZVOUS]
-        for step in (ours, theirs)
-    ]
-    for one, another in zip_longest(*compared):
-        if one is None or another is None:
-            return one, another
-        here = graphs.get((ours.rank, one.graph), ())
-        if here != graphs.get((theirs.rank, another.graph), ()):
-            return one, another
-    return None
-
-
-def _line_in(execution: Execution | None, step: Interval, line_of: LineOf) -> Line | None:
-    frame = execution and (execution.line or step.line)
-    return line_of(frame) if frame else None
+    for one in partings(steps):
+        here, there = (line_of(frame) if frame else None for frame in one.frames)
+        yield Divergence(one.step, one.ranks, (here, there), one.changes)

@@ -38,6 +38,25 @@ class RewriteFailedError(ScriptFailedError):
     """
 
 
+class ReplicasPartedError(RewriteFailedError):
+    """The rewrite was ended where its replicas execute other graphs than each other.
+
+    Remedy: on a TPU they may wait for each other there. Compute and read in all replicas what one needs, and
+    put only the printing under the condition.
+
+    Args:
+        what: what went wrong, and where, in one line.
+        remedy: what the user can do about it, in one line.
+        output: the last lines that the script wrote.
+        reason: the last line of it that names an exception.
+        where: where they part, in words.
+    """
+
+    def __init__(self, what: str, remedy: str, output: str, reason: str, where: str) -> None:
+        super().__init__(what, remedy, output, reason)
+        self.where = where
+
+
 class RunTimeoutError(ScriptFailedError):
     """The script ran longer than the time that it was given, and was stopped with all its children.
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from migrate.observe.divergences import partings
+from migrate.observe.records import read_lines
 from migrate.prove.compare.compare import StepComparison, WeightComparison
 from migrate.prove.compare.difference import Difference
 from migrate.prove.compare.floor import NoiseFloor
@@ -16,6 +18,7 @@ from migrate.prove.compare.verdict import Verdict, judge_with_floor, notes
 from migrate.prove.errors import (
     OriginalFailedError,
     RecordingError,
+    ReplicasPartedError,
     RewriteFailedError,
     RunTimeoutError,
     ScriptFailedError,
@@ -25,8 +28,11 @@ from migrate.prove.recording import records
 from migrate.prove.recording.records import RankRecord
 from migrate.prove.run import Side, run_script
 from migrate.prove.settings import Settings
+from shims._started import stand_in
 
 DEFAULT = Settings()
+# Below the folder of a recording: what XLA did in the rewrite.
+OBSERVED = "observed"
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ def prove(
     """Run the original on the CPU with gloo and the rewrite on XLA, and compare all their steps.
 
     Each runs in a folder of its own: see `migrate.prove.place`. If they differ by a little, the original
-    runs once more with another order of summation: see `compare.gates`.
+    runs once more with other rounding: see `compare.gates`.
 
     Args:
         script: the original CUDA script.
@@ -128,6 +134,7 @@ class Recorded:
         place: the mirror in which it ran, with what it wrote.
         folder: of the recording.
         notes: what limits what its recording says.
+        parted: where its replicas execute other graphs than each other, in words; "" if they do not.
     """
 
     ranks: dict[int, RankRecord]
@@ -135,6 +142,7 @@ class Recorded:
     place: Place
     folder: Path
     notes: tuple[str, ...]
+    parted: str = ""
 
 
 @dataclass
@@ -163,13 +171,31 @@ class Runs:
         progress(f"running the {SIDES['original'].format(self.replicas)}")
         original = self.record("original")
         progress(f"running the {SIDES['xla'].format(self.replicas)}")
-        ours = self.record("xla")
+        try:
+            ours = self.record("xla")
+        except ReplicasPartedError as error:
+            return self.without_steps(Verdict.PARTED, error.where, original)
         progress("comparing")
 
         def again(settings: Settings) -> Recorded:
             return self.record("original", reordered=True, settings=settings)
 
         return compared(original, ours, self, again, progress)
+
+    def without_steps(self, verdict: Verdict, message: str, original: Recorded) -> Proof:
+        """A proof that compares nothing, as there is nothing to compare the original with."""
+        return Proof(
+            verdict=verdict,
+            message=message,
+            replicas=self.replicas,
+            steps=(),
+            weights=(),
+            difference=None,
+            notes=(*self.settings.notes(), *original.notes),
+            original_seconds=original.seconds,
+            rewritten_seconds=0.0,
+            settings=self.settings,
+        )
 
     def record(
         self,
@@ -186,7 +212,7 @@ class Runs:
 
         Args:
             side: which.
-            reordered: with its sums in another order.
+            reordered: with other rounding.
             settings: other ones than those of the proof.
             more: arguments besides those of the proof.
             before: puts into the mirror what the run shall find.
@@ -202,7 +228,7 @@ class Runs:
         home.mkdir()
         folder.mkdir()
         path = self.script if side == "original" else self.rewritten
-        place = Place(home, path, Path.cwd())
+        place = Place(home, stand_in.stands_for(path) or path, Path.cwd())
         before(place)
         ranks, seconds = record_run(
             path,
@@ -221,7 +247,8 @@ class Runs:
             "too large to copy, so a run after it may have read that"
             for changed in place.changed()
         )
-        return Recorded(ranks, seconds, place, folder, notes)
+        parted = parted_replicas(folder) if side == "xla" else ""
+        return Recorded(ranks, seconds, place, folder, notes, parted)
 
 
 def compared(
@@ -237,27 +264,34 @@ def compared(
         original: the run that is right.
         ours: the run that is compared with it.
         runs: of the proof.
-        again: runs the first once more with its sums in another order, and these settings.
+        again: runs the first once more with other rounding, and these settings.
         progress: told, in a few words, what is running.
     """
     failed: list[str] = []
 
     def second() -> dict[int, RankRecord] | None:
-        how = "without autocast" if bfloat16 else "with another order of summation"
+        how = "without autocast" if bfloat16 else "with other rounding"
         progress(f"a small difference: running the original once more, {how}")
         settings = runs.settings
         try:
-            return again(replace(settings, amp="off") if bfloat16 else settings).ranks
+            return again(replace(settings, amp="off", half=True) if bfloat16 else settings).ranks
         except (ScriptFailedError, RunTimeoutError) as error:
-            failed.append(f"the run that measures the original's noise failed: {error}")
+            # Not that the original is broken: it ran a moment ago.
+            reason = getattr(error, "reason", "") or error.what
+            failed.append(
+                f"the run of the original that measures its noise failed ({reason}): the gates are the "
+                "fixed ones"
+            )
             return None
 
     theirs, mine = (_multiplied_in(side.ranks, runs.settings) for side in (original, ours))
     bfloat16 = "bfloat16" in theirs & mine
     judgement = judge_with_floor(original.ranks, ours.ranks, second, bfloat16)
+    if ours.parted and judgement.verdict is not Verdict.DIFFERS:
+        judgement = replace(judgement, verdict=Verdict.PARTED, message=ours.parted)
     return Proof(
         verdict=judgement.verdict,
-        message=judgement.message,
+        message=_in_bfloat16(original.ranks) + judgement.message,
         replicas=runs.replicas,
         steps=judgement.steps,
         weights=judgement.weights,
@@ -279,14 +313,47 @@ def compared(
     )
 
 
+def parted_replicas(folder: Path) -> str:
+    """Where the replicas of a watched run execute other graphs than each other, in words; "" if they do not.
+
+    Args:
+        folder: of its recording.
+    """
+    for one in partings(read_lines(folder / OBSERVED)):
+        places = (
+            f"{Path(frame.file).name}:{frame.line}" if frame else "nothing more"
+            for frame in one.frames
+        )
+        where = " and ".join(
+            f"replica {rank} executes {place}"
+            for rank, place in zip(one.ranks, places, strict=True)
+        )
+        what = f" ({one.changes[0]})" if one.changes else ""
+        return (
+            f"the replicas of the rewrite part at sync {one.step}: {where}{what}; on a TPU they may wait for "
+            "each other in the next collective"
+        )
+    return ""
+
+
 _WITHOUT_AUTOCAST = (
     "both sides multiplied matrices in bfloat16: the runs that measure the original's noise had autocast "
     "switched off"
 )
 _FLOAT16 = (
     "the original multiplied matrices in float16, the rewrite in bfloat16, which rounds otherwise: "
-    "--amp bf16 or --amp off makes both the same"
+    "without --amp keep, or with --amp off, both do the same"
 )
+
+
+def _in_bfloat16(ranks: dict[int, RankRecord]) -> str:
+    """What the verdict begins with where both sides were made to run in what the rewrite uses."""
+    if any(step.made_bfloat16 for record in ranks.values() for step in record.steps):
+        return (
+            "with autocast in bfloat16 on both sides, as the rewrite has it (--amp keep: float16 in the "
+            "original), "
+        )
+    return ""
 
 
 def _multiplied_in(ranks: dict[int, RankRecord], settings: Settings) -> set[str]:
@@ -324,7 +391,7 @@ def record_run(
         replicas: number of ranks.
         folder: for the recording.
         settings: what is made alike on both sides, and when they stop.
-        reordered: with its sums in another order.
+        reordered: with other rounding.
         place: the mirror to run in; None: the working directory.
         until: ends the run once it is true; the recording is then read so far as it can be.
         checkpoint: a file whose first version is kept in `folder`.
@@ -332,12 +399,17 @@ def record_run(
     Raises:
         OriginalFailedError, RewriteFailedError, RunTimeoutError, RecordingError: as for `prove`.
     """
+    observed = None
+    if side == "xla":
+        observed = folder / OBSERVED
+        observed.mkdir(exist_ok=True)
     result = run_script(
         path,
         args,
         side=side,
         replicas=replicas,
         record_dir=folder,
+        observe_dir=observed,
         timeout=settings.timeout,
         output="capture",
         settings=settings,
@@ -348,7 +420,12 @@ def record_run(
         checkpoint=checkpoint,
     )
     if result.returncode:
-        raise _failure(path, side, result.returncode, result.output)
+        failure = _failure(path, side, result.returncode, result.output)
+        if observed is not None and (parted := parted_replicas(folder)):
+            raise ReplicasPartedError(
+                failure.what, failure.remedy, failure.output, failure.reason, parted
+            )
+        raise failure
     try:
         return records.read(folder), result.seconds
     except RecordingError:

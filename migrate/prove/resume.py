@@ -147,7 +147,7 @@ class _Resuming:
 
     def _says_nothing(self, fresh: Ranks, original: Recorded) -> Proof | None:
         if not original.ranks:
-            return self._without_steps(
+            return self._runs.without_steps(
                 Verdict.NO_STEPS,
                 f"the original makes no step when it starts from {self._checkpoint}: give arguments with "
                 "which it trains longer",
@@ -155,7 +155,7 @@ class _Resuming:
             )
         if not _same_start(fresh, original.ranks):
             return None
-        return self._without_steps(
+        return self._runs.without_steps(
             Verdict.VACUOUS,
             f"the original does not read {self._checkpoint}: its first step is that of a fresh start",
             original,
@@ -183,7 +183,7 @@ class _Resuming:
         try:
             _, mine = self._written("xla")
         except (NotWrittenError, RewriteFailedError) as error:
-            return self._without_steps(Verdict.CANNOT_RESUME, error.what, original)
+            return self._runs.without_steps(Verdict.CANNOT_RESUME, error.what, original)
         if self._start is not None:
             _, theirs = self._written("original")
             original = self._resumed_original(theirs)
@@ -285,21 +285,7 @@ class _Resuming:
         message = (
             f"{reader} cannot start from {self._checkpoint} as {writer} wrote it: {error.reason}"
         )
-        return self._without_steps(Verdict.CANNOT_RESUME, message, original)
-
-    def _without_steps(self, verdict: Verdict, message: str, original: Recorded) -> Proof:
-        return Proof(
-            verdict=verdict,
-            message=message,
-            replicas=self._runs.replicas,
-            steps=(),
-            weights=(),
-            difference=None,
-            notes=(*self._runs.settings.notes(), *original.notes),
-            original_seconds=original.seconds,
-            rewritten_seconds=0.0,
-            settings=self._runs.settings,
-        )
+        return self._runs.without_steps(Verdict.CANNOT_RESUME, message, original)
 
 
 class _Watch:

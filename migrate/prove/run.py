@@ -23,6 +23,7 @@ from migrate.prove.record.stop import all_stopped
 from migrate.prove.recording.records import RECORD_DIRECTORY
 from migrate.prove.settings import CHECKPOINT, STEPS, Settings
 from shims import activate
+from shims._started import stand_in
 from shims.tpu import tpu_present
 
 Side = Literal["original", "xla"]
@@ -90,7 +91,7 @@ def run_script(
             "capture" keeps its last lines for the result.
         settings: what a recorded run changes in the script, and when it stops; None: nothing, never. Its
             `start` and `timeout` are not looked at.
-        reordered: True makes a recorded run add its sums in another order.
+        reordered: True makes a recorded run round otherwise (`record.noise`).
         start: how the ranks of an original that can start them in several ways are started, as for
             `python -m shims --start`; None: as torchrun does. On XLA, "torchrun" starts them with torchrun;
             None: `torch_xla.launch` in the script does.
@@ -104,11 +105,7 @@ def run_script(
         RunTimeoutError: it ran longer than `timeout`.
         KeyboardInterrupt: Ctrl-C, after all its processes were stopped.
     """
-    if not script.is_file():
-        raise NoScriptError(f"{script} is not a file", "give the path of a Python script")
-    if script.suffix == ".ipynb":
-        remedy = f"make a script of it: jupyter nbconvert --to script {script.name}"
-        raise NoScriptError(f"{script} is a notebook", remedy)
+    require_script(script)
     for framework, extra in _NEEDED[side].items():
         if importlib.util.find_spec(framework) is None:
             raise FrameworkMissingError(
@@ -117,7 +114,7 @@ def run_script(
     settings = settings or Settings(deterministic=False)
     environment = _environment(
         side, replicas, record_dir, observe_dir, settings, reordered, checkpoint
-    )
+    ) | stand_in.environment(script)
     started = time.monotonic()
     running = process.start(
         _command(
@@ -175,12 +172,27 @@ def run_script(
     return RunResult(returncode, time.monotonic() - started, said())
 
 
+def require_script(script: Path) -> None:
+    """See that a script is there, which can be run.
+
+    Raises:
+        NoScriptError: it is not a file, or a notebook.
+    """
+    if not script.is_file():
+        raise NoScriptError(f"{script} is not a file", "give the path of a Python script")
+    if script.suffix == ".ipynb":
+        remedy = f"make a script of it: jupyter nbconvert --to script {script.name}"
+        raise NoScriptError(f"{script} is a notebook", remedy)
+
+
 def _command(
     side: Side, replicas: int, script: Path, args: Sequence[str], start: str | None
 ) -> list[str]:
     if side == "xla":
+        # -P: what is imported lies beside the script that a stand-in stands for.
+        alone = ["-P"] if stand_in.stands_for(script) else []
         module = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={replicas}"]
-        return [sys.executable, *(module if start == "torchrun" else []), str(script), *args]
+        return [sys.executable, *(module if start == "torchrun" else alone), str(script), *args]
     # The ranks are started as the script expects: by itself, or as torchrun would. -P: a folder of the
     # user's may be called shims too.
     command = [sys.executable, "-P", "-m", "shims", "--backend", "cpu", "--ranks", str(replicas)]
@@ -200,7 +212,8 @@ def _environment(
     if record_dir is not None:
         plugins = ["migrate.prove.record.record:install", *settings.plugins()]
     if plugins and reordered:
-        plugins.append("migrate.prove.record.summation:install")
+        how = "install_in_half" if settings.half else "install"
+        plugins.append(f"migrate.prove.record.noise.summation:{how}")
     if plugins and checkpoint is not None:
         plugins.append("migrate.prove.record.capture:install")
     if observe_dir is not None:

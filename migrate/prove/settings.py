@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Amp = Literal["keep", "off", "bf16"]
+Amp = Literal["bf16", "keep", "off"]
 AMPS: tuple[str, ...] = get_args(Amp)
 
 # The environment variable with the number of steps after which the ranks stop.
@@ -20,19 +20,21 @@ class Settings:
 
     Attributes:
         deterministic: every dropout is off, and what a script draws on its device is the same on both.
-        amp: autocast as the script has it ("keep"), none ("off"), or in bfloat16 where the script says
-            float16 ("bf16").
+        amp: autocast in bfloat16 where the script says float16, as the rewrite has it ("bf16"), as the
+            script has it ("keep"), or none ("off").
         steps: the optimizer steps after which each rank stops; None: the script runs to its end.
         start: how the original's ranks are started where there are several ways, as for
             `python -m shims --start`; None: as torchrun does.
         timeout: seconds for each run; None waits for ever.
+        half: whether a run that measures noise rounds to 16 bits where autocast would, while it is off.
     """
 
     deterministic: bool = True
-    amp: Amp = "keep"
+    amp: Amp = "bf16"
     steps: int | None = None
     start: str | None = None
     timeout: float | None = None
+    half: bool = False
 
     def plugins(self) -> list[str]:
         """What every process of a recorded run loads for these settings."""
@@ -52,8 +54,6 @@ class Settings:
         found = []
         if self.amp == "off":
             found.append("autocast was switched off on both sides")
-        if self.amp == "bf16":
-            found.append("autocast to float16 was made bfloat16 on both sides")
         if self.steps is not None:
             found.append(f"each rank was stopped after {self.steps} optimizer steps")
         return tuple(found)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import libcst as cst
 
 from migrate.reading.names.bindings import Bindings
-from migrate.reading.names.names import Names
+from migrate.reading.names.names import Names, names_of
 from migrate.reading.project.entries import Entry
 from migrate.reading.replicas.guards import Guards
-from migrate.reading.replicas.launch import RANKS
 from migrate.reading.replicas.launchers import LAUNCHERS
 from migrate.reading.script import Script
 from migrate.reading.steps.in_step import Steps
-from migrate.reading.tree.tree import string_value, targets
+from migrate.reading.tree.tree import dotted, string_value
 from migrate.reading.values.tensors import Tensors
+from migrate.reading.values.words import RANKS
 
 EXPORTS = frozenset({"torch.onnx.export", "torch.jit.save"})
 RUNTIMES = frozenset({"onnx", "onnxruntime", "tensorrt", "torch_tensorrt", "coremltools"})
@@ -28,18 +28,12 @@ class Facts:
     Args:
         context: the script as the rewrite rules see it.
         entries: the functions, by the lines of their `def`, that steps of other files run.
-        portable: whether it is known to be written for `shims`: the result of the style portable.
     """
 
-    def __init__(
-        self,
-        context: Script,
-        entries: Mapping[int, Entry] | None = None,
-        portable: bool = False,
-    ) -> None:
+    def __init__(self, context: Script, entries: Mapping[int, Entry] | None = None) -> None:
         self.context = context
         self.entries = entries or {}
-        self.portable = portable
+        self._imported: dict[int, list[str]] = {}  # by the id of the statement
 
     @cached_property
     def bindings(self) -> Bindings:
@@ -60,6 +54,12 @@ class Facts:
         """Whether the dotted `name`, as imported, is a module of the user's project, or a part of one."""
         local = self.context.calls.local
         return any(f"{name}.".startswith(f"{module}.") for module in local)
+
+    def imported(self, statement: cst.CSTNode) -> list[str]:
+        """Return the dotted names that an import statement imports; none for another node."""
+        if id(statement) not in self._imported:
+            self._imported[id(statement)] = _imported(statement)
+        return self._imported[id(statement)]
 
     @property
     def guards(self) -> Guards:
@@ -94,12 +94,12 @@ class Facts:
     def sets_ranks(self) -> frozenset[str]:
         """The variables of the environment that a script for torch_xla sets for its replicas."""
         found = set()
-        for target in targets(self.context.module):
+        for target in self.context.targets:
             if isinstance(target, cst.Subscript) and self.names.of(target.value) == "os.environ":
                 index = target.slice[0].slice
                 found.add(string_value(index.value) if isinstance(index, cst.Index) else None)
         by_shims = not self.called.isdisjoint({"shims.launch", "shims.launch_script"})
-        if by_shims or self.portable:
+        if by_shims or self.context.portable:
             return RANKS
         return frozenset(name for name in found if name and self.uses_xla)
 
@@ -113,7 +113,7 @@ class Facts:
     @cached_property
     def names(self) -> Names:
         """The imported names of the script."""
-        return Names(self.context)
+        return names_of(self.context)
 
     @cached_property
     def exports(self) -> bool:
@@ -124,3 +124,20 @@ class Facts:
     def uses_xla(self) -> bool:
         """Whether the script is written for torch_xla already."""
         return "torch_xla" in self.names.roots
+
+
+@lru_cache(maxsize=2)  # the last ones: rules and hazards look at one script after another
+def facts_of(context: Script) -> Facts:
+    """Return what is known of a script into which no steps of other files lead."""
+    return Facts(context)
+
+
+def _imported(node: cst.CSTNode) -> list[str]:
+    if isinstance(node, cst.Import):
+        return [alias.evaluated_name for alias in node.names]
+    if isinstance(node, cst.ImportFrom) and node.module is not None and not node.relative:
+        module = dotted(node.module)
+        if isinstance(node.names, cst.ImportStar):
+            return [module]
+        return [f"{module}.{alias.evaluated_name}" for alias in node.names]
+    return []

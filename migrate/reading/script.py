@@ -7,12 +7,18 @@ from functools import cached_property
 from migrate.reading.replicas.for_cuda import guarded
 from migrate.reading.replicas.guards import Guards
 from migrate.reading.replicas.launch import Launch
+from migrate.reading.replicas.partly_bound import PartlyBound
 from migrate.reading.steps.effects import Effects
 from migrate.reading.values.devices import Placed
 
 
 class Script(Placed):
     """A script with everything that is known about it before a rule or a hazard looks."""
+
+    @property
+    def portable(self) -> bool:
+        """Whether it is known to be for `shims`, and so for CUDA, the CPU and a TPU."""
+        return False
 
     @cached_property
     def launch(self) -> Launch:
@@ -23,6 +29,11 @@ class Script(Placed):
     def guards(self) -> Guards:
         """What runs only on some of the replicas."""
         return Guards(self)
+
+    @cached_property
+    def partly_bound(self) -> PartlyBound:
+        """Which names only some of the replicas bind."""
+        return PartlyBound(self, self.guards)
 
     @cached_property
     def effects(self) -> Effects:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import libcst as cst
 
@@ -29,6 +29,7 @@ def apply(
     edits: Sequence[Edit | Wrap],
     imports: Imports,
     definitions: Definitions,
+    above: Callable[[cst.CSTNode], Iterable[cst.CSTNode]],
     *,
     gives_all: bool = False,
 ) -> cst.Module:
@@ -38,13 +39,15 @@ def apply(
         module: the script.
         edits: what to do to it.
         imports, definitions: what the edits need.
+        above: gives the nodes above a node of `module`.
         gives_all: whether another file takes all of its names, imported ones too, so that none may go.
 
     Raises:
         RuleConflictError: two edits of one node, or an edit inside a subtree that another consumes.
     """
     _check_conflicts(edits)
-    edited = cst.ensure_type(module.visit(_Applying(edits, Alignment(module))), cst.Module)
+    applying = _Applying(edits, _on_the_way(edits, above), Alignment(module))
+    edited = cst.ensure_type(module.visit(applying), cst.Module)
     if not gives_all:
         edited = remove_imports(edited, no_longer_used(module, edited))
     added = definitions.added()
@@ -78,13 +81,35 @@ def _conflict(one: Edit | Wrap, other: Edit | Wrap) -> RuleConflictError:
     )
 
 
+def _on_the_way(
+    edits: Sequence[Edit | Wrap], above: Callable[[cst.CSTNode], Iterable[cst.CSTNode]]
+) -> set[int]:
+    """Return the ids of the nodes that are edited, and of all above them."""
+    found: set[int] = set()
+    for edit in edits:
+        place = edit.node if isinstance(edit, Edit) else edit.block
+        found.add(id(place))
+        for node in above(place):
+            if id(node) in found:
+                break
+            found.add(id(node))
+    return found
+
+
 class _Applying(Statements):
     """Makes the edits of a plan."""
 
-    def __init__(self, edits: Sequence[Edit | Wrap], alignment: Alignment) -> None:
+    def __init__(
+        self, edits: Sequence[Edit | Wrap], on_the_way: set[int], alignment: Alignment
+    ) -> None:
         super().__init__([edit for edit in edits if isinstance(edit, Wrap)])
+        self._on_the_way = on_the_way
         self._alignment = alignment
         self._edits = {id(edit.node): edit for edit in edits if isinstance(edit, Edit)}
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Visit nothing in which nothing is edited."""
+        return id(node) in self._on_the_way
 
     def replace(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:
         """Return the edited node."""

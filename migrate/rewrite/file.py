@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from migrate.reading.notebook.text import SUFFIX, read_notebook
+from migrate.reading.tree.depth import deep
 from migrate.reading.tree.memory import seldom_collected
 from migrate.rewrite.notebook import rewrite_notebook
 from migrate.rewrite.options import DEFAULT, Options
@@ -13,6 +14,7 @@ from migrate.rewrite.story import rewrite
 
 
 @seldom_collected()
+@deep
 def rewrite_file(path: Path, options: Options = DEFAULT) -> Rewrite:
     """Return the rewritten form of the script or notebook at `path`; nothing is written.
 

@@ -2,47 +2,47 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 from migrate.errors import MigrateError
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import ModuleCalls, calls_of_file
+from migrate.reading.facts import facts_of
 from migrate.reading.notebook.text import SUFFIX, parse_notebook
+from migrate.reading.project.progress import Tell, silent
 from migrate.reading.project.project import Project
-from migrate.reading.tree.memory import collect_seldom, seldom_collected
+from migrate.reading.project.workers import Workers, keep
+from migrate.reading.tree.depth import deep
+from migrate.reading.tree.memory import seldom_collected
 from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.tree.source import UnreadableScriptError, parse
-from migrate.rewrite.after import left_in_functions
-from migrate.rewrite.answered import without_answered
+from migrate.rewrite.left.after import left_in_functions
+from migrate.rewrite.left.answered import without_answered
+from migrate.rewrite.left.order import in_order
 from migrate.rewrite.notebook import check_notebook, rewrite_notebook
 from migrate.rewrite.options import DEFAULT, Options
-from migrate.rewrite.order import in_order
 from migrate.rewrite.results import FileRewrite, FolderRewrite, Note
-from migrate.rewrite.story import NotStableError, check_stable, rewrite_source
+from migrate.rewrite.story import Draft, first_turn, next_turn, with_hazards
+from migrate.rewrite.workspace import Workspace
 
 # Not part of the source: left out of the rewritten folder, and not looked into.
 LEFT_OUT = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox"}
     | {".ipynb_checkpoints"}
 )
-# Fewer files than that are rewritten in this process: starting others takes longer.
-WORTH_A_POOL = 8
-Given = TypeVar("Given")
-Result = TypeVar("Result")
 
 
 @seldom_collected()
+@deep
 def rewrite_folder(
     folder: Path,
     *,
     options: Options = DEFAULT,
     processes: int | None = None,
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Tell = silent,
 ) -> FolderRewrite:
     """Return the rewritten form of every Python file and notebook of `folder`; nothing is written.
 
@@ -66,28 +66,39 @@ def rewrite_folder(
     contents = {path: path.read_bytes() for path in paths}
     concerned = [path for path in paths if concerns_rules(contents[path])]
     progress(f"reading {len(paths)} files of {folder}")
-    project = _project(folder, paths, {path: contents[path] for path in concerned})
-    analysis = Analysis(project)
-    calls = {path: calls_of_file(analysis, path) for path in concerned}
-    jobs = [
-        _Job(path.relative_to(folder), path, contents[path], calls[path], options)
-        for path in concerned
-    ]
-    progress(f"rewriting {len(jobs)} files of {folder}")
-    files = _in_processes(_rewrite, jobs, processes)
-    changed = {folder / file.name: file.after for file in files if file.changed}
-    if changed:
-        progress(f"checking {len(changed)} rewritten files")
-        analysis = Analysis(_project(folder, paths, changed))
-        files = _checked(folder, analysis, files, changed, options, processes)
-    files = without_answered(files, project, calls)
-    files = _with_functions(folder, analysis, files, contents, processes)
+    first = Analysis(_project(folder, paths, {path: contents[path] for path in concerned}))
+    calls = {path: calls_of_file(first, path) for path in concerned}
+    with Workers(len(concerned), processes) as workers:
+        jobs = [
+            _Job(path.relative_to(folder), path, contents[path], calls[path], options)
+            for path in concerned
+        ]
+        done = dict(zip(concerned, workers.run(_begin, jobs, progress, "rewriting"), strict=True))
+        last = first
+        while going_on := [path for path in concerned if done[path].draft is not None]:
+            changed = {path: one.file.after for path, one in done.items() if one.file.changed}
+            last = Analysis(first.project.changed(changed), first)
+            calls |= {path: calls_of_file(last, path) for path in going_on}
+            jobs = [
+                _Job(
+                    path.relative_to(folder),
+                    path,
+                    contents[path],
+                    calls[path],
+                    options,
+                    done[path].draft,
+                )
+                for path in going_on
+            ]
+            done |= zip(going_on, workers.run(_go_on, jobs, progress, "checking"), strict=True)
+        files = without_answered([one.file for one in done.values()], first.project, calls)
+        files = _with_functions(folder, first, last, files, calls, contents, workers)
     return FolderRewrite(
         folder,
         tuple(files),
         sum(path.suffix != SUFFIX for path in set(paths) - set(concerned)),
         tuple(path.relative_to(folder) for path in paths if path.suffix == SUFFIX),
-        in_order(files, project),
+        in_order(files, first.project),
     )
 
 
@@ -110,6 +121,15 @@ class _Job:
     data: bytes
     calls: ModuleCalls
     options: Options
+    draft: Draft | None = None  # what the turns so far have made of it
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A file as far as it is, and the draft on which the next turn goes on."""
+
+    file: FileRewrite
+    draft: Draft | None = None
 
 
 def _project(folder: Path, paths: Sequence[Path], contents: Mapping[Path, bytes]) -> Project:
@@ -118,66 +138,69 @@ def _project(folder: Path, paths: Sequence[Path], contents: Mapping[Path, bytes]
     return Project.of_files(folder, read, contents)
 
 
-def _rewrite(job: _Job) -> FileRewrite:
-    """Rewrite one file; in a process of the pool."""
+def _begin(job: _Job) -> _Done:
+    """Let the rules have their first turn at a file."""
+    return _tried(_first, job)
+
+
+def _go_on(job: _Job) -> _Done:
+    """Let the rules have their next turn at a file."""
+    return _tried(_next, job)
+
+
+def _tried(turn: Callable[[_Job], _Done], job: _Job) -> _Done:
+    """Return a file after a turn; as it was, with the reason, where that fails."""
     try:
-        if job.path.suffix == SUFFIX:
-            notebook = parse_notebook(job.data, job.path)
-            done = rewrite_notebook(notebook, calls=job.calls, options=job.options, check=False)
-        else:
-            source = parse(job.data, job.path)
-            done = rewrite_source(source, calls=job.calls, options=job.options, check=False)
+        return turn(job)
     except MigrateError as error:
-        return FileRewrite(job.name, job.data, job.data, problem=str(error))
+        problem = str(error)
     except Exception as error:
         what = f"{type(error).__name__}: {error}".splitlines()[0]
         problem = f"{job.name}: internal error ({what}); please report this with the file"
-        return FileRewrite(job.name, job.data, job.data, problem=problem)
-    return FileRewrite(job.name, job.data, done.data, done.edits, done.findings)
+    return _Done(FileRewrite(job.name, job.data, job.data, problem=problem))
 
 
-def _check(job: _Job) -> str:
-    """Return why the rewritten file does not stand: it does not parse, or would change again."""
-    try:
-        check = check_notebook if job.path.suffix == SUFFIX else check_stable
-        check(job.data, job.path, calls=job.calls, options=job.options)
-    except NotStableError as error:
-        return str(error)
-    except Exception as error:
-        return f"{job.name}: the rewritten file cannot be read again ({type(error).__name__})"
-    return ""
+@deep
+def _first(job: _Job) -> _Done:
+    if job.path.suffix == SUFFIX:
+        notebook = parse_notebook(job.data, job.path)
+        done = rewrite_notebook(notebook, calls=job.calls, options=job.options, check=False)
+        draft = Draft(job.path, job.data, done.data, done.edits, done.findings)
+        return _Done(_file(job, draft), draft if done.changed else None)
+    source = parse(job.data, job.path)
+    return _after(job, *first_turn(source, calls=job.calls, options=job.options))
 
 
-def _checked(
-    folder: Path,
-    analysis: Analysis,
-    files: Sequence[FileRewrite],
-    changed: Mapping[Path, bytes],
-    options: Options,
-    processes: int | None,
-) -> list[FileRewrite]:
-    """Return `files` with those as they were that a second run, over the rewritten folder, would change."""
-    jobs = [
-        _Job(path.relative_to(folder), path, data, calls_of_file(analysis, path), options)
-        for path, data in changed.items()
-    ]
-    problems = dict(
-        zip((job.name for job in jobs), _in_processes(_check, jobs, processes), strict=True)
-    )
-    return [
-        FileRewrite(file.name, file.before, file.before, problem=problems[file.name])
-        if problems.get(file.name)
-        else file
-        for file in files
-    ]
+@deep
+def _next(job: _Job) -> _Done:
+    draft = job.draft
+    assert draft is not None
+    if job.path.suffix == SUFFIX:  # only seen not to change again
+        check_notebook(draft.data, job.path, calls=job.calls, options=job.options)
+        return _Done(_file(job, draft))
+    return _after(job, *next_turn(draft, calls=job.calls, options=job.options))
+
+
+def _after(job: _Job, draft: Draft, script: Workspace) -> _Done:
+    """Return the file after a turn; with its hazards where it is settled."""
+    if not draft.settled:
+        return _Done(_file(job, draft), draft)
+    keep(script)
+    return _Done(_file(job, with_hazards(draft, facts_of(script))))
+
+
+def _file(job: _Job, draft: Draft) -> FileRewrite:
+    return FileRewrite(job.name, job.data, draft.data, draft.edits, draft.findings)
 
 
 def _with_functions(
     folder: Path,
-    analysis: Analysis,
+    first: Analysis,
+    last: Analysis,
     files: Sequence[FileRewrite],
+    calls: Mapping[Path, ModuleCalls],
     contents: Mapping[Path, bytes],
-    processes: int | None,
+    workers: Workers,
 ) -> list[FileRewrite]:
     """Return `files` with the hazards of functions that the steps of other files run.
 
@@ -185,14 +208,16 @@ def _with_functions(
     """
     root = folder.resolve()
     left = left_in_functions(
-        analysis,
+        first,
+        last,
+        {path.resolve(): of_file for path, of_file in calls.items()},
         {path.resolve(): data for path, data in contents.items()},
         {
             root / file.name: [(n.line, n.column, n.rule, n.message) for n in file.findings]
             for file in files
         },
         root,
-        lambda work, jobs: _in_processes(work, jobs, processes),
+        workers.run,
     )
     notes = {
         path.relative_to(root): tuple(Note(o.line, o.column, o.code, o.message) for o in found)
@@ -206,19 +231,3 @@ def _with_functions(
         findings = sorted((*file.findings, *more), key=lambda note: (note.line, note.column))
         found[name] = replace(file, findings=tuple(findings))
     return [found[name] for name in sorted(found)]
-
-
-def _in_processes(
-    work: Callable[[Given], Result], jobs: Sequence[Given], processes: int | None
-) -> list[Result]:
-    """Return what `work` gives for each of `jobs`, in their order."""
-    count = min(processes or _cores(), max(1, len(jobs)))
-    if count == 1 or (processes is None and len(jobs) < WORTH_A_POOL):
-        return [work(job) for job in jobs]
-    # Spawned, not forked: the caller may have threads, and torch in it.
-    with multiprocessing.get_context("spawn").Pool(count, collect_seldom) as pool:
-        return pool.map(work, jobs, chunksize=max(1, min(16, len(jobs) // (4 * count))))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

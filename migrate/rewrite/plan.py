@@ -10,9 +10,11 @@ import libcst as cst
 
 from migrate.reading.replicas.launch import is_guard
 from migrate.reading.tree.tree import nodes
-from migrate.rewrite.remaining import remaining
+from migrate.rewrite.left.remaining import remaining
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
 from migrate.rewrite.workspace import Workspace
+
+NAMES = frozenset({cst.Name, cst.Attribute})
 
 
 @dataclass(frozen=True)
@@ -24,18 +26,24 @@ class Plan:
     findings: tuple[Finding, ...]
 
 
-def plan(context: Workspace, rules: Sequence[Rule]) -> Plan:
-    """Return the edits and the findings of `rules`, and what none of them speaks of."""
+def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Plan:
+    """Return the edits and the findings of `rules`, and, unless `rest` is false, what none speaks of."""
     by_type: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
+    elsewhere: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
     for rule in rules:
         for kind in rule.nodes:
             by_type[kind].append(rule)
+            if not (rule.of_names and kind in NAMES):
+                elsewhere[kind].append(rule)
     edits: list[Edit | Wrap] = []
     findings: list[Finding] = []
-    for node in context.nodes:
-        if id(node) in context.for_cuda:
+    for_cuda, name_of = context.for_cuda, context.qualified_name
+    for node in context.all_of(*by_type):
+        if id(node) in for_cuda:
             continue
-        for rule in by_type.get(type(node), ()):
+        kind = type(node)
+        named = kind in NAMES and name_of(node) is not None
+        for rule in (by_type if named else elsewhere)[kind]:
             for found in rule.find(node, context):
                 if isinstance(found, Finding):
                     findings.append(found)
@@ -43,7 +51,8 @@ def plan(context: Workspace, rules: Sequence[Rule]) -> Plan:
                     edits.append(found)
     edits = _once(edits)
     edits, findings = _without_moot(edits, findings)
-    findings.extend(remaining(context, _handled(edits, findings)))
+    if rest:
+        findings.extend(remaining(context, _handled(edits, findings)))
     findings.sort(key=lambda finding: _place(finding.node, context))
     edits.sort(key=lambda edit: _place(edit.node, context))
     if _runs_on_xla(edits, context):

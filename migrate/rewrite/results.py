@@ -9,8 +9,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from migrate.check.hazard import Severity
 from migrate.reading.notebook.text import SUFFIX, Notebook
 from migrate.reading.tree.source import Source, decoded
+
+# Rules and hazards of what costs at most a warning or some speed: the script trains as it stands.
+_HARMLESS = frozenset({"pinned-memory", "jit-script", "XLA709"})
+# The words with which a rule asks for what is so in most scripts.
+_ASKS = "see that "
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,12 @@ class Note:
             return f"{self.line}:{self.column}"
         return f"cell {self.cell}:line {self.line}"
 
+    @property
+    def severity(self) -> Severity:
+        """How bad a finding is: `INFO` where the rewritten script stands with it."""
+        stands = self.rule in _HARMLESS or _ASKS in self.message
+        return Severity.INFO if stands else Severity.ERROR
+
 
 @dataclass(frozen=True)
 class Rewrite:
@@ -59,6 +71,11 @@ class Rewrite:
     def path(self) -> Path:
         """Where the original lies."""
         return self.source.path
+
+    @property
+    def needs_hands(self) -> bool:
+        """Whether a finding has to be done by hand, not only looked at."""
+        return any(note.severity is Severity.ERROR for note in self.findings)
 
     @property
     def changed(self) -> bool:
@@ -150,6 +167,11 @@ class FolderRewrite:
     def problems(self) -> tuple[FileRewrite, ...]:
         """The files that could not be rewritten."""
         return tuple(file for file in self.files if file.problem)
+
+    @property
+    def needs_hands(self) -> bool:
+        """Whether a finding has to be done by hand, not only looked at."""
+        return any(note.severity is Severity.ERROR for _, note in self.left_to_do)
 
     @cached_property
     def edits_by_rule(self) -> dict[str, int]:

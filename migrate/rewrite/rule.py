@@ -83,6 +83,8 @@ class Rule(ABC):
     name: ClassVar[str]
     safety: ClassVar[Safety] = Safety.SAFE
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
+    # Whether it looks only at those names and attributes that stand for something imported.
+    of_names: ClassVar[bool] = False
     examples: ClassVar[tuple[Example, ...]]
     options: ClassVar[Options] = DEFAULT  # under which the examples are what they are
     after: ClassVar[bool] = (

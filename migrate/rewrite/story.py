@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,20 +11,25 @@ import libcst as cst
 
 from migrate.errors import MigrateError
 from migrate.reading.calls.facts import ModuleCalls
-from migrate.reading.facts import Facts
+from migrate.reading.facts import Facts, facts_of
 from migrate.reading.flow.pending_values import COLLECTIVE
-from migrate.reading.tree.source import NotPythonError, Source, parse, read
+from migrate.reading.tree.depth import deep
+from migrate.reading.tree.origins import origins
+from migrate.reading.tree.source import NotPythonError, Source, decoded, parse, read
 from migrate.reading.tree.tree import nodes_of
-from migrate.rewrite.after import after_rewrite, origins, run_elsewhere
 from migrate.rewrite.apply import apply
 from migrate.rewrite.edits.one_cell import within_cells
-from migrate.rewrite.net import without_step
+from migrate.rewrite.left.after import after_rewrite, run_elsewhere
+from migrate.rewrite.left.net import without_step
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.plan import Plan, plan
 from migrate.rewrite.results import Note, Rewrite
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.workspace import Workspace
+
+# The rules; those that look at what these have made; a last look, which must find nothing to change.
+TURNS = 3
 
 
 class NotStableError(MigrateError):
@@ -36,6 +41,7 @@ class NotStableError(MigrateError):
     """
 
 
+@deep
 def rewrite(path: Path, rules: Sequence[Rule] | None = None, options: Options = DEFAULT) -> Rewrite:
     """Return the rewritten form of the script at `path`; nothing is written.
 
@@ -46,6 +52,7 @@ def rewrite(path: Path, rules: Sequence[Rule] | None = None, options: Options = 
     return rewrite_source(read(path), rules, options=options)
 
 
+@deep
 def rewrite_source(
     source: Source,
     rules: Sequence[Rule] | None = None,
@@ -62,97 +69,136 @@ def rewrite_source(
         calls: what its calls run, where its project is known already.
         options: the form of the output.
         check: whether to see that a second run would change nothing.
+
+    Raises:
+        RuleConflictError, NotStableError: a defect of the rules.
     """
-    chosen, rules = rules, all_rules() if rules is None else rules
-    found, data = _pass(source, [rule for rule in rules if not rule.after], calls, options)
-    later = _later(source, data, [rule for rule in rules if rule.after], options)
-    data = later.data
-    if data == source.data:
-        rewritten = found.context
-    elif check:
-        rewritten = check_stable(data, source.path, rules, options=options)
-    else:
-        rewritten = Workspace(parse(data, source.path), options=options)
-    findings = (*_notes(found, found.findings), *later.findings)
-    if chosen is None:
-        findings += _notes(found, tuple(without_step(found)))
+    draft, script = first_turn(source, rules, calls=calls, options=options)
+    while not draft.settled:
+        if check:
+            draft, script = next_turn(draft, rules, options=options)
+        else:
+            draft, script = _unchecked_turn(draft, rules, options)
     elsewhere: tuple[Path, ...] = ()
-    if chosen is None:
-        facts = Facts(rewritten, portable=rewritten.portable)
-        findings = _with_hazards(found.context, facts, findings)
+    if rules is None:
+        facts = facts_of(script)
+        draft = with_hazards(draft, facts)
         elsewhere = run_elsewhere(facts)
-    edits = [
-        *_notes(found, found.edits),
-        *later.edits,
-        *_lost_comments(found, rewritten.module),
-    ]
-    edits.sort(key=lambda note: (note.line, note.column))
-    return Rewrite(source, data, tuple(edits), findings, elsewhere)
-
-
-def _with_hazards(
-    original: Workspace, rewritten: Facts, findings: tuple[Note, ...]
-) -> tuple[Note, ...]:
-    """Return `findings` with the hazards that the rewritten script still has, in order of the lines."""
-    spoken = [(note.line, note.column, note.rule, note.message) for note in findings]
-    # Of these the file that moves the model takes care.
-    spoken += [(line, 1, "tied-weights", "") for line in original.calls.ties.kept]
-    left = after_rewrite(original.source.text, rewritten, spoken)
-    hazards = [Note(one.line, one.column, one.code, one.message) for one in left]
-    return tuple(sorted((*findings, *hazards), key=lambda note: (note.line, note.column)))
+    return Rewrite(source, draft.data, draft.edits, draft.findings, elsewhere)
 
 
 @dataclass(frozen=True)
-class _Later:
-    """What the rules that look at a rewritten script have made of it, at the lines of the original."""
+class Draft:
+    """A script between two turns of the rules; it can be sent to another process.
 
+    Args:
+        path, before: the file, and its content at first.
+        data: what it is after the turns so far.
+        edits, findings: what was done and what is left to do by hand, at the lines it had at first.
+        moved: the lines, as they were at first, at which the file that moves the model takes care of the
+            weights that are tied.
+        turns: how many turns there were.
+        settled: whether the last of them changed nothing.
+    """
+
+    path: Path
+    before: bytes
     data: bytes
-    edits: tuple[Note, ...] = ()
-    findings: tuple[Note, ...] = ()
+    edits: tuple[Note, ...]
+    findings: tuple[Note, ...]
+    moved: tuple[int, ...] = ()
+    turns: int = 1
+    settled: bool = True
 
 
-def _later(source: Source, data: bytes, rules: Sequence[Rule], options: Options) -> _Later:
-    wanted = options.defer_reads or source.is_notebook or COLLECTIVE.search(data)
-    if not rules or not wanted:
-        return _Later(data)
-    between = parse(data, source.path)
-    found, data = _pass(between, rules, None, options)
-    lines = origins(source.text.splitlines(), between.text.splitlines())
+def first_turn(
+    source: Source,
+    rules: Sequence[Rule] | None = None,
+    *,
+    calls: ModuleCalls | None = None,
+    options: Options = DEFAULT,
+) -> tuple[Draft, Workspace]:
+    """Return what the rules make of a script, and what is known of it.
 
-    def at_origin(notes: Sequence[Note]) -> tuple[Note, ...]:
-        moved = []
-        for note in notes:
-            # A line that the first rules added counts with the one above it.
-            near = max((line for line in lines if line <= note.line), default=0)
-            line, shift = lines.get(near, (1, 0))
-            moved.append(replace(note, line=line, column=max(1, note.column + shift)))
-        return tuple(moved)
+    The rules that look at what others have made have their turn next, or now where there was nothing
+    to make.
 
-    # What no rule handles has been reported before.
-    names = {rule.name for rule in rules}
-    findings = [finding for finding in found.findings if finding.rule in names]
-    return _Later(data, at_origin(_notes(found, found.edits)), at_origin(_notes(found, findings)))
-
-
-def _pass(
-    source: Source, rules: Sequence[Rule], calls: ModuleCalls | None, options: Options
-) -> tuple[Plan, bytes]:
-    context = Workspace(source, calls, options)
-    found = plan(context, rules)
-    if source.is_notebook:
-        found = within_cells(found)
-    if not found.edits:
-        return found, source.data
-    module = apply(
-        context.module,
-        found.edits,
-        context.imports,
-        context.definitions,
-        gives_all=context.calls.gives_all,
+    Args:
+        source: the script.
+        rules: all of them by default.
+        calls: what its calls run, where its project is known already.
+        options: the form of the output.
+    """
+    script = Workspace(source, calls, options)
+    first, later = _in_turns(all_rules() if rules is None else rules)
+    found = _plan(script, first)
+    findings = list(found.findings)
+    if rules is None:
+        findings += without_step(found)
+    looks = options.defer_reads or source.is_notebook or COLLECTIVE.search(source.data)
+    if later and looks and not found.edits:
+        after = _plan(script, later, rest=False)
+        if after.edits:  # what the first rules wanted to import is not wanted now
+            script = Workspace(source, script.calls, options)
+            after = _plan(script, later, rest=False)
+        findings += after.findings
+        found = after
+    data, lost = _applied(found)
+    edits = (*_notes(found, found.edits), *lost)
+    draft = Draft(
+        source.path,
+        source.data,
+        data,
+        _in_order(edits),
+        _notes(found, findings),
+        tuple(script.calls.ties.kept),
+        settled=data == source.data,
     )
-    return found, source.render(module)
+    return draft, script
 
 
+def next_turn(
+    draft: Draft,
+    rules: Sequence[Rule] | None = None,
+    *,
+    calls: ModuleCalls | None = None,
+    options: Options = DEFAULT,
+) -> tuple[Draft, Workspace]:
+    """See that a rewritten script parses and would not change again, but for the rules that look at it now.
+
+    Args:
+        draft: the script as the turn before has left it.
+        rules: all of them by default.
+        calls: what its calls run now, where its project is known already.
+        options: the form of the output.
+
+    Returns:
+        What has become of the script, and what is known of it.
+
+    Raises:
+        NotStableError: it would change again.
+    """
+    first, later = _in_turns(all_rules() if rules is None else rules)
+    try:
+        script = Workspace(parse(draft.data, draft.path), calls, options)
+    except NotPythonError as error:
+        raise NotStableError(
+            f"{draft.path}: the rewritten script does not parse ({error.what})",
+            "please report this with the script",
+        ) from error
+    found = _plan(script, (*first, *later), rest=False)
+    allowed = {rule.name for rule in later} if draft.turns == 1 else set()
+    again = next((edit for edit in found.edits if edit.rule not in allowed), None)
+    if again is not None:
+        raise NotStableError(
+            f"{draft.path}: the rule {again.rule} would change the rewritten script again "
+            f"({again.message})",
+            "please report this with the script",
+        )
+    return _continued(draft, found, {rule.name for rule in later}), script
+
+
+@deep
 def check_stable(
     data: bytes,
     path: Path,
@@ -169,28 +215,96 @@ def check_stable(
     Raises:
         NotStableError: it would.
     """
-    rules = all_rules() if rules is None else rules
-    try:
-        again, _ = _pass(parse(data, path), rules, calls, options)
-    except NotPythonError as error:
-        raise NotStableError(
-            f"{path}: the rewritten script does not parse ({error.what})",
-            "please report this with the script",
-        ) from error
-    if again.edits:
-        raise NotStableError(
-            f"{path}: the rule {again.edits[0].rule} would change the rewritten script again "
-            f"({again.edits[0].message})",
-            "please report this with the script",
-        )
-    return again.context
+    draft = Draft(path, data, data, (), (), turns=TURNS)
+    return next_turn(draft, rules, calls=calls, options=options)[1]
 
 
-def _lost_comments(found: Plan, rewritten: cst.Module) -> Iterator[Note]:
-    """Yield a note for each comment of the script that its rewritten form does not have."""
-    context = found.context
-    if rewritten is context.module:
+def with_hazards(draft: Draft, facts: Facts) -> Draft:
+    """Return a settled script with the hazards that it still has, in the order of the lines.
+
+    Args:
+        draft: the script.
+        facts: what is known of it as it is now.
+    """
+    spoken = [(note.line, note.column, note.rule, note.message) for note in draft.findings]
+    spoken += [(line, 1, "tied-weights", "") for line in draft.moved]
+    left = after_rewrite(decoded(draft.before, draft.path), facts, spoken)
+    hazards = (Note(one.line, one.column, one.code, one.message) for one in left)
+    return replace(draft, findings=_in_order((*draft.findings, *hazards)))
+
+
+def _in_turns(rules: Sequence[Rule]) -> tuple[list[Rule], list[Rule]]:
+    """Return the rules that look at the script, and those that look at what these have made of it."""
+    return [rule for rule in rules if not rule.after], [rule for rule in rules if rule.after]
+
+
+def _unchecked_turn(
+    draft: Draft, rules: Sequence[Rule] | None, options: Options
+) -> tuple[Draft, Workspace]:
+    """Return what the rules that look at a rewritten script make of it, and what is known of it."""
+    script = Workspace(parse(draft.data, draft.path), None, options)
+    later = _in_turns(all_rules() if rules is None else rules)[1]
+    if draft.turns > 1:
+        return replace(draft, settled=True), script
+    return _continued(
+        draft, _plan(script, later, rest=False), {rule.name for rule in later}
+    ), script
+
+
+def _continued(draft: Draft, found: Plan, later: Set[str]) -> Draft:
+    """Return `draft` after one more turn, in which only the rules named `later` have something to say."""
+    # What no rule handles has been reported before.
+    findings = [finding for finding in found.findings if finding.rule in later]
+    data, lost = _applied(found)
+    edits = (*_notes(found, found.edits), *lost)
+    notes = _at_origin(draft, found.context.source, edits)
+    more = _at_origin(draft, found.context.source, _notes(found, findings))
+    return replace(
+        draft,
+        data=data,
+        edits=_in_order((*draft.edits, *notes)),
+        findings=(*draft.findings, *more),
+        turns=draft.turns + 1,
+        settled=data == draft.data,
+    )
+
+
+def _at_origin(draft: Draft, now: Source, notes: Sequence[Note]) -> Iterator[Note]:
+    """Yield `notes` on a rewritten script at the lines that it had at first."""
+    if not notes:
         return
+    before = decoded(draft.before, draft.path)
+    lines = origins(before.splitlines(), now.text.splitlines())
+    for note in notes:
+        # A line that the first rules added counts with the one above it.
+        near = max((line for line in lines if line <= note.line), default=0)
+        line, shift = lines.get(near, (1, 0))
+        yield replace(note, line=line, column=max(1, note.column + shift))
+
+
+def _plan(script: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Plan:
+    found = plan(script, rules, rest=rest)
+    return within_cells(found) if script.source.is_notebook else found
+
+
+def _applied(found: Plan) -> tuple[bytes, tuple[Note, ...]]:
+    """Return the script with the edits of a plan, and notes on the comments that went with the code."""
+    script = found.context
+    if not found.edits:
+        return script.source.data, ()
+    module = apply(
+        script.module,
+        found.edits,
+        script.imports,
+        script.definitions,
+        script.ancestors,
+        gives_all=script.calls.gives_all,
+    )
+    return script.source.render(module), tuple(_lost_comments(script, module))
+
+
+def _lost_comments(context: Workspace, rewritten: cst.Module) -> Iterator[Note]:
+    """Yield a note for each comment of the script that its rewritten form does not have."""
     kept = Counter(comment.value for comment in nodes_of(rewritten, cst.Comment))
     for comment in nodes_of(context.module, cst.Comment):
         if kept[comment.value]:
@@ -207,3 +321,7 @@ def _notes(found: Plan, items: Sequence[Edit | Wrap | Finding]) -> tuple[Note, .
         position = found.context.position(item.node)
         notes.append(Note(position.line, position.column + 1, item.rule, item.message))
     return tuple(notes)
+
+
+def _in_order(notes: Iterable[Note]) -> tuple[Note, ...]:
+    return tuple(sorted(notes, key=lambda note: (note.line, note.column)))

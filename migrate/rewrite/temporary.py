@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from migrate.rewrite.results import Rewrite
-from migrate.rewrite.write import write
+from migrate.rewrite.write import beside, write
+from shims._started import stand_in
 
 
 @contextmanager
-def written_beside(done: Rewrite) -> Iterator[Path]:
+def written_apart(done: Rewrite) -> Iterator[Path]:
     """Yield the path of the rewritten script, written for as long as the context lasts.
 
-    It lies in the folder of the original, where the script finds its modules and its data.
+    It lies in a folder of its own; run by `migrate.prove.run`, it has `__file__` and the imports of the
+    original.
     """
-    path = done.path
-    temporary = path.with_name(f".{path.stem}_xla_{os.getpid()}{path.suffix}")
-    try:
-        write(done, temporary)
-        yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="migrate-rewritten-") as folder:
+        path = Path(folder).resolve() / beside(done.path).name
+        write(done, path)
+        stand_in.mark(path, done.path)
+        yield path

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from converters.atomic import atomic_write
 from migrate.errors import MigrateError
+from migrate.reading.project.progress import Tell, silent
 from migrate.rewrite.folder import files_of, rewrite_folder
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.results import FolderRewrite, Rewrite
@@ -39,7 +40,7 @@ def rewrite_into(
     *,
     options: Options = DEFAULT,
     force: bool = False,
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Tell = silent,
 ) -> FolderRewrite:
     """Rewrite `folder` and write it to the folder `to`, where one is given.
 
@@ -129,15 +130,16 @@ def beside(path: Path) -> Path:
     return path.with_name(f"{path.stem}_xla{path.suffix}")
 
 
-def write(rewrite: Rewrite, to: Path, *, force: bool = False) -> bool:
+def write(rewrite: Rewrite, to: Path, *, force: bool = False, in_place: bool = False) -> bool:
     """Write the rewritten script to `to` with the original's permissions; return whether it was needed.
 
     Raises:
         NotWritableError: the file or its folder is read-only or missing.
-        WouldOverwriteError: another file is there, and `force` is not given.
+        WouldOverwriteError: another file is there, and `force` is not given; or the original, and
+            `in_place` is not.
         OutputError: the disk refuses.
     """
-    check_target(rewrite, to, force=force)
+    check_target(rewrite, to, force=force, in_place=in_place)
     if to.exists() and to.read_bytes() == rewrite.data:
         return False
     mode = stat.S_IMODE(rewrite.path.stat().st_mode)
@@ -147,7 +149,9 @@ def write(rewrite: Rewrite, to: Path, *, force: bool = False) -> bool:
     return True
 
 
-def write_all(rewrites: Sequence[tuple[Rewrite, Path]], *, force: bool = False) -> None:
+def write_all(
+    rewrites: Sequence[tuple[Rewrite, Path]], *, force: bool = False, in_place: bool = False
+) -> None:
     """Write each script that changed to its place, if all of them can be.
 
     Raises:
@@ -155,12 +159,12 @@ def write_all(rewrites: Sequence[tuple[Rewrite, Path]], *, force: bool = False) 
     """
     changed = [(rewrite, to) for rewrite, to in rewrites if rewrite.changed]
     for rewrite, to in changed:
-        check_target(rewrite, to, force=force)
+        check_target(rewrite, to, force=force, in_place=in_place)
     for rewrite, to in changed:
-        write(rewrite, to, force=force)
+        write(rewrite, to, force=force, in_place=in_place)
 
 
-def check_target(rewrite: Rewrite, to: Path, *, force: bool) -> None:
+def check_target(rewrite: Rewrite, to: Path, *, force: bool, in_place: bool = False) -> None:
     """Raise what `write` would raise, as far as it can be known before writing."""
     if to.is_dir():
         raise NotWritableError(f"{to}: is a directory", "name a file with -o")
@@ -172,8 +176,12 @@ def check_target(rewrite: Rewrite, to: Path, *, force: bool) -> None:
         raise NotWritableError(
             f"{to}: is read-only", "change its permissions, or name another file with -o"
         )
-    same_file = to.samefile(rewrite.path)
-    if not same_file and not force and to.read_bytes() != rewrite.data:
+    if to.samefile(rewrite.path):
+        if not in_place:
+            raise WouldOverwriteError(
+                f"{to}: is the original", "name another file with -o, or pass --in-place"
+            )
+    elif not force and to.read_bytes() != rewrite.data:
         raise WouldOverwriteError(
             f"{to}: is already there with other content",
             "name another file with -o, or pass --force",

@@ -50,6 +50,8 @@ class Backend(ABC):
     group_backend: str
     # Whether the group averages itself. NCCL does; gloo and XLA sum, and the shims divide.
     averages = False
+    # Whether the device has the kernels of torch.nn.SyncBatchNorm.
+    syncs_batch_norm = False
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -123,12 +125,6 @@ class Backend(ABC):
                         "call shims.to_device(model) before shims.ddp(model), and make the "
                         "optimizer after both",
                     )
-
-    def sync_batch_norm(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Let batch norms see all ranks' batches; see `shims.sync_batch_norm`."""
-        from shims.batch_norm import convert
-
-        return convert(model)
 
     def checkpoint_activations(
         self, function: Callable[..., Any], args: tuple[Any, ...], preserve_rng_state: bool

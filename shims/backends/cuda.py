@@ -22,6 +22,7 @@ class CudaBackend(Backend):
     name = "cuda"
     group_backend = "nccl"
     averages = True
+    syncs_batch_norm = True
 
     def launch(self, fn: Callable[..., object], args: tuple[Any, ...], ranks: int | None) -> None:
         """Start a rank for each GPU here, unless a launcher has."""
@@ -52,10 +53,6 @@ class CudaBackend(Backend):
         """DDP on this rank's GPU."""
         self.require_on_device(model)
         return DistributedDataParallel(model, device_ids=[self.local_rank()], **options)
-
-    def sync_batch_norm(self, model: torch.nn.Module) -> torch.nn.Module:
-        """torch's own, which has CUDA kernels."""
-        return torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
 
     def pin_memory(self, tensor: torch.Tensor) -> torch.Tensor:
         """From there a copy to the GPU need not be waited for."""

@@ -19,7 +19,8 @@ import torch_xla.utils.checkpoint
 from torch.nn.parallel import DistributedDataParallel
 from torch_xla._internal import pjrt
 
-from shims import _world, activate, placement
+from shims import activate, placement
+from shims._shared import world as _world
 from shims.api_errors import LaunchError, MemoryUnknownError, NotOnDeviceError, UnsupportedError
 from shims.backends import processes
 from shims.backends.base import Backend, MemoryUse
@@ -278,7 +279,7 @@ def _worker(
 @contextlib.contextmanager
 def _simulated(count: int) -> Iterator[None]:
     """Let torch_xla.launch start `count` replicas on the CPU."""
-    from shims import _launch
+    from shims._simulated import launch as _launch
 
     before = pjrt.run_multiprocess
     pjrt.run_multiprocess = functools.partial(_launch.run_multiprocess, count)

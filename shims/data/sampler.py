@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch.utils.data import Sampler
 
-from shims import _world
+from shims._shared import world
 from shims.data.buckets import ShapeError, bucket_of, sorted_buckets
 
 
@@ -56,7 +56,7 @@ class BucketSampler(Sampler[list[int]]):
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        here, size = _world.rank_and_size()
+        here, size = world.rank_and_size()
         self.num_replicas = size if num_replicas is None else num_replicas
         self.rank = here if rank is None else rank
         if batch_size < 1 or not 0 <= self.rank < self.num_replicas:

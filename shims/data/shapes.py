@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from shims import _tree
+from shims._shared import tree
 
 # Of each tensor of a batch: its place, its shape, its dtype.
 Signature = tuple[tuple[str, tuple[int, ...], str], ...]
@@ -74,6 +74,6 @@ def shapes_of(loader: Iterable[Any], batches: int | None = None) -> ShapeReport:
 def _signature(batch: Any) -> Signature:
     return tuple(
         (place, tuple(leaf.shape), str(leaf.dtype).removeprefix("torch."))
-        for place, leaf in _tree.leaves(batch)
+        for place, leaf in tree.leaves(batch)
         if hasattr(leaf, "shape") and hasattr(leaf, "dtype")
     )

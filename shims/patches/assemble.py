@@ -7,11 +7,9 @@ from typing import Any
 
 from shims.patches import (
     amp,
-    batchnorm,
     calls,
     compiling,
     cuda,
-    distributed,
     memory,
     modules,
     rng,
@@ -21,6 +19,7 @@ from shims.patches import (
 )
 from shims.patches.devices import Devices, HostPlace, XlaPlace
 from shims.patches.mode import EveryThread
+from shims.patches.ranks import batchnorm, distributed
 from shims.patches.registry import Patch, Registry
 
 
@@ -41,7 +40,7 @@ def install(place: str, count: int) -> tuple[Registry, EveryThread]:
         generators = rng.Generators(devices)
         finish = _nothing_pending
     threads = EveryThread(devices, generators, handles)
-    registry.install(_all(devices, generators, finish))
+    registry.install(all_patches(devices, generators, finish))
     answered = {
         item.attribute for item in registry.installed() if item.name.startswith("torch.cuda.")
     }
@@ -56,7 +55,8 @@ def _nothing_pending() -> None:
     """The CPU has computed when a call returns."""
 
 
-def _all(devices: Devices, generators: Any, finish: Any) -> Iterator[Patch]:
+def all_patches(devices: Devices, generators: Any, finish: Any) -> Iterator[Patch]:
+    """What is answered, in the order in which it is installed; the arguments as in `shims.patches.cuda`."""
     yield from streams.patches(devices, finish)
     yield from memory.patches(devices)
     yield from rng.patches(devices, generators)

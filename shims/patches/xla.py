@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -16,7 +15,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.utils import checkpoint
-from torch_xla._internal import pjrt
 from torch_xla.core import xla_model
 from torch_xla.utils.checkpoint import checkpoint as xla_checkpoint
 
@@ -148,27 +146,3 @@ def hooks() -> list[Any]:
         torch_xla.sync()
 
     return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
-
-
-def install() -> None:
-    """Answer for CUDA on XLA in this process; a rank of `python -m shims` becomes a replica."""
-    from shims import activate
-    from shims import patches as registry
-
-    count = activate.replicas()
-    simulated = os.environ.get("PJRT_DEVICE") == "CPU"
-    if simulated:
-        from shims import _launch
-
-        pjrt.run_multiprocess = functools.partial(_launch.run_multiprocess, count)
-    if activate.STORE_PORT in os.environ and "RANK" in os.environ:
-        rank = int(os.environ["RANK"])
-        if simulated:
-            from shims import _replica
-
-            _replica.join(rank, count, int(os.environ[activate.STORE_PORT]), serve=rank == 0)
-        # What torch_xla.launch does in each of its workers.
-        pjrt.initialize_multiprocess(int(os.environ["LOCAL_RANK"]), count)
-        torch_xla._XLAC._xla_set_default_device(xla_model.get_xla_supported_devices()[0])
-        torch_xla.runtime._init_world_size_ordinal()
-    registry.install("xla", count)

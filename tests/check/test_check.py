@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from migrate.check import file as file_module
+from migrate.check import check as check_module
 from migrate.check.config import BadConfigError, Config, find_config
 from migrate.check.hazard import Severity
 from migrate.check.prescan import may_hold_hazards
@@ -133,7 +133,7 @@ class TestFiles:
     def test_a_file_that_names_nothing_of_ours_is_not_parsed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(file_module, "parse", None)
+        monkeypatch.setattr(check_module, "parse", None)
         assert codes(tmp_path, "import numpy as np\n\nx = np.unique([1]).nonzero()\n") == []
         assert may_hold_hazards(b"from torch import nn")
         assert may_hold_hazards(b"import cupy")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.waiting import LIMIT
 
 BLOCK = Frame("worker", "/home/user/train.py", 19)
 READ = Frame("worker", "/home/user/train.py", 23)
+SUM = "%1 = f32[] xla::cross_replica_sum(%0), scale=1, xla_shape=f32[]"
 NODE = "%0 = f32[{}]{{0}} xla::device_data(), location=worker@train.py:3, xla_shape=f32[8]{{0}}"
 
 
@@ -42,6 +44,11 @@ def sync(graph: str, size: int = 8) -> Execution:
     return Execution(graph, Cause.SYNC, BLOCK, True, (NODE.format(size),))
 
 
+def cut(graph: str, size: int = 8) -> Execution:
+    """What the simulation cuts off at a collective."""
+    return replace(sync(graph, size), cause=Cause.SIMULATION)
+
+
 def written(folder: Path, *steps: Interval) -> Path:
     for one in steps:
         with (folder / f"observed.{one.rank}.jsonl").open("a") as file:
@@ -58,40 +65,87 @@ def test_what_is_written_is_read_again_but_for_a_torn_line(tmp_path: Path) -> No
 
 
 def test_equal_graphs(tmp_path: Path) -> None:
-    written(tmp_path, *(step(rank, 1, sync("a")) for rank in (0, 1)))
+    written(tmp_path, *(step(rank, 1, cut("g"), sync("a")) for rank in (0, 1)))
     assert observed(tmp_path).divergences == ()
 
 
-def test_another_graph_is_named_with_what_differs(tmp_path: Path) -> None:
-    written(tmp_path, step(0, 1, sync("a")), step(1, 1, sync("a")))
-    written(tmp_path, step(0, 2, sync("b")), step(1, 2, sync("c", 5)), step(0, 3), step(1, 3))
+@pytest.mark.parametrize("on_a_tpu", [False, True])
+def test_another_graph_is_named_with_what_differs(on_a_tpu: bool, tmp_path: Path) -> None:
+    first = [] if on_a_tpu else [cut("g")]
+    end = (SUM,) if on_a_tpu else ()
+    written(tmp_path, *(step(rank, 1, *first, sync("a")) for rank in (0, 1)))
+    for rank, size in ((0, 8), (1, 5)):
+        other = sync("b", size)
+        ran = [*first, replace(other, nodes=(*other.nodes, *end))]
+        written(tmp_path, step(rank, 2, *ran), step(rank, 3))
     (found,) = observed(tmp_path).divergences
     assert (found.step, found.ranks) == (2, (0, 1))
     assert [line.line for line in found.lines if line] == [19, 19]
     assert found.changes == ("the shape of an input: f32[8] → f32[5] (train.py:3)",)
 
 
-def test_a_read_of_one_replica(tmp_path: Path) -> None:
-    read = Execution("r", Cause.READ, READ, True)
-    written(tmp_path, step(0, 1, sync("a"), read), step(1, 1, sync("a")))
+LOCAL = Execution("r", Cause.READ, READ, True, (NODE.format(3),))
+
+
+def test_a_read_of_one_replica_before_a_collective(tmp_path: Path) -> None:
+    """What rank 0 has read is computed in the other replica's next program, with the collective."""
+    written(tmp_path, step(0, 1, cut("g"), sync("a")), step(1, 1, cut("g"), sync("a")))
+    written(tmp_path, step(0, 2, LOCAL, cut("g"), sync("a")), step(1, 2, cut("h", 4), sync("a")))
     (found,) = observed(tmp_path).divergences
     first, other = found.lines
     assert first is not None
-    assert (first.line, other, found.changes) == (23, None, ())
+    assert other is not None
+    assert (found.step, first.line, other.line, found.changes) == (2, 23, 19, ())
+
+
+def test_a_read_of_one_replica_that_no_collective_follows(tmp_path: Path) -> None:
+    written(tmp_path, step(0, 1, cut("g"), sync("a"), LOCAL), step(1, 1, cut("g"), sync("a")))
+    written(tmp_path, step(0, 2, sync("b")), step(1, 2, sync("c", 9)))
+    assert observed(tmp_path).divergences == ()
+
+
+def test_what_one_replica_computes_by_itself(tmp_path: Path) -> None:
+    for rank, own in ((0, (LOCAL, LOCAL)), (1, ())):
+        written(tmp_path, step(rank, 1, cut("g"), sync("a"), *own))
+        written(tmp_path, step(rank, 2, cut("g"), sync("a")))
+    (found,) = observed(tmp_path).divergences
+    assert [line and line.line for line in found.lines] == [23, None]
+
+
+@pytest.mark.parametrize("with_collective", [False, True])
+def test_a_read_beside_a_sync_of_the_same_graph(with_collective: bool, tmp_path: Path) -> None:
+    before = [cut("g")] if with_collective else []
+    for rank, cause, frame in ((0, Cause.READ, READ), (1, Cause.SYNC, BLOCK)):
+        one = replace(sync("a"), cause=cause, line=frame)
+        written(tmp_path, step(rank, 1, *before, one), step(rank, 2, cut("h"), sync("b")))
+    (found,) = observed(tmp_path).divergences
+    assert [line.line for line in found.lines if line] == [23, 19]
+    assert found.changes == ("the same graph, which one replica reads and the other synchronises",)
+
+
+def test_a_replica_that_runs_nothing_more(tmp_path: Path) -> None:
+    written(tmp_path, *(step(0, number, cut("g"), sync("a")) for number in (1, 2)))
+    written(tmp_path, step(1, 1, cut("g"), sync("a")))
+    (found,) = observed(tmp_path).divergences
+    assert found.step == 2
+    assert found.lines[1] is None
 
 
 def test_a_constant_and_a_rendezvous_are_the_same_program(tmp_path: Path) -> None:
     # Another hash, equal nodes: torch_xla does not print the values of constants.
     for rank in (0, 1):
         meeting = Execution(f"m{rank}", Cause.RENDEZVOUS, BLOCK, True, (NODE.format(rank + 1),))
-        written(tmp_path, step(rank, 1, sync(f"a{rank}"), meeting))
+        written(tmp_path, step(rank, 1, meeting, cut("g"), sync(f"a{rank}")))
     assert observed(tmp_path).divergences == ()
 
 
 def test_each_replica_against_the_first(tmp_path: Path) -> None:
     written(
         tmp_path,
-        *(step(rank, 1, sync("a" if rank < 2 else "b", 8 if rank < 2 else 9)) for rank in range(4)),
+        *(
+            step(rank, 1, cut("g"), sync("a" if rank < 2 else "b", 8 if rank < 2 else 9))
+            for rank in range(4)
+        ),
     )
     assert [found.ranks for found in observed(tmp_path).divergences] == [(0, 2), (0, 3)]
 
@@ -131,3 +185,82 @@ def test_a_real_run_with_other_graphs_ends_with_exit_code_1(tmp_path: Path) -> N
     assert found[0]["ranks"] == [0, 1]
     assert found[0]["step"] == 2
     assert all("train.py" in line["file"] for line in found[0]["lines"] if line)
+
+
+PRINTS_ITS_ACCURACY = """
+import torch
+import torch.distributed as dist
+import torch_xla
+import torch_xla.distributed.xla_backend
+from torch import nn
+
+
+def worker(index):
+    dist.init_process_group("xla", init_method="xla://")
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        with torch_xla.step():
+            out = model(torch.randn(16, 8).to("xla"))
+            nn.functional.cross_entropy(out, torch.arange(16).to("xla") % 4).backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+            optimizer.step()
+            optimizer.zero_grad()
+        top = (out.argmax(1) == 2).float().mean()
+        if dist.get_rank() == 0:
+            print(top.item())  # read
+
+
+if __name__ == "__main__":
+    torch_xla.launch(worker)
+"""
+
+
+@pytest.mark.xla
+@pytest.mark.long
+@pytest.mark.parametrize(("steps", "code"), [(3, 1), (1, 0)])
+def test_a_value_that_one_replica_reads_ends_the_run_where_a_collective_follows(
+    steps: int, code: int, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PRINTS_ITS_ACCURACY.replace("STEPS", str(steps)))
+    for command in ("run", "prove"):
+        arguments = [script, "--rewritten", script] if command == "prove" else [script]
+        migrate = [Path(sys.executable).with_name("migrate"), command, *arguments]
+        if command == "prove":
+            # Its original is that of CUDA.
+            original = tmp_path / "before.py"
+            text = PRINTS_ITS_ACCURACY.replace("STEPS", str(steps))
+            original.write_text(cuda(text))
+            migrate[2] = original
+        done = subprocess.run(
+            [*migrate, "--json", "--replicas", "2"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT,
+        )
+        assert done.returncode == code, done.stderr
+        found = json.loads(done.stdout)
+        if command == "run":
+            assert bool(found["report"]["divergences"]) is bool(code)
+        else:
+            assert found["verdict"] == ("replicas part" if code else "equal")
+            assert ("train.py:24" in found["message"]) is bool(code)
+
+
+def cuda(text: str) -> str:
+    """The script before it was rewritten."""
+    for old, new in (
+        ("import torch_xla\nimport torch_xla.distributed.xla_backend\n", ""),
+        ('"xla", init_method="xla://"', '"nccl"'),
+        ("with torch_xla.step():", "if True:"),
+        ('"xla"', '"cuda"'),
+        ("torch_xla.launch(worker)", "worker(0)"),
+        ("def worker(index):", "def worker(index):  # for torchrun"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    return text

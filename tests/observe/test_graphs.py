@@ -85,13 +85,13 @@ class TestWhoAsked:
         assert not is_the_users("<frozen runpy>")
 
     def test_a_sync_a_read_and_a_cut_of_the_simulation(self) -> None:
-        from shims import _replica
+        from shims._simulated import replica
 
         assert cause_of([self.SYNC, self.USER]) is Cause.SYNC
         assert cause_of([self.USER]) is Cause.READ
         # Code of the user's that is called from a sync, as a step closure, reads by itself.
         assert cause_of([self.USER, self.SYNC]) is Cause.READ
-        cut = Frame("_fetch", _replica.__file__ or "", 346)
+        cut = Frame("_fetch", replica.__file__ or "", 346)
         assert cause_of([cut, self.USER]) is Cause.SIMULATION
         meeting = Frame(
             "xla_rendezvous", self.SYNC.file.replace("torch_xla.py", "core/xla_model.py"), 9

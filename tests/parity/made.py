@@ -184,7 +184,7 @@ def alone(name: str, kind: str, order: int, *, in_b: bool) -> LayerResult:
 
 def outputs(b: float, limit: float = 1.3e-5) -> Section:
     """The outputs of the model."""
-    source = "1e-06 · √depth, numerics.md"
+    source = "1e-06 · √depth, measured"
     return Section(
         "outputs",
         tuple(
@@ -316,9 +316,9 @@ def with_all_sections() -> Parity:
         "logits",
         (
             Check(
-                "KL", None, 0.031, 0.015, False, "bfloat16: numerics.md", note="mean of 4096 tokens"
+                "KL", None, 0.031, 0.015, False, "bfloat16: measured", note="mean of 4096 tokens"
             ),
-            Check("KL p99.9", None, 0.2, 0.5, True, "bfloat16: numerics.md"),
+            Check("KL p99.9", None, 0.2, 0.5, True, "bfloat16: measured"),
             Check("top-1 agreement", None, 0.997, 1.0, False, "where margin > 6√2σ", True),
             Check("top-5 agreement", None, 0.9991, 0.99, True, "near-ties apart", True),
         ),
@@ -363,7 +363,7 @@ def with_nan() -> Parity:
         sections=(
             Section(
                 "outputs",
-                (Check("output 0", 3e-7, math.nan, 1e-5, False, "numerics.md", note="NaN: 4096"),),
+                (Check("output 0", 3e-7, math.nan, 1e-5, False, "measured", note="NaN: 4096"),),
             ),
         ),
         first=first,

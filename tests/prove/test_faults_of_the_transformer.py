@@ -181,7 +181,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Twice:
         folder = tmp_path_factory.mktemp("original")
         script = folder / "train.py"
         script.write_text((EXAMPLE / "before.py").read_text())
-        # Its number is the order of the sums (`migrate.prove.record.summation`): the same in every session.
+        # Its number is the order of the sums (`record.noise.summation`): the same in every session.
         kept = folder / f"records{int(reordered)}"
         kept.mkdir()
         how: dict[str, Any] = {"side": "original", "replicas": 2, "folder": kept}

@@ -12,6 +12,7 @@ from migrate.prove.compare.verdict import Verdict
 from migrate.prove.errors import OriginalFailedError, RewriteFailedError
 from migrate.prove.proof import Proof, prove
 from migrate.prove.settings import Amp, Settings
+from migrate.report.text.prove import proof_summary
 from tests.waiting import LIMIT
 
 TOY = Path(__file__).parents[2] / "examples" / "ddp_toy"
@@ -239,6 +240,20 @@ def test_autocast_can_be_kept_or_off_or_in_bfloat16(
     proof = prove(before, after, replicas=1, settings=Settings(amp=amp, timeout=LIMIT))
     assert proof.verdict is verdict, proof.message
     assert ("autocast was switched off on both sides" in proof.notes) is (amp == "off")
-    assert ("autocast to float16 was made bfloat16 on both sides" in proof.notes) is (amp == "bf16")
+    assert proof.message.startswith("with autocast in bfloat16 on both sides") is (amp == "bf16")
     assert proof.bfloat16 is (amp == "bf16")
-    assert any("--amp bf16 or --amp off" in note for note in proof.notes) is (amp == "keep")
+    assert any("without --amp keep" in note for note in proof.notes) is (amp == "keep")
+
+
+def test_by_default_a_script_in_float16_is_compared_in_bfloat16(tmp_path: Path) -> None:
+    before, after = tmp_path / "train.py", tmp_path / "train_xla.py"
+    before.write_text(
+        edited(PRECISION, ("STATE", "pass"), ("TYPE", "torch.float16"), ("SYNC", "pass"))
+        + "train('cuda')\n"
+    )
+    own = edited(PRECISION, ("STATE", "pass"), ("TYPE", "torch.bfloat16"))
+    after.write_text(f"import torch_xla\n{edited(own, ('SYNC', 'torch_xla.sync()'))}train('xla')\n")
+    proof = prove(before, after, replicas=1, settings=Settings(timeout=LIMIT))
+    assert proof.verdict is Verdict.EQUAL, proof.message
+    first = next(text for text in map(str, proof_summary(proof)) if "equal" in text)
+    assert "equal[/bold green]: with autocast in bfloat16 on both sides" in first

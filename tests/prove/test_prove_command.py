@@ -66,14 +66,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_deterministic_is_the_default(script: Path, asked: dict[str, Any]) -> None:
     assert run("prove", script).exit_code == 0
-    assert asked["settings"] == Settings(deterministic=True, amp="keep", steps=None)
+    assert asked["settings"] == Settings(deterministic=True, amp="bf16", steps=None)
 
 
 def test_options_become_settings(script: Path, asked: dict[str, Any]) -> None:
-    options = ("--no-deterministic", "--amp", "bf16", "--steps", 3, "--start", "spawn")
+    options = ("--no-deterministic", "--amp", "keep", "--steps", 3, "--start", "spawn")
     done = run("prove", script, *options, "--timeout", 5, "--", "--epochs", 1)
     assert done.exit_code == 0
-    assert asked["settings"] == Settings(False, "bf16", 3, "spawn", 5.0)
+    assert asked["settings"] == Settings(False, "keep", 3, "spawn", 5.0)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_both_directions_as_json(script: Path, asked: dict[str, Any]) -> None:
         (FORWARD, "equal"),
         (REVERSE, "cannot resume"),
     ]
-    assert plain["directions"][0]["settings"]["amp"] == "keep"
+    assert plain["directions"][0]["settings"]["amp"] == "bf16"
 
 
 def test_what_could_not_be_compared_is_one_line(

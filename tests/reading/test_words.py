@@ -10,6 +10,7 @@ from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.reading.tree.source import parse
 from migrate.reading.values.words import CALLED_MODEL, MODEL, words
+from migrate.rewrite.options import Options
 from migrate.rewrite.story import rewrite_source
 
 MODELS = words(
@@ -80,3 +81,148 @@ def train(model, loader, optimizer):
     done = rewrite_source(parse(script.encode(), Path("script.py")))
     assert b"with torch_xla.step():" in done.data
     assert not [note.message for note in done.findings if "waits" in note.message]
+
+
+def codes(script: str) -> list[tuple[int, str]]:
+    """Return the lines and codes of what `migrate check` says of `script`."""
+    found = check_source(parse(script.encode(), Path("script.py")), Config())
+    return [(one.line, one.code) for one in found]
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK"],
+)
+def test_every_launcher_s_rank_is_one_to_the_guards(variable: str) -> None:
+    script = f"""
+import os
+import torch.distributed as dist
+
+
+def finish(loss):
+    if int(os.environ["{variable}"]) == 0:
+        dist.all_reduce(loss)
+"""
+    assert (8, "XLA302") in codes(script)
+
+
+@pytest.mark.parametrize("name", ["info", "warn", "warning", "exception", "critical", "fatal"])
+def test_every_method_of_a_logger_shows_what_it_is_given(name: str) -> None:
+    script = f"""
+import torch
+
+
+def train(model, loader, optimizer, logger):
+    model.cuda()
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x.cuda()).mean()
+        loss.backward()
+        optimizer.step()
+        logger.{name}("loss %s", loss)
+"""
+    assert (12, "XLA204") in codes(script)
+
+
+@pytest.mark.parametrize("name", ["state", "checkpoint", "snapshot"])
+def test_what_is_saved_holds_weights_by_its_name(name: str) -> None:
+    script = f"""
+import torch
+
+
+def save({name}, rank, path):
+    if rank == 0:
+        torch.save({name}, path)
+"""
+    found = check_source(parse(script.encode(), Path("script.py")), Config(select=("XLA301",)))
+    assert [(one.line, one.severity.value) for one in found] == [(7, "error")]
+
+
+@pytest.mark.parametrize("wait", ["torch.cuda.synchronize()", "torch.accelerator.synchronize()"])
+def test_a_wait_for_the_gpu_becomes_one_for_the_device(wait: str) -> None:
+    script = f"""
+import torch
+import torch.distributed as dist
+
+
+def finish(x, rank):
+    dist.all_reduce(x)
+    {wait}
+    if rank == 0:
+        print(x)
+"""
+    assert "XLA308" not in [code for _, code in codes(script)]
+
+
+@pytest.mark.parametrize("name", ["loss_scaler", "scaler", "scaler_d", "amp_scaler"])
+def test_a_scaler_that_is_called_with_an_optimizer_ends_a_step(name: str) -> None:
+    script = f"""
+import torch
+
+
+def train(model, loader, optimizer, {name}):
+    model.cuda()
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x.cuda()).mean()
+        {name}(loss, optimizer)
+"""
+    done = rewrite_source(parse(script.encode(), Path("script.py")))
+    assert b"with torch_xla.step():" in done.data
+
+
+@pytest.mark.parametrize("name", ["args", "cfg", "hps", "options", "FLAGS"])
+def test_options_are_the_same_on_every_replica(name: str) -> None:
+    script = f"""
+import torch
+import torch.multiprocessing as mp
+
+
+def worker(rank, {name}):
+    model = torch.nn.Linear(3, 3).cuda()
+    if {name}.keep and rank == 0:
+        torch.save(model.state_dict(), "m.pt")
+    if {name}.device == "cuda":
+        print(1)
+
+
+if __name__ == "__main__":
+    mp.spawn(worker, args=({name},), nprocs=2)
+"""
+    done = rewrite_source(parse(script.encode(), Path("script.py")))
+    assert done.findings == ()
+    assert f"    if {name}.keep:\n        xm.save(".encode() in done.data
+    assert f'{name}.device == "xla"'.encode() in done.data
+
+
+@pytest.mark.parametrize("ends", ["sys.exit(1)", "os._exit(1)", "os.abort()"])
+def test_a_script_that_ends_without_a_gpu_insists_on_one(ends: str) -> None:
+    script = f"""
+import os
+import sys
+import torch
+
+if not torch.cuda.is_available():
+    {ends}
+x = torch.ones(3).cuda()
+"""
+    done = rewrite_source(
+        parse(script.encode(), Path("script.py")), options=Options(style="portable")
+    )
+    assert b"exit" not in done.data
+    assert b"abort" not in done.data
+
+
+@pytest.mark.parametrize(
+    "call", ["rendezvous('x')", "all_to_all(x, 0, 0, 2)", "broadcast_master_param(x)"]
+)
+def test_every_collective_of_torch_xla_is_waited_for(call: str) -> None:
+    script = f"""
+import torch_xla.core.xla_model as xm
+
+
+def finish(x):
+    if xm.is_master_ordinal(local=False):
+        xm.{call}
+"""
+    assert (7, "XLA302") in codes(script)

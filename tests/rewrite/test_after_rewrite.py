@@ -9,7 +9,7 @@ from migrate.check.rules import all_hazards
 from migrate.reading.facts import Facts
 from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
-from migrate.rewrite.after import Left, after_rewrite
+from migrate.rewrite.left.after import Left, after_rewrite
 from migrate.rewrite.rules import all_rules
 
 BEFORE = """

@@ -36,3 +36,23 @@ VIEW = "gradient_as_bucket_view=True"
 def test_closing_bracket(before: str, after: str) -> None:
     done = rewrite_source(parse(f"{HEAD}made = {before}\n".encode(), Path("script.py")))
     assert textwrap.dedent(done.data.decode()).endswith(f"made = {after}\n")
+
+
+@pytest.mark.parametrize("at_module_level", [True, False])
+def test_an_option_that_nobody_passes_is_not_required(at_module_level: bool) -> None:
+    options = (
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--local_rank', type=int, required=True, help='which')\n"
+        "args = parser.parse_args()\n"
+    )
+    body = "torch.distributed.init_process_group('nccl')\ntorch.cuda.set_device(args.local_rank)\n"
+    if at_module_level:
+        text = f"{options}\n\ndef main():\n{textwrap.indent(body, '    ')}"
+    else:
+        text = f"def main():\n{textwrap.indent(options + body, '    ')}"
+    text = (
+        f"import argparse\n\nimport torch\n\n\n{text}\n\nif __name__ == '__main__':\n    main()\n"
+    )
+    done = rewrite_source(parse(text.encode(), Path("script.py"))).data.decode()
+    assert "required" not in done
+    assert "LOCAL_RANK" in done

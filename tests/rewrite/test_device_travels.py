@@ -522,3 +522,40 @@ def test_a_method_put_on_an_object_hides_no_step(tmp_path: Path) -> None:
     }
     done = rewrite_folder(written(tmp_path, files), processes=1)
     assert "with torch_xla.step():" in after(done, "train.py")
+
+
+def test_a_device_beside_an_index_stands(tmp_path: Path) -> None:
+    """What sets up the ranks hands over the device and the rank in one mapping: both may be the device."""
+    start = """
+        import os
+
+
+        def set_up(args):
+            found = set_up_here(args.device)
+            args.device = found["device"]
+
+
+        def set_up_here(device):
+            rank = int(os.environ["LOCAL_RANK"])
+            return dict(device=device, rank=rank)
+    """
+    main = """
+        import argparse
+        from engine import train
+        from start import set_up
+
+
+        def main(model, loader, optimizer, loss_fn):
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--device", default="cuda")
+            args = parser.parse_args()
+            set_up(args)
+            train(args, model.to(args.device), loader, optimizer, loss_fn)
+    """
+    engine = (
+        "import torch\n\n\ndef train(args, model, loader, optimizer, loss_fn):\n"
+        "    device = torch.device(args.device)" + loop("device", 1)
+    )
+    folder = written(tmp_path / "project", {"start.py": start, "main.py": main})
+    (folder / "engine.py").write_text(engine)
+    assert "with torch_xla.step():" in after(rewrite_folder(folder), "engine.py")

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
+from migrate.reading.tree.source import Source, parse
+from migrate.rewrite import folder as folder_module
+from migrate.rewrite import story as story_module
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.left import after as after_module
 from migrate.rewrite.write import NotWritableError, WouldOverwriteError, write_folder
 
 MAIN = """\
@@ -221,3 +228,56 @@ def test_a_rank_that_the_launcher_of_the_script_sets_is_no_finding(tmp_path: Pat
         "    mp.spawn(worker, nprocs=2)\n"
     )
     assert [note for _, note in rewrite_folder(tmp_path).left_to_do if "RANK" in note.message]
+
+
+class TestTurns:
+    def test_a_file_is_read_once_for_a_turn(
+        self, project: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        parsed: Counter[str] = Counter()
+
+        def counted(data: bytes, path: Path) -> Source:
+            parsed[path.name] += 1
+            return parse(data, path)
+
+        for module in (folder_module, story_module, after_module):
+            monkeypatch.setattr(module, "parse", counted)
+        (project / "lib/steps.py").write_text(STEPS.replace("dist.new_group([0])", "print(x)"))
+        done = rewrite_folder(project, processes=1)
+        # main.py changes, so it is read once more; what its step runs in steps.py is not read again.
+        assert [str(file.name) for file in done.changed] == ["main.py"]
+        assert parsed["main.py"] == 2
+        assert parsed["steps.py"] == 1
+
+    @pytest.mark.parametrize("processes", [1, 2])
+    def test_progress_tells_the_files(self, project: Path, processes: int) -> None:
+        told: list[tuple[str, int, int]] = []
+
+        def tell(what: str, done: int = 0, total: int = 0) -> None:
+            told.append((what, done, total))
+
+        rewrite_folder(project, processes=processes, progress=tell)
+        rewriting = [(done, total) for what, done, total in told if what == "rewriting"]
+        assert rewriting == [(done, len(rewriting) - 1) for done in range(len(rewriting))]
+        assert len(rewriting) > 2
+
+    def test_what_is_left_to_do_has_one_order(self, project: Path) -> None:
+        code = (
+            "import sys; from pathlib import Path; from migrate.rewrite.folder import rewrite_folder; "
+            "print(rewrite_folder(Path(sys.argv[1]), processes=1).left_to_do)"
+        )
+        for number in range(6):  # as many as a set of paths needs to show
+            (project / f"m{number}.py").write_text(
+                "import torch.distributed as d\nd.new_group([0])\n"
+            )
+        (project / "aa.py").write_text("".join(f"import m{number}\n" for number in range(6)))
+        printed = {
+            subprocess.run(
+                [sys.executable, "-c", code, str(project)],
+                env=os.environ | {"PYTHONHASHSEED": str(seed)},
+                capture_output=True,
+                check=True,
+            ).stdout
+            for seed in (1, 2)
+        }
+        assert len(printed) == 1

@@ -11,7 +11,7 @@ import pytest
 from migrate.reading.script import Script
 from migrate.reading.steps.loops import has_sync
 from migrate.reading.tree.source import parse
-from migrate.rewrite.net import without_step
+from migrate.rewrite.left.net import without_step
 from migrate.rewrite.plan import plan
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.rules.step.steps import trains_on_accelerator

@@ -301,7 +301,9 @@ class TestRefused:
         assert "several cells" in found.findings[0].message
         inside = Wrap("rule", context.module, body[0], body[0], make, "wraps")
         found = within_cells(Plan(context, (inside,), ()))
-        module = apply(context.module, found.edits, context.imports, context.definitions)
+        module = apply(
+            context.module, found.edits, context.imports, context.definitions, context.ancestors
+        )
         assert cells.sources(module.code) == {1: "if True:\n    x = 1"}
 
 

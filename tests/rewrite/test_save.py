@@ -42,6 +42,63 @@ def test_a_file_of_each_replica() -> None:
     assert "xm.save(m.state_dict(), f'{dist.get_rank()}.pt', master_only=False)" in done
 
 
+def test_the_rank_is_followed_to_the_path() -> None:
+    """Swin: one name for two paths, of which one is every replica's own."""
+    done = after(
+        """
+        def f(m, folder, moe):
+            rank = dist.get_rank()
+            state = m.state_dict()
+            if moe:
+                suffix = f".rank{rank}"
+                path = os.path.join(folder, "last.pth" + suffix)
+                print(path)
+                torch.save(state, path)
+            else:
+                if rank == 0:
+                    path = os.path.join(folder, "last.pth")
+                    torch.save(state, path)
+
+
+        def g(m, folder):
+            keep(m, f"{folder}/{dist.get_rank()}.pt")
+
+
+        def keep(m, path):
+            torch.save(m.state_dict(), path)
+        """
+    )
+    assert done.count("master_only=False") == 2
+    assert "        print(path)\n        xm.save(state, path, master_only=False)\n" in done
+    assert "        xm.save(state, path, global_master=True)\n" in done
+    assert "xm.save(m.state_dict(), path, master_only=False)" in done
+
+
+def test_what_a_call_is_given_is_not_in_the_path() -> None:
+    done = after(
+        """
+        def f(m):
+            folder = prepare(dist.get_rank())
+            name = "a" if dist.get_rank() == 0 else "b"
+            torch.save(m.state_dict(), f"{folder}/{name}.pt")
+        """
+    )
+    assert "global_master=True" in done
+
+
+def test_a_path_that_is_not_always_a_replicas_own_is_reported() -> None:
+    assert "the rank in it on some ways only" in says(
+        """
+        def f(m, path, moe):
+            if moe:
+                path = f"{path}.rank{dist.get_rank()}"
+            else:
+                path = path + ".last"
+            torch.save(m.state_dict(), path)
+        """
+    )
+
+
 def test_keywords_and_star_arguments() -> None:
     assert "xm.save(data=x, file_or_path=p, global_master=True)" in after(
         "def f(x, p):\n    torch.save(obj=x, f=p, _use_new_zipfile_serialization=False)"
@@ -106,7 +163,12 @@ def test_the_rest_of_the_branch_keeps_its_test_and_comments() -> None:
         ("if rank == 0:\n    pass\nelse:\n    torch.save(x, 'p')", "on all ranks"),
         ("if rank == 1:\n    torch.save(x, 'p')", "rank == 1"),
         ("if rank == 0:\n    if acc > best:\n        torch.save(x, 'p')", "may differ"),
-        ("if rank == 0:\n    p = make_path()\n    torch.save(x, p)", "side effects"),
+        ("if rank == 0:\n    x = make()\n    torch.save(x, p)", "side effects"),
+        (
+            "def f(x):\n    if rank == 0:\n        best = judge(x)\n    x.cuda()\n"
+            "    if rank == 0:\n        torch.save([x.state_dict(), best], 'p')",
+            "`best`",
+        ),
         ("if rank == 0:\n    torch.save(x, open('p', 'wb'))", "open file"),
         ("def f(m):\n    m.train()\n    torch.save(m, 'p')", "state_dict"),
         ("def f(m):\n    torch.save(m, 'p', pickle_protocol=4)", "pickle"),
@@ -123,3 +185,122 @@ def test_a_script_without_devices_is_only_told() -> None:
     done = rewrite_source(parse(data, Path("script.py")))
     assert not done.changed
     assert [note.rule for note in done.findings] == ["save"]
+
+
+MAKES_FOLDER = """
+    def f(model, rank, args):
+        if rank == 0:
+            os.makedirs(args.results)
+            folder = f"{args.results}/{len(os.listdir(args.results))}"
+        else:
+            folder = None
+        model.train()
+"""
+
+
+def of_writer(save: str) -> str:
+    script = textwrap.dedent(MAKES_FOLDER) + textwrap.indent(textwrap.dedent(save), "    ")
+    return after(script).partition("    model.train()\n")[2]
+
+
+def test_a_path_that_only_the_first_replica_can_compute() -> None:
+    """DiT: the folder is made, and named, below a test of the rank of its own."""
+    for other in ("else:\n        folder = None\n", ""):
+        script = """
+            if rank == 0:
+                state = {"model": model.state_dict()}
+                path = os.path.join(folder, "last.pt")
+                torch.save(state, path)
+                print(path)
+            """
+        around = textwrap.dedent(MAKES_FOLDER).replace(
+            "else:\n        folder = None\n", other
+        ) + textwrap.indent(textwrap.dedent(script), "    ")
+        assert after(around).partition("    model.train()\n\n")[2] == (
+            '    state = {"model": model.state_dict()}\n'
+            "    if rank == 0:\n"
+            '        path = os.path.join(folder, "last.pt")\n'
+            "    xm.save(state, path if rank == 0 else None, global_master=True)\n"
+            "    if rank == 0:\n"
+            "        print(path)\n"
+        )
+
+
+def test_what_all_replicas_can_compute_stays_as_it_is() -> None:
+    done = of_writer(
+        """
+        if rank == 0:
+            torch.save(model.state_dict(), "last.pt")
+            torch.save(model.state_dict(), folder + "/last.pt")
+        """
+    )
+    assert 'xm.save(model.state_dict(), "last.pt", global_master=True)' in done
+    assert 'folder + "/last.pt" if rank == 0 else None, global_master=True)' in done
+    both = "if rank == 0:\n    run = os.getcwd()\nelse:\n    run = '.'\n"
+    done = after(both + "if rank == 0:\n    torch.save(x, run)")
+    assert "xm.save(x, run, global_master=True)" in done
+
+
+def test_an_argument_that_becomes_a_path_is_computed_by_the_first_replica() -> None:
+    script = """
+        class Trainer:
+            def __init__(self, model, rank):
+                self.model = model
+                if rank == 0:
+                    self.folder = tempfile.mkdtemp()
+
+            def train(self, rank, epoch):
+                if rank == 0:
+                    self.save(epoch, self.folder)
+
+            def save(self, epoch, folder):
+                torch.save(self.model.state_dict(), f"{folder}/{epoch}.pt")
+                print(folder)
+    """
+    done = after(script)
+    assert "        self.save(epoch, self.folder if rank == 0 else None)\n" in done
+    assert '        xm.save(self.model.state_dict(), f"{folder}/{epoch}.pt", global_master' in done
+    assert "        if xm.is_master_ordinal(local=False):\n            print(folder)\n" in done
+
+
+EVALUATED = """
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = DistributedDataParallel(make()).to("cuda")
+
+
+    @torch.no_grad()
+    def estimate_loss():
+        model.eval()
+        losses = [model(x).mean().item() for x in rows()]
+        {more}
+        return sum(losses)
+
+
+    for step in range(10):
+        if step % 5 == 0 and rank == 0:
+            print(step)
+            loss = estimate_loss()
+            print(loss)
+"""
+
+
+def test_an_evaluation_of_the_wrapped_model_runs_on_all_replicas() -> None:
+    """llama2.c: the forward of DDP meets the other replicas; what is printed stays with the first one."""
+    done = run(EVALUATED.format(more="model.train()"))
+    assert done.data.decode().endswith(
+        "    if step % 5 == 0:\n"
+        "        if rank == 0:\n"
+        "            print(step)\n"
+        "        loss = estimate_loss()\n"
+        "        if rank == 0:\n"
+        "            print(loss)\n"
+    )
+    assert "XLA304" not in {note.rule for note in done.findings}
+
+
+@pytest.mark.parametrize("more", ["print(losses)", "dist.barrier()", "torch.save(losses, 'l')"])
+def test_an_evaluation_that_does_more_is_reported(more: str) -> None:
+    done = run(EVALUATED.format(more=more))
+    assert b"and rank == 0:\n        print(step)\n        loss = estimate_loss()" in done.data
+    assert "XLA304" in {note.rule for note in done.findings}

@@ -240,3 +240,85 @@ def test_the_else_of_a_check_stays() -> None:
     main = COUNTED + "if n < 2:\n    print('one')\nelse:\n    mp.spawn(worker, (n,), n)"
     text = run("rank, n", "print(n)", main).data.decode()
     assert text.endswith('if __name__ == "__main__":\n    torch_xla.launch(worker)\n')
+
+
+ONE_DEVICE = """
+if {test}:
+    mp.spawn(worker, nprocs=h.num_gpus, args=(h,))
+else:
+    worker(0, h)"""
+
+
+def test_a_count_on_an_object_with_what_is_computed_of_it() -> None:
+    """hifi-gan: left in the launching process, it is a division by zero."""
+    main = (
+        "h = make()\n"
+        "if torch.cuda.is_available():\n"
+        "    torch.cuda.manual_seed(h.seed)\n"
+        "    h.num_gpus = torch.cuda.device_count()\n"
+        "    h.batch_size = int(h.batch_size / h.num_gpus)\n"
+        "    h.lr *= max(h.num_gpus, 1)\n"
+        "    print('one has', h.batch_size)\n"
+        "else:\n"
+        "    pass"
+    )
+    body = (
+        "torch.cuda.manual_seed(h.seed)\n"
+        "if h.num_gpus > 1:\n"
+        "    dist.init_process_group('nccl', rank=rank, world_size=h.num_gpus)\n"
+        "net = torch.nn.Linear(2, h.batch_size).cuda(rank)"
+    )
+    done = run("rank, h", body, main + ONE_DEVICE.format(test="h.num_gpus > 1"))
+    assert done.findings == ()
+    text = done.data.decode()
+    assert text.partition("def worker(rank, h):\n")[2].startswith(
+        "    h.num_gpus = xr.world_size()\n"
+        "    h.batch_size = int(h.batch_size / h.num_gpus)\n"
+        "    h.lr *= max(h.num_gpus, 1)\n"
+        "    if rank == 0:\n"
+        "        print('one has', h.batch_size)\n"
+        "    torch_xla.manual_seed(h.seed)\n"
+        "    if h.num_gpus > 1:\n"
+        "        dist.init_process_group('xla', init_method='xla://')\n"
+    )
+    assert text.endswith("    h = make()\n    torch_xla.launch(worker, args=(h,))\n")
+
+
+def test_a_count_in_a_name_with_what_is_computed_of_it() -> None:
+    main = (
+        "args = make()\n"
+        "n = torch.cuda.device_count()\n"
+        "args.batch_size //= n\n"
+        "if n >= 2:\n"
+        "    mp.spawn(worker, nprocs=n, args=(args,))\n"
+        "else:\n"
+        "    worker(0, args)"
+    )
+    done = run("gpu, options", "print(options.batch_size)", main)
+    assert done.findings == ()
+    text = done.data.decode()
+    assert "def worker(gpu, options):\n    options.batch_size //= xr.world_size()\n" in text
+    assert text.endswith("    args = make()\n    torch_xla.launch(worker, args=(args,))\n")
+
+
+@pytest.mark.parametrize(
+    "computed",
+    [
+        "h.batch_size = share(h.batch_size, h.num_gpus)",
+        "if h.small:\n    h.batch_size = h.batch_size // h.num_gpus",
+        "h.batch_size = h.batch_size // h.num_gpus\nlog.info(h.batch_size)",
+        "h.batch_size = h.batch_size // h.num_gpus\nloader = make(h.batch_size)",
+    ],
+)
+def test_what_the_worker_cannot_compute_is_reported(computed: str) -> None:
+    main = f"h = make()\nh.num_gpus = torch.cuda.device_count()\n{computed}"
+    done = run("rank, h", "print(h.batch_size)", main + ONE_DEVICE.format(test="h.num_gpus > 1"))
+    assert computed.replace("\n", "\n    ") in done.data.decode()
+    assert any("own number of processes" in note.message for note in done.findings)
+
+
+def test_another_way_for_one_device_stays() -> None:
+    main = "h = make()\nh.num_gpus = torch.cuda.device_count()" + ONE_DEVICE.format(
+        test="h.num_gpus > 1"
+    ).replace("worker(0, h)", "print('no device')")
+    assert "print('no device')" in run("rank, h", "print(h)", main).data.decode()

@@ -9,7 +9,7 @@ import pytest
 
 from converters.errors import OutputError
 from migrate.rewrite.story import rewrite
-from migrate.rewrite.temporary import written_beside
+from migrate.rewrite.temporary import written_apart
 from migrate.rewrite.write import NotWritableError, WouldOverwriteError, beside, write
 
 BEFORE = "import torch\nx = torch.zeros(3).cuda()\n"
@@ -44,7 +44,7 @@ def test_another_file_is_not_overwritten(script: Path) -> None:
 
 
 def test_in_place(script: Path) -> None:
-    assert write(rewrite(script), script, force=True)
+    assert write(rewrite(script), script, in_place=True)
     assert script.read_text() == AFTER
 
 
@@ -73,11 +73,14 @@ def test_an_interrupted_write_leaves_nothing(
 
 def test_the_temporary_rewrite_is_removed_whatever_happens(script: Path, tmp_path: Path) -> None:
     def interrupted() -> None:
-        with written_beside(rewrite(script)) as path:
-            assert path.parent == script.parent
+        with written_apart(rewrite(script)) as path:
+            folders.append(path.parent)
             assert path.read_text() == AFTER
+            assert [one.name for one in tmp_path.iterdir()] == ["train.py"]
             raise KeyboardInterrupt
 
+    folders: list[Path] = []
     with pytest.raises(KeyboardInterrupt):
         interrupted()
+    assert [folder.exists() for folder in folders] == [False]
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from shims import _atomic
+from shims._saved import atomic
 from shims.checkpoint import CheckpointError, load, save
 from tests.waiting import LIMIT
 
@@ -80,7 +80,7 @@ def test_a_whole_training_state_comes_back(where: str, tmp_path: Path) -> None:
         assert torch.equal(mine, theirs)
     save(state, path)  # what is there is replaced
     folder, _, _name = path.rpartition("/")
-    assert _atomic.names_in(folder) == ["run.pt"]
+    assert atomic.names_in(folder) == ["run.pt"]
 
 
 def test_ties_and_views_are_kept(tmp_path: Path) -> None:
@@ -149,36 +149,36 @@ def test_broken_and_missing_files_are_named(tmp_path: Path) -> None:
         (tmp_path / "cut.pt").write_bytes(whole[:cut])
         with pytest.raises(CheckpointError, match=r"cut\.pt cannot be loaded"):
             load(tmp_path / "cut.pt")
-    with pytest.raises(_atomic.FileError, match=r"none\.pt cannot be read"):
+    with pytest.raises(atomic.FileError, match=r"none\.pt cannot be read"):
         load(tmp_path / "none.pt")
-    with pytest.raises(_atomic.FileError, match=r"x\.pt cannot be written"):
+    with pytest.raises(atomic.FileError, match=r"x\.pt cannot be written"):
         save(1, tmp_path / "none" / "x.pt")
-    with pytest.raises(_atomic.FileError, match="cannot be read"):
+    with pytest.raises(atomic.FileError, match="cannot be read"):
         load("memory://nowhere/x.pt")
 
 
 @pytest.mark.parametrize("where", ["{folder}", "memory://interrupted/{name}"])
 def test_an_interrupted_write_leaves_the_old_file(where: str, tmp_path: Path) -> None:
     folder = where.format(folder=tmp_path, name=tmp_path.name)
-    _atomic.make_folder(folder)
+    atomic.make_folder(folder)
     save("old", f"{folder}/x.pt")
 
     def interrupted() -> None:
-        with _atomic.atomic_write(f"{folder}/x.pt") as file:
+        with atomic.atomic_write(f"{folder}/x.pt") as file:
             file.write(b"half")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert load(f"{folder}/x.pt") == "old"
-    assert _atomic.names_in(folder) == ["x.pt"]
+    assert atomic.names_in(folder) == ["x.pt"]
 
 
 def test_a_killed_writer_leaves_nothing_that_looks_complete(tmp_path: Path) -> None:
     code = """
         import os, sys
-        from shims import _atomic
-        with _atomic.atomic_write(sys.argv[1]) as file:
+        from shims._saved import atomic
+        with atomic.atomic_write(sys.argv[1]) as file:
             file.write(b"half"); file.flush()
             os.kill(os.getpid(), 9)
     """
@@ -186,8 +186,8 @@ def test_a_killed_writer_leaves_nothing_that_looks_complete(tmp_path: Path) -> N
         [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "x.pt")], check=False
     )
     assert done.returncode == -9
-    (left,) = _atomic.names_in(tmp_path)
-    assert _atomic.is_temporary(left)
+    (left,) = atomic.names_in(tmp_path)
+    assert atomic.is_temporary(left)
 
 
 @pytest.mark.xla

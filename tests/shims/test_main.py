@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shims._script import Start, find_start
+from shims._started.script import Start, find_start
 from tests.waiting import LIMIT
 
 PROGRAMS = Path(__file__).parent / "programs"

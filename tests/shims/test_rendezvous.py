@@ -8,7 +8,7 @@ import pytest
 
 from shims import activate
 from shims.errors import DeviceNotAnsweredError
-from shims.patches import rendezvous
+from shims.patches.ranks import rendezvous
 from tests.waiting import LIMIT
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from shims import activate
-from shims._termination import Termination
+from shims._saved.termination import Termination
 from shims.checkpoint import load
 from shims.resume import PREEMPTED, Preempted, ResumeError, ResumeWarning, resume
 from tests.waiting import LIMIT, until
@@ -156,7 +156,7 @@ def run_of(folder: object, **options: Any) -> tuple[torch.nn.Linear, Any]:
 
 @pytest.mark.parametrize("where", ["{folder}", "memory://runs/{name}"])
 def test_a_broken_checkpoint_is_passed_over(where: str, tmp_path: Path) -> None:
-    from shims import _atomic
+    from shims._saved import atomic
 
     folder = where.format(folder=tmp_path / "run", name=tmp_path.name)
     model, resumed = run_of(folder, every=1, keep=3)
@@ -166,13 +166,13 @@ def test_a_broken_checkpoint_is_passed_over(where: str, tmp_path: Path) -> None:
                 with torch.no_grad():
                     model.bias.fill_(number)
                 run.state["at"] = (epoch, number)
-    assert _atomic.names_in(folder) == [
+    assert atomic.names_in(folder) == [
         "step-000000004.pt",
         "step-000000005-end.pt",
         "step-000000005.pt",
     ]
     for name in ("step-000000005.pt", "step-000000005-end.pt", ".step-000000006.pt.0123abcd.tmp"):
-        with _atomic.atomic_write(f"{folder}/{name}") as file:
+        with atomic.atomic_write(f"{folder}/{name}") as file:
             file.write(b"PK\x03\x04 cut off")
     model, resumed = run_of(folder)
     with pytest.warns(ResumeWarning, match=r"step-000000005.*passed over"):
@@ -181,9 +181,9 @@ def test_a_broken_checkpoint_is_passed_over(where: str, tmp_path: Path) -> None:
     assert model.bias.item() == 3.0
     assert [list(run.batches(range(5))) for _ in run.epochs(1)] == [[4]]
     run.__exit__(None)
-    assert not any(name.endswith(".tmp") for name in _atomic.names_in(folder))
-    for name in _atomic.names_in(folder):
-        with _atomic.atomic_write(f"{folder}/{name}") as file:
+    assert not any(name.endswith(".tmp") for name in atomic.names_in(folder))
+    for name in atomic.names_in(folder):
+        with atomic.atomic_write(f"{folder}/{name}") as file:
             file.write(b"")
     with pytest.warns(ResumeWarning), pytest.raises(ResumeError, match="no checkpoint in"):
         run_of(folder)[1].__enter__()

@@ -193,3 +193,9 @@ def test_a_script_that_imports_torch_xla_late(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "replica 0 of 2" in done.stdout
     assert "replica 1 of 2" in done.stdout
+
+
+def test_replicas_that_leave_with_status_0_come_to_their_end(tmp_path: Path) -> None:
+    done = run(PROGRAMS / "leaving.py", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["replica0", "replica1"]

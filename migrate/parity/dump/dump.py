@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from converters.checkpoint.safetensors_file import SafetensorsFile
+from converters.checkpoint.formats.safetensors_file import SafetensorsFile
 from converters.errors import ConversionError
 from migrate.parity.ground.errors import DumpError, ParityError
 from migrate.parity.ground.facts import Facts

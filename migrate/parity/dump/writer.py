@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from converters.atomic import atomic_write
+from converters.checkpoint.formats.safetensors_file import SafetensorsFile
 from converters.checkpoint.reader import TensorInfo
-from converters.checkpoint.safetensors_file import SafetensorsFile
 from converters.safetensors_header import safetensors_header
 from migrate.parity.dump.dump import (
     DUMP_FILE,

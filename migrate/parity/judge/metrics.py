@@ -279,7 +279,7 @@ class Measurement:
         """What was found.
 
         Formulas: relative L2 = √(Σ(x-t)² / Σt²); max / RMS = max|x-t| / √(Σt²/n); cosine =
-        Σxt / √(Σx² Σt²). Sources: numerics.md; Higham, *Accuracy and Stability*, 2nd ed., ch. 3, for
+        Σxt / √(Σx² Σt²). Source: Higham, *Accuracy and Stability*, 2nd ed., ch. 3, for
         why errors are measured normwise and not elementwise.
         """
         total = self.total

@@ -141,20 +141,22 @@ def _operations(matmul: Limit, dtype: str, other: float, source: str) -> Mapping
 
 
 _PEAK = Limit(
-    6.0, "max / RMS over limit · √(2 ln n)", "numerics.md; extreme value of n normal errors"
+    6.0,
+    "max / RMS over limit · √(2 ln n)",
+    "measured of correct layers; extreme value of n normal errors",
 )
 _RATIO = Limit(
     2.0,
     "ρ = err(side) / err(E), lower 95 % bound",
-    "numerics.md; msprobe's L1 and L2 take 2 and 1.5",
+    "measured of correct layers; msprobe's L1 and L2 take 2 and 1.5",
 )
 _MARGIN = Limit(
     6 * math.sqrt(2),
     "margin below which the top token may differ, in σ",
-    "none flipped above: numerics.md",
+    "measured: none flipped above it",
 )
 _BAND = Limit(
-    1.0, "distance of the loss curves over that of two seeds", "numerics.md: seed-to-seed spread"
+    1.0, "distance of the loss curves over that of two seeds", "two seeds are as far apart"
 )
 _TAIL = "10.8 × the mean: the 99.9th percentile of χ² with one degree, as KL ≈ ½σ²"
 
@@ -305,7 +307,7 @@ def limits_as_text(profile: Profile) -> tuple[str, ...]:
     accumulated = dataclasses.replace(
         profile.operations[Operation.MATMUL],
         what="accumulated relative L2 over √depth",
-        source="numerics.md: errors grow as depth^0.27..0.43",
+        source="measured: errors grow as depth^0.27..0.43",
     )
     together = (
         "each of relative L2, max / RMS and ρ decides alone"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +26,13 @@ def started(
     """The processes of the sides, started side by side; the stack ends them.
 
     Raises:
-        ParityError: a model cannot be loaded.
+        ParityError: an interpreter is none, or a model cannot be loaded.
     """
+    for label, (_, how) in targets.items():
+        if shutil.which(how.python) is None:
+            raise ParityError(
+                f"side {label}: {how.python} is no program", "name a Python interpreter"
+            )
     turns = Turns()
     sides = [
         SideProcess(

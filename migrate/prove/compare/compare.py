@@ -53,8 +53,10 @@ class WeightComparison:
         difference: relative L2 distance |rewritten - original| / |original|.
         noise: the parameter's gradients were rounding noise only, so that its values say nothing
             and are held to no gate (`recording.weights.NOISE_SHARE`).
-        gate: what it is held to; None if it is held to none: because of `noise`, or because the original
-            is too far from itself (`compare.gates.CEILING`).
+        gate: what it is held to; None if it is held to none: because of `noise`, because the original
+            is too far from itself (`compare.gates.CEILING`), or because no element is left.
+        left_out: how many elements were not compared, as rounding moves them as far as the optimizer
+            (`recording.elements`), and how many there are; zeros for none.
     """
 
     name: str
@@ -62,6 +64,12 @@ class WeightComparison:
     difference: float
     noise: bool = False
     gate: float | None = None
+    left_out: tuple[int, int] = (0, 0)
+
+    @property
+    def none_left(self) -> bool:
+        """Whether no element was compared."""
+        return bool(self.left_out[0]) and self.left_out[0] == self.left_out[1]
 
 
 def relative(original: float | None, rewritten: float | None) -> float | None:

@@ -70,7 +70,7 @@ def final_weights(
     Raises:
         RecordingError: a rank left no final weights.
     """
-    from migrate.prove.recording import weights  # torch takes seconds to import
+    from migrate.prove.recording import elements, weights  # torch takes seconds to import
 
     farthest: dict[str, WeightComparison] = {}
     last = max(step.step for record in original.values() for step in record.steps)
@@ -83,11 +83,18 @@ def final_weights(
                 "let every process end by returning, not by os._exit or a signal",
             )
         walking = weights.noise(theirs, mine)
-        for name, difference in weights.distances(theirs, mine).items():
+        rounding = gates.floor.gradients if gates.floor else {}
+        moved = elements.moved(record.final_elements, rounding)
+        for name, difference in weights.distances(theirs, mine, moved).items():
             if name not in farthest or difference > farthest[name].difference:
-                limit = math.inf if name in walking else gates.final(name, last)
+                mask = moved.get(name)
+                out = (int(mask.sum()), mask.numel()) if mask is not None else (0, 0)
+                none_left = out[0] and out[0] == out[1]
+                limit = math.inf if name in walking or none_left else gates.final(name, last)
                 gate = limit if math.isfinite(limit) else None
-                farthest[name] = WeightComparison(name, rank, difference, name in walking, gate)
+                farthest[name] = WeightComparison(
+                    name, rank, difference, name in walking, gate, out
+                )
     compared = tuple(farthest.values())
     parameters = original[min(original)].header.parameters
     beyond = [weight for weight in compared if weight.gate and weight.difference > weight.gate]

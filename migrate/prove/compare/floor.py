@@ -2,7 +2,7 @@
 
 Batch normalisation over a few examples, a loss that is the difference of nearly equal numbers, or many
 steps at a high learning rate enlarge rounding beyond any fixed gate. How much is measured: the original
-runs a second time with another order of summation (`record.summation`).
+runs a second time with other rounding (`record.noise`).
 
 Where matrices are multiplied in bfloat16 that order is mostly lost in the rounding of the results: the second
 run of a perceptron was the same to the bit, and XLA, which rounds at other places, 5.6e-3 away. So the second
@@ -14,10 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from migrate.prove.compare import compare
 from migrate.prove.recording import meters
 from migrate.prove.recording.records import RankRecord
+
+if TYPE_CHECKING:
+    import torch
 
 _Ranks = Mapping[int, RankRecord]
 
@@ -31,13 +35,16 @@ class StepFloor:
         step: of its optimizer, from 1.
         values: relative difference of the losses and gradient norms. They share one floor: of two values
             that both move by rounding, one may agree by chance.
-        parameters: relative L2 distance of each parameter, by name, so far as snapshots were kept.
+        parameters: relative L2 distance of each parameter, by name, so far as snapshots were kept, without
+            the elements that rounding can move as far as the optimizer (`recording.elements`).
+        gradients: relative L2 distance of the gradient of each parameter.
     """
 
     step: int
     optimizer: int
     values: float
     parameters: Mapping[str, float] = field(default_factory=dict)
+    gradients: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,14 @@ class NoiseFloor:
     printed: frozenset[str] = frozenset()
     runs: int = 1
 
+    @property
+    def gradients(self) -> Mapping[str, float]:
+        """How far the gradient of each parameter, of any optimizer, was at most moved."""
+        found: dict[str, float] = {}
+        for one in self.steps:
+            found = _maxima(found, one.gradients)
+        return found
+
     def at(self, optimizer: int, step: int) -> StepFloor:
         """The floor of a step; that of the last one before it, if the second run made fewer steps."""
         known = [one for one in self.steps if one.optimizer == optimizer and one.step <= step]
@@ -70,19 +85,26 @@ def noise_floor(original: _Ranks, again: _Ranks) -> NoiseFloor:
         original: the ranks of the first run.
         again: of the second. What only one of the two has is not measured.
     """
+    from migrate.prove.recording import elements  # torch takes seconds to import
+
     ranks = sorted(original.keys() & again.keys())
     theirs = {rank: original[rank] for rank in ranks}
     floors: dict[tuple[int, int], StepFloor] = {}
-    values, parameters = 0.0, dict[str, float]()
+    values, parameters, gradients = 0.0, dict[str, float](), dict[str, float]()
     for one in compare.steps(theirs, again) if ranks else ():
         values = max(values, one.loss_difference or 0.0, one.gradient_difference or 0.0)
         key = (one.optimizer, one.step)
         first, second = (side[one.rank].snapshots.get(key) for side in (original, again))
-        parameters = _larger(parameters, first, second)
-        floors[key] = StepFloor(one.step, one.optimizer, values, parameters)
+        kept, other = (side[one.rank].elements.get(key) for side in (original, again))
+        if kept is not None and other is not None:
+            gradients = _maxima(gradients, elements.roundings(kept, other))
+        left_out = elements.moved(kept, gradients)
+        parameters = _larger(parameters, first, second, left_out)
+        floors[key] = StepFloor(one.step, one.optimizer, values, parameters, gradients)
     final = parameters
     for rank in ranks:
-        final = _larger(final, original[rank].final, again[rank].final)
+        left_out = elements.moved(original[rank].final_elements, gradients)
+        final = _larger(final, original[rank].final, again[rank].final, left_out)
     printed = [meters.noisy_keys(original[rank].printed, again[rank].printed) for rank in ranks]
     return NoiseFloor(tuple(floors.values()), final, frozenset[str]().union(*printed))
 
@@ -95,7 +117,9 @@ def larger(first: NoiseFloor | None, second: NoiseFloor) -> NoiseFloor:
     for one in second.steps:
         other = first.at(one.optimizer, one.step)
         parameters = _maxima(other.parameters, one.parameters)
-        steps.append(replace(one, values=max(one.values, other.values), parameters=parameters))
+        gradients = _maxima(other.gradients, one.gradients)
+        values = max(one.values, other.values)
+        steps.append(replace(one, values=values, parameters=parameters, gradients=gradients))
     return NoiseFloor(
         tuple(steps),
         _maxima(first.final, second.final),
@@ -111,14 +135,19 @@ def _maxima(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str
     }
 
 
-def _larger(so_far: dict[str, float], first: Path | None, second: Path | None) -> dict[str, float]:
+def _larger(
+    so_far: dict[str, float],
+    first: Path | None,
+    second: Path | None,
+    left_out: Mapping[str, torch.Tensor],
+) -> dict[str, float]:
     if first is None or second is None:
         return so_far
     from migrate.prove.recording import weights  # torch takes seconds to import
 
     walking = weights.noise(first, second)
     found = dict(so_far)
-    for name, distance in weights.distances(first, second).items():
+    for name, distance in weights.distances(first, second, left_out).items():
         if name not in walking:
             found[name] = max(found.get(name, 0.0), distance)
     return found

@@ -37,7 +37,7 @@ PARAMETER_GATE = 1e-5
 
 MARGIN = 4.0
 CEILING = 1e-2
-# A sample of the noise may have come out small: see `record.summation` for ReLUs. More than that are
+# A sample of the noise may have come out small: see `record.noise.summation` for ReLUs. More than that are
 # taken only while the sides still differ by little.
 NOISE_RUNS = 3
 
@@ -49,7 +49,7 @@ class Gates:
     Attributes:
         floor: of the original; None: the fixed gates hold.
         bfloat16: whether both sides multiplied in it.
-        moves: by how much rounding moves each parameter in Adam's first step (`record.adam`), of
+        moves: by how much rounding moves each parameter in Adam's first step (`record.noise.adam`), of
             both sides the larger: noise like that of the floor, from the first step on.
     """
 
@@ -75,6 +75,10 @@ class Gates:
         """For the relative distance of a weight after the last step; infinite above the ceiling."""
         floor = self.floor.final.get(name, 0.0) if self.floor else 0.0
         return _weight(max(floor, self._move(name)), last)
+
+    def gradients(self, optimizer: int, step: int) -> Mapping[str, float]:
+        """By how much rounding moves the gradient of each parameter up to a step, as far as it is known."""
+        return self.floor.at(optimizer, step).gradients if self.floor else {}
 
     def printed(self) -> float:
         """For the relative difference of a printed number, beside the gate of its own."""

@@ -12,6 +12,7 @@ import torch
 
 import migrate
 import shims
+from shims._started import stand_in
 
 # Code below these folders is a library's: what called it is looked for further out.
 _LIBRARIES = tuple(
@@ -42,5 +43,7 @@ def _shown(file: str) -> str | None:
     path = os.path.realpath(file)
     if file.startswith("<") or path.startswith(_LIBRARIES):
         return None
-    folder = os.path.join(os.path.dirname(os.path.realpath(sys.argv[0])), "")
-    return path.removeprefix(folder)
+    # A script that stands for another one has its modules beside that.
+    for script in filter(None, (sys.argv[0], os.environ.get(stand_in.STANDS_FOR))):
+        path = path.removeprefix(os.path.join(os.path.dirname(os.path.realpath(script)), ""))
+    return path

@@ -197,6 +197,7 @@ def autocast_in_bfloat16() -> None:
     def entered(autocast: Any) -> Any:
         if autocast.fast_dtype is torch.float16:
             autocast.fast_dtype = torch.bfloat16
+            _made_bfloat16[0] |= autocast._enabled
         return enter(autocast)
 
     context.__enter__ = entered
@@ -205,9 +206,19 @@ def autocast_in_bfloat16() -> None:
 
         @functools.wraps(switch)
         def switched(*args: Any, _switch: Callable[..., None] = switch) -> None:
+            _made_bfloat16[0] |= args[-1] is torch.float16
             _switch(*args[:-1], torch.bfloat16 if args[-1] is torch.float16 else args[-1])
 
         setattr(torch, name, switched)
+
+
+# Whether `autocast_in_bfloat16` has changed anything.
+_made_bfloat16 = [False]
+
+
+def made_bfloat16() -> bool:
+    """Whether an autocast to float16 was made one to bfloat16 so far."""
+    return _made_bfloat16[0]
 
 
 def to_clipping(tell: Callable[[Any], None]) -> None:

@@ -30,14 +30,17 @@ from torch.optim.optimizer import (
 )
 
 from migrate.observe.boundaries import StepsInGraph, at_each_end
-from migrate.prove.record import adam, listen, norms, seeds, sums, variances
+from migrate.prove.record import listen, norms, seeds, sums, variances
 from migrate.prove.record.gather import Gathering
 from migrate.prove.record.names import parameter_names, roots
+from migrate.prove.record.noise import adam, elements
 from migrate.prove.record.stop import StepLimit, StoppedError
 from migrate.prove.record.unread import Unread
 from migrate.prove.recording import records
+from migrate.prove.recording.elements import save as save_elements
 from migrate.prove.recording.weights import parts, save
 from migrate.prove.settings import STEPS
+from shims import activate
 
 
 def install() -> None:
@@ -99,6 +102,8 @@ class Recorder:
         self._header: records.Header | None = None
         self._unread = Unread()
         self._in_graph = StepsInGraph()
+        # Of the original only, which runs on the CPU: on XLA it would be part of each graph.
+        self._elements = elements.Elements() if _is_original() else None
 
     def saw_module(self, module: torch.nn.Module) -> None:
         """Keep a weak reference to a module, by the order in which modules are made."""
@@ -159,6 +164,7 @@ class Recorder:
         def end() -> None:
             self._finished = True
             save(final, records.final_path(self._folder, header.rank), self._shares)
+            self._keep_last_elements()
             self.gathering.finish(self._folder, header.rank, self._roots)
             self._limit.leave(header.rank, header.world_size)
 
@@ -208,6 +214,7 @@ class Recorder:
             checksum=(),
             dropout=self._dropout,
             switched_off=listen.switched_off(),
+            made_bfloat16=listen.made_bfloat16(),
             in_graph=self._in_graph.stepped(optimizer),
         )
         rates = [_kept(group.get("lr", float("nan"))) for group in optimizer.param_groups]
@@ -215,6 +222,8 @@ class Recorder:
         clipped, self._clipped_from = self._clipped_from, []
         with torch.no_grad():
             checksum = sums.all_squares(held)
+            if self._elements is not None:
+                self._elements.stepped(optimizer)
             snapshot = {
                 name: parameter.detach().clone()
                 for name, parameter in zip(names, held, strict=True)
@@ -243,6 +252,7 @@ class Recorder:
             )
             if snapshot:
                 save(snapshot, path, self._shares)
+                self._keep_elements(held, names, number, step)
 
         if any(tensor.device.type == "xla" for tensor in [*held, *losses]):
             self._hear_of_ends()
@@ -250,6 +260,22 @@ class Recorder:
             self._unread.add(read, at_once=bool(snapshot))
         else:
             read()
+
+    def _keep_elements(
+        self, held: Sequence[torch.Tensor], names: Sequence[str], number: int, step: int
+    ) -> None:
+        if self._elements is not None:
+            path = self._path(records.elements_path, number, step)
+            save_elements(self._elements.least(held, names), elements.gradients(held, names), path)
+
+    def _keep_last_elements(self) -> None:
+        header = self._header
+        if self._elements is not None and header is not None:
+            known = {id(one): one for one in _parameters(self._roots).values()}
+            held = [known[one] for one in self._names if one in known]
+            names = [self._names[id(one)] for one in held]
+            path = records.final_elements_path(self._folder, header.rank)
+            save_elements(self._elements.least(held, names), {}, path)
 
     def _hear_of_ends(self) -> None:
         if not self._hears_of_ends:
@@ -265,6 +291,7 @@ class Recorder:
         if not self._finished:
             self._finished = True
             save(self._tensors(), records.final_path(self._folder, self._header.rank), self._shares)
+            self._keep_last_elements()
             self.gathering.finish(self._folder, self._header.rank, self._roots)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
@@ -329,6 +356,10 @@ class _Gradients:
             index: [next(shares) for _ in range(count)]
             for index, count in zip(self.held_at, self.parts, strict=True)
         }
+
+
+def _is_original() -> bool:
+    return os.environ.get(activate.BACKEND) == "cpu"
 
 
 def _place() -> tuple[int, int]:

@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from migrate.prove.recording.operators import put
 from migrate.prove.recording.records import RankRecord
 
 _FUNCTIONS = (
@@ -52,12 +53,7 @@ def to_products(tell: Callable[[str, str], None]) -> None:
     functional = torch.nn.functional
     places = [(functional, name) for name in _FUNCTIONS] + [(torch, name) for name in _PRODUCTS]
     for module, name in places:
-        own = getattr(module, name)
-        replacement = told(own, name)
-        # torch.jit.script knows its operators by the function.
-        if (operator := torch.jit._builtins._find_builtin(own)) is not None:
-            torch.jit._builtins._register_builtin(replacement, operator)
-        setattr(module, name, replacement)
+        put(module, name, told(getattr(module, name), name))
     for name in (*_PRODUCTS, "__matmul__"):
         setattr(torch.Tensor, name, told(getattr(torch.Tensor, name), name.strip("_")))
     _follow_autocast()
@@ -93,6 +89,11 @@ def _follow_autocast() -> None:
 def meant_by_state(dtype: str) -> None:
     """Keep that the program switches autocast on for all that follows, where a proof ignores it."""
     _meant.insert(0, dtype)
+
+
+def meant_half() -> bool:
+    """Whether autocast to 16 bits was switched off here by a proof."""
+    return bool(_meant) and _meant[-1] in _HALF
 
 
 def until(record: RankRecord, optimizer: int, step: int) -> dict[str, frozenset[str]]:

@@ -1,7 +1,8 @@
 """What one rank of a run recorded: its file format, and how it is read back.
 
 A folder holds, for each rank, `rank{R}.pid{P}.jsonl` (a header line, then one line a step),
-`rank{R}.optimizer{O}.step{S}.safetensors` (parameters after some of the steps),
+`rank{R}.optimizer{O}.step{S}.safetensors` (parameters after some of the steps), of the original also
+`….elements.safetensors` (which of their elements rounding can move),
 `rank{R}.final.safetensors` (parameters and buffers at the end) and `rank{R}.end.json` (what was printed).
 No torch is imported here.
 """
@@ -57,9 +58,10 @@ class StepRecord:
             the same parameters run the same program and get the same number.
         dropout: the largest probability of an active dropout so far; 0.0 for none.
         switched_off: the largest probability of a dropout that the proof switched off so far.
+        made_bfloat16: whether the proof has made an autocast to float16 one to bfloat16 so far.
         details: what explains a difference.
         moves: of each parameter, by how much of its norm rounding moves Adam's first step, where this is
-            one (`record.adam`).
+            one (`record.noise.adam`).
         in_graph: which step of its optimizer it is since a sync on XLA last ended one; 0 elsewhere.
     """
 
@@ -75,6 +77,7 @@ class StepRecord:
     checksum: tuple[float, ...]
     dropout: float
     switched_off: float = 0.0
+    made_bfloat16: bool = False
     details: Details = field(default_factory=Details)
     moves: dict[str, float] = field(default_factory=dict)
     in_graph: int = 0
@@ -94,6 +97,8 @@ class RankRecord:
         steps: in the order in which they ran.
         snapshots: the file of the parameters after a step, by (optimizer, step).
         final: the file of the parameters and buffers at the end.
+        elements: of the original, the file that tells which elements rounding can move, by (optimizer, step).
+        final_elements: the same of the end.
         unchanged: parameters and buffers that are what they were at the first step.
         optimized: parameters that an optimizer holds.
         printed: the lines with a digit that the rank wrote to stdout and stderr.
@@ -106,6 +111,8 @@ class RankRecord:
     unchanged: frozenset[str] = frozenset()
     optimized: frozenset[str] = frozenset()
     printed: tuple[str, ...] = ()
+    elements: dict[tuple[int, int], Path] = field(default_factory=dict)
+    final_elements: Path | None = None
 
 
 def line(record: Header | StepRecord) -> str:
@@ -121,6 +128,16 @@ def snapshot_path(folder: Path, rank: int, optimizer: int, step: int) -> Path:
 def final_path(folder: Path, rank: int) -> Path:
     """Where a rank keeps its parameters and buffers at its end."""
     return folder / f"rank{rank}.final.safetensors"
+
+
+def elements_path(folder: Path, rank: int, optimizer: int, step: int) -> Path:
+    """Where a rank keeps what is known of the elements of its parameters after a step."""
+    return folder / f"rank{rank}.optimizer{optimizer}.step{step}.elements.safetensors"
+
+
+def final_elements_path(folder: Path, rank: int) -> Path:
+    """Where a rank keeps what is known of the elements of its parameters at its end."""
+    return folder / f"rank{rank}.final.elements.safetensors"
 
 
 def end_path(folder: Path, rank: int) -> Path:
@@ -161,12 +178,15 @@ def _read_rank(folder: Path, path: Path) -> RankRecord:
             "let every process end by returning, not by os._exit or a signal",
         ) from error
     rank = header.rank
-    snapshots = {
-        (step.optimizer, step.step): kept
-        for step in steps
-        if (kept := snapshot_path(folder, rank, step.optimizer, step.step)).exists()
-    }
-    final = final_path(folder, rank)
+    snapshots, elements = (
+        {
+            (step.optimizer, step.step): kept
+            for step in steps
+            if (kept := path_of(folder, rank, step.optimizer, step.step)).exists()
+        }
+        for path_of in (snapshot_path, elements_path)
+    )
+    final, last = final_path(folder, rank), final_elements_path(folder, rank)
     return RankRecord(
         header,
         steps,
@@ -175,6 +195,8 @@ def _read_rank(folder: Path, path: Path) -> RankRecord:
         unchanged=frozenset(end.get("unchanged", ())),
         optimized=frozenset(end.get("optimized", ())),
         printed=tuple(end.get("printed", ())),
+        elements=elements,
+        final_elements=last if last.exists() else None,
     )
 
 

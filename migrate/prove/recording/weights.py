@@ -52,13 +52,19 @@ def save(
     os.replace(temporary, path)
 
 
-def distances(original: Path, rewritten: Path) -> dict[str, float]:
+def distances(
+    original: Path, rewritten: Path, left_out: Mapping[str, torch.Tensor] | None = None
+) -> dict[str, float]:
     """Relative L2 distance of each tensor: |rewritten - original| / |original|, in float64.
 
     Infinite for a tensor of other shape, with a NaN on one side only, or that one file lacks. A part that is
-    noise, of a parameter that is not as a whole, is left out.
+    noise, of a parameter that is not as a whole, is left out, and so are the elements of these masks.
     """
     theirs, ours = load_file(original), load_file(rewritten)
+    for name, mask in (left_out or {}).items():
+        for tensor in (theirs.get(name), ours.get(name)):
+            if tensor is not None and tensor.shape == mask.shape:
+                tensor[mask] = 0
     whole = noise(original, rewritten)
     for name, walking in _walking(original, rewritten).items():
         both = name not in whole and name in theirs and name in ours

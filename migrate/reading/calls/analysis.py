@@ -32,11 +32,18 @@ class Analysis:
 
     Args:
         project: its files, parsed.
+        before: the analysis of the project as it was before some of its files changed.
     """
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, before: Analysis | None = None) -> None:
         self.project = project
-        self.scopes = {path: scopes_of(module) for path, module in project.modules.items()}
+        known = before.scopes if before is not None else {}
+        self.scopes: dict[Path, ModuleScope] = {
+            path: known[path]
+            if path in known and known[path].module is module
+            else scopes_of(module)
+            for path, module in project.modules.items()
+        }
         self.evaluator = Evaluator(project, self.scopes)
         self.running: dict[ast.Call, Running] = {}
         self._resolve()

@@ -16,6 +16,8 @@ from typing import Protocol
 
 from migrate.reading.calls.kinds import NOTHING, Device, External, Kind, Options, Values
 from migrate.reading.calls.scopes import Scope
+from migrate.reading.catalogue import torch_cuda
+from migrate.reading.catalogue.entry import names
 from migrate.reading.values.words import ASKS_RANK, RANK_VARIABLES
 
 
@@ -36,18 +38,12 @@ class Evaluator(Protocol):
 
 CUDA = re.compile(r"cuda(:\d+)?")
 XLA = re.compile(r"xla(:\d+)?")
-CURRENT = frozenset(
-    {
-        "torch.accelerator.current_device_idx",
-        "torch.accelerator.current_device_index",
-        "torch.cuda.current_device",
-    }
-)
+CURRENT = names(*torch_cuda.CURRENT)
 ACCELERATOR = frozenset({"torch.accelerator.current_accelerator"})
 SHIMS_DEVICES = frozenset({"shims.device", "shims.device_type"})
 XLA_DEVICES = SHIMS_DEVICES | {"torch_xla.device", "torch_xla.core.xla_model.xla_device"}
 DEVICE = frozenset({"torch.device"})
-COUNTS = frozenset({"torch.cuda.device_count", "torch.accelerator.device_count"})
+COUNTS = names(*torch_cuda.COUNTS)
 _KINDS = {kind: frozenset([Device(kind)]) for kind in Kind}
 
 
@@ -167,14 +163,15 @@ def kind_of(values: Values) -> Kind:
     """Return which of the devices among `values` decides what is to be done.
 
     Where a call passes something of which nothing is known, that is not known; what may be something else
-    than an index is none.
+    than an index is none. A device decides before an index does, on XLA as on CUDA: what was rewritten is
+    the same to the rules as it was before.
     """
     found = {value.kind for value in values if isinstance(value, Device)}
     if Kind.UNKNOWN in found:
         return Kind.UNKNOWN
     if any(not isinstance(value, Device) for value in values):
         found.discard(Kind.INDEX)
-    order = (Kind.CUDA, Kind.INDEX, Kind.XLA, Kind.CPU)
+    order = (Kind.CUDA, Kind.XLA, Kind.INDEX, Kind.CPU)
     return next((kind for kind in order if kind in found), Kind.UNKNOWN)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,11 +14,13 @@ from migrate.reading.accelerators.programs import programs_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.kinds import Kind
-from migrate.reading.calls.launching import launching_of
+from migrate.reading.calls.launching import joining_of, launching_of
 from migrate.reading.calls.registries import Hidden, registries_of
+from migrate.reading.calls.saves import Saved, saves_of
 from migrate.reading.calls.scopes import ModuleScope, Region
 from migrate.reading.calls.ties import FileTies, ties_of
 from migrate.reading.project.project import Module, Project, file_of
+from migrate.reading.replicas.rank_tests import first_attributes
 
 # Where a call ends: line (from 1) and column (from 0, in characters). No two calls end at one place.
 End = tuple[int, int]
@@ -61,6 +63,11 @@ class ModuleCalls:
         gives_all: whether a file of the project imports `*` from this one.
         on_accelerator: whether each step loop, by its line, trains on an accelerator; None where the
             source does not decide it.
+        saves: the calls that save by a function of another file.
+        saved_by_first: the lines of its functions that save and that only tests of the rank in other files
+            call, which are rewritten too; whether one replica of every host passes these.
+        joins: the calls that join a process group by a function of another file.
+        first: the attributes that hold on the first replica alone, wherever in the project they are made.
     """
 
     effects: Mapping[End, Effect] = field(default_factory=dict)
@@ -79,6 +86,10 @@ class ModuleCalls:
     stars: Mapping[str, str] = field(default_factory=dict)
     gives_all: bool = False
     on_accelerator: Mapping[int, bool | None] = field(default_factory=dict)
+    saves: Mapping[End, Saved] = field(default_factory=dict)
+    saved_by_first: Mapping[int, bool] = field(default_factory=dict)
+    joins: frozenset[End] = frozenset()
+    first: frozenset[str] = frozenset()
 
 
 def calls_of_script(script: Path, data: bytes) -> ModuleCalls:
@@ -136,7 +147,35 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         dict(analysis.evaluator.from_outside(scope)) if scope.stars else {},
         scope.module.path in _give_all(analysis),
         dict(_on_accelerator(analysis, scope)),
+        dict(_saves(analysis, scope, alone)),
+        _saved_by_first(analysis, scope) if not alone else {},
+        frozenset(_joins(analysis, scope)),
+        first_attributes(analysis),
     )
+
+
+def _joins(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
+    """Yield the calls of a file by which a function of another one joins the process group."""
+    joining = joining_of(analysis)
+    for region in _regions(analysis, top) if joining else ():
+        for call, _ in region.calls:
+            functions = analysis.running[call].functions
+            if any(one in joining and one.module is not top.module for one in functions):
+                yield _end(call, top.module)
+
+
+def _saves(analysis: Analysis, top: ModuleScope, alone: bool) -> Iterator[tuple[End, Saved]]:
+    """Yield the calls of a file that save by a function of another one."""
+    for region in _regions(analysis, top):
+        for call, scope in region.calls:
+            saved = saves_of(analysis).of_call(call, scope)
+            if saved is not None:
+                yield _end(call, top.module), replace(saved, moves=saved.moves and not alone)
+
+
+def _saved_by_first(analysis: Analysis, scope: ModuleScope) -> dict[int, bool]:
+    moved = saves_of(analysis).moved
+    return {f.line: moved[f] for f in scope.functions if f in moved}
 
 
 @lru_cache(maxsize=2)

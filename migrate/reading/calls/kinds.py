@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
 from migrate.reading.calls.scopes import Class, Function, Scope
-
-# Of what external calls give only this is followed; every tensor would be too much.
-FOLLOWED = re.compile(r"optim|sched|scaler|adam|lamb|deepspeed|graph|fastai|learner", re.IGNORECASE)
-SCHEDULER = re.compile(r"lr_scheduler|sched|annealing|warmup", re.IGNORECASE)
+from migrate.reading.values.words import FOLLOWED, SCHEDULER
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from migrate.reading.calls.callers import reaching
 from migrate.reading.calls.kinds import External
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
+from migrate.reading.catalogue import torch_cuda
+from migrate.reading.catalogue.entry import names
 from migrate.reading.replicas.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
@@ -20,14 +23,7 @@ if TYPE_CHECKING:
 STARTS = LAUNCHERS | {"torch.multiprocessing.Process"}
 # What a file without any of them does not call.
 WORDS = (b"spawn", b"launch", b"start_processes", b"Process")
-SEEDS = frozenset(
-    {"torch_xla.manual_seed"}
-    | {
-        f"torch.cuda.{module}{name}"
-        for module in ("", "random.")
-        for name in ("manual_seed", "manual_seed_all")
-    }
-)
+SEEDS = names(*torch_cuda.SEEDS) | {"torch_xla.manual_seed"}
 JOINS = "init_process_group"
 
 
@@ -135,6 +131,21 @@ class Launching:
 def launching_of(analysis: Analysis) -> Launching:
     """Return what runs before the launch; found once, for all files."""
     return Launching(analysis)
+
+
+@lru_cache(maxsize=2)
+def joining_of(analysis: Analysis) -> frozenset[Function]:
+    """Return the functions that join a process group, themselves or by what they call."""
+    first = {
+        function: True
+        for scope in analysis.scopes.values()
+        if JOINS.encode() in scope.module.data
+        for function in scope.functions
+        for region in analysis.regions(function.region)
+        for call, _ in region.calls
+        if _last_name(call.func) == JOINS
+    }
+    return frozenset(reaching(analysis, first))
 
 
 def _last_name(node: ast.expr) -> str:

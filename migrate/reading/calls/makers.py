@@ -7,18 +7,13 @@ from collections.abc import Iterator
 
 from migrate.reading.calls.kinds import class_around
 from migrate.reading.calls.scopes import Binding, Scope
-
-# What gives back the module that it is called on.
-SAME = frozenset(
-    {"apply", "bfloat16", "cpu", "cuda", "double", "eval", "float", "half", "requires_grad_", "to"}
-    | {"train"}
-)
+from migrate.reading.values.words import MODULE_METHODS
 
 
 def same_as(node: ast.expr) -> ast.expr | None:
     """Return the module of `module.half()`, which gives it back."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.value if node.func.attr in SAME else None
+        return node.func.value if node.func.attr in MODULE_METHODS else None
     return None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def callees_first(calls: Mapping[T, set[T]]) -> Iterator[list[T]]:
+def callees_first(calls: Mapping[T, Iterable[T]]) -> Iterator[list[T]]:
     """Yield the keys of `calls` in groups, each after the groups that it calls.
 
     Those that call one another make one group: the strongly connected components, by Tarjan's algorithm

@@ -9,21 +9,12 @@ from migrate.reading.calls.kinds import UNKNOWN, Device, External, Kind, Partial
 from migrate.reading.calls.scopes import Class, Function, Scope
 from migrate.reading.calls.training import Running
 from migrate.reading.calls.values import Evaluator
+from migrate.reading.replicas.launchers import LAUNCHERS, PROCESS, SCRIPT
 
 PARTIAL = frozenset({"functools.partial", "functools.partialmethod"})
 # They run their first argument once for each replica, with its index before the `args`.
-LAUNCH = frozenset(
-    {
-        "shims.launch",
-        "torch.multiprocessing.spawn",
-        "torch.multiprocessing.start_processes",
-        "torch_xla.distributed.xla_multiprocessing.spawn",
-        "torch_xla.launch",
-    }
-)
-PROCESS = frozenset(
-    {"multiprocessing.Process", "threading.Thread", "torch.multiprocessing.Process"}
-)
+LAUNCH = LAUNCHERS - {SCRIPT}
+RUN = PROCESS | {"threading.Thread"}
 
 Passed = tuple[Function | Class, str, Values]
 
@@ -47,7 +38,7 @@ def passed_by(ran: Running, evaluator: Evaluator) -> Iterator[Passed]:
 def _handed_on(called: Values, ran: Running, evaluator: Evaluator) -> Iterator[Passed]:
     """Yield that nothing is known of what a function is given that a call of the unknown takes."""
     names = {value.name for value in called if isinstance(value, External)}
-    if names & (PARTIAL | LAUNCH | PROCESS):
+    if names & (PARTIAL | LAUNCH | RUN):
         return
     for arg in (*ran.call.args, *(keyword.value for keyword in ran.call.keywords)):
         for function in _functions(arg, ran.scope, evaluator):
@@ -66,8 +57,8 @@ def _of_external(name: str, ran: Running, evaluator: Evaluator) -> Iterator[Pass
     if name in PARTIAL and call.args:
         for function in _functions(call.args[0], ran.scope, evaluator):
             yield from _to_function(function, call.args[1:], call.keywords, ran, evaluator)
-    elif name in LAUNCH | PROCESS:
-        of_process = name in PROCESS
+    elif name in LAUNCH | RUN:
+        of_process = name in RUN
         named = {keyword.arg: keyword.value for keyword in call.keywords}
         target = named.get("target" if of_process else "fn")
         if target is None and call.args and not of_process:

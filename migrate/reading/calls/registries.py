@@ -198,7 +198,7 @@ class Registries:
         return {
             node.value.rpartition(".")[2]
             for module in self.analysis.project.modules.values()
-            for node in ast.walk(module.tree)
+            for node in module.nodes
             if isinstance(node, ast.Constant)
             and isinstance(node.value, str)
             and DOTTED.fullmatch(node.value)

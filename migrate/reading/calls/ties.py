@@ -166,7 +166,7 @@ class Ties:
         project = self._analysis.project
         found: dict[int, tuple[Tie, ...]] = {}
         said: set[Tie] = set()
-        for node in ast.walk(project.modules[script].tree):
+        for node in project.modules[script].nodes:
             if not isinstance(node, ast.Import | ast.ImportFrom):
                 continue
             reached: set[Path] = set()
@@ -184,9 +184,7 @@ class Ties:
         return found
 
     def _files_of(self, script: Path, node: ast.Import | ast.ImportFrom) -> Iterator[Path]:
-        project = self._analysis.project
-        only = ast.Module(body=[node], type_ignores=[])
-        yield from project.imports(type(project.modules[script])(script, b"", only))
+        return self._analysis.project.imported_by(script, [node])
 
     def _find_ties(self, top: ModuleScope) -> None:
         functions = {(f.line, f.name): f for f in top.functions}

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from migrate.reading.calls.effect import BOTH, Effect
 from migrate.reading.calls.kinds import (
-    SCHEDULER,
     External,
     Instance,
     Partial,
@@ -19,16 +18,13 @@ from migrate.reading.calls.kinds import (
 )
 from migrate.reading.calls.scopes import Class, Function, Scope
 from migrate.reading.calls.values import Evaluator
-
-# `.step()` is also what these are told, by the names that scripts give them.
-NOT_OPTIMIZERS = re.compile(
-    "sched|prof|env|writer|meter|warmup|progress|bar|clip|anneal|simul|game|timer|logger|tracker|sampler"
-    "|dataset|stopper|sweep|decoder"
+from migrate.reading.values.words import (
+    CALLABLE_SCALER,
+    NOT_OPTIMIZERS,
+    OPTIMIZER_CLASS,
+    SCALER,
+    SCHEDULER,
 )
-OPTIMIZER = re.compile(r"optim|GradScaler|FusedAdam|FusedLAMB|FusedSGD|Optimizer")
-# Calling one of timm's scalers runs the backward pass and the optimizer's step.
-CALLABLE_SCALER = re.compile(r"(^|\.)(NativeScaler|ApexScaler)\w*$")
-SCALER_NAME = re.compile(r"scaler$", re.IGNORECASE)
 
 DEEPSPEED = (
     "DeepSpeed's engine runs the backward pass and the step itself: it has no TPU backend, so take plain "
@@ -132,7 +128,7 @@ def _of_scaler(call: ast.Call, values: frozenset[Value]) -> Effect:
     if any(isinstance(value, Result) and CALLABLE_SCALER.search(value.name) for value in values):
         return BOTH
     unknown = not any(isinstance(value, Function | Class | Instance) for value in values)
-    named = bool(SCALER_NAME.search(_last_name(call.func)))
+    named = bool(SCALER.fullmatch(_last_name(call.func)))
     given = any("optim" in _last_name(arg).lower() for arg in call.args)
     return BOTH if unknown and named and given else Effect.NONE
 
@@ -151,7 +147,9 @@ def _is_optimizer(
         return True in kinds
     if functions or len(call.args) > 2:
         return False  # a method of the project speaks for itself; env.step(action, …)
-    if any(isinstance(value, External) and not OPTIMIZER.search(value.name) for value in values):
+    if any(
+        isinstance(value, External) and not OPTIMIZER_CLASS.search(value.name) for value in values
+    ):
         return False  # `torch_xla.step()`: a module or an imported function
     name = _last_name(receiver).lower()
     if not name or name in ("self", "lr", "super"):
@@ -174,7 +172,7 @@ def _kind(value: Value, evaluator: Evaluator) -> bool | None:
             return None
     if any(SCHEDULER.search(name) for name in names):
         return False
-    return True if any(OPTIMIZER.search(name) for name in names) else None
+    return True if any(OPTIMIZER_CLASS.search(name) for name in names) else None
 
 
 def _functions_in(call: ast.Call, scope: Scope, evaluator: Evaluator) -> list[Function]:

@@ -327,7 +327,7 @@ class Evaluator(Families):
 
     def from_outside(self, top: ModuleScope) -> Iterator[tuple[str, str]]:
         """Yield the names that stars bring to a file from outside of the project, and what they stand for."""
-        used = {node.id for node in ast.walk(top.module.tree) if isinstance(node, ast.Name)}
+        used = {node.id for node in top.module.nodes if isinstance(node, ast.Name)}
         for name in sorted(used - BUILTINS - top.bindings.keys()):
             found = self._from_stars(name, top)
             if not all(_is_of_torch(b) or b in b.scope.bindings.get(name, ()) for b in found):

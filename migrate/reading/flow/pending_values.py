@@ -17,6 +17,8 @@ from pathlib import Path
 
 import libcst as cst
 
+from migrate.reading.catalogue import torch_cuda
+from migrate.reading.catalogue.entry import names
 from migrate.reading.facts import Facts
 from migrate.reading.flow.dataflow import VIEWS
 from migrate.reading.flow.reads import ON_THE_HOST, is_log
@@ -60,7 +62,7 @@ COLLECTIVE = re.compile(
     rb"\b(all_(reduce|gather|to_all)|reduce_scatter|scatter|broadcast|collective_(broadcast|permute))"
 )
 # Of a script for CUDA; what the rewrite puts in their place ends the graph.
-SYNCS_OF_CUDA = frozenset({"torch.distributed.barrier", "torch.cuda.synchronize"})
+SYNCS_OF_CUDA = names(*torch_cuda.WAITS) | {"torch.distributed.barrier"}
 # Methods that give the same memory, or what the object holds.
 HOLDS = re.compile(rf"{VIEWS.pattern}|buffers|items|named_parameters|parameters|values")
 HANDING_ON = frozenset({"enumerate", "iter", "list", "reversed", "sorted", "tuple", "zip"})

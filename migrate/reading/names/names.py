@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import libcst as cst
 
 from migrate.reading.script import Script
@@ -48,6 +50,12 @@ class Names:
     def all(self) -> frozenset[str]:
         """Return every imported name that the script uses."""
         return frozenset(self._names.values())
+
+
+@lru_cache(maxsize=2)  # the last ones: rules and hazards look at one script after another
+def names_of(context: Script) -> Names:
+    """Return the imported names of a script."""
+    return Names(context)
 
 
 def _root(node: cst.CSTNode) -> str:

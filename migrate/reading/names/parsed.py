@@ -139,11 +139,16 @@ class Parsed:
         for function in self.all_of(cst.FunctionDef):
             for parameter in nodes_of(function.params, cst.Param):
                 found[id(function), parameter.name.value].append(parameter)
-        for target in targets(self.module):
+        for target in self.targets:
             if isinstance(target, cst.Name):
                 owner = self.function_around(target) or self.module
                 found[id(owner), target.value].append(self._plain_value(target))
         return found
+
+    @cached_property
+    def targets(self) -> Sequence[cst.BaseExpression]:
+        """What the script assigns to, tuples taken apart: names, attributes, subscripts."""
+        return list(targets(self.module))
 
     def _plain_value(self, target: cst.Name) -> cst.BaseExpression | None:
         """Return the value of `target = value` or `target: int = value`."""
@@ -170,9 +175,17 @@ class Parsed:
         return node
 
     @cached_property
-    def nodes(self) -> tuple[cst.CSTNode, ...]:
+    def nodes(self) -> Sequence[cst.CSTNode]:
         """Every node of the script, in the order of the source."""
-        return tuple(self._tree[0])
+        return self._tree[0]
+
+    def _number(self, node: cst.CSTNode) -> int:
+        """Return which of all nodes `node` is, in the order of the source."""
+        return self._numbers[id(node)]
+
+    @cached_property
+    def _numbers(self) -> dict[int, int]:
+        return {id(node): number for number, node in enumerate(self.nodes)}
 
     @cached_property
     def _tree(self) -> tuple[list[cst.CSTNode], dict[int, cst.CSTNode]]:
@@ -196,7 +209,8 @@ class Parsed:
         if len(kinds) == 1:
             return self._by_kind.get(kinds[0], ())
         if kinds not in self._of_kinds:
-            self._of_kinds[kinds] = [node for node in self.nodes if type(node) in kinds]
+            found = (node for kind in kinds for node in self._by_kind.get(kind, ()))
+            self._of_kinds[kinds] = sorted(found, key=self._number)
         return self._of_kinds[kinds]
 
     @cached_property

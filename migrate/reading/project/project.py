@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -29,6 +29,11 @@ class Module:
     path: Path
     data: bytes
     tree: ast.Module
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the tree."""
+        return list(ast.walk(self.tree))
 
     @cached_property
     def lines(self) -> list[str]:
@@ -61,6 +66,7 @@ class Project:
         self.modules: dict[Path, Module] = {}
         self.unread: dict[Path, str] = {}  # with the reason
         self._places: dict[tuple[Path, str], Path | None] = {}
+        self._imports: dict[Path, list[Path]] = {}
 
     @classmethod
     def of_script(
@@ -93,6 +99,17 @@ class Project:
             project.load(path.resolve())
         return project
 
+    def changed(self, contents: Mapping[Path, bytes]) -> Project:
+        """Return the project with other contents of some of its files; all else is not read again."""
+        project = Project(self.root, contents)
+        for path, module in self.modules.items():
+            if path in project._given:
+                project.load(path)
+            else:
+                project.modules[path] = module
+        project.unread |= self.unread
+        return project
+
     def load(self, path: Path) -> Module | None:
         """Return the module at `path`; None where it cannot be read or is no Python, see `unread`."""
         if path not in self.modules and path not in self.unread:
@@ -104,9 +121,17 @@ class Project:
                 self.unread[path] = str(error) or type(error).__name__
         return self.modules.get(path)
 
-    def imports(self, module: Module) -> Iterator[Path]:
-        """Yield the files of the project that `module` imports, in whatever function it does."""
-        for node in ast.walk(module.tree):
+    def imports(self, module: Module) -> Sequence[Path]:
+        """Return the files of the project that `module` imports, in whatever function it does."""
+        if module.path not in self._imports:
+            self._imports[module.path] = list(
+                dict.fromkeys(self.imported_by(module.path, module.nodes))
+            )
+        return self._imports[module.path]
+
+    def imported_by(self, importer: Path, nodes: Iterable[ast.AST]) -> Iterator[Path]:
+        """Yield the files of the project that the import statements among `nodes` of a file import."""
+        for node in nodes:
             if isinstance(node, ast.Import):
                 names = [(alias.name, 0) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
@@ -114,7 +139,7 @@ class Project:
                 names = [(base, node.level)]
                 names += [(f"{base}.{a.name}".lstrip("."), node.level) for a in node.names]
             elif folder := _imports_a_folder(node):
-                place = self.find(module.path, folder)
+                place = self.find(importer, folder)
                 yield from sorted(place.glob("*.py")) if place and place.is_dir() else ()
                 continue
             else:
@@ -122,7 +147,7 @@ class Project:
             for name, level in names:
                 parts = name.split(".")
                 for length in range(1, len(parts) + 1):
-                    place = self.find(module.path, ".".join(parts[:length]), level)
+                    place = self.find(importer, ".".join(parts[:length]), level)
                     file = place and file_of(place)
                     if file is not None:
                         yield file

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,18 +9,10 @@ import libcst as cst
 
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.tree.walk import children
+from migrate.reading.values.words import COUNTERS, OPTIONS
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
-
-# Names that hold the same on every replica: counters, options.
-COUNTERS = re.compile(
-    r"(.*_)?(epoch|epochs|step|steps|iter|iters|iteration|iterations|iter_num|batch_idx|it|i|n|freq"
-    r"|every|interval|save|saving|save_\w+|no_save|checkpoint|checkpoints|ckpt|distributed|debug"
-    r"|verbose|output_dir|out_dir|eval|train|last|final|start_\w+|resume\w*|\w+_(freq|every|interval))",
-    re.IGNORECASE,
-)
-OPTIONS = frozenset({"args", "opt", "opts", "cfg", "config", "conf", "hparams", "params", "FLAGS"})
 
 
 @dataclass(frozen=True)

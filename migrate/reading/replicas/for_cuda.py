@@ -1,30 +1,125 @@
-"""Code that is for CUDA alone, in scripts that also run elsewhere: `if shims.device_type() == "cuda":`."""
+"""Code that is for CUDA alone, in scripts that also run elsewhere.
+
+Below `if shims.device_type() == "cuda":`, and where a branch for the device "cuda" asks what only CUDA can
+tell, or a comparison with it decides about memory that CUDA pins: on XLA that is well skipped.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import nodes, string_value
+from migrate.reading.tree.tree import code, nodes, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
 
+
+# What torch tells of CUDA alone, and what is made for it alone.
+ONLY_CUDA = re.compile(
+    r"torch\.cuda\.((max_)?memory_\w+|max_memory\w*|mem_get_info|get_device_(name|properties|capability)"
+    r"|utilization|temperature|power_draw|list_gpu_processes|nvtx|CUDAGraph|graph|cudart|profiler)"
+    r"|torch\.cuda\.synchronize$|torch\.utils\.cpp_extension\.CUDAExtension"
+)
+WAIT = "torch.cuda.synchronize"
+EIGHT_BITS = re.compile(r"fp8|float8", re.IGNORECASE)
+# What a script needs on any device: a branch with it is not for CUDA alone.
+NEEDED = frozenset({"backward", "cuda", "init_process_group", "to"})
+NEEDED_OF_CUDA = re.compile(r"torch\.cuda\.(manual_seed\w*|set_device|device_count|amp\..*)")
+# Arguments that are about CUDA's memory and kernels.
+FOR_CUDA = frozenset({"fused", "non_blocking", "pin_memory"})
 
 ASKED = frozenset({"shims.device_type"})
 
 
 def guarded(context: Parsed) -> frozenset[int]:
     """Return the ids of the nodes that only CUDA runs, and of the questions whether this is CUDA."""
-    if not context.references("shims"):
-        return frozenset()
     found: set[int] = set()
-    for node in context.nodes:
+    for node in context.nodes if context.references("shims") else ():
         for root in _for_cuda(node, context):
             found.update(id(below) for below in nodes(root))
+    for comparison in context.all_of(cst.Comparison):
+        for root in _well_skipped(comparison, context):
+            found.update(id(below) for below in nodes(root))
     return frozenset(found)
+
+
+def needs_cuda(branch: cst.CSTNode, context: Parsed) -> bool:
+    """Whether `branch` does what only CUDA can, and nothing that a training needs, as a move."""
+    found = False
+    for node in nodes(branch):
+        method = node.func if isinstance(node, cst.Call) else None
+        if isinstance(method, cst.Attribute) and method.attr.value in NEEDED:
+            return False
+        if isinstance(node, cst.Name | cst.Attribute):
+            name = context.qualified_name(node) or ""
+            if NEEDED_OF_CUDA.fullmatch(name):
+                return False
+            found = found or ONLY_CUDA.match(name) is not None
+            found = found or (
+                isinstance(node, cst.Name) and EIGHT_BITS.search(node.value) is not None
+            )
+        elif isinstance(node, cst.Arg) and node.keyword is not None:
+            found = found or (node.keyword.value == "fused" and code(node.value) == "True")
+    return found
+
+
+def _well_skipped(comparison: cst.Comparison, context: Parsed) -> Iterator[cst.CSTNode]:
+    """Yield `comparison` and what it guards, where it asks for the device "cuda" and only that can answer."""
+    if len(comparison.comparisons) != 1:
+        return
+    asked = comparison.comparisons[0]
+    sides = (string_value(comparison.left), string_value(asked.comparator))
+    if "cuda" not in sides or not isinstance(asked.operator, cst.Equal | cst.NotEqual | cst.In):
+        return
+    is_equal = not isinstance(asked.operator, cst.NotEqual)
+    whole = _all_of(comparison, context)
+    above = context.parent(whole)
+    if isinstance(above, cst.If | cst.IfExp) and above.test is whole:
+        branch: cst.CSTNode | None = above.body if is_equal else above.orelse
+        if branch is not None and needs_cuda(branch, context):
+            yield comparison
+            if not any(context.qualified_name(node) == WAIT for node in nodes(branch)):
+                yield branch  # else what waits is still to be written
+    elif isinstance(above, cst.Arg):
+        if is_equal and above.keyword is not None and above.keyword.value in FOR_CUDA:
+            yield comparison
+    elif is_equal and isinstance(above, cst.Assign) and len(above.targets) == 1:
+        target = above.targets[0].target
+        uses = list(_guarded_by(target, context)) if isinstance(target, cst.Name) else []
+        if uses and all(use is not None for use in uses):
+            yield comparison
+            yield from (use for use in uses if use is not None)
+
+
+def _guarded_by(target: cst.Name, context: Parsed) -> Iterator[cst.CSTNode | None]:
+    """Yield what each use of `target` decides about that only CUDA has; None for anything else."""
+    owner, _ = context.bound_to(target)
+    for mention in context.references(target.value):
+        if mention is target or context.bound_to(mention)[0] is not owner:
+            continue
+        whole = _all_of(mention, context)
+        above = context.parent(whole)
+        if isinstance(above, cst.FormattedStringExpression):
+            continue
+        if isinstance(above, cst.If | cst.IfExp) and above.test is whole:
+            yield above.body if needs_cuda(above.body, context) else None
+        elif isinstance(above, cst.Arg) and above.keyword is mention:
+            continue
+        else:
+            by_name = isinstance(above, cst.Arg) and above.keyword is not None
+            yield mention if by_name and above.keyword.value in FOR_CUDA else None  # type: ignore[union-attr]
+
+
+def _all_of(part: cst.BaseExpression, context: Parsed) -> cst.BaseExpression:
+    """Return the whole condition of which `part` must hold: `part and other`."""
+    above = context.parent(part)
+    while isinstance(above, cst.BooleanOperation) and isinstance(above.operator, cst.And):
+        part, above = above, context.parent(above)
+    return part
 
 
 def _for_cuda(node: cst.CSTNode, context: Parsed) -> Iterator[cst.CSTNode]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import nodes_of, string_value, targets
+from migrate.reading.tree.tree import nodes_of, string_value
 from migrate.reading.values.words import (
     FIRST_DECORATOR,
     FIRST_NAME,
@@ -38,6 +38,8 @@ class Guards:
     def __init__(self, context: Placed) -> None:
         self._context = context
         self._under_way: set[int] = set()
+        self._around: dict[int, cst.If | cst.FunctionDef | None] = {}
+        self._leaving: dict[int, dict[int, cst.If]] = {}  # by block: its `if`s that may leave it
 
     def around(self, node: cst.CSTNode) -> cst.If | cst.FunctionDef | None:
         """Return what keeps some replicas from running `node`, the innermost first; else None.
@@ -47,6 +49,13 @@ class Guards:
             function or the turn of the loop before `node`; or a function around `node` that is only
             called so, or whose decorator sees to it (`@rank_zero_only`).
         """
+        if self._under_way:
+            return self._find_around(node)
+        if id(node) not in self._around:
+            self._around[id(node)] = self._find_around(node)
+        return self._around[id(node)]
+
+    def _find_around(self, node: cst.CSTNode) -> cst.If | cst.FunctionDef | None:
         below = node
         for above in self._context.ancestors(node):
             if isinstance(above, cst.If):
@@ -160,7 +169,9 @@ class Guards:
     def _value_asks(self, name: cst.Name | cst.Attribute) -> bool:
         """Whether the script assigns to `name` the outcome of a comparison that asks for the rank."""
         if isinstance(name, cst.Attribute):
-            return any(self.asks(value) for value in self._assigned.get(name.attr.value, ()))
+            last = name.attr.value
+            asked = any(self.asks(value) for value in self._assigned.get(last, ()))
+            return asked or last in self._context.calls.first
         _, value = self._context.bound_to(name)
         return isinstance(value, cst.Comparison) and self.asks(value)
 
@@ -168,7 +179,7 @@ class Guards:
     def _assigned(self) -> dict[str, list[cst.BaseExpression]]:
         """What attributes are assigned, where that is a comparison; by the attribute's name."""
         found: dict[str, list[cst.BaseExpression]] = defaultdict(list)
-        for target in targets(self._context.module):
+        for target in self._context.targets:
             assign = self._context.parent(self._context.parent(target))
             if not isinstance(target, cst.Attribute) or not isinstance(assign, cst.Assign):
                 continue
@@ -178,14 +189,29 @@ class Guards:
 
     def _left_before(self, statements: Sequence[cst.CSTNode], node: cst.CSTNode) -> cst.If | None:
         """Return the `if` before `node` among `statements` whose branch some replicas leave by."""
-        for statement in statements:
+        leaving = self._leaving.get(id(statements))
+        if leaving is None:
+            leaving = self._leaving[id(statements)] = {
+                id(one): one
+                for one in statements
+                if isinstance(one, cst.If) and one.orelse is None and _leaves(one.body)
+            }
+        for statement in statements if leaving else ():
             if statement is node:
                 return None
-            if not isinstance(statement, cst.If) or statement.orelse is not None:
-                continue
-            if _leaves(statement.body) and self.asks(statement.test):
-                return statement
+            if id(statement) in leaving and self.asks(leaving[id(statement)].test):
+                return leaving[id(statement)]
         return None
+
+    @cached_property
+    def any(self) -> bool:
+        """Whether anything in the script may run on some of the replicas only."""
+        context = self._context
+        branches, tests = context.all_of(cst.If, cst.IfExp), context.all_of(cst.While, cst.Assert)
+        return any(self.asks(node.test) for node in (*branches, *tests)) or any(
+            FIRST_DECORATOR.fullmatch(_last_part(one.decorator))
+            for one in context.all_of(cst.Decorator)
+        )
 
     def _only_guarded_calls(self, function: cst.FunctionDef) -> bool:
         if any(FIRST_DECORATOR.fullmatch(_last_part(d.decorator)) for d in function.decorators):

@@ -15,77 +15,30 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.replicas.launchers import LAUNCHERS, PROCESS, SCRIPT, SPAWN
-from migrate.reading.tree.tree import code, keyword, nodes, nodes_of, string_value, targets
+from migrate.reading.catalogue import libraries, torch_distributed, torch_other
+from migrate.reading.catalogue.entry import names
+from migrate.reading.replicas.launchers import DDP, LAUNCHERS, PROCESS, SCRIPT, SPAWN, SUBMITTERS
+from migrate.reading.replicas.one_device import one_device
+from migrate.reading.tree.tree import (
+    base_name,
+    code,
+    keyword,
+    nodes,
+    nodes_of,
+    string_value,
+    targets,
+)
 from migrate.reading.values.devices import moves
 from migrate.reading.values.environment import environment_name, is_read
+from migrate.reading.values.words import CLUSTER, JOINING, RANKS
 
 if TYPE_CHECKING:
     from migrate.reading.values.devices import Placed
 
-INIT = frozenset(
-    {
-        "torch.distributed.init_process_group",
-        "torch.distributed.distributed_c10d.init_process_group",
-    }
-)
-# Set by torchrun in every process, and by the launcher that the rewrite adds.
-RANKS = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
-# What SLURM, Open MPI, MVAPICH and MPICH set in every process that they start.
-CLUSTER = {
-    "SLURM_PROCID": "RANK",
-    "SLURM_LOCALID": "LOCAL_RANK",
-    "SLURM_NTASKS": "WORLD_SIZE",
-    "SLURM_NPROCS": "WORLD_SIZE",
-    "OMPI_COMM_WORLD_RANK": "RANK",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
-    "OMPI_COMM_WORLD_SIZE": "WORLD_SIZE",
-    "MV2_COMM_WORLD_RANK": "RANK",
-    "MV2_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
-    "MV2_COMM_WORLD_SIZE": "WORLD_SIZE",
-    "PMI_RANK": "RANK",
-    "PMI_SIZE": "WORLD_SIZE",
-}
-# Functions of a script's own modules that join the process group, by the names that scripts give them.
-JOINING = frozenset(
-    {
-        "ddp_setup",
-        "dist_init",
-        "distributed_init",
-        "init_ddp",
-        "init_dist",
-        "init_distributed",
-        "init_distributed_device",
-        "init_distributed_mode",
-        "init_distributed_training",
-        "init_process_group",
-        "init_torch_distributed",
-        "initialize_distributed",
-        "setup_ddp",
-        "setup_dist",
-        "setup_distributed",
-    }
-)
-USING = (
-    "torch.nn.parallel.DistributedDataParallel",
-    "torch.nn.parallel.distributed.DistributedDataParallel",
-    "torch.utils.data.DistributedSampler",
-    "torch.utils.data.distributed.DistributedSampler",
-    "apex.parallel.DistributedDataParallel",
-)
+INIT = names(*torch_distributed.INIT)
+USING = DDP | names(*torch_other.SAMPLERS) | {"apex.parallel.DistributedDataParallel"}
 # Frameworks with a launcher of their own.
-FRAMEWORKS = frozenset(
-    {
-        "accelerate",
-        "colossalai",
-        "composer",
-        "deepspeed",
-        "horovod",
-        "lightning",
-        "pytorch_lightning",
-        "ray",
-    }
-)
+FRAMEWORKS = names(*libraries.LAUNCHERS)
 
 
 class Style(Enum):
@@ -147,7 +100,7 @@ class Launch:
                 imported.extend(alias.name for alias in node.names)
             elif node.module is not None and not node.relative:
                 imported.append(node.module)
-        return any(code(name).split(".")[0] in FRAMEWORKS for name in imported)
+        return any(code(name).split(".")[0] in FRAMEWORKS | SUBMITTERS for name in imported)
 
     @cached_property
     def import_roots(self) -> list[cst.CSTNode]:
@@ -226,7 +179,10 @@ class Launch:
         if name in INIT:
             return True
         root, _, last = name.rpartition(".")
-        return bool(root) and last in JOINING and not root.startswith("torch")
+        if bool(root) and last in JOINING and not root.startswith("torch"):
+            return True
+        end = self._context.end(node)
+        return (end.line, end.column) in self._context.calls.joins
 
     def joining(self) -> cst.Call | None:
         """Return the first call by which the script joins a process group, where it shows."""
@@ -257,6 +213,10 @@ class Launch:
         for statement in self._context.module.body:
             if isinstance(statement, cst.FunctionDef | cst.ClassDef):
                 found[statement.name.value].append(statement)
+                for decorator in statement.decorators:  # `@main.command()`: `main` runs it
+                    root = base_name(decorator.decorator)
+                    if root is not None and root.partition(".")[0] in self._context.functions:
+                        found[root.partition(".")[0]].append(statement)
         return found
 
     def workers(self) -> Iterator[cst.FunctionDef]:
@@ -271,6 +231,12 @@ class Launch:
                     worker = self._context.functions.get(given.value.value)
                     if worker is not None:
                         yield worker
+
+    @cached_property
+    def for_one_device(self) -> frozenset[int]:
+        """The ids of the calls that run a worker in this process where there is but one device."""
+        found = (one_device(call, self._context) for call in self._calls)
+        return frozenset(id(one[1]) for one in found if one is not None)
 
     @cached_property
     def _in_replicas(self) -> frozenset[int]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-SPAWN = frozenset(
-    {
-        "torch.multiprocessing.spawn",
-        "torch.multiprocessing.spawn.spawn",
-        "torch.multiprocessing.spawn.start_processes",
-        "torch.multiprocessing.start_processes",
-    }
-)
+from migrate.reading.catalogue import torch_other
+from migrate.reading.catalogue.entry import names
+
+SPAWN = names(*torch_other.SPAWN)
+# Holds the model of a replica.
+DDP = names(*torch_other.DDP)
 # Runs a whole file in each replica.
 SCRIPT = "shims.launch_script"
 LAUNCHERS = SPAWN | {
@@ -25,3 +23,5 @@ PROCESS = frozenset(
         "torch.multiprocessing.Process",
     }
 )
+# What is handed to one of these runs in a job of a cluster: the script only asks for the job.
+SUBMITTERS = frozenset({"submitit"})

@@ -16,7 +16,6 @@ from migrate.reading.tree.tree import (
     keyword,
     nodes_of,
     string_value,
-    targets,
 )
 from migrate.reading.values.environment import environment_name
 from migrate.reading.values.words import ASKS_RANK, RANK_VARIABLES
@@ -148,7 +147,7 @@ class Ranks:
         """Follow `self.gpu_id = gpu_id` where it is the attribute's only assignment in its class."""
         values: dict[tuple[int, str], list[cst.BaseExpression]] = defaultdict(list)
         times: Counter[tuple[int, str]] = Counter()
-        for target in filter(is_attribute_of_self, targets(self._context.module)):
+        for target in filter(is_attribute_of_self, self._context.targets):
             key = (id(self._context.class_around(target)), target.attr.value)
             times[key] += 1
             assign = self._context.parent(self._context.parent(target))

@@ -13,6 +13,7 @@ import libcst as cst
 
 from migrate.reading.calls.effect import BOTH, Effect
 from migrate.reading.calls.facts import Definition
+from migrate.reading.calls.saves import Saved
 from migrate.reading.tree.tree import nodes_of
 
 if TYPE_CHECKING:
@@ -83,6 +84,11 @@ class Effects:
         """Whether `call` runs a seeding function of another file before the replicas are launched."""
         seeds = self._calls.early_seeds
         return bool(seeds) and self._end(call) in seeds
+
+    def saves(self, call: cst.Call) -> Saved | None:
+        """Return the save that `call` makes by a function of another file."""
+        saves = self._calls.saves
+        return saves.get(self._end(call)) if saves else None
 
     def function_at(self, line: int) -> cst.FunctionDef | None:
         """Return the function of the script whose `def` stands in `line`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, auto
+from functools import cached_property
 
 import libcst as cst
 
@@ -13,7 +14,7 @@ from migrate.reading.steps.effects import BOTH
 from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.spans import Span, Trained
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.reading.tree.tree import code, nodes, nodes_of
 
 FORWARDS = frozenset({"forward", "training_step"})
 # What a step may have in its middle and is none of its work.
@@ -46,6 +47,7 @@ class Steps:
         self._bodies: dict[int, str] = {}
         self.calls: list[tuple[cst.Call, str]] = []  # of the steps, with the same
         self._followed = 0
+        self._asks_training = bool(context.references("training"))
         marked = [block for block in context.all_of(cst.With) if is_step(block, context)]
         in_marks = {id(above) for block in marked for above in context.ancestors(block)}
         self.loops: list[Loop] = [
@@ -86,7 +88,7 @@ class Steps:
             if isinstance(above, cst.FunctionDef | cst.ClassDef):
                 return When.ELSEWHERE
             if isinstance(above, cst.If) and below is not above.test and above is not node:
-                if _evaluates(above, below):
+                if self._asks_training and _evaluates(above, below):
                     return When.ELSEWHERE
                 conditional = True
             below = above
@@ -95,6 +97,16 @@ class Steps:
     def inside(self, node: cst.CSTNode) -> bool:
         """Whether `node` runs inside of a step."""
         return self.when(node) is When.STEP
+
+    @cached_property
+    def entered(self) -> frozenset[int]:
+        """The ids of the nodes of what steps of other files run, of all below them, and of all above."""
+        found: set[int] = set()
+        for node in self._context.all_of(cst.FunctionDef):
+            if self.origin(node.body):
+                found.update(id(below) for below in nodes(node))
+                found.update(id(above) for above in self._context.ancestors(node))
+        return frozenset(found)
 
     def origin(self, node: cst.CSTNode) -> str:
         """Return where a step of another file calls what `node` is a part of; nothing where none does."""

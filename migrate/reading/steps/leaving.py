@@ -8,11 +8,10 @@ import libcst as cst
 
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.tree.walk import children
+from migrate.reading.values.words import EXITS
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
-
-EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort"})
 
 
 def leaves_turn(node: cst.CSTNode) -> bool:

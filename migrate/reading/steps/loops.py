@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import nodes, nodes_of
+from migrate.reading.tree.tree import nodes_of
 from migrate.reading.values.words import STEPS
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ Loop = cst.For | cst.While
 
 def loops(root: cst.CSTNode) -> Iterator[Loop]:
     """Return the loops at and below `root`."""
-    return (node for node in nodes(root) if isinstance(node, cst.For | cst.While))
+    return nodes_of(root, cst.For | cst.While)  # type: ignore[arg-type]
 
 
 def has_sync(loop: Loop, context: Script) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from migrate.reading.flow.reads import Reads, is_log
 from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
-from migrate.reading.values.words import SAVE, WAITS
+from migrate.reading.values.words import CLOCKS, EVALUATION, SAVE, SCHEDULE, WAITS
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -30,16 +29,6 @@ class Outside(StrEnum):
     SYNC = "a wait for the device"
     TIMER = "a timer"
     SCHEDULE = "the learning rate"
-
-
-CLOCKS = frozenset({"time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer"})
-EVALUATION = re.compile(
-    r"_*(run_|do_)?(eval|evaluate|evaluation|validate|validation|val|test|inference)(_.*)?",
-    re.IGNORECASE,
-)
-SCHEDULE = re.compile(
-    r".*(adjust|schedul|warm_?up|anneal).*|(.*_)?(lr|learning_rate)(_.*)?", re.IGNORECASE
-)
 
 
 def why_outside(

@@ -15,16 +15,11 @@ from migrate.reading.steps.outside import Outside, why_outside
 from migrate.reading.tree.tree import base_name, nodes, nodes_of
 from migrate.reading.values.device_values import DeviceValues
 from migrate.reading.values.devices import moves
+from migrate.reading.values.words import AVERAGES
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
-# What follows an optimizer's step and is work of the device: averages of weights, a scaler's update.
-AVERAGE = re.compile(
-    r".*(ema|moving_average|polyak|swa|avg_model|averaged?_model|momentum_(update|encoder)"
-    r"|update_(teacher|target|momentum)|soft_update)(_.*|\d*)?|accumulate|.*scaler",
-    re.IGNORECASE,
-)
 IN_PLACE = re.compile("(add|addcdiv|addcmul|copy|lerp|mul|sub|div|zero)_")
 
 
@@ -116,15 +111,15 @@ class Statement:
                 return _walks_parameters(self.node)
             method = func.attr.value in ("update", "update_parameters", "step")
             receiver = (base_name(func.value) or "").split(".")[-1]
-            if method and AVERAGE.fullmatch(receiver):
+            if method and AVERAGES.fullmatch(receiver):
                 return True
-            return AVERAGE.fullmatch(func.attr.value) is not None
+            return AVERAGES.fullmatch(func.attr.value) is not None
         if not isinstance(func, cst.Name):
             return False
         called = self.context.functions.get(func.value)
         if called is not None and _walks_parameters(called.body):
             return _edits_tensors(called.body)
-        return AVERAGE.fullmatch(func.value) is not None and not self.values.is_state(func)
+        return AVERAGES.fullmatch(func.value) is not None and not self.values.is_state(func)
 
 
 def _edits_tensors(node: cst.CSTNode) -> bool:

@@ -7,13 +7,18 @@ import io
 import tokenize
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 import libcst as cst
 
 from migrate.errors import MigrateError
 from migrate.reading.tree.positions import Positions
-from migrate.reading.tree.unwarned import syntax_tree
+from migrate.reading.tree.unwarned import compiled, syntax_tree
+
+_OPENING = b"([{"
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"()[]{}")
+_MOST_BRACKETS = 200  # in one another, in CPython
 
 
 class UnreadableScriptError(MigrateError):
@@ -124,20 +129,53 @@ def parse(data: bytes, path: Path) -> Source:
 
     Raises:
         NotUtf8Error, NotPythonError: one line each, with file and position.
+        RecursionError: it nests deeper than the stack; see `migrate.reading.tree.depth`.
     """
     decoded(data, path)
+    if _may_nest_too_deeply(data):
+        require_python(data, path)
     try:
         module = cst.parse_module(data)
     except cst.ParserSyntaxError as error:
         line, column, message = _syntax_error(data, error)
         raise NotPythonError(f"{path}:{line}:{column}: {message}", "mend this line first") from None
     source = Source(path, data, module)
-    if source.render(module) != data:
+    try:
+        as_it_was = source.render(module)
+    except RecursionError:
+        require_python(data, path)
+        raise
+    if as_it_was != data:
         raise NotPythonError(
             f"{path}: cannot be written back byte for byte",
             "normalise its line endings and white space first",
         )
     return source
+
+
+def _may_nest_too_deeply(data: bytes) -> bool:
+    """Whether there may be more brackets in one another than Python allows; libcst would crash on them.
+
+    Those in strings and comments are counted too.
+    """
+    steps = (1 if bracket in _OPENING else -1 for bracket in data.translate(None, _NO_BRACKETS))
+    return max(accumulate(steps), default=0) > _MOST_BRACKETS
+
+
+def require_python(data: bytes, path: Path) -> None:
+    """See that Python itself can compile `data`, the content of the script at `path`.
+
+    Raises:
+        NotPythonError: with the position that Python names.
+    """
+    try:
+        compiled(data)
+    except (RecursionError, MemoryError):  # the latter of its parser
+        what = f"{path}: an expression nests deeper than Python itself compiles"
+        raise NotPythonError(what, "split it into several") from None
+    except (SyntaxError, ValueError) as error:
+        line, column, message = _place(error)
+        raise NotPythonError(f"{path}:{line}:{column}: {message}", "mend this line first") from None
 
 
 def decoded(data: bytes, path: Path) -> str:
@@ -167,8 +205,12 @@ def _syntax_error(data: bytes, error: cst.ParserSyntaxError) -> tuple[int, int, 
     """Line, column (both from 1) and message: CPython's, which are exact, where it objects too."""
     try:
         syntax_tree(data)
-    except SyntaxError as exact:
-        return exact.lineno or 1, exact.offset or 1, exact.msg
-    except ValueError as exact:  # null bytes
-        return 1, 1, str(exact)
+    except (SyntaxError, ValueError) as exact:
+        return _place(exact)
     return error.raw_line, error.raw_column + 1, "does not parse as Python 3"
+
+
+def _place(error: SyntaxError | ValueError) -> tuple[int, int, str]:
+    if isinstance(error, SyntaxError):
+        return error.lineno or 1, error.offset or 1, error.msg
+    return 1, 1, str(error)  # null bytes

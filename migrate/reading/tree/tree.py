@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TypeGuard
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from migrate.reading.tree.unwarned import unwarned
-from migrate.reading.tree.walk import code_nodes
+from migrate.reading.tree.walk import children, code_nodes
 from migrate.reading.tree.walk import nodes as nodes
 from migrate.reading.tree.walk import nodes_of as nodes_of
 
@@ -41,6 +41,27 @@ def _flat(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
             yield from _flat(element.value)
     else:
         yield target
+
+
+def used(
+    root: cst.CSTNode, besides: Collection[cst.CSTNode] = ()
+) -> Iterator[cst.Name | cst.Attribute]:
+    """Yield the names and the attributes of `self` that `root` speaks of, but not below `besides`.
+
+    Of `a.b` that is `a`; the keyword of an argument is none.
+    """
+    left_out = {id(node) for node in besides}
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if id(node) in left_out:
+            continue
+        if isinstance(node, cst.Name) or is_attribute_of_self(node):
+            yield node
+        elif isinstance(node, cst.Attribute | cst.Arg):
+            stack.append(node.value)
+        else:
+            stack += reversed(children(node))
 
 
 def keyword(call: cst.Call, name: str) -> cst.Arg | None:
@@ -97,11 +118,13 @@ def elements(arg: cst.Arg) -> list[cst.BaseElement]:
 
 def string_value(node: cst.CSTNode | None) -> str | None:
     """Return the value of a plain string literal, else None."""
-    if isinstance(node, cst.SimpleString | cst.ConcatenatedString):
-        with unwarned():
-            value = node.evaluated_value
-        return value if isinstance(value, str) else None
-    return None
+    if type(node) is not cst.SimpleString and type(node) is not cst.ConcatenatedString:
+        return None
+    if type(node) is cst.SimpleString and node.value[0] in "'\"" and "\\" not in node.value:
+        return node.raw_value  # evaluating it costs a compilation
+    with unwarned():
+        value = node.evaluated_value
+    return value if isinstance(value, str) else None
 
 
 def code(node: cst.CSTNode) -> str:

@@ -10,6 +10,7 @@ import ast
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import CodeType
 
 
 @contextmanager
@@ -28,3 +29,13 @@ def syntax_tree(code: bytes | str) -> ast.Module:
     """
     with unwarned():
         return ast.parse(code)
+
+
+def compiled(code: bytes | str) -> CodeType:
+    """What Python would run of the user's code.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: as `compile`.
+    """
+    with unwarned():
+        return compile(code, "<the script>", "exec", dont_inherit=True)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.reading.values.words import words
+
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
@@ -44,17 +46,14 @@ OBJECTS = {
         "group_src",
     ),
 }
-POINT_TO_POINT = frozenset(
-    {
-        "send",
-        "recv",
-        "isend",
-        "irecv",
-        "batch_isend_irecv",
-        "send_object_list",
-        "recv_object_list",
-    }
+# Those of torch_xla.core.xla_model.
+OF_XLA = words(
+    "all_gather all_reduce all_to_all broadcast_master_param collective_broadcast "
+    "collective_permute mesh_reduce reduce_scatter rendezvous"
 )
+# Of DDP: what it is given takes the place of the sum of the gradients.
+REGISTER_HOOK = "register_comm_hook"
+POINT_TO_POINT = words("send recv isend irecv batch_isend_irecv send_object_list recv_object_list")
 
 
 def called(call: cst.Call, context: Script) -> str | None:
@@ -65,6 +64,17 @@ def called(call: cst.Call, context: Script) -> str | None:
         if rest != name and "." not in rest:
             return rest
     return None
+
+
+def is_comm_hook(node: cst.CSTNode, context: Script) -> bool:
+    """Whether `node` names, or is a part of, what a call of `register_comm_hook` is given."""
+    for above in context.ancestors(node):
+        if isinstance(above, cst.BaseStatement):
+            return False
+        called = above.func if isinstance(above, cst.Call) else None
+        if isinstance(called, cst.Attribute) and called.attr.value == REGISTER_HOOK:
+            return True
+    return False
 
 
 def makes_gloo_group(value: cst.CSTNode | None, context: Script) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from migrate.reading.tree.walk import children
 from migrate.reading.values.devices import is_move, moves
 from migrate.reading.values.words import (
     CALLED_MODEL,
+    COUNTER,
     DESCRIBES,
     DESCRIBING,
     HOST_BUILTINS,
@@ -29,12 +29,6 @@ from migrate.reading.values.words import (
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
-
-# What loops count with, and what methods are called on.
-COUNTER = re.compile(
-    r"self|[ijkn]|(.*_)?(it|iter|iters|itr|iteration|idx|index|ind|step|count|counter|epoch|num|id)(_num)?",
-    re.IGNORECASE,
-)
 
 
 class DeviceValues:

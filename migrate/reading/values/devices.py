@@ -10,6 +10,7 @@ import libcst as cst
 
 from migrate.reading.calls.devices import (
     ACCELERATOR,
+    COUNTS,
     CUDA,
     CURRENT,
     DEVICE,
@@ -194,9 +195,14 @@ class Devices:
         """Whether the script uses the variable `name` for nothing but `torch.load(…, map_location=name)`."""
         if not isinstance(name, cst.Name):
             return False
-        uses = [self._context.parent(mention) for mention in self._context.mentions(name)]
-        read = [use for use in uses if not isinstance(use, cst.AssignTarget)]
-        return bool(read) and all(self._is_map_location(use) for use in read)
+        is_read = False
+        for mention in self._context.mentions(name):
+            use = self._context.parent(mention)
+            if not isinstance(use, cst.AssignTarget):
+                if not self._is_map_location(use):
+                    return False
+                is_read = True
+        return is_read
 
     def says_where_to_load(self, node: cst.CSTNode) -> bool:
         """Whether `node` is a part of a `map_location`, also of one that is kept in a variable."""
@@ -310,8 +316,7 @@ def option_names(call: cst.Call) -> list[str]:
 
 def is_device_count(node: cst.CSTNode | None, context: Placed) -> bool:
     """Whether `node` counts the GPUs of this host."""
-    names = {"torch.cuda.device_count", "torch.accelerator.device_count"}
-    return isinstance(node, cst.Call) and context.qualified_name(node.func) in names
+    return isinstance(node, cst.Call) and context.qualified_name(node.func) in COUNTS
 
 
 def is_accelerator(node: cst.CSTNode | None, context: Placed) -> bool:

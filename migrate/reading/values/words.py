@@ -1,12 +1,16 @@
 """What names say: of torch, numpy and Python, and those that scripts give to what they keep.
 
-Every list of names that stands for a model, an optimizer, a loader, a read, a log, a save, a wait or the
-index of a replica stands here, once, with why; rules, hazards and analyses ask these.
+Every list of names that stands for a model, an optimizer, a scaler, a loader, an evaluation, a read, a log,
+a save, a wait, a device, options or the index of a replica stands here, once, with why; rules, hazards and
+analyses ask these.
 """
 
 from __future__ import annotations
 
 import re
+
+from migrate.reading.catalogue import torch_cuda
+from migrate.reading.catalogue.entry import names
 
 
 def words(text: str) -> frozenset[str]:
@@ -55,6 +59,14 @@ FACTORIES = words(
     "randperm tensor zeros empty_strided tril_indices triu_indices normal complex load hann_window "
     "hamming_window HalfTensor FloatTensor LongTensor IntTensor ByteTensor BoolTensor DoubleTensor "
     "Tensor asarray"
+)
+# Of these, what is on the CPU for certain; `torch.tensor(x)` is, where x is none.
+MADE_ON_HOST = frozenset(
+    f"torch.{name}"
+    for name in words(
+        "arange empty eye from_numpy full linspace ones rand randint randn randperm tensor zeros BoolTensor "
+        "ByteTensor DoubleTensor FloatTensor IntTensor LongTensor Tensor"
+    )
 )
 # torch functions whose result is no tensor.
 PLAIN = words(
@@ -109,6 +121,30 @@ MODEL = re.compile(
 # Where the name is called with tensors, whatever is behind the word: `model_engine(x)`, `net_a2b(x)`.
 CALLED_MODEL = re.compile(rf"{_MODEL}(?:_\w*)?\d*", re.IGNORECASE)
 OPTIMIZER = re.compile(r"(?:.*_)?(?:optimizer|optim)", re.IGNORECASE)
+# The same by the qualified names of classes, and of what makes them.
+OPTIMIZER_CLASS = re.compile(r"optim|GradScaler|FusedAdam|FusedLAMB|FusedSGD|Optimizer")
+# `.step()` is also what these are told, by the names that scripts give them.
+NOT_OPTIMIZERS = re.compile(
+    "sched|prof|env|writer|meter|warmup|progress|bar|clip|anneal|simul|game|timer|logger|tracker|sampler"
+    "|dataset|stopper|sweep|decoder"
+)
+SCHEDULER = re.compile(r"lr_scheduler|sched|annealing|warmup", re.IGNORECASE)
+# Calls and attributes that set the learning rate.
+SCHEDULE = re.compile(
+    r".*(adjust|schedul|warm_?up|anneal).*|(.*_)?(lr|learning_rate)(_.*)?", re.IGNORECASE
+)
+# Of what external calls give only this is followed; every tensor would be too much.
+FOLLOWED = re.compile(r"optim|sched|scaler|adam|lamb|deepspeed|graph|fastai|learner", re.IGNORECASE)
+# What scripts call a gradient scaler; calling one of timm's runs the backward pass and the optimizer's step.
+SCALER = re.compile(r"(.*_)?\w*scaler(_.*)?", re.IGNORECASE)
+CALLABLE_SCALER = re.compile(r"(^|\.)(NativeScaler|ApexScaler)\w*$")
+# What follows an optimizer's step and is work of the device: averages of weights, a scaler's update.
+AVERAGES = re.compile(
+    r".*(ema|moving_average|polyak|swa|avg_model|averaged?_model|momentum_(update|encoder)"
+    r"|update_(teacher|target|momentum)|soft_update)(_.*|\d*)?|accumulate|.*scaler",
+    re.IGNORECASE,
+)
+# These give back the module that they are called on.
 MODULE_METHODS = words("eval train to cuda cpu half float double bfloat16 apply requires_grad_")
 MODULE_TENSORS = words("parameters buffers named_parameters named_buffers")
 MODEL_MAKERS = ("torchvision.models.", "timm.create_model", "timm.models.create_model")
@@ -117,6 +153,12 @@ MODEL_MAKERS = ("torchvision.models.", "timm.create_model", "timm.models.create_
 LOADER = re.compile(
     r"(loader|dataset|batches|prefetcher|data_iter|dataiter|_iter)s?\d*$", re.IGNORECASE
 )
+# Functions that evaluate; and parts of the names of loaders and samplers that are not for training.
+EVALUATION = re.compile(
+    r"_*(run_|do_)?(eval|evaluate|evaluation|validate|validation|val|test|inference)(_.*)?",
+    re.IGNORECASE,
+)
+OF_EVALUATION = re.compile("val|test|eval|sequential|dev_")
 MASK = re.compile(r"(^|_)(mask|masks|keep|valid|is_\w+|ignore|selected)(_\w+)?$", re.IGNORECASE)
 BOOLEAN_METHODS = words(
     "bool eq ne gt ge lt le isnan isinf isfinite logical_and logical_or logical_not logical_xor "
@@ -139,13 +181,6 @@ NUMBER = re.compile(
 )
 
 
-DDP = frozenset(
-    {
-        "torch.nn.parallel.DistributedDataParallel",
-        "torch.nn.parallel.distributed.DistributedDataParallel",
-    }
-)
-
 # Methods that log, of whatever has them but a tensor: `x.log()` is arithmetic.
 LOG_METHODS = re.compile(
     "add_(scalars?|histogram|images?|text|figure)|critical|debug|display|dumpkvs|error|exception|info"
@@ -161,8 +196,16 @@ LOGGER = re.compile(
 METER_METHODS = frozenset({"add", "add_meter", "record", "run", "set_step", "update", "write"})
 LOG_FUNCTION = re.compile(r"_*(log|print|logging)(_.*)?", re.IGNORECASE)
 # Methods of Python's own loggers, and of progress bars.
-LOGGING_METHODS = words("critical debug error info log warning")
+LOGGING_METHODS = words("critical debug error exception fatal info log warn warning")
 SHOWING_METHODS = words("set_description set_description_str set_postfix set_postfix_str")
+
+# What is loaded, and what is saved, that holds weights.
+LOADED = re.compile(
+    "ckpt|checkpoint|resume|model|weight|pretrain|state|snapshot|net|opt", re.IGNORECASE
+)
+SAVED = re.compile(
+    r"(^|_|\.)(state|states|state_dict|ckpt|checkpoint|snapshot|weights|save_dict|params)$"
+)
 
 # Functions and methods of the script that save, by their names; and those of libraries.
 SAVE = re.compile(r"_*(save|checkpoint)(_.*)?|.*_save", re.IGNORECASE)
@@ -171,18 +214,33 @@ TORCH_SAVES = frozenset(
 )
 HOST_SAVES = frozenset({"torch.save", "numpy.save", "numpy.savez"})  # they wait for what they write
 
+# What ends the program.
+EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort"})
+# What tells the time: a loop that asks for it measures something.
+CLOCKS = frozenset({"time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer"})
+
+# What scripts call the options that they are given: the same on every replica.
+OPTIONS = words("args cfg conf config FLAGS flags hparams hps opt options opts params")
+# Names that hold the same on every replica, as counters do.
+COUNTERS = re.compile(
+    r"(.*_)?(epoch|epochs|step|steps|iter|iters|iteration|iterations|iter_num|batch_idx|it|i|n|freq"
+    r"|every|interval|save|saving|save_\w+|no_save|checkpoint|checkpoints|ckpt|distributed|debug"
+    r"|verbose|output_dir|out_dir|eval|train|last|final|start_\w+|resume\w*|\w+_(freq|every|interval))",
+    re.IGNORECASE,
+)
+# What loops count with, and what methods are called on.
+COUNTER = re.compile(
+    r"self|[ijkn]|(.*_)?(it|iter|iters|itr|iteration|idx|index|ind|step|count|counter|epoch|num|id)(_num)?",
+    re.IGNORECASE,
+)
+
 _XM = "torch_xla.core.xla_model."
 # Calls that end the graph, and nothing else.
 SYNCS = frozenset({"torch_xla.sync", f"{_XM}mark_step"})
 # Calls that make a loop one for torch_xla already.
 STEPS = SYNCS | {"shims.step", "torch_xla.step", f"{_XM}optimizer_step"}
 # Calls that wait for the device: no part of a step.
-WAITS = SYNCS | {
-    "shims.synchronize",
-    "torch.accelerator.synchronize",
-    "torch.cuda.synchronize",
-    f"{_XM}wait_device_ops",
-}
+WAITS = SYNCS | names(*torch_cuda.WAITS) | {"shims.synchronize", f"{_XM}wait_device_ops"}
 # Calls that run what is pending, its collectives included.
 RUNS_PENDING = SYNCS | {
     f"{_XM}rendezvous",
@@ -191,17 +249,27 @@ RUNS_PENDING = SYNCS | {
     f"{_XM}broadcast_master_param",
 }
 
-# Variables of the environment that say which replica this is; beside it, which of the groups or hosts.
-RANK_VARIABLES = frozenset(
-    {
-        "RANK",
-        "LOCAL_RANK",
-        "SLURM_PROCID",
-        "SLURM_LOCALID",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-    }
-)
+# Set by torchrun in every process, and by the launcher that the rewrite adds.
+RANKS = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
+# What SLURM, Open MPI, MVAPICH and MPICH set in every process that they start.
+CLUSTER = {
+    "SLURM_PROCID": "RANK",
+    "SLURM_LOCALID": "LOCAL_RANK",
+    "SLURM_NTASKS": "WORLD_SIZE",
+    "SLURM_NPROCS": "WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK": "RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
+    "OMPI_COMM_WORLD_SIZE": "WORLD_SIZE",
+    "MV2_COMM_WORLD_RANK": "RANK",
+    "MV2_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
+    "MV2_COMM_WORLD_SIZE": "WORLD_SIZE",
+    "PMI_RANK": "RANK",
+    "PMI_SIZE": "WORLD_SIZE",
+}
+# Of these, what says which replica this is; beside them, which of the groups or hosts.
+RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK"}) | {
+    name for name, same in CLUSTER.items() if same in ("RANK", "LOCAL_RANK")
+}
 GROUP_VARIABLES = frozenset({"GROUP_RANK", "NODE_RANK"})
 # Calls that ask for the index of the replica.
 ASKS_RANK = frozenset(
@@ -212,6 +280,8 @@ ASKS_RANK = frozenset(
         "torch.distributed.get_rank",
     }
 )
+# What scripts call what they keep a device under.
+DEVICE_NAME = re.compile(r"(.*_)?(acc|accelerator|devices|dev(ice)?_?(type|name|str(ing)?)?)", re.I)
 # What scripts call the index of their GPU: in `x.to(args.gpu)` it can be nothing but a device.
 INDEX_NAME = re.compile(
     r"((ddp_|my_)?(local_?)?rank|proc_id|local_process_index|gpu|local_gpu|gpu_to_work_on"
@@ -240,4 +310,11 @@ FIRST_NAME = re.compile(
 )
 FIRST_DECORATOR = re.compile(
     r"(on_|only_on_)?(rank_zero|rank0|main_process|master|master_process)(_only)?"
+)
+
+# Functions of a script's own modules that join the process group, by the names that scripts give them.
+JOINING = words(
+    "ddp_setup dist_init distributed_init init_ddp init_dist init_distributed "
+    "init_distributed_device init_distributed_mode init_distributed_training init_process_group "
+    "init_torch_distributed initialize_distributed setup_ddp setup_dist setup_distributed"
 )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from migrate.reading.notebook.text import SUFFIX
-from migrate.report.text.rewrite import note_as_json
+from migrate.report.text.findings import Findings, count
+from migrate.report.text.rewrite import finding_as_json, note_as_json
 from migrate.report.text.tables import plain_table
 from migrate.rewrite.results import FolderRewrite, Note
 
@@ -36,8 +37,9 @@ def folder_summary(done: FolderRewrite, written: Path | None) -> Iterator[Render
         yield f"[red]{len(done.problems)} files could not be rewritten and are as they were[/red]"
         yield from (f"  {escape(file.problem)}" for file in done.problems)
     if done.left_to_do:
-        yield f"[yellow]{len(done.left_to_do)} left to do by hand, in this order[/yellow]"
-        yield _left_to_do(done)
+        notes = [note for _, note in done.left_to_do]
+        yield f"[yellow]{count(notes)}, in this order[/yellow]"
+        yield Findings([(str(done.folder / name), note) for name, note in done.left_to_do])
 
 
 def _counted(what: str, count: int, rewritten: int) -> str:
@@ -51,17 +53,6 @@ def _rules(done: FolderRewrite) -> Iterator[RenderableType]:
         edits, findings = done.edits_by_rule.get(name, 0), done.findings_by_rule.get(name, 0)
         table.add_row(name, str(edits), str(findings))
     yield table
-
-
-def _left_to_do(done: FolderRewrite) -> RenderableType:
-    table = plain_table()
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(style="magenta", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, note in done.left_to_do:
-        place = f"{escape(str(name))}:{note.place}"
-        table.add_row(place, note.rule, escape(note.message))
-    return table
 
 
 def folder_as_json(done: FolderRewrite, written: Path | None) -> dict[str, Any]:
@@ -88,4 +79,4 @@ def folder_as_json(done: FolderRewrite, written: Path | None) -> dict[str, Any]:
 
 
 def _finding(name: Path, note: Note) -> dict[str, Any]:
-    return {"path": str(name), **note_as_json(note)}
+    return {"path": str(name), **finding_as_json(note)}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
 
+from migrate.report.text.findings import Findings, count
 from migrate.report.text.tables import plain_table
 from migrate.rewrite.results import Note, Rewrite
 
@@ -31,7 +32,7 @@ def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableT
     if done.changed:
         target = f" → {escape(str(written))}" if written else ""
         yield f"[bold]{name}{target}[/bold]: {len(done.edits)} edits"
-        yield _notes(done.edits)
+        yield _edits(done.edits)
     yield from findings_summary(done)
     if done.elsewhere:
         files = escape(", ".join(path.name for path in done.elsewhere))
@@ -42,19 +43,18 @@ def findings_summary(done: Rewrite) -> Iterator[RenderableType]:
     """Yield what is left to do by hand in one script; nothing where nothing is."""
     name = escape(str(done.path))
     if done.findings:
-        yield f"[yellow]{name}: {len(done.findings)} left to do by hand[/yellow]"
-        yield _notes(done.findings, name)
+        yield f"[yellow]{name}: {count(done.findings)}[/yellow]"
+        yield Findings([(str(done.path), note) for note in done.findings])
 
 
-def _notes(notes: tuple[Note, ...], name: str = "") -> Table:
+def _edits(edits: Sequence[Note]) -> Table:
     table = plain_table()
-    table.add_column(justify="left" if name else "right", style="cyan", no_wrap=True)
+    table.add_column(justify="right", style="cyan", no_wrap=True)
     table.add_column(style="magenta", no_wrap=True)
     table.add_column(overflow="fold")
-    for note in notes:
+    for note in edits:
         line = f"{note.line}" if note.cell is None else note.place
-        place = f"{name}:{note.place}" if name else f"  {line}"
-        table.add_row(place, note.rule, escape(note.message))
+        table.add_row(f"  {line}", note.rule, escape(note.message))
     return table
 
 
@@ -65,7 +65,7 @@ def rewrite_as_json(done: Rewrite, written: Path | None) -> dict[str, Any]:
         "changed": done.changed,
         "written": str(written) if written and done.changed else None,
         "edits": [note_as_json(note) for note in done.edits],
-        "findings": [note_as_json(note) for note in done.findings],
+        "findings": [finding_as_json(note) for note in done.findings],
     }
 
 
@@ -75,3 +75,8 @@ def note_as_json(note: Note) -> dict[str, Any]:
     if note.cell is None:
         del values["cell"]
     return values
+
+
+def finding_as_json(note: Note) -> dict[str, Any]:
+    """Return a finding as plain values; of severity "info" are those with which the script stands."""
+    return {**note_as_json(note), "severity": note.severity.value}

@@ -21,7 +21,7 @@ SHOWN = 12  # rows of a table; all are in the JSON and on the page
 def run_summary(report: Observed) -> Iterator[RenderableType]:
     """Yield the steps, what interrupts them, what was compiled again, and what did not run on XLA."""
     if not report.steps:
-        yield "nothing was executed on XLA"
+        yield "[bold red]nothing was executed on XLA[/bold red]"
         return
     yield _loops(report)
     if report.unended:

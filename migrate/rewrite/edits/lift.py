@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from migrate.reading.replicas.first_replica import same_everywhere
-from migrate.reading.tree.tree import code, is_docstring, nodes_of, targets
+from migrate.reading.tree.tree import code, is_docstring, nodes_of, targets, used
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -53,17 +53,24 @@ def lifted(
     body: Sequence[cst.BaseStatement],
     wanted: Callable[[cst.BaseStatement], bool],
     context: Script,
+    besides: Collection[cst.CSTNode] = (),
 ) -> list[cst.BaseStatement] | None:
     """Return the statements of `body` that go out: the wanted ones and what computes their arguments.
 
     None where that cannot be: an argument is computed by something with side effects.
+
+    Args:
+        body: the statements of a branch.
+        wanted: whether a statement is to go out.
+        context: the script.
+        besides: expressions in the wanted statements that nothing has to go out for.
     """
     out: list[cst.BaseStatement] = []
     needed: set[str] = set()
     for statement in reversed(body):
         if wanted(statement):
             out.append(statement)
-            needed |= _names_used(statement)
+            needed |= _names_used(statement, besides)
             continue
         assigned = _names_assigned(statement)
         if not assigned & needed:
@@ -101,8 +108,8 @@ def _last(function: cst.BaseExpression) -> str:
     return function.attr.value if isinstance(function, cst.Attribute) else code(function)
 
 
-def _names_used(statement: cst.CSTNode) -> set[str]:
-    return {name.value for name in nodes_of(statement, cst.Name)}
+def _names_used(statement: cst.CSTNode, besides: Collection[cst.CSTNode] = ()) -> set[str]:
+    return {code(name).partition(".")[0] for name in used(statement, besides)}
 
 
 def _names_assigned(statement: cst.CSTNode) -> set[str]:

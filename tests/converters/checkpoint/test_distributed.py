@@ -143,8 +143,8 @@ def test_a_tensor_of_parts(tmp_path, parts):
 
 def test_many_parts_quickly(monkeypatch):
     """A grid is told in linear time; parts of no grid are compared with each other, if they are few."""
-    from converters.checkpoint import distributed_metadata
-    from converters.checkpoint.distributed_metadata import Chunk, Place, _require_whole
+    from converters.checkpoint.formats import distributed_metadata
+    from converters.checkpoint.formats.distributed_metadata import Chunk, Place, _require_whole
     from converters.checkpoint.reader import TensorInfo
 
     compared = []

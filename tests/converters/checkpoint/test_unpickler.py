@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from converters.checkpoint import open_checkpoint
-from converters.checkpoint.torch_names import find_name
-from converters.checkpoint.unpickler import ForbiddenNameError, PickleError, Unpickler
+from converters.checkpoint.formats.torch_names import find_name
+from converters.checkpoint.formats.unpickler import ForbiddenNameError, PickleError, Unpickler
 from converters.errors import CheckpointHoldsCodeError
 
 CODES = {
@@ -82,7 +82,7 @@ def test_every_name_is_one_that_weights_only_allows():
     from torch._weights_only_unpickler import _get_allowed_globals
 
     allowed = set(_get_allowed_globals())
-    from converters.checkpoint import torch_names
+    from converters.checkpoint.formats import torch_names
 
     ours = {".".join(place).replace("__builtin__", "builtins") for place in torch_names._TABLE}
     assert ours <= allowed

@@ -249,7 +249,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, RankRecord
     for reordered in (False, True):
         place = tmp_path_factory.mktemp("original")
         (place / "train.py").write_text(edited(BEFORE, *DEEP))
-        # Its number is the order of the sums (`migrate.prove.record.summation`): the same in every session.
+        # Its number is the order of the sums (`record.noise.summation`): the same in every session.
         kept = place / f"records{int(reordered)}"
         kept.mkdir()
         recorded, _ = record_run(

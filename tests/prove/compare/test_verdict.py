@@ -13,6 +13,7 @@ from migrate.prove.compare.compare import WeightComparison
 from migrate.prove.compare.verdict import Verdict, judge, notes
 from migrate.prove.errors import RecordingError
 from migrate.prove.recording import records
+from migrate.prove.recording.details import Details
 from migrate.prove.recording.records import Header, RankRecord, StepRecord
 from migrate.prove.recording.weights import distances, noise, save
 
@@ -78,6 +79,19 @@ def test_other_step_counts_are_not_equal(folder: Path) -> None:
     judgement = judge({0: rank(folder, 0, STEP, STEP, STEP)}, {0: rank(folder, 0, STEP, STEP)})
     assert judgement.verdict is Verdict.STEP_COUNT
     assert "3 steps on rank 0, the rewrite 2" in judgement.message
+
+
+@pytest.mark.parametrize(("last", "dropped"), [("4x10", True), ("16x10", False)])
+def test_drop_last_is_named_where_the_last_batch_is_a_short_one(
+    last: str, dropped: bool, folder: Path
+) -> None:
+    def given(shape: str) -> StepRecord:
+        return replace(STEP, details=Details(inputs=((shape, 1.0, 1.0),)))
+
+    original = {0: rank(folder, 0, given("16x10"), given(last))}
+    judgement = judge(original, {0: rank(folder, 0, given("16x10"))})
+    assert judgement.verdict is Verdict.STEP_COUNT
+    assert ("drop_last" in judgement.message) is dropped
 
 
 def test_a_difference_comes_before_the_step_count(folder: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from migrate.prove.compare import verdict
 from migrate.prove.compare.gates import CEILING, MARGIN, PARAMETER_GATE, Gates
 from migrate.prove.compare.verdict import Verdict
-from migrate.prove.record.adam import first_moves
+from migrate.prove.record.noise.adam import first_moves
 from migrate.prove.recording import records
 from migrate.prove.recording.records import Header, RankRecord, StepRecord
 from migrate.prove.recording.weights import save

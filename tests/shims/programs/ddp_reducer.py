@@ -13,11 +13,11 @@ import torch_xla.runtime as xr
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from shims import _reducer
+from shims._simulated import reducer
 
 BY_REDUCER = set()
-is_bypassed = _reducer._is_bypassed
-_reducer._is_bypassed = lambda model: model not in BY_REDUCER and is_bypassed(model)
+is_bypassed = reducer._is_bypassed
+reducer._is_bypassed = lambda model: model not in BY_REDUCER and is_bypassed(model)
 
 
 class Branches(nn.Module):

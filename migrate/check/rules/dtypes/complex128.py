@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import libcst as cst
-
 from migrate.check.common import NamedHazard
 from migrate.check.hazard import Severity, example
 
@@ -19,11 +17,6 @@ class Complex128(NamedHazard):
     code = "XLA503"
     name = "complex128"
     severity = Severity.WARNING
-    nodes = (cst.Name, cst.Attribute)
-    names = (
-        ("torch.complex128", "float64 twice over: complex64, or two real tensors"),
-        ("torch.cdouble", "float64 twice over: complex64, or two real tensors"),
-    )
     examples = (
         example(
             """

@@ -30,6 +30,7 @@ class Float16(Hazard):
     severity = Severity.WARNING
     spoken_by = ("half-precision",)
     nodes = (cst.Name, cst.Attribute, cst.Call)
+    of_names = True
     examples = (
         example(
             """

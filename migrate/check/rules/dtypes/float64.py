@@ -27,6 +27,7 @@ class Float64(Hazard):
     name = "float64"
     severity = Severity.WARNING
     nodes = (cst.Name, cst.Attribute, cst.Call)
+    of_names = True
     examples = (
         example(
             """

@@ -20,8 +20,6 @@ class Apex(ImportHazard):
     name = "apex"
     severity = Severity.ERROR
     spoken_by = ("apex-amp", "apex-imports", "apex-optimizers")
-    modules = ("apex",)
-    message = "apex needs CUDA: torch.autocast, torch's DDP and torch.optim"
     examples = (
         example(
             """

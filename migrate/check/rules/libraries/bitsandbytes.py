@@ -17,8 +17,6 @@ class BitsAndBytes(ImportHazard):
     code = "XLA405"
     name = "bitsandbytes"
     severity = Severity.ERROR
-    modules = ("bitsandbytes",)
-    message = "bitsandbytes needs CUDA: torch.optim, and bf16 weights"
     examples = (
         example(
             """

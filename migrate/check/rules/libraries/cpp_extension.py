@@ -19,8 +19,6 @@ class CppExtension(ImportHazard):
     code = "XLA401"
     name = "cuda-extension"
     severity = Severity.ERROR
-    modules = ("torch.utils.cpp_extension", "torch.utils.ffi")
-    message = "CUDA kernels of one's own do not run on a TPU: use the operations of torch"
     examples = (
         example(
             """

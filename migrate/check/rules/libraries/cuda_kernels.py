@@ -18,20 +18,6 @@ class CudaKernels(ImportHazard):
     code = "XLA410"
     name = "cuda-kernels"
     severity = Severity.ERROR
-    modules = (
-        "xformers",
-        "transformer_engine",
-        "tensorrt",
-        "torch_tensorrt",
-        "spconv",
-        "MinkowskiEngine",
-        "torch_scatter",
-        "torch_sparse",
-        "fused_layer_norm_cuda",
-        "causal_conv1d",
-        "mamba_ssm",
-    )
-    message = "its kernels need CUDA: use the operations of torch"
     examples = (
         example(
             """

@@ -17,8 +17,6 @@ class CuPy(ImportHazard):
     code = "XLA408"
     name = "cupy"
     severity = Severity.ERROR
-    modules = ("cupy", "cudf", "cuml", "pycuda")
-    message = "needs CUDA: numpy on the host, torch on the device"
     examples = (
         example(
             """

@@ -17,8 +17,6 @@ class Dali(ImportHazard):
     code = "XLA406"
     name = "dali"
     severity = Severity.ERROR
-    modules = ("nvidia.dali",)
-    message = "DALI decodes on GPUs: a DataLoader with workers"
     examples = (
         example(
             """

@@ -18,8 +18,6 @@ class FlashAttention(ImportHazard):
     code = "XLA403"
     name = "flash-attn"
     severity = Severity.ERROR
-    modules = ("flash_attn", "flash_attn_interface", "flash_attn_2_cuda")
-    message = "flash-attn needs CUDA: scaled_dot_product_attention, or torch_xla's flash_attention"
     examples = (
         example(
             """

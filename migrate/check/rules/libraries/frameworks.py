@@ -20,9 +20,6 @@ class Frameworks(ImportHazard):
     code = "XLA411"
     name = "framework"
     severity = Severity.INFO
-    spoken_by = ("frameworks",)
-    modules = ("deepspeed", "horovod", "fairscale", "colossalai", "megatron")
-    message = "starts and shards by itself, for GPUs: plain DDP or torch_xla's FSDP"
     examples = (
         example(
             """

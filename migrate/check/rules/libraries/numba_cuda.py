@@ -17,8 +17,6 @@ class NumbaCuda(ImportHazard):
     code = "XLA409"
     name = "numba-cuda"
     severity = Severity.ERROR
-    modules = ("numba.cuda",)
-    message = "numba's kernels need CUDA: torch operations"
     examples = (
         example(
             """

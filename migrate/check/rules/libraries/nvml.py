@@ -17,8 +17,6 @@ class Nvml(ImportHazard):
     code = "XLA407"
     name = "nvml"
     severity = Severity.WARNING
-    modules = ("pynvml", "py3nvml", "nvidia_smi", "GPUtil", "gpustat")
-    message = "there is no NVIDIA driver on a TPU host: xm.get_memory_info, tpu-info"
     examples = (
         example(
             """

@@ -18,8 +18,6 @@ class Triton(ImportHazard):
     code = "XLA402"
     name = "triton"
     severity = Severity.ERROR
-    modules = ("triton",)
-    message = "Triton kernels do not run on a TPU: torch operations, or Pallas"
     examples = (
         example(
             """

@@ -7,11 +7,14 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.catalogue import torch_cuda
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_other import TYPED_AUTOCAST
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import code, keyword, string_value
 
-OLD = frozenset({"torch.cuda.amp.autocast", "torch.cuda.amp.autocast_mode.autocast"})
-NEW = frozenset({"torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast"})
+OLD = names(*torch_cuda.AUTOCAST)
+NEW = names(*TYPED_AUTOCAST)
 
 
 class Amp(Hazard):

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import libcst as cst
-
 from migrate.check.common import NamedHazard
 from migrate.check.hazard import Severity, example
-
-_ADVICE = "exact on a CPU, on a TPU it may miss some of the k: jax.lax.top_k, or measure the recall"
 
 
 class ApproximateTopK(NamedHazard):
@@ -28,11 +24,6 @@ class ApproximateTopK(NamedHazard):
     code = "XLA826"
     name = "approximate-top-k"
     severity = Severity.WARNING
-    nodes = (cst.Name, cst.Attribute)
-    names = (
-        ("jax.lax.approx_max_k", _ADVICE),
-        ("jax.lax.approx_min_k", _ADVICE),
-    )
     examples = (
         example(
             """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import libcst as cst
-
 from migrate.check.common import NamedHazard
 from migrate.check.hazard import Severity, example
 
@@ -22,18 +20,6 @@ class Checkpointing(NamedHazard):
     code = "XLA808"
     name = "activation-checkpoint"
     severity = Severity.ERROR
-    spoken_by = ("activation-checkpointing",)
-    nodes = (cst.Name, cst.Attribute)
-    names = (
-        (
-            "torch.utils.checkpoint.checkpoint",
-            "raises on XLA: torch_xla.utils.checkpoint.checkpoint",
-        ),
-        (
-            "torch.utils.checkpoint.checkpoint_sequential",
-            "raises on XLA: torch_xla.utils.checkpoint.checkpoint",
-        ),
-    )
     examples = (
         example(
             """

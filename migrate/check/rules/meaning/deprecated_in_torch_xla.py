@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import libcst as cst
-
 from migrate.check.common import NamedHazard
 from migrate.check.hazard import Severity, example
 
@@ -21,13 +19,6 @@ class DeprecatedInTorchXla(NamedHazard):
     code = "XLA820"
     name = "deprecated-in-torch-xla"
     severity = Severity.INFO
-    spoken_by = ("old-torch-xla",)
-    nodes = (cst.Name, cst.Attribute)
-    names = (
-        ("torch_xla.core.xla_model.xla_device", "is deprecated: torch_xla.device()"),
-        ("torch_xla.core.xla_model.mark_step", "is deprecated: torch_xla.sync()"),
-        ("torch_xla.distributed.xla_multiprocessing.spawn", "is deprecated: torch_xla.launch"),
-    )
     examples = (
         example(
             """

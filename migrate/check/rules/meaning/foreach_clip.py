@@ -7,8 +7,12 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.catalogue import torch_other
+from migrate.reading.catalogue.entry import names
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import code, keyword
+
+CLIPS = names(*torch_other.CLIPS)
 
 
 class ForeachClip(Hazard):
@@ -60,6 +64,6 @@ class ForeachClip(Hazard):
         """Yield one call."""
         assert isinstance(node, cst.Call)
         foreach = keyword(node, "foreach")
-        clips = (facts.names.of(node.func) or "").startswith("torch.nn.utils.clip_grad")
+        clips = facts.names.of(node.func) in CLIPS
         if clips and foreach is not None and code(foreach.value) == "True":
             yield self.hit(node, "foreach=True raises on XLA: leave it out")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import libcst as cst
-
 from migrate.check.common import NamedHazard
 from migrate.check.hazard import Severity, example
 
@@ -21,26 +19,6 @@ class GoneFromTorchXla(NamedHazard):
     code = "XLA819"
     name = "gone-from-torch-xla"
     severity = Severity.ERROR
-    spoken_by = ("old-torch-xla",)
-    nodes = (cst.Name, cst.Attribute)
-    names = (
-        (
-            "torch_xla.core.xla_model.get_ordinal",
-            "is gone in 2.9: torch_xla.runtime.global_ordinal()",
-        ),
-        (
-            "torch_xla.core.xla_model.get_local_ordinal",
-            "is gone in 2.9: torch_xla.runtime.local_ordinal()",
-        ),
-        (
-            "torch_xla.core.xla_model.xrt_world_size",
-            "is gone in 2.9: torch_xla.runtime.world_size()",
-        ),
-        (
-            "torch_xla.amp.autocast",
-            'raises with a device as its argument: torch.autocast("xla", dtype=torch.bfloat16)',
-        ),
-    )
     examples = (
         example(
             """

@@ -30,17 +30,6 @@ class GradScaler(NamedHazard):
     code = "XLA804"
     name = "grad-scaler"
     severity = Severity.WARNING
-    spoken_by = ("grad-scaler",)
-    nodes = (cst.Name, cst.Attribute)
-    names = (
-        ("torch.cuda.amp.GradScaler", "needs CUDA; bf16 on a TPU needs no scaler: remove it"),
-        (
-            "torch.cuda.amp.grad_scaler.GradScaler",
-            "needs CUDA; bf16 on a TPU needs no scaler: remove it",
-        ),
-        ("torch.amp.GradScaler", "bf16 on a TPU needs no scaler: remove it"),
-        ("torch_xla.amp.GradScaler", "is gone in torch_xla 2.9, and bf16 needs none: remove it"),
-    )
     examples = (
         example(
             """

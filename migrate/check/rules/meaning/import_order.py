@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.check.common import imported
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 
@@ -51,13 +50,13 @@ class ImportOrder(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one import above that of torch_xla."""
-        if not facts.uses_xla or PATCHED.isdisjoint(imported(node)):
+        if not facts.uses_xla or PATCHED.isdisjoint(facts.imported(node)):
             return
         first = next(
             (
                 other
                 for other in facts.context.all_of(cst.Import, cst.ImportFrom)
-                if any(name.split(".")[0] == "torch_xla" for name in imported(other))
+                if any(name.split(".")[0] == "torch_xla" for name in facts.imported(other))
             ),
             None,
         )

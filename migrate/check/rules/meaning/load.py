@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import libcst as cst
@@ -11,11 +10,9 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
 from migrate.reading.values.devices import is_accelerator
+from migrate.reading.values.words import LOADED
 
 # What tells that a file holds weights, where a statement loads one.
-WEIGHTS = re.compile(
-    r"ckpt|checkpoint|resume|model|weight|pretrain|state|snapshot|net|opt", re.IGNORECASE
-)
 
 
 class Load(Hazard):
@@ -83,7 +80,7 @@ class Load(Hazard):
             arg = node.args[1]
         if arg is None:
             above = facts.context.statement_around(node)
-            if not WEIGHTS.search(code(above).partition(":")[0]):
+            if not LOADED.search(code(above).partition(":")[0]):
                 return  # data of the host
             message = 'tensors saved on CUDA raise without map_location="cpu"'
             yield self.hit(node, message, Severity.INFO)

@@ -8,10 +8,13 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
+from migrate.reading.catalogue import torch_cuda
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_other import CPU_SEEDS
 from migrate.reading.facts import Facts
 
-SEEDS = frozenset({"torch.manual_seed", "torch.random.manual_seed"})
-CUDA_SEEDS = frozenset({"torch.cuda.manual_seed", "torch.cuda.manual_seed_all"})
+SEEDS = names(*CPU_SEEDS)
+CUDA_SEEDS = names(*torch_cuda.SEEDS)
 XLA_SEEDS = frozenset(
     {"shims.manual_seed", "torch_xla.core.xla_model.set_rng_state", "torch_xla.manual_seed"}
 )
@@ -78,7 +81,7 @@ class Seed(Hazard):
         """Yield one seed in a script that moves to a device and does not seed it."""
         assert isinstance(node, cst.Call)
         name = facts.names.of(node.func)
-        if facts.portable:
+        if facts.context.portable:
             return  # the rule rng speaks of seeds; those of a launching process stay
         if name not in SEEDS | CUDA_SEEDS or not facts.called.isdisjoint(XLA_SEEDS):
             return

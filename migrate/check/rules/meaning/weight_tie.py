@@ -111,6 +111,8 @@ class WeightTie(Hazard):
         if ties.swapped:
             return
         if isinstance(node, cst.Call):
+            if not ties.moves:
+                return
             end = facts.context.end(node)
             here = facts.context.source.path.resolve()
             shared = [

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import libcst as cst
-
-from migrate.check.common import NamedHazard
-from migrate.check.hazard import Hit, Severity, example
-from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import keyword
-from migrate.reading.values.collectives import makes_gloo_group
+from migrate.check.common import GroupHazard
+from migrate.check.hazard import Severity, example
 
 
-class Barrier(NamedHazard):
+class Barrier(GroupHazard):
     """`dist.barrier()` does nothing on XLA.
 
     **Why.** The XLA backend's barrier returns at once, without a word: what stands after it may run before
@@ -27,12 +20,6 @@ class Barrier(NamedHazard):
     code = "XLA306"
     name = "barrier"
     severity = Severity.WARNING
-    spoken_by = ("barrier",)
-    nodes = (cst.Name, cst.Attribute)
-    names = (
-        ("torch.distributed.barrier", "does nothing on XLA: xm.rendezvous(tag)"),
-        ("torch.distributed.monitored_barrier", "raises on XLA: xm.rendezvous(tag)"),
-    )
     examples = (
         example(
             """
@@ -61,10 +48,3 @@ class Barrier(NamedHazard):
         xm.rendezvous("ready")
         """
     )
-
-    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield the use of one barrier that is not one of a group over gloo, which waits."""
-        call = facts.context.parent(node)
-        group = keyword(call, "group") if isinstance(call, cst.Call) else None
-        if group is None or not makes_gloo_group(group.value, facts.context):
-            yield from super().find(node, facts)

@@ -6,25 +6,18 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.check.common import NamedHazard
-from migrate.check.hazard import Hit, Severity, example
+from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import code, keyword, nodes_of
-from migrate.reading.values.words import words
+from migrate.reading.values.collectives import OBJECTS, OF_XLA, TENSORS
 
-COLLECTIVES = words(
-    "all_reduce all_gather all_gather_into_tensor reduce_scatter reduce_scatter_tensor broadcast reduce "
-    "gather scatter all_to_all all_to_all_single barrier all_gather_object broadcast_object_list "
-    "gather_object scatter_object_list"
-)
-XLA_COLLECTIVES = ("rendezvous", "all_reduce", "mesh_reduce", "all_gather", "reduce_scatter")
 COLLECTIVE = frozenset(
-    [f"torch.distributed.{name}" for name in COLLECTIVES]
-    + [f"torch_xla.core.xla_model.{name}" for name in XLA_COLLECTIVES]
+    [f"torch.distributed.{name}" for name in (*TENSORS, *OBJECTS, "barrier")]
+    + [f"torch_xla.core.xla_model.{name}" for name in OF_XLA]
 )
 
 
-class GuardedCollective(NamedHazard):
+class GuardedCollective(Hazard):
     """A collective runs in some replicas only.
 
     **Why.** The replicas that do not come to it are waited for: all hang.
@@ -40,14 +33,7 @@ class GuardedCollective(NamedHazard):
     name = "guarded-collective"
     severity = Severity.ERROR
     spoken_by = ("barrier",)
-    nodes = (cst.Name, cst.Attribute)
-    names = (
-        *((f"torch.distributed.{name}", "in some replicas only") for name in sorted(COLLECTIVES)),
-        *(
-            (f"torch_xla.core.xla_model.{name}", "in some replicas only")
-            for name in XLA_COLLECTIVES
-        ),
-    )
+    nodes = (cst.Call,)
     examples = (
         example(
             """
@@ -130,20 +116,21 @@ class GuardedCollective(NamedHazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one collective under a condition of the rank."""
-        for hit in super().find(node, facts):
-            above = facts.context.parent(node)
-            called = isinstance(above, cst.Call) and above.func is node
-            if isinstance(above, cst.Call) and _of_a_group(above):
-                continue  # the replicas of the group are those that the condition lets pass
-            guard = facts.guards.around(node) if called else None
-            if guard is None or self._in_both(node, guard, facts):
-                continue
-            if not self._has_other_half(node, guard, facts):
-                line = facts.context.position(guard).line
-                happens = "the others wait for ever"
-                if facts.names.of(node) == "torch.distributed.barrier":
-                    happens = "does nothing on XLA, and a rendezvous here would wait for ever"
-                yield self.hit(node, f"{hit.message} (line {line}): {happens}")
+        assert isinstance(node, cst.Call)
+        name = facts.names.of(node.func)
+        # The replicas of a group are those that the condition lets pass.
+        if name not in COLLECTIVE or _of_a_group(node):
+            return
+        guard = facts.guards.around(node.func)
+        if guard is None or self._in_both(node.func, guard, facts):
+            return
+        if not self._has_other_half(node.func, guard, facts):
+            line = facts.context.position(guard).line
+            happens = "the others wait for ever"
+            if name == "torch.distributed.barrier":
+                happens = "does nothing on XLA, and a rendezvous here would wait for ever"
+            message = f"{name}: in some replicas only (line {line}): {happens}"
+            yield self.hit(node.func, message)
 
     def _has_other_half(self, node: cst.CSTNode, guard: cst.CSTNode, facts: Facts) -> bool:
         """Whether the replicas that do not come to a barrier come to another one of the same function."""

@@ -10,10 +10,9 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.project.entries import Kind
-from migrate.reading.steps.outside import EVALUATION
+from migrate.reading.replicas.wrapped import is_wrapped
 from migrate.reading.tree.tree import bind, nodes_of
-
-WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "shims.ddp")
+from migrate.reading.values.words import EVALUATION
 
 
 class GuardedForward(Hazard):
@@ -79,6 +78,23 @@ class GuardedForward(Hazard):
             import torch
             from torch.nn.parallel import DistributedDataParallel as DDP
 
+            model = DDP(make()).to("xla")
+
+
+            def estimate_loss(rows):
+                return sum(model(row).item() for row in rows)  # XLA304
+
+
+            def train(rank, rows):
+                if rank == 0:
+                    print(estimate_loss(rows))
+            """
+        ),
+        example(
+            """
+            import torch
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
 
             def train(net, rank, x):
                 model = DDP(net)
@@ -105,11 +121,13 @@ class GuardedForward(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one forward under a condition of the rank, its own or that of a function it is given to."""
         assert isinstance(node, cst.Call)
+        if not facts.guards.any:
+            return
         name = node.func
         if not isinstance(name, cst.Name) or facts.tensors.kind(name) is not Kind.MODEL:
             yield from self._handed_over(node, facts)
             return
-        if self._is_wrapped(name, facts) and (guard := facts.guards.around(node)) is not None:
+        if is_wrapped(name, facts.context) and (guard := facts.guards.around(node)) is not None:
             line = facts.context.position(guard).line
             message = (
                 f"the wrapped model runs in some replicas only (line {line}): model.module, or all"
@@ -121,7 +139,7 @@ class GuardedForward(Hazard):
         for arg in node.args:
             value = arg.value
             inner = value.value if _is_unwrapped(value) else value
-            if not isinstance(inner, cst.Name) or not self._is_wrapped(inner, facts):
+            if not isinstance(inner, cst.Name) or not is_wrapped(inner, facts.context):
                 continue
             if not _runs(node, arg, facts) or (guard := facts.guards.around(node)) is None:
                 continue
@@ -132,15 +150,6 @@ class GuardedForward(Hazard):
             else:
                 message = f"runs the wrapped model in some replicas only (line {line}): "
                 yield self.hit(node, message + f"{inner.value}.module, or all")
-
-    def _is_wrapped(self, name: cst.Name, facts: Facts) -> bool:
-        """Whether an assignment in the function wraps the model."""
-        around = facts.bindings.owner(name)
-        return any(
-            isinstance(binding.value, cst.Call)
-            and (facts.names.of(binding.value.func) or "").endswith(WRAPPERS)
-            for binding in facts.bindings.names.get((id(around), name.value), ())
-        )
 
 
 def _is_unwrapped(value: cst.BaseExpression) -> TypeGuard[cst.Attribute]:

@@ -8,24 +8,32 @@ import libcst as cst
 
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
 from migrate.reading.facts import Facts
-from migrate.reading.values.words import READ_METHODS
+from migrate.reading.steps.in_step import When
+from migrate.reading.tree.tree import nodes_of
+from migrate.reading.values.words import READ_METHODS, SYNCS
 
 
 class GuardedRead(Hazard):
-    """A value is read inside the step by some replicas only.
+    """A value is read by some replicas only, inside the step, or where it was computed after the step.
 
     **Why.** The read ends the graph in the replicas that make it and not in the others: from there on they
     run different graphs, their collectives no longer match, and all hang. This is worse than a slow step.
 
-    **What to do.** Read after the step. Where all replicas read, only the printing goes under the condition.
+    What the step computes, its end has run in all replicas: to read it then runs nothing. What all replicas
+    compute after the step, as in `acc = (out.argmax(1) == y).float().mean()`, is pending: a read runs it in
+    some of them, and in the others it goes into a graph of the next step.
+
+    **What to do.** Compute inside the step, and read after it. Where all replicas read, only the printing
+    goes under the condition.
     """
 
     code = "XLA305"
     name = "guarded-read"
     severity = Severity.ERROR
     spoken_by = ("step",)
-    nodes = (cst.Call,)
+    nodes = (cst.Call, cst.FormattedStringExpression)
     examples = (
         example(
             """
@@ -55,6 +63,47 @@ class GuardedRead(Hazard):
                         print(loss.item())
             """
         ),
+        example(
+            """
+            import torch
+
+
+            def train(model, loader, optimizer, rank):
+                for step, (x, y) in enumerate(loader):
+                    x, y = x.cuda(), y.cuda()
+                    out = model(x)
+                    loss = torch.nn.functional.cross_entropy(out, y)
+                    loss.backward()
+                    optimizer.step()
+                    acc = (out.argmax(1) == y).float().mean()
+                    if rank == 0:
+                        print(loss.item(), acc.item())  # XLA305 warning
+                        print(f"accuracy {acc:.3f}")  # XLA305 warning
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch_xla
+
+
+            def train(model, loader, optimizer, rank):
+                for step, (x, y) in enumerate(loader):
+                    with torch_xla.step():
+                        out = model(x.to("xla"))
+                        loss = torch.nn.functional.cross_entropy(out, y.to("xla"))
+                        loss.backward()
+                        optimizer.step()
+                        acc = (out.argmax(1) == y.to("xla")).float().mean()
+                    last = loss.detach()
+                    top = out.max()
+                    torch_xla.sync()
+                    low = out.min()
+                    lowest = low.item()
+                    if rank == 0:
+                        print(acc.item(), last.item(), top.item(), low.item(), lowest)
+            """
+        ),
     )
     mended = example(
         """
@@ -72,19 +121,93 @@ class GuardedRead(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one read under a condition of the rank, inside a step."""
-        assert isinstance(node, cst.Call)
-        read: cst.BaseExpression | None = None
-        if method(node) in READ_METHODS:
-            read = receiver(node)
-        elif isinstance(node.func, cst.Name) and node.func.value in ("print", "float", "int"):
-            read = next((a.value for a in node.args if facts.tensors.on_device(a.value)), None)
-        if read is None or not facts.tensors.on_device(read) or not facts.steps.inside(node):
+        """Yield one read under a condition of the rank, inside a step or of what was computed after it."""
+        read = _read(node, facts)
+        if read is None or not facts.tensors.on_device(read):
             return
         guard = facts.guards.around(node)
-        if guard is not None:
-            line = facts.context.position(guard).line
+        if guard is None:
+            return
+        line = facts.context.position(guard).line
+        if facts.steps.inside(node):
             message = (
                 f"read in some replicas only (line {line}), inside the step: graphs part, all hang"
             )
             yield self.hit(node, message)
+        elif (made := _computed_after(read, node, facts)) is not None:
+            computed = facts.context.position(made).line
+            message = (
+                f"computed after the step (line {computed}), read in some replicas only (line {line}): "
+                "graphs part before the next collective; compute it inside the step"
+            )
+            yield self.hit(node, message, Severity.WARNING)
+
+
+def _read(node: cst.CSTNode, facts: Facts) -> cst.BaseExpression | None:
+    """What is read at a node; None if nothing is."""
+    if isinstance(node, cst.FormattedStringExpression):
+        return node.expression
+    assert isinstance(node, cst.Call)
+    if method(node) in READ_METHODS:
+        return receiver(node)
+    if isinstance(node.func, cst.Name) and node.func.value in ("print", "float", "int"):
+        return next((a.value for a in node.args if facts.tensors.on_device(a.value)), None)
+    return None
+
+
+def _computed_after(
+    read: cst.BaseExpression, at: cst.CSTNode, facts: Facts
+) -> cst.BaseExpression | None:
+    """Where all replicas compute, after a step, a name that is read; None if none is still pending."""
+    if facts.steps.when(at) not in (When.EVERY_STEP, When.SOMETIMES):
+        return None
+    owner = facts.bindings.owner(at)
+    for name in nodes_of(read, cst.Name):
+        before = [
+            binding
+            for binding in facts.bindings.names.get((id(owner), name.value), ())
+            if binding.place < _place(at, facts)
+        ]
+        value = before[-1].value if before else None
+        if (
+            value is not None
+            and _computes(value)
+            and facts.tensors.on_device(value)
+            and facts.steps.when(value) in (When.EVERY_STEP, When.SOMETIMES)
+            and facts.guards.around(value) is None
+            and not _ran_between(name.value, value, at, facts)
+        ):
+            return value
+    return None
+
+
+def _computes(value: cst.BaseExpression) -> bool:
+    """Whether a value is computed, not another name of what is there: `loss`, `loss.detach()`."""
+    inner = value
+    while isinstance(inner, cst.Call) and method(inner) in ("detach", "data"):
+        inner = inner.func.value if isinstance(inner.func, cst.Attribute) else inner
+    return isinstance(inner, cst.Call | cst.BinaryOperation | cst.UnaryOperation | cst.Comparison)
+
+
+def _ran_between(name: str, value: cst.CSTNode, at: cst.CSTNode, facts: Facts) -> bool:
+    """Whether all replicas synchronise or read a name between two places, or come to a collective.
+
+    A read runs the graph of what is read, and of no other. Of what a collective gives XLA308 speaks.
+    """
+    first, last = _place(value, facts), _place(at, facts)
+    return any(
+        first < _place(call, facts) < last
+        and facts.guards.around(call) is None
+        and (facts.names.of(call.func) in SYNCS | COLLECTIVE or _reads_name(call, name))
+        for call in nodes_of(facts.bindings.owner(at), cst.Call)
+    )
+
+
+def _reads_name(call: cst.Call, name: str) -> bool:
+    read = receiver(call) if method(call) in READ_METHODS else None
+    return isinstance(read, cst.Name) and read.value == name
+
+
+def _place(node: cst.CSTNode, facts: Facts) -> tuple[int, int]:
+    position = facts.context.position(node)
+    return position.line, position.column

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import libcst as cst
@@ -12,9 +11,10 @@ from migrate.reading.facts import Facts
 from migrate.reading.project.entries import Kind
 from migrate.reading.tree.tree import bind, code, keyword, nodes_of
 from migrate.reading.values.saved import PARAMETERS, is_on_cpu
-from migrate.reading.values.words import TORCH_SAVES
-
-WEIGHTS = re.compile(r"(^|_|\.)(state|states|state_dict|ckpt|checkpoint|weights|save_dict|params)$")
+from migrate.reading.values.words import (
+    SAVED,
+    TORCH_SAVES,
+)
 
 
 class GuardedSave(Hazard):
@@ -122,12 +122,14 @@ class GuardedSave(Hazard):
             yield self.hit(node, message, Severity.INFO)
 
     def _saved(self, call: cst.Call, facts: Facts) -> list[cst.BaseExpression] | None:
-        """Return what `call` saves, by itself or in a function of the script; None where it saves nothing."""
+        """Return what `call` saves, by itself or in a function that it runs; None where it saves nothing."""
         if facts.names.of(call.func) in TORCH_SAVES:
             if is_on_cpu(call, facts.context):
                 return None
             saved = (bind(call, PARAMETERS) or {}).get("obj") or keyword(call, "data")
             return [saved.value if saved is not None else call]
+        if facts.context.effects.saves(call) is not None:  # by a function of another file
+            return [arg.value for arg in call.args] or [call]
         if facts.called.isdisjoint(TORCH_SAVES):
             return None
         found = []
@@ -143,7 +145,7 @@ class GuardedSave(Hazard):
 
 def _has_weights(saved: cst.BaseExpression) -> bool:
     """Whether what is saved is, by its names, the state of a model or an optimizer."""
-    named = isinstance(saved, cst.Name | cst.Attribute) and WEIGHTS.search(code(saved)) is not None
+    named = isinstance(saved, cst.Name | cst.Attribute) and SAVED.search(code(saved)) is not None
     return named or any(
         call.func.attr.value == "state_dict"
         for call in nodes_of(saved, cst.Call)

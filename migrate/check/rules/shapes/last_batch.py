@@ -7,11 +7,13 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_other import DATA_LOADERS
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import code, keyword
+from migrate.reading.values.words import OF_EVALUATION
 
-LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
-EVALUATION = ("val", "test", "eval", "sequential", "dev_")
+LOADERS = names(*DATA_LOADERS)
 
 
 class LastBatch(Hazard):
@@ -71,7 +73,7 @@ class LastBatch(Hazard):
             return  # one sample at a time: no batch is shorter
         above = facts.context.parent(node)
         names = [code(one.target).lower() for one in getattr(above, "targets", ())]
-        if any(word in name for name in names for word in EVALUATION):
+        if any(OF_EVALUATION.search(name) for name in names):
             return
         if self._trains(node):
             message = "a last, shorter batch compiles the step once more: drop_last=True"
@@ -82,5 +84,5 @@ class LastBatch(Hazard):
         shuffle, sampler = keyword(call, "shuffle"), keyword(call, "sampler")
         if sampler is not None and code(sampler.value) != "None":
             text = code(sampler.value).lower()
-            return not any(word in text for word in EVALUATION)
+            return OF_EVALUATION.search(text) is None
         return shuffle is not None and code(shuffle.value) not in ("False", "None")

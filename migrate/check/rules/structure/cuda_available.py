@@ -10,8 +10,12 @@ import libcst as cst
 from migrate.check.common import NamedHazard
 from migrate.check.hazard import Hit, Severity, example
 from migrate.check.only_cuda import goes_well, guards_cuda_only, only_with_cuda
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_cuda import COUNTS
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import code
+
+COUNTED = names(*COUNTS)
 
 
 class CudaAvailable(NamedHazard):
@@ -29,18 +33,13 @@ class CudaAvailable(NamedHazard):
     code = "XLA704"
     name = "cuda-available"
     severity = Severity.WARNING
-    spoken_by = ("cuda-available",)
-    nodes = (cst.Name, cst.Attribute)
-    names = (
-        ("torch.cuda.is_available", "is False on a TPU: the script would train on the CPU"),
-        ("torch.cuda.device_count", "is 0 on a TPU: torch_xla.runtime.world_size() in the worker"),
-    )
     examples = (
         example(
             """
             import torch
 
             device = "cuda" if torch.cuda.is_available() else "cpu"  # XLA704
+            other = "cuda" if torch.accelerator.is_available() else "cpu"  # XLA704
             """
         ),
         example(
@@ -79,7 +78,7 @@ class CudaAvailable(NamedHazard):
         above = facts.context.parent(node)
         if not isinstance(above, cst.Call) or above.func is not node:
             return
-        counts = facts.names.of(node) == "torch.cuda.device_count"
+        counts = facts.names.of(node) in COUNTED
         for hit in super().find(node, facts):
             inert = guards_cuda_only(node, facts) if counts else goes_well(node, facts)
             inert = inert or only_with_cuda(node, facts) or _skips(node, facts)

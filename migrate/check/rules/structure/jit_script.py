@@ -26,13 +26,6 @@ class JitScript(NamedHazard):
     code = "XLA709"
     name = "jit-script"
     severity = Severity.WARNING
-    spoken_by = ("jit-script",)
-    nodes = (cst.Name, cst.Attribute)
-    names = (
-        ("torch.jit.script", "brings nothing on XLA, and hides syncs: leave it out"),
-        ("torch.jit.script_method", "brings nothing on XLA, and hides syncs: leave it out"),
-        ("torch.jit.trace", "brings nothing on XLA: leave it out"),
-    )
     examples = (
         example(
             """

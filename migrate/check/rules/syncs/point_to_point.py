@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import libcst as cst
-
 from migrate.check.common import NamedHazard
 from migrate.check.hazard import Severity, example
 
@@ -22,12 +20,6 @@ class PointToPoint(NamedHazard):
     code = "XLA207"
     name = "point-to-point"
     severity = Severity.WARNING
-    spoken_by = ("send-recv",)
-    nodes = (cst.Name, cst.Attribute)
-    names = tuple(
-        (f"torch.distributed.{name}", "ends the graph at every call; use a collective")
-        for name in ("send", "recv", "isend", "irecv", "batch_isend_irecv")
-    )
     examples = (
         example(
             """

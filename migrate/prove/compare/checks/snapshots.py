@@ -7,7 +7,7 @@ from migrate.prove.compare.difference import Case, Difference, at_step, lines
 
 def check(case: Case) -> Difference | None:
     """The first rank with another parameter, and the one that is farthest away."""
-    from migrate.prove.recording import weights  # torch takes seconds to import
+    from migrate.prove.recording import elements, weights  # torch takes seconds to import
 
     for step in case.ranks:
         key = (step.optimizer, step.step)
@@ -15,7 +15,9 @@ def check(case: Case) -> Difference | None:
         mine = case.ours[step.rank].snapshots.get(key)
         if theirs is None or mine is None:
             continue
-        distances = weights.distances(theirs, mine)
+        kept = case.original[step.rank].elements.get(key)
+        left_out = elements.moved(kept, case.gates.gradients(*key))
+        distances = weights.distances(theirs, mine, left_out)
         for walking in weights.noise(theirs, mine):
             distances.pop(walking, None)
         limits = {name: case.gates.parameter(name, *key) for name in distances}

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_distributed import AVERAGE
 from migrate.reading.tree.tree import bind, code, is_dotted_name, keyword
 from migrate.reading.tree.walk import children
 from migrate.reading.values.collectives import TENSORS, called
@@ -13,10 +15,7 @@ from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewr
 from migrate.rewrite.rules.collectives.written import as_shims, beside
 from migrate.rewrite.workspace import Workspace
 
-AVG = frozenset(
-    {"torch.distributed.ReduceOp.AVG", "torch.distributed.distributed_c10d.ReduceOp.AVG"}
-)
-# What of each collective holds the result.
+AVG = names(*AVERAGE)
 RESULT = {
     "all_reduce": "tensor",
     "reduce": "tensor",

@@ -6,27 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import bind, code, keyword
+from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.collectives import TENSORS, called, makes_gloo_group
+from migrate.reading.values.host import is_on_the_cpu
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 
-MADE = frozenset(
-    f"torch.{name}"
-    for name in (
-        *("arange", "empty", "eye", "from_numpy", "full", "linspace", "ones", "rand"),
-        *("randint", "randn", "randperm", "tensor", "zeros"),
-        *(
-            "BoolTensor",
-            "ByteTensor",
-            "DoubleTensor",
-            "FloatTensor",
-            "IntTensor",
-            "LongTensor",
-            "Tensor",
-        ),
-    )
-)
 OTHERS = frozenset({"group", "op", "async_op", "src", "dst", "group_src", "group_dst"})
 DEFAULTS = frozenset({"torch.set_default_device", "torch.set_default_tensor_type", "torch.device"})
 
@@ -105,7 +90,7 @@ class CollectiveInputs(Rule):
         if group is not None and makes_gloo_group(group.value, context):
             return
         for name, arg in bound.items():
-            if name not in OTHERS and _is_on_the_cpu(arg.value, context):
+            if name not in OTHERS and is_on_the_cpu(arg.value, context):
                 message = (
                     f"`{code(arg.value)}` is on the CPU: simulated replicas take it in a collective, a "
                     "TPU does not: make it on the replica's device, or use a group made by "
@@ -124,36 +109,3 @@ def _has_default(context: Workspace) -> bool:
 def _is_argument(call: cst.Call, context: Workspace) -> bool:
     """Whether `call` is no statement or context of its own: `torch.device(…)` as an argument."""
     return not isinstance(context.parent(call), cst.Expr | cst.WithItem)
-
-
-def _is_on_the_cpu(value: cst.BaseExpression, context: Workspace) -> bool:
-    """Whether `value` is certainly a tensor of the CPU, or a list of such."""
-    if isinstance(value, cst.Name):
-        _, made = context.bound_to(value)
-        if made is None or isinstance(made, cst.Param | cst.Name):
-            return False
-        return _is_on_the_cpu(made, context)
-    if isinstance(value, cst.ListComp):
-        return _is_on_the_cpu(value.elt, context)
-    if isinstance(value, cst.List):
-        elements = [element.value for element in value.elements]
-        return bool(elements) and all(_is_on_the_cpu(one, context) for one in elements)
-    if not isinstance(value, cst.Call):
-        return False
-    if isinstance(value.func, cst.Attribute) and value.func.attr.value == "cpu":
-        return not value.args
-    if context.qualified_name(value.func) not in MADE:
-        return False
-    if keyword(value, "device") is not None or any(arg.star for arg in value.args):
-        return False
-    # `torch.tensor(x)` is where the tensor x is.
-    of_data = code(value.func).endswith("ensor") and value.args
-    return not of_data or _is_of_the_host(value.args[0].value)
-
-
-def _is_of_the_host(data: cst.BaseExpression) -> bool:
-    """Whether `data` is a list or a number, and no tensor."""
-    if isinstance(data, cst.Call):
-        last = data.func.attr if isinstance(data.func, cst.Attribute) else data.func
-        return isinstance(last, cst.Name) and last.value in ("float", "int", "item", "len")
-    return isinstance(data, cst.List | cst.Tuple | cst.BaseNumber)

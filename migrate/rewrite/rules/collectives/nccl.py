@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, dotted, string_value
+from migrate.reading.tree.tree import bind, code, dotted, nodes_of, string_value
 from migrate.reading.values.collectives import called
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.launch.rank_arguments import INERT
 from migrate.rewrite.styles.advice import BACKEND as OF_SHIMS
 from migrate.rewrite.workspace import Workspace
 
@@ -20,11 +21,14 @@ class Nccl(Rule):
     """Keep and compare the name of the XLA backend instead of NCCL's.
 
     **What it does.** `'nccl'` becomes `'xla'` where it is kept under the name of a backend
-    (`args.dist_backend = 'nccl'`, `def setup(rank, backend='nccl')`, `'backend': 'nccl'`), and where the
-    process group's own backend is compared with it (`dist.get_backend() == 'nccl'`).
+    (`args.dist_backend = 'nccl'`, `def setup(rank, backend='nccl')`, `'backend': 'nccl'`, the default of an
+    option `--backend`, the argument `backend='nccl'` of one's own function), also as one of two values that a
+    condition decides, and where the process group's own backend is compared with it
+    (`dist.get_backend() == 'nccl'`).
 
     **Reported.** Other uses: comparisons with an option or a variable, whose value may come from the command
-    line. Where a script compares the name that it keeps, both stay as they are.
+    line; a value that is chosen by what CUDA has. Where a script compares the name that it keeps, both stay
+    as they are.
 
     Source: torch_xla 2.9 (`dist.get_backend()` is `'xla'`, measured).
     """
@@ -53,6 +57,47 @@ class Nccl(Rule):
                 dist.init_process_group(backend="xla", init_method="xla://")
                 if dist.get_backend() == "xla":
                     print({"backend": "xla", "rank": rank})
+            """,
+        ),
+        rewritten(
+            """
+            import argparse
+            import os
+
+            import torch.distributed as dist
+
+
+            def setup(backend):
+                dist.init_process_group(backend)
+
+
+            def main():
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--backend", default="nccl", type=str)
+                backend = "gloo" if os.name == "nt" else "nccl"
+                setup(backend=backend)
+                setup(backend="nccl")
+                setup("nccl")
+            """,
+            """
+            import argparse
+            import os
+
+            import torch.distributed as dist
+            import torch_xla.distributed.xla_backend
+
+
+            def setup(backend):
+                dist.init_process_group("xla", init_method="xla://")
+
+
+            def main():
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--backend", default="xla", type=str)
+                backend = "gloo" if os.name == "nt" else "xla"
+                setup(backend=backend)
+                setup(backend="xla")
+                setup("xla")
             """,
         ),
         left_alone(
@@ -113,21 +158,47 @@ def _is_of_the_group(node: cst.SimpleString, context: Workspace) -> bool:
 
 def _is_kept(node: cst.SimpleString, context: Workspace) -> bool:
     """Whether the literal is kept under the name of a backend that the script compares with nothing."""
+    name = _kept_as(node, context)
+    return (
+        name is not None and BACKEND.fullmatch(name) is not None and not _is_compared(name, context)
+    )
+
+
+def _kept_as(node: cst.BaseExpression, context: Workspace) -> str | None:
+    """Return the name under which the script keeps `node`, or passes it on to a function of its own."""
     above = context.parent(node)
-    target: cst.CSTNode | None = None
+    if isinstance(above, cst.IfExp) and node is not above.test:
+        chosen = any("cuda" in code(leaf) for leaf in nodes_of(above.test, cst.Name))
+        return None if chosen else _kept_as(above, context)
     if isinstance(above, cst.Assign) and len(above.targets) == 1:
-        target = above.targets[0].target
-    elif isinstance(above, cst.AnnAssign):
-        target = above.target
-    elif isinstance(above, cst.Param):
-        target = above.name
-    elif isinstance(above, cst.DictElement):
-        name = string_value(above.key)
-        return name is not None and BACKEND.fullmatch(name) is not None
-    if target is None:
-        return False
-    last = dotted(target).rpartition(".")[2]
-    return BACKEND.fullmatch(last) is not None and not _is_compared(last, context)
+        return dotted(above.targets[0].target).rpartition(".")[2]
+    if isinstance(above, cst.AnnAssign):
+        return dotted(above.target).rpartition(".")[2]
+    if isinstance(above, cst.Param):
+        return above.name.value
+    if isinstance(above, cst.DictElement):
+        return string_value(above.key)
+    call = context.parent(above)
+    if isinstance(above, cst.Arg) and isinstance(call, cst.Call):
+        return _passed_as(above, call, context)
+    return None
+
+
+def _passed_as(arg: cst.Arg, call: cst.Call, context: Workspace) -> str | None:
+    """Return what `call` takes `arg` for: the option that it is the default of, or the parameter."""
+    given = arg.keyword.value if arg.keyword is not None else None
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "add_argument":
+        names = [string_value(one.value) or "" for one in call.args if one.keyword is None]
+        flag = next((name for name in names if name.startswith("--")), "")
+        option = flag.lstrip("-").replace("-", "_")
+        return option if given == "default" and option not in INERT else None
+    if not context.effects.definitions(call):
+        return None
+    function = context.functions.get(code(call.func))
+    if given is None and function is not None:
+        bound = bind(call, [one.name.value for one in function.params.params]) or {}
+        given = next((name for name, one in bound.items() if one is arg), None)
+    return given
 
 
 def _is_compared(last: str, context: Workspace) -> bool:

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.catalogue import catalogue
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_distributed import NO_REDUCTION, REDUCTIONS
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 
-# On the XLA backend all other reductions raise.
-REDUCES = frozenset({"SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR"})
+NONE = names(*NO_REDUCTION)
 
 
 class ReduceOperation(Rule):
@@ -27,6 +29,7 @@ class ReduceOperation(Rule):
 
     name = "reduce-op"
     nodes = (cst.Attribute,)
+    of_names = True
     examples = (
         rewritten(
             """
@@ -71,13 +74,12 @@ class ReduceOperation(Rule):
         """Yield the edit of one old name, or the finding at a reduction that XLA has not."""
         assert isinstance(node, cst.Attribute)
         name = context.qualified_name(node) or ""
-        if name in ("torch.distributed.ReduceOp.BXOR", "torch.distributed.ReduceOp.PREMUL_SUM"):
-            message = f"ReduceOp.{node.attr.value} raises on XLA: gather the values and reduce them"
-            yield from self.report(node, message)
+        if name in NONE and (entry := catalogue.of(name)):
+            yield from self.report(node, f"ReduceOp.{node.attr.value} {entry.says()}")
         if name != "torch.distributed.reduce_op" or not isinstance(node.value, cst.BaseExpression):
             return
         above = context.parent(node)
-        known = isinstance(above, cst.Attribute) and above.attr.value in REDUCES
+        known = isinstance(above, cst.Attribute) and above.attr.value in REDUCTIONS
         if known:
             yield self.edit(
                 node,

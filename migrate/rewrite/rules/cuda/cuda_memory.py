@@ -6,43 +6,21 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.catalogue.torch_cuda import HARMLESS, IGNORED
+from migrate.reading.catalogue import catalogue
+from migrate.reading.catalogue.entry import OnXla, names
+from migrate.reading.catalogue.torch_cuda import ASKED, IGNORED, INITIALIZED
 from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import is_cuda, only_on_cuda
 from migrate.rewrite.workspace import Workspace
 
-GONE = frozenset(one.name for one in IGNORED)
-
-GET = "torch_xla.core.xla_model.get_memory_info()"
-ZERO = "silently 0 on XLA"
-RAISES = "raises on XLA"
-SILENT = {
-    "memory_allocated": "bytes_used",
-    "max_memory_allocated": "peak_bytes_used",
-    "memory_reserved": "bytes_used",
-    "max_memory_reserved": "peak_bytes_used",
-    "memory_cached": "bytes_used",
-    "max_memory_cached": "peak_bytes_used",
-}
-ADVICE = {
-    **{f"torch.cuda.{n}": f"{ZERO}: {GET}['{key}'], on a TPU only" for n, key in SILENT.items()},
-    "torch.cuda.memory_stats": f"empty on XLA: {GET}, on a TPU only",
-    "torch.cuda.memory_summary": f"{RAISES}: {GET}, on a TPU only",
-    "torch.cuda.memory_snapshot": f"empty on XLA: {GET}, on a TPU only",
-    "torch.cuda.mem_get_info": f"{RAISES}: {GET} has bytes_used and bytes_limit, on a TPU only",
-    "torch.cuda.get_device_properties": f"{RAISES}: for the memory, {GET}['bytes_limit']",
-    "torch.cuda.get_device_name": f"{RAISES}: torch_xla.core.xla_model.xla_device_hw('xla')",
-    "torch.cuda.get_device_capability": f"{RAISES}: a TPU has none; take the branch for bfloat16",
-    "torch.cuda.utilization": f"{RAISES}: tpu-info, on the command line",
-    "torch.cuda.temperature": f"{RAISES}: remove it",
-    "torch.cuda.power_draw": f"{RAISES}: remove it",
-    "torch.cuda.list_gpu_processes": "lists no TPU process: tpu-info, on the command line",
-    "torch.cuda.is_initialized": "is False on XLA: what it guards is skipped",
-}
+GONE = names(*IGNORED)
+# Of these, what raises where there is no GPU.
+RAISING = names(*(one for one in IGNORED if one.on_xla is OnXla.RAISES))
+FIGURES = names(*ASKED)
+ASKING = FIGURES | names(*INITIALIZED)
 # In the portable style what of `shims.memory()` says the same.
 FIELDS = {"torch.cuda.memory_allocated": "used", "torch.cuda.max_memory_allocated": "peak"}
-FIGURES = frozenset(ADVICE) - {"torch.cuda.is_initialized"}
 
 
 class CudaMemory(Rule):
@@ -111,10 +89,9 @@ class CudaMemory(Rule):
             call = node.value
             told = context.qualified_name(call.func) if isinstance(call, cst.Call) else None
             if context.portable:
-                if told in GONE and told not in HARMLESS:
+                if told in RAISING:
                     yield only_on_cuda(self, node, context, "nothing else has its memory")
-                return
-            if told in GONE:
+            elif told in GONE:
                 message = f"{code(node)} goes: XLA plans the memory of a whole graph"
                 yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
             return
@@ -126,8 +103,8 @@ class CudaMemory(Rule):
             yield self.edit(
                 node, lambda _: figure, f"{code(node)} → {code(figure)}", consumes=[node]
             )
-        elif context.portable and name in ADVICE:
+        elif name in ASKING and context.portable:
             asked = code(is_cuda(context))
             yield from self.report(node, f"{name}: 0, empty or an error elsewhere: ask if {asked}")
-        elif name in ADVICE:
-            yield from self.report(node, f"{name}: {ADVICE[name]}")
+        elif name in ASKING and (entry := catalogue.of(name)):
+            yield from self.report(node, f"{name}: {entry.says()}")

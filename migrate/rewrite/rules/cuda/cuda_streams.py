@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.catalogue import torch_cuda
+from migrate.reading.catalogue.entry import names
 from migrate.reading.tree.tree import code, is_attribute_of_self
 from migrate.rewrite.edits.branch import unwrapped
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -14,25 +16,8 @@ from migrate.rewrite.rules.devices.set_device import STREAM_CONTEXTS as CONTEXTS
 from migrate.rewrite.styles.cuda_only import contexts_on_cuda, is_cuda, only_on_cuda, or_none
 from migrate.rewrite.workspace import Workspace
 
-MADE = frozenset(
-    {
-        "torch.cuda.ExternalStream",
-        "torch.cuda.Stream",
-        "torch.cuda.current_stream",
-        "torch.cuda.default_stream",
-        "torch.cuda.streams.Stream",
-    }
-)
-TOLD = frozenset(
-    {
-        "torch.cuda.nvtx.mark",
-        "torch.cuda.nvtx.range_pop",
-        "torch.cuda.nvtx.range_push",
-        "torch.cuda.profiler.start",
-        "torch.cuda.profiler.stop",
-        "torch.cuda.set_stream",
-    }
-)
+MADE = names(*torch_cuda.STREAMS)
+TOLD = names(*torch_cuda.TOLD)
 # Methods that only streams, and tensors for the sake of streams, have.
 METHODS = frozenset({"record_stream", "wait_stream"})
 

@@ -6,13 +6,15 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.catalogue import torch_cuda
+from migrate.reading.catalogue.entry import names
 from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 
-WAIT = frozenset({"torch.cuda.synchronize", "torch.accelerator.synchronize"})
-EVENT = frozenset({"torch.cuda.Event", "torch.Event"})
-STREAMS = frozenset({"torch.cuda.current_stream", "torch.cuda.default_stream"})
+WAIT = names(*torch_cuda.WAITS)
+EVENT = names(*torch_cuda.EVENTS)
+STREAMS = names(*torch_cuda.CURRENT_STREAMS)
 
 
 class CudaTiming(Rule):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, keyword, string_value
+from migrate.reading.tree.tree import code, dotted, keyword, string_value
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
@@ -84,7 +84,7 @@ class FusedOptimizer(Rule):
                 yield from self.report(node, _message("'fused': True"))
             return
         assert isinstance(node, cst.Call)
-        if code(node.func) == "dict":
+        if dotted(node.func) == "dict":
             arg = keyword(node, "fused")
             if arg is not None and _on(arg.value) and _makes_optimizers(context):
                 yield from self.report(node, _message("fused=True"))
@@ -121,7 +121,7 @@ class FusedOptimizer(Rule):
             found = [e.value for e in pairs if string_value(e.key) in CHOICES]
         else:
             assert isinstance(node, cst.Call)
-            of_dict = code(node.func) == "dict" and _makes_optimizers(context)
+            of_dict = dotted(node.func) == "dict" and _makes_optimizers(context)
             if not of_dict and not is_optimizer(node, context):
                 return
             args = [keyword(node, choice) for choice in CHOICES]

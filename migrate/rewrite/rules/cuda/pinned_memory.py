@@ -7,6 +7,9 @@ from functools import lru_cache
 
 import libcst as cst
 
+from migrate.reading.catalogue import torch_cuda
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_other import DATA_LOADERS
 from migrate.reading.tree.tree import code, keyword, nodes, string_value
 from migrate.reading.values.devices import names_cuda
 from migrate.rewrite.edits.nodes import with_args
@@ -14,9 +17,9 @@ from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewr
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
 from migrate.rewrite.workspace import Workspace
 
-LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
+LOADERS = names(*DATA_LOADERS)
 POSITION = 7  # of pin_memory among the parameters of a DataLoader
-AVAILABLE = frozenset({"torch.cuda.is_available", "torch.accelerator.is_available"})
+AVAILABLE = names(*torch_cuda.AVAILABLE)
 OFF = ("False", "0", "None")
 
 
@@ -230,7 +233,10 @@ def _makes_loader(call: cst.Call, context: Workspace) -> bool:
     """Whether `call` makes a torch DataLoader, itself or as the base of the class around it."""
     if context.qualified_name(call.func) in LOADERS:
         return True
-    if code(call.func) != "super().__init__":
+    function = call.func
+    if not isinstance(function, cst.Attribute) or function.attr.value != "__init__":
+        return False
+    if code(function) != "super().__init__":
         return False
     around = context.class_around(call)
     return around is not None and any(

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from migrate.reading.catalogue import torch_cuda
+from migrate.reading.catalogue.entry import names
 from migrate.reading.tree.tree import code
 from migrate.reading.values.devices import DEVICE, Kind
+from migrate.reading.values.words import EXITS
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.rules.devices.kept_devices import device_for
 from migrate.rewrite.styles.cuda_only import is_cuda
 from migrate.rewrite.workspace import Workspace
 
-BFLOAT16 = frozenset({"torch.cuda.is_bf16_supported"})
-
-
-ENDS = frozenset({"exit", "quit", "sys.exit"})
+BFLOAT16 = names(*torch_cuda.BFLOAT16)
 
 
 def question(rule: Rule, call: cst.Call, context: Workspace) -> Iterator[Edit]:
@@ -59,7 +59,7 @@ def insists(above: cst.CSTNode | None, condition: cst.BaseExpression, answer: ob
     ends = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
     return above.test is condition and (
         isinstance(ends, cst.Raise)
-        or (isinstance(ends, cst.Expr) and code(ends.value).split("(")[0] in ENDS)
+        or (isinstance(ends, cst.Expr) and code(ends.value).split("(")[0] in EXITS)
     )
 
 

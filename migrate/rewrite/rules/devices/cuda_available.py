@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.replicas.for_cuda import needs_cuda
 from migrate.reading.steps.leaving import never_reached
 from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.reading.values.devices import is_move, names_cuda
@@ -331,7 +332,7 @@ def _stays(branch: cst.CSTNode, context: Workspace) -> bool:
 
     A branch prepares that has nothing of CUDA in it, in a function where another one asks.
     """
-    if _asks_for_figures(branch, context):
+    if _asks_for_figures(branch, context) or _is_only_cudas(branch, context):
         return True
     calls = list(nodes_of(branch, cst.Call))
     uses = any((context.qualified_name(c.func) or "").startswith("torch.cuda.") for c in calls)
@@ -346,6 +347,14 @@ def _stays(branch: cst.CSTNode, context: Workspace) -> bool:
         and _asks_for_figures(other.body, context)
         for other in others
     )
+
+
+def _is_only_cudas(branch: cst.CSTNode, context: Workspace) -> bool:
+    """Whether `branch` does what only CUDA can; in the portable style some of that is done everywhere."""
+    names = (context.qualified_name(call.func) for call in nodes_of(branch, cst.Call))
+    if context.portable and any(name in FIELDS for name in names):
+        return False
+    return needs_cuda(branch, context)
 
 
 def _asks_for_figures(branch: cst.CSTNode, context: Workspace) -> bool:

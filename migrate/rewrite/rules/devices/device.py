@@ -22,10 +22,10 @@ from migrate.reading.values.devices import (
     option_names,
     pins,
 )
+from migrate.reading.values.words import DEVICE_NAME
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.kept_devices import (
-    DEVICE_NAME,
     device_for,
     is_kept,
     says_a_device,

@@ -6,14 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.catalogue.torch_cuda import TYPES
 from migrate.reading.tree.tree import code, nodes_of, string_value
 from migrate.reading.values.devices import Kind, is_move
+from migrate.reading.values.words import DEVICE_NAME, OPTIONS
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.devices.kept_devices import DEVICE_NAME
-from migrate.rewrite.rules.devices.typed_tensors import DTYPES
 from migrate.rewrite.workspace import Workspace
-
-OWNERS = frozenset({"args", "cfg", "config", "conf", "hparams", "hps", "opt", "opts", "self"})
 
 
 class DeviceTypes(Rule):
@@ -119,7 +117,7 @@ class DeviceTypes(Rule):
         operator, right = node.comparisons[0].operator, node.comparisons[0].comparator
         for literal, asked in ((right, node.left), (node.left, right)):
             value = string_value(literal) or ""
-            if value in DTYPES and isinstance(operator, cst.Equal | cst.NotEqual):
+            if value in TYPES and isinstance(operator, cst.Equal | cst.NotEqual):
                 yield from self._tensor_type(node, asked, value, context)
             elif value == "cuda" and isinstance(
                 operator, cst.Equal | cst.NotEqual | cst.In | cst.NotIn
@@ -141,7 +139,7 @@ class DeviceTypes(Rule):
         if not isinstance(asked.func, cst.Attribute) or asked.func.attr.value != "type":
             return
         torch = context.imports.require("torch")
-        dtype = cst.parse_expression(f"{torch}.{DTYPES[value]}")
+        dtype = cst.parse_expression(f"{torch}.{TYPES[value]}")
 
         def replace(updated: cst.Comparison) -> cst.Comparison:
             function = cst.ensure_type(cst.ensure_type(updated.left, cst.Call).func, cst.Attribute)
@@ -149,7 +147,7 @@ class DeviceTypes(Rule):
             target = updated.comparisons[0].with_changes(comparator=dtype)
             return updated.with_changes(left=left, comparisons=[target])
 
-        message = f"`{code(node)}` → its dtype; bfloat16 does not count as {DTYPES[value]}"
+        message = f"`{code(node)}` → its dtype; bfloat16 does not count as {TYPES[value]}"
         yield self.edit(node, replace, message, consumes=[node.comparisons[0].comparator])
 
     def _is_cuda(self, node: cst.Attribute, context: Workspace) -> Iterable[Edit | Finding]:
@@ -244,12 +242,14 @@ def _is_device(node: cst.BaseExpression, context: Workspace) -> bool:
         if node.attr.value == "type":
             return _is_device(node.value, context)
         last = code(node.value).split(".")[-1]
-        return last in OWNERS and DEVICE_NAME.fullmatch(node.attr.value) is not None
+        return (last == "self" or last in OPTIONS) and DEVICE_NAME.fullmatch(
+            node.attr.value
+        ) is not None
     return DEVICE_NAME.fullmatch(node.value) is not None
 
 
 def _moves_something(branch: cst.CSTNode, context: Workspace) -> bool:
     return any(
-        is_move(call, context) or context.qualified_name(call.func) in DTYPES
+        is_move(call, context) or context.qualified_name(call.func) in TYPES
         for call in nodes_of(branch, cst.Call)
     )

@@ -6,18 +6,14 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_cuda import AVAILABLE, BFLOAT16
 from migrate.reading.tree.tree import nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
 
-ASKED = frozenset(
-    {
-        "torch.accelerator.is_available",
-        "torch.cuda.is_available",
-        "torch.cuda.is_bf16_supported",
-    }
-)
+ASKED = names(*AVAILABLE, *BFLOAT16)
 
 # What a condition comes to: decided, or what is left of it.
 Answer = bool | cst.BaseExpression

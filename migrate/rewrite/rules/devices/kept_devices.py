@@ -9,17 +9,15 @@ import libcst as cst
 
 from migrate.reading.tree.tree import string_value
 from migrate.reading.values.devices import DEVICE, Kind, is_option, names_cuda
+from migrate.reading.values.words import DEVICE_NAME, words
 from migrate.rewrite.workspace import Workspace
 
-DEVICE_NAME = re.compile(r"(.*_)?(acc|accelerator|devices|dev(ice)?_?(type|name|str(ing)?)?)", re.I)
 # Words of names that hold a number: `num_dev = 2`, `std_dev = 0`.
 _OF_NUMBERS = re.compile(
     r"(?:.*_)?(?:avg|count|max|mean|min|n|nb|no|num|number|per|st|std|total|world)_.*|.*devices|.*_count",
     re.I,
 )
-OF_STRINGS = frozenset(
-    {"endswith", "find", "format", "lower", "partition", "replace", "rsplit", "split", "startswith"}
-)
+OF_STRINGS = words("endswith find format lower partition replace rsplit split startswith")
 
 
 def says_a_device(name: str) -> bool:

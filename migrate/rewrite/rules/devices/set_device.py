@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.catalogue import torch_cuda
+from migrate.reading.catalogue.entry import names
 from migrate.reading.replicas.launch import INIT
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.edits.branch import unwrapped
@@ -13,24 +15,10 @@ from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewr
 from migrate.rewrite.styles.cuda_only import contexts_on_cuda, only_on_cuda
 from migrate.rewrite.workspace import Workspace
 
-SETTERS = frozenset(
-    {
-        "torch.cuda.set_device",
-        "torch.accelerator.set_device_idx",
-        "torch.accelerator.set_device_index",
-    }
-)
-CONTEXTS = frozenset({"torch.cuda.device", "torch.cuda.device_of"})
+SETTERS = names(*torch_cuda.SETTERS)
+CONTEXTS = names(*torch_cuda.DEVICE_CONTEXTS)
 # A `with` that has one of these, too, is the rule cuda-streams' to edit.
-STREAM_CONTEXTS = frozenset(
-    {
-        "torch.autograd.profiler.emit_nvtx",
-        "torch.cuda.StreamContext",
-        "torch.cuda.nvtx.range",
-        "torch.cuda.profiler.profile",
-        "torch.cuda.stream",
-    }
-)
+STREAM_CONTEXTS = names(*torch_cuda.STREAM_CONTEXTS)
 
 
 class SetDevice(Rule):
@@ -47,6 +35,7 @@ class SetDevice(Rule):
 
     name = "set-device"
     nodes = (cst.Expr, cst.With, cst.Name, cst.Attribute)
+    of_names = True
     examples = (
         rewritten(
             """

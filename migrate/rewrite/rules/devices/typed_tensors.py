@@ -6,23 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.catalogue.torch_cuda import TYPES
 from migrate.reading.tree.tree import code, string_value
 from migrate.rewrite.edits.nodes import keyword_arg
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 
-DTYPES = {
-    "torch.cuda.BFloat16Tensor": "bfloat16",
-    "torch.cuda.BoolTensor": "bool",
-    "torch.cuda.ByteTensor": "uint8",
-    "torch.cuda.CharTensor": "int8",
-    "torch.cuda.DoubleTensor": "float64",
-    "torch.cuda.FloatTensor": "float32",
-    "torch.cuda.HalfTensor": "float16",
-    "torch.cuda.IntTensor": "int32",
-    "torch.cuda.LongTensor": "int64",
-    "torch.cuda.ShortTensor": "int16",
-}
 # In-place methods that fill a tensor: what is filled was made from a size.
 FILLS = frozenset({"fill_", "normal_", "ones_", "random_", "uniform_", "zero_"})
 
@@ -44,6 +33,7 @@ class TypedTensors(Rule):
 
     name = "typed-tensors"
     nodes = (cst.Call, cst.Attribute, cst.Name)
+    of_names = True
     examples = (
         rewritten(
             """
@@ -112,7 +102,7 @@ class TypedTensors(Rule):
         above = context.parent(node)
         if isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName):
             return
-        dtype = DTYPES.get(context.qualified_name(node) or "")
+        dtype = TYPES.get(context.qualified_name(node) or "")
         if dtype is None or (isinstance(above, cst.Call) and above.func is node):
             return
         if isinstance(above, cst.Arg):
@@ -126,7 +116,7 @@ class TypedTensors(Rule):
         yield from self.report(node, message)
 
     def _call(self, node: cst.Call, context: Workspace) -> Iterable[Edit]:
-        dtype = DTYPES.get(context.qualified_name(node.func) or "")
+        dtype = TYPES.get(context.qualified_name(node.func) or "")
         if dtype is not None:
             yield self._made(node, dtype, context)
         elif self._converts(node, context):
@@ -160,7 +150,7 @@ class TypedTensors(Rule):
         return name == "torch.set_default_tensor_type" and dtype == "float32"
 
     def _dtype(self, value: cst.BaseExpression, context: Workspace) -> str | None:
-        return DTYPES.get(context.qualified_name(value) or string_value(value) or "")
+        return TYPES.get(context.qualified_name(value) or string_value(value) or "")
 
     def _made(self, node: cst.Call, dtype: str, context: Workspace) -> Edit:
         torch = context.imports.require("torch")

@@ -8,13 +8,13 @@ import libcst as cst
 
 from migrate.reading.tree.tree import nodes, nodes_of
 from migrate.reading.values.devices import is_device_count
+from migrate.reading.values.words import EXITS, LOGGING_METHODS
 from migrate.rewrite.edits.lift import PURE_CALLS
 from migrate.rewrite.rules.ranks.index_sums import added_index, is_index, is_rank_increment
 from migrate.rewrite.workspace import Workspace
 
 TELLS = frozenset({"print", "warnings.warn"})
-LOGGERS = frozenset({"debug", "error", "info", "log", "warn", "warning"})
-ENDS = frozenset({"exit", "quit", "sys.exit"})
+
 READS = PURE_CALLS | {"getenv"}
 
 
@@ -124,7 +124,7 @@ def _tells(node: cst.CSTNode, context: Workspace) -> bool:
         return function.value in TELLS
     if context.qualified_name(function) in TELLS:
         return True
-    return isinstance(function, cst.Attribute) and function.attr.value in LOGGERS
+    return isinstance(function, cst.Attribute) and function.attr.value in LOGGING_METHODS
 
 
 def _ends(node: cst.CSTNode, context: Workspace) -> bool:
@@ -134,7 +134,7 @@ def _ends(node: cst.CSTNode, context: Workspace) -> bool:
     if not isinstance(call, cst.Call):
         return False
     named = call.func.value if isinstance(call.func, cst.Name) else ""
-    return named in ENDS or context.qualified_name(call.func) in ENDS
+    return named in EXITS or context.qualified_name(call.func) in EXITS
 
 
 def overwritten_ranks(

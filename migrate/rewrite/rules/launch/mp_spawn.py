@@ -8,7 +8,9 @@ import libcst as cst
 
 from migrate.reading.replicas.launch import is_guard
 from migrate.reading.replicas.launchers import SPAWN
+from migrate.reading.replicas.one_device import one_device
 from migrate.reading.tree.tree import bind, code, elements
+from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.edits.nodes import with_args, without
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.indirect_launch import indirect_launch
@@ -30,6 +32,10 @@ class MpSpawn(Rule):
     argument and the count go. Where the worker does not use it, no statement is added.
 
     **Also** `mp.start_processes`, which takes the same arguments; its `start_method` stays.
+
+    `if n > 1: mp.spawn(worker, …)` with `else: worker(0, …)` becomes the launch alone, which starts one
+    replica where there is one device. What is computed of the number on an object that the worker receives
+    (`h.batch_size = h.batch_size // h.num_gpus`), and printed of that, goes to the worker.
 
     A function of the script that launches what it is given, `run(fn, world_size)`, loses its `world_size`
     in the same way, with the calls of it and each worker that they pass. Code that only counts the devices
@@ -255,6 +261,15 @@ class MpSpawn(Rule):
         for place, message in size.other_uses():
             yield from self.report(place, message)
         yield self._launch(node, context, bound, passed)
+        single = one_device(node, context)
+        if single is not None:
+            test, instead = single
+            yield self.edit(
+                test,
+                lambda updated: body_of(updated, updated.body),
+                f"`if {code(test.test)}` goes: one device is launched as many are",
+                consumes=[test.test, instead],
+            )
 
     def _not_launchable(
         self, node: cst.Call, fn: cst.BaseExpression, context: Workspace

@@ -30,7 +30,8 @@ class RankArguments(Rule):
     """Keep the command-line options of CUDA launchers working.
 
     **What it does.** `--local_rank`, which `torch.distributed.launch` passes to every process, gets its
-    default from LOCAL_RANK, which the launcher of the rewritten script sets in each replica. Where the
+    default from LOCAL_RANK, which the launcher of the rewritten script sets in each replica, and is no longer
+    required. Where the
     parser is made at module level, before the rank is known, it is set after the options are parsed.
     `--dist-url`, `--dist-backend`, `--dist-file`, `--init-method`, `--master-addr` and `--master-port` are
     still accepted; their help says that they have no effect on a TPU.
@@ -216,6 +217,7 @@ class RankArguments(Rule):
         value = cst.parse_expression(f"int({os}.environ.get({variable}, {fallback}))")
 
         def replace(updated: cst.Call) -> cst.Call:
+            updated = _not_required(updated)
             old = keyword(updated, "default")
             if old is None:
                 return with_args(updated, [*updated.args, keyword_arg("default", value)])
@@ -246,6 +248,8 @@ class RankArguments(Rule):
         option = f"{assign.targets[0].target.value}.local_rank"
         if any(_is_assigned(option, source, context) for source in ("environ", "local_rank()")):
             return
+        if keyword(node, "required") is not None:
+            yield self.edit(node, _not_required, "--local_rank is passed by nobody")
         asked = context.vocabulary.write("local rank") if context.portable else _variable(context)
         added = cst.parse_statement(f"{option} = {asked}")
         yield self.edit(
@@ -276,6 +280,14 @@ class RankArguments(Rule):
         yield self.edit(
             node, replace, f"{name} is accepted: {context.vocabulary.inert}", consumes=spoken
         )
+
+
+def _not_required(option: cst.Call) -> cst.Call:
+    """Return the declaration of an option that need not be passed."""
+    required = keyword(option, "required")
+    if required is None:
+        return option
+    return with_args(option, [arg for arg in option.args if arg is not required])
 
 
 def _variable(context: Workspace) -> str:

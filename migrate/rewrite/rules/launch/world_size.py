@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import libcst as cst
 
+from migrate.reading.replicas.one_device import one_device
 from migrate.reading.replicas.process_loops import holds
 from migrate.reading.tree.tree import code, elements, nodes
 from migrate.rewrite.edits.branch import removed_with_comment
@@ -52,7 +53,11 @@ class WorldSize:
         self._args = elements(bound["args"]) if "args" in bound else []
         self._first = first
         worker = self._launched()
-        self._shared = SharedCounts(context, call, self._count, self._args, worker, first)
+        single = one_device(call, context)
+        self._single = [] if single is None else [single[0].test, single[1]]
+        self._shared = SharedCounts(
+            context, call, self._count, self._args, worker, first, self._single
+        )
         self._ranks = list(overwritten_ranks(context, call, self._shared.objects, worker))
 
     def passed(self) -> cst.BaseElement | None:
@@ -96,8 +101,9 @@ class WorldSize:
     def _direct_calls(self, worker: cst.FunctionDef) -> Iterator[cst.Call]:
         for name in self._context.references(worker.name.value):
             call = self._context.parent(name)
-            if isinstance(call, cst.Call) and call.func is name:
-                yield call
+            is_call = isinstance(call, cst.Call) and call.func is name
+            if is_call and id(call) not in self._context.launch.for_one_device:
+                yield cst.ensure_type(call, cst.Call)
 
     def _position(self, passed: cst.BaseElement) -> int:
         return self._args.index(passed) + self._first
@@ -113,6 +119,8 @@ class WorldSize:
         """
         worker = self._launched()
         asked = [f"{target} = {self._ask(target)}" for target in self._shared.in_worker()]
+        for line in self._shared.derived:
+            asked += line.in_worker(worker, self._ask("world_size"))
         seeds = [] if worker is None else self._seeds()
         gone: list[cst.CSTNode] = []
         position: int | None = None
@@ -130,6 +138,11 @@ class WorldSize:
         for assign in self._shared.gone():
             message = f"`{code(assign)}` goes: not known before the launch"
             yield removed_with_comment(self._rule, assign, names, message, self._context)
+        for one in self._shared.derived:
+            message = f"`{_head(one.statement)}` goes to the worker, which knows the number"
+            yield self._rule.edit(
+                one.statement, lambda _: cst.RemoveFromParent(), message, consumes=[one.statement]
+            )
         for assign in self._ranks:
             message = f"`{code(assign)}` goes: the worker's index is the rank"
             yield removed_with_comment(self._rule, assign, names, message, self._context)
@@ -173,7 +186,8 @@ class WorldSize:
             return updated
 
         names = (
-            ", ".join(f"`{line.split(' = ')[0]}`" for line in asked) or "the number of processes"
+            ", ".join(f"`{line.split(' = ')[0]}`" for line in asked if " = " in line.split("\n")[0])
+            or "the number of processes"
         )
         said = [f"{names} is asked of the runtime, not passed"] if asked or gone else []
         said += ["it seeds XLA as the launching process seeds itself"] if seeds else []
@@ -221,6 +235,7 @@ class WorldSize:
 
     def _counting(self, besides: Sequence[cst.CSTNode]) -> list[cst.CSTNode]:
         """Return the statements that count the devices, where nothing but the launch needs the count."""
+        besides = [*besides, *self._single]
         mentions = (m for m in self._other_mentions() if not self._goes_anyway(m))
         others = [m for m in mentions if not any(holds(root, m) for root in besides)]
         return with_aliases(only_counts(others, self._context) or [], self._context)
@@ -253,7 +268,7 @@ class WorldSize:
         Args:
             besides: code that does not survive.
         """
-        besides = list(besides)
+        besides = [*besides, *self._single]
         gone = {id(node) for root in besides for node in nodes(root)}
         gone |= {id(node) for one in self._counting(besides) for node in counted(one)}
         ask = self._context.vocabulary.say("world size")

@@ -7,11 +7,9 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.tree.tree import code
+from migrate.reading.values.collectives import REGISTER_HOOK
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
-
-REGISTER = "register_comm_hook"
-HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
 
 
 class CommHooks(Rule):
@@ -58,17 +56,6 @@ class CommHooks(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
         """Yield a finding for one registration."""
         assert isinstance(node, cst.Call)
-        if isinstance(node.func, cst.Attribute) and node.func.attr.value == REGISTER:
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value == REGISTER_HOOK:
             message = f"{code(node)}: drop it, the gradients of DDP are reduced in the graph"
             yield from self.report(node, message)
-
-
-def is_registered(node: cst.CSTNode, context: Workspace) -> bool:
-    """Whether `node` names, or is a part of, what a call of `register_comm_hook` is given."""
-    for above in context.ancestors(node):
-        if isinstance(above, cst.BaseStatement):
-            return False
-        called = above.func if isinstance(above, cst.Call) else None
-        if isinstance(called, cst.Attribute) and called.attr.value == REGISTER:
-            return True
-    return False

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.replicas.launchers import DDP
 from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.devices import device_argument
-from migrate.reading.values.words import DDP
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace

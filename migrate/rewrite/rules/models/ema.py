@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code
+from migrate.reading.tree.tree import code, is_attribute_of_self, keyword, used
 from migrate.reading.values.devices import moves
-from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.rule import Finding, Rule, Run, Wrap, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 
 AVERAGES = frozenset(
@@ -22,22 +22,51 @@ AVERAGES = frozenset(
 
 
 class Ema(Rule):
-    """Report a copy of the model that may be made before the model is on the device.
+    """Make a copy of the model when the model is on the device.
 
     **Why.** A copy or an average of the weights stays on the device where the model was when it was
     made. Made before the move it is on the CPU, and every update reads all weights from the device.
     `AveragedModel` and `copy.deepcopy` work on XLA, in the step as everything else.
 
-    **Reported.** A copy of something called model or net in a function that moves that very name to the
-    accelerator only afterwards.
+    **What it does.** A copy of something called model or net in a function that moves that very name to the
+    accelerator only afterwards is made right after the move, where the statements from the one to the other
+    speak neither of the copy nor of the model.
+
+    **Left alone.** A copy that is moved itself: `copy.deepcopy(model).to(device)`, `ema.to(device)` later, or
+    `device=` where the copy is made.
+
+    **Reported.** A copy before the move with other uses between the two.
 
     Source: torch 2.9 on torch_xla 2.9 (measured: averages of a model on the device stay on it).
     """
 
     name = "ema"
-    safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
     examples = (
+        rewritten(
+            """
+            import copy
+
+
+            def build(model, args):
+                # the average
+                average = copy.deepcopy(model)
+                print(args)
+                model.cuda()
+                return model, average
+            """,
+            """
+            import copy
+
+
+            def build(model, args):
+                print(args)
+                model.to("xla")
+                # the average
+                average = copy.deepcopy(model)
+                return model, average
+            """,
+        ),
         left_alone(
             """
             import copy
@@ -46,6 +75,14 @@ class Ema(Rule):
             def build(model):
                 model.to('xla')
                 return model, copy.deepcopy(model)
+
+
+            def build_both(model):
+                first = copy.deepcopy(model).to('xla')
+                second = copy.deepcopy(model)
+                model.to('xla')
+                second.to('xla')
+                return model, first, second
             """
         ),
         reported(
@@ -55,6 +92,7 @@ class Ema(Rule):
 
             def build(model):
                 average = AveragedModel(model)
+                model.load()
                 model = model.to('xla')
                 return model, average
             """,
@@ -62,18 +100,74 @@ class Ema(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
-        """Yield a finding for one copy."""
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Wrap | Finding]:
+        """Yield what becomes of one copy."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in AVERAGES or not node.args:
             return
         model = code(node.args[0].value)
         around = context.function_around(node) or context.module
-        moved = [c for c in moves(around, context) if _receiver(c) == model]
+        moving = list(moves(around, context))
+        moved = [call for call in moving if _receiver(call) == model]
         here = context.position(node).line
-        if moved and all(context.position(call).line > here for call in moved):
-            message = f"{code(node)} is made on the CPU and stays there: move `{model}` first"
-            yield from self.report(node, message)
+        if not moved or any(context.position(call).line <= here for call in moved):
+            return
+        copy = _copy(node, context)
+        own = [call for call in moving if _receiver(call) == copy or _receiver(call) == code(node)]
+        if own or keyword(node, "device") is not None:
+            return
+        wrap = self._after_the_move(node, copy, model, moved[0], context)
+        if wrap is not None:
+            yield wrap
+            return
+        message = f"{code(node)} is made on the CPU and stays there: move `{model}` first"
+        yield from self.report(node, message)
+
+    def _after_the_move(
+        self, node: cst.Call, copy: str, model: str, move: cst.Call, context: Workspace
+    ) -> Wrap | None:
+        """Return the change of order of the copy and the move, where nothing between them minds."""
+        line, last = context.statement_around(node), context.statement_around(move)
+        block = context.parent(line)
+        if not copy or not isinstance(block, cst.IndentedBlock | cst.Module):
+            return None
+        if not all(isinstance(one, cst.SimpleStatementLine) for one in (line, last)):
+            return None
+        run = [s for s in block.body if context.position(s).line >= context.position(line).line]
+        at = next((index for index, one in enumerate(run) if one is last), None)
+        if at is None or not _is_plain_move(last, model):
+            return None
+        names = {model, copy}
+        if any(code(name) in names for one in run[1:at] for name in used(one)):
+            return None
+
+        def make(updated: Run) -> list[cst.BaseStatement]:
+            return [
+                statement for part in (*updated.parts[1:], updated.parts[0]) for statement in part
+            ]
+
+        message = f"{code(node)} is made after the move of `{model}`, on the device"
+        return Wrap(self.name, block, line, last, make, message)
+
+
+def _copy(node: cst.Call, context: Workspace) -> str:
+    """Return the name under which the copy `node` is kept; empty where there is none."""
+    assign = context.parent(node)
+    if isinstance(assign, cst.Assign) and len(assign.targets) == 1:
+        target = assign.targets[0].target
+        return code(target) if isinstance(target, cst.Name) or is_attribute_of_self(target) else ""
+    return ""
+
+
+def _is_plain_move(statement: cst.CSTNode, model: str) -> bool:
+    """Whether `statement` moves `model` and does nothing else: `model = model.to(device)`."""
+    assert isinstance(statement, cst.SimpleStatementLine)
+    line = statement.body[0]
+    if not isinstance(line, cst.Assign | cst.Expr) or len(statement.body) > 1:
+        return False
+    if isinstance(line, cst.Assign) and [code(one.target) for one in line.targets] != [model]:
+        return False
+    return isinstance(line.value, cst.Call) and _receiver(line.value) == model
 
 
 def _receiver(call: cst.Call) -> str:

@@ -6,17 +6,14 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.catalogue import torch_distributed
+from migrate.reading.catalogue.entry import names
 from migrate.reading.tree.tree import bind, code
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 
-FSDP = frozenset(
-    {
-        "torch.distributed.fsdp.FullyShardedDataParallel",
-        "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel",
-    }
-)
+FSDP = names(*torch_distributed.FSDP)
 XLA = "torch_xla.distributed.fsdp"
 PARAMETERS = (
     "module",

@@ -175,7 +175,7 @@ class OptimizerOrder(Rule):
             if isinstance(line, cst.SimpleStatementLine) and _has_torch(context):
                 comment = "# The optimizer was made before: it keeps the weights of the model."
                 message = f"{SWAP}(True): the optimizer was made before this"
-                yield self.edit(line, lambda updated: _below_swap(updated, comment), message)
+                yield self.edit(line, lambda updated: below_swap(updated, comment), message)
 
     def _optimizer(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         if not _is_too_early(node, context):
@@ -184,7 +184,7 @@ class OptimizerOrder(Rule):
         if line is not None:
             comment = "# The model moves to the device later: the optimizer keeps its weights."
             message = f"{SWAP}(True): the model moves after this"
-            yield self.edit(line, lambda updated: _below_swap(updated, comment), message)
+            yield self.edit(line, lambda updated: below_swap(updated, comment), message)
             return
         yield from self.report(
             node,
@@ -279,12 +279,13 @@ def _is_move_below_an_optimizer(node: cst.Call, context: Workspace) -> bool:
     )
 
 
-def _below_swap(
-    updated: cst.SimpleStatementLine, comment: str
+def below_swap(
+    updated: cst.SimpleStatementLine, comment: str, swap: str = SWAP
 ) -> cst.FlattenSentinel[cst.BaseStatement]:
-    swap = cst.parse_statement(f"{SWAP}(True)")
-    assert isinstance(swap, cst.SimpleStatementLine)
+    """Return `swap(True)`, with a comment, and the line `updated` below it."""
+    line = cst.parse_statement(f"{swap}(True)")
+    assert isinstance(line, cst.SimpleStatementLine)
     above = [*updated.leading_lines, cst.EmptyLine(comment=cst.Comment(comment))]
     return cst.FlattenSentinel(
-        [swap.with_changes(leading_lines=above), updated.with_changes(leading_lines=[])]
+        [line.with_changes(leading_lines=above), updated.with_changes(leading_lines=[])]
     )

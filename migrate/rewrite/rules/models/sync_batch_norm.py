@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_other import SYNC_BATCH_NORM
 from migrate.reading.tree.tree import bind, code
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 
-CLASSES = frozenset({"torch.nn.SyncBatchNorm", "torch.nn.modules.batchnorm.SyncBatchNorm"})
+CLASSES = names(*SYNC_BATCH_NORM)
 CONVERSIONS = frozenset(f"{name}.convert_sync_batchnorm" for name in CLASSES) | {
     "apex.parallel.convert_syncbn_model"
 }
@@ -41,6 +43,7 @@ class SyncBatchNorm(Rule):
     name = "sync-batch-norm"
     safety = Safety.UNSAFE
     nodes = (cst.Call, cst.Attribute, cst.Name)
+    of_names = True
     examples = (
         rewritten(
             """

@@ -10,7 +10,7 @@ from migrate.reading.calls.ties import Tie
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.devices import Kind, device_argument, is_move
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.models.optimizer_order import SWAP, OptimizerOrder
+from migrate.rewrite.rules.models.optimizer_order import SWAP, OptimizerOrder, below_swap
 from migrate.rewrite.workspace import Workspace
 
 COMMENT = "# Weights that modules of the model share stay shared."
@@ -191,7 +191,7 @@ class TiedWeights(Rule):
             torch = context.imports.require("torch")
             swap = SWAP.replace("torch", torch, 1)
             message = f"{SWAP}(True): modules of the model share a weight ({where})"
-            yield self.edit(line, lambda updated: _below_swap(updated, swap), message)
+            yield self.edit(line, lambda updated: below_swap(updated, COMMENT, swap), message)
 
 
 def _by_hand(what: str) -> str:
@@ -250,15 +250,4 @@ def _keeps(move: cst.Call, context: Workspace) -> bool:
         is_one
         and _may_be_a_move(move, context)
         and isinstance(context.statement_around(move), cst.SimpleStatementLine)
-    )
-
-
-def _below_swap(
-    updated: cst.SimpleStatementLine, swap: str
-) -> cst.FlattenSentinel[cst.BaseStatement]:
-    line = cst.parse_statement(f"{swap}(True)")
-    assert isinstance(line, cst.SimpleStatementLine)
-    above = [*updated.leading_lines, cst.EmptyLine(comment=cst.Comment(COMMENT))]
-    return cst.FlattenSentinel(
-        [line.with_changes(leading_lines=above), updated.with_changes(leading_lines=[])]
     )

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.reading.catalogue import catalogue, torch_xla
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_xla import GONE_TO
 from migrate.reading.tree.tree import bind, code
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -13,22 +16,9 @@ from migrate.rewrite.rules.old.portable_xla import portable_calls
 from migrate.rewrite.workspace import Workspace
 
 XM = "torch_xla.core.xla_model"
-XR = "torch_xla.runtime"
 SPAWN = "torch_xla.distributed.xla_multiprocessing.spawn"
 
-# A function whose successor takes the same arguments: module, alias of the module, name.
-RENAMED = {
-    f"{XM}.mark_step": ("torch_xla", None, "sync"),
-    f"{XM}.get_ordinal": (XR, "xr", "global_ordinal"),
-    f"{XM}.get_local_ordinal": (XR, "xr", "local_ordinal"),
-    f"{XM}.xrt_world_size": (XR, "xr", "world_size"),
-}
-GONE = {
-    "torch_xla.experimental.pjrt": "PJRT is the only runtime: torch_xla.runtime",
-    "torch_xla.test.test_utils": "is no longer installed",
-    f"{XM}.parse_xla_device": "is gone: torch.device(...).index",
-    "torch_xla.amp.syncfree": "skips steps for a gradient scaler: torch.optim, in bfloat16",
-}
+GONE = names(*torch_xla.GONE)
 PARALLEL_LOADER = "torch_xla.distributed.parallel_loader.ParallelLoader"
 
 
@@ -51,6 +41,7 @@ class OldTorchXla(Rule):
 
     name = "old-torch-xla"
     nodes = (cst.Call, cst.Attribute, cst.Name, cst.SimpleStatementLine)
+    of_names = True
     examples = (
         rewritten(
             """
@@ -130,15 +121,17 @@ class OldTorchXla(Rule):
         if isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom):
             return
         name = context.qualified_name(node) or ""
-        for gone, why in GONE.items():
-            if name == gone or name.startswith(f"{gone}."):
-                yield from self.report(node, f"{name}: {why}")
+        entry = catalogue.of(name)
+        if entry is not None and entry.name in GONE:
+            yield from self.report(node, f"{name}: {entry.says()}")
 
     def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         name = context.qualified_name(call.func)
-        if name in RENAMED:
-            module, alias, function = RENAMED[name]
-            yield self._renamed(call, f"{context.imports.require(module, alias)}.{function}")
+        if name in GONE_TO:
+            module, _, function = GONE_TO[name].rpartition(".")
+            yield self._renamed(call, f"{context.imports.require(module, 'xr')}.{function}")
+        elif name == f"{XM}.mark_step":
+            yield self._renamed(call, f"{context.imports.require('torch_xla')}.sync")
         elif name == f"{XM}.xla_device":
             if call.args:
                 message = f"{code(call)}: torch_xla.device() is the replica's only device"

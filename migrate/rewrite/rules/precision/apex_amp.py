@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.reading.tree.tree import bind, code, nodes_of, string_value
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.precision.scalers import Change, branches_made_equal, only_branch
+from migrate.rewrite.rules.precision.scalers import Change, edits
 from migrate.rewrite.workspace import Workspace
 
 INITIALIZE = frozenset({"apex.amp.initialize", "apex.amp.frontend.initialize"})
@@ -218,16 +218,7 @@ class ApexAmp(Rule):
             return cst.FlattenSentinel([first.with_changes(leading_lines=above), *body.body[1:]])
 
         changes.append(Change(node, replace, call.func, "the loss is not scaled in bfloat16"))
-        for change in changes:
-            yield self.edit(
-                change.node,
-                change.replace,
-                change.message,
-                consumes=[change.gone] if change.gone else [],
-            )
-        for branch in branches_made_equal(changes, context):
-            message = "both branches say the same without a scaled loss: one of them is left"
-            yield self.edit(branch, only_branch, message)
+        yield from edits(self, changes, "a scaled loss", context)
 
     def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         name = context.qualified_name(call.func)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from migrate.reading.catalogue.entry import public
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.models.sync_batch_norm import CONVERSIONS
 from migrate.rewrite.rules.precision.apex_amp import INITIALIZE, SCALE_LOSS
@@ -161,7 +162,5 @@ def _is_handled(name: cst.Name, context: Workspace) -> bool:
         whole = above
     call = context.parent(whole)
     called = isinstance(call, cst.Call) and call.func is whole
-    found = (context.qualified_name(whole) or "").replace(
-        "apex.parallel.distributed.", "apex.parallel."
-    )
+    found = public(context.qualified_name(whole) or "")
     return called and found in HANDLED

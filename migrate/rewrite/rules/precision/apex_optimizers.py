@@ -6,7 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import libcst as cst
 
+from migrate.reading.catalogue import catalogue
+from migrate.reading.catalogue.entry import names, public
+from migrate.reading.catalogue.libraries import APEX_ALONE
 from migrate.reading.tree.tree import bind, code
+from migrate.reading.values.words import words
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
@@ -44,21 +48,10 @@ TORCH = {
     "apex.parallel.DistributedDataParallel": "nn.parallel.DistributedDataParallel",
 }
 # How the work is done, not what is computed.
-DROPPED = frozenset(
-    {
-        "allreduce_always_fp32",
-        "capturable",
-        "delay_allreduce",
-        "gradient_average_split_factor",
-        "materialize_master_grads",
-        "memory_efficient",
-        "message_size",
-        "num_allreduce_streams",
-        "prof",
-        "retain_allreduce_buffers",
-        "set_grad_none",
-        "shared_param",
-    }
+DROPPED = words(
+    "allreduce_always_fp32 capturable delay_allreduce gradient_average_split_factor "
+    "materialize_master_grads memory_efficient message_size num_allreduce_streams prof "
+    "retain_allreduce_buffers set_grad_none shared_param"
 )
 # Accepted with the value that is torch's behaviour, then dropped.
 FIXED = {
@@ -71,13 +64,7 @@ FIXED = {
     "allreduce_trigger_params": "None",
     "allreduce_communicators": "None",
 }
-NO_COUNTERPART = {
-    "apex.optimizers.FusedLAMB": "torch has no LAMB: timm.optim.Lamb runs on XLA as it is",
-    "apex.optimizers.FusedMixedPrecisionLamb": "torch has no LAMB: timm.optim.Lamb runs on XLA",
-    "apex.optimizers.FusedNovoGrad": "torch has no NovoGrad: timm.optim.NvNovoGrad is plain Python",
-    "apex.parallel.LARC": "is plain Python: copy apex/parallel/LARC.py beside the script",
-    "apex.parallel.LARC.LARC": "is plain Python: copy apex/parallel/LARC.py beside the script",
-}
+NO_COUNTERPART = names(*APEX_ALONE)
 
 
 class ApexOptimizers(Rule):
@@ -149,11 +136,9 @@ class ApexOptimizers(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one construction of a class of apex."""
         assert isinstance(node, cst.Call)
-        name = (context.qualified_name(node.func) or "").replace(
-            "apex.parallel.distributed.", "apex.parallel."
-        )
-        if name in NO_COUNTERPART:
-            yield from self.report(node, f"{name}: {NO_COUNTERPART[name]}")
+        name = public(context.qualified_name(node.func) or "")
+        if name in NO_COUNTERPART and (entry := catalogue.of(name)):
+            yield from self.report(node, f"{name}: {entry.says()}")
         if name in TORCH:
             yield from self._class(node, name, context)
 

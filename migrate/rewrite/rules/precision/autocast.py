@@ -6,16 +6,17 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.reading.catalogue import torch_cuda
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_other import TYPED_AUTOCAST
 from migrate.reading.tree.tree import bind, code, nodes_of, string_value
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.gpu_conditions import ASKED
 from migrate.rewrite.workspace import Workspace
 
-CUDA_AUTOCAST = frozenset(
-    {"torch.cuda.amp.autocast", "torch.cuda.amp.autocast_mode.autocast", "torch_xla.amp.autocast"}
-)
-AUTOCAST = frozenset({"torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast"})
+CUDA_AUTOCAST = names(*torch_cuda.AUTOCAST) | {"torch_xla.amp.autocast"}
+AUTOCAST = names(*TYPED_AUTOCAST)
 CUDA_PARAMETERS = ("enabled", "dtype", "cache_enabled")
 XLA_PARAMETERS = ("device", "enabled", "dtype", "cache_enabled")  # torch_xla.amp.autocast
 PARAMETERS = ("device_type", "dtype", "enabled", "cache_enabled")
@@ -40,6 +41,7 @@ class Autocast(Rule):
 
     name = "autocast"
     nodes = (cst.Call, cst.Attribute, cst.Name, cst.ImportAlias)
+    of_names = True
     examples = (
         rewritten(
             """

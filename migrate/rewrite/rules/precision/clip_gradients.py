@@ -6,17 +6,15 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.catalogue import torch_other
+from migrate.reading.catalogue.entry import names
 from migrate.reading.tree.tree import bind, code, keyword
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import is_cuda
 from migrate.rewrite.workspace import Workspace
 
-CLIPS = frozenset(
-    f"torch.nn.utils.{module}{name}"
-    for module in ("", "clip_grad.")
-    for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm")
-)
+CLIPS = names(*torch_other.CLIPS)
 PARAMETERS = ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")
 NORM = "apex.contrib.clip_grad.clip_grad_norm_"
 

@@ -7,39 +7,32 @@ from functools import partial
 
 import libcst as cst
 
+from migrate.reading.catalogue import torch_cuda, torch_xla
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_distributed import SHARDED_SCALER
+from migrate.reading.catalogue.torch_other import TYPED_SCALERS
 from migrate.reading.tree.tree import bind, code, keyword, string_value
+from migrate.reading.values.words import words
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.precision.scaler_states import empty_states
 from migrate.rewrite.rules.precision.scalers import (
     Change,
     Removal,
-    branches_made_equal,
-    only_branch,
+    edits,
 )
 from migrate.rewrite.workspace import Workspace
 
-SHARDED = frozenset({"torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"})
-CUDA_SCALERS = SHARDED | {
-    "torch.cuda.amp.GradScaler",
-    "torch.cuda.amp.grad_scaler.GradScaler",
-}
-TORCH_SCALERS = frozenset({"torch.amp.GradScaler", "torch.amp.grad_scaler.GradScaler"})
-GONE_SCALERS = frozenset({"torch_xla.amp.GradScaler", "torch_xla.amp.grad_scaler.GradScaler"})
+SHARDED = names(*SHARDED_SCALER)
+CUDA_SCALERS = SHARDED | names(*torch_cuda.SCALERS)
+TORCH_SCALERS = names(*TYPED_SCALERS)
+GONE_SCALERS = names(*torch_xla.SCALERS)
 SCALERS = CUDA_SCALERS | TORCH_SCALERS | GONE_SCALERS
-# Above a scaler of which only the state is left.
 COMMENT = "# bfloat16 needs no loss scale: kept for checkpoints that the CUDA script loads too."
 OPTIONS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
-INTERNALS = frozenset(
-    {
-        "_check_inf_per_device",
-        "_found_inf_per_device",
-        "_get_scale_async",
-        "_lazy_init_scale_growth_tracker",
-        "_maybe_opt_step",
-        "_per_optimizer_states",
-        "_unscale_grads_",
-    }
+INTERNALS = words(
+    "_check_inf_per_device _found_inf_per_device _get_scale_async _lazy_init_scale_growth_tracker "
+    "_maybe_opt_step _per_optimizer_states _unscale_grads_"
 )
 
 
@@ -193,6 +186,20 @@ class GradScaler(Rule):
             off = GradScaler(enabled=False)
             """
         ),
+        rewritten(
+            """
+            def train(model, loss_scaler):
+                model.cuda()
+                scale = loss_scaler.state_dict()["scale"]
+                print(scale)
+            """,
+            """
+            def train(model, loss_scaler):
+                model.to("xla")
+                scale = loss_scaler.state_dict().get("scale", 1.0)
+                print(scale)
+            """,
+        ),
         left_alone(
             """
             import torch
@@ -251,13 +258,35 @@ class GradScaler(Rule):
                     yield from self._disable(call, context)
                 else:
                     changes += planned
-        yield from self._remove(changes, context)
+        yield from edits(self, changes, "a scaler", context)
         for save in empty_states(disabled, SCALERS, context):
+            above = context.parent(save)
+            if isinstance(above, cst.Subscript) and _is_scale(above):
+                yield self._scale(above)
+                continue
+            if isinstance(above, cst.Attribute):
+                continue  # `.get(…)` knows what to do
             message = (
                 f"`{code(save)}` is empty, as the scaler is disabled, and the CUDA script does not load it: "
                 "let that load the state only where there is one"
             )
             yield from self.report(save, message)
+
+    def _scale(self, node: cst.Subscript) -> Edit:
+        """Return the edit by which the scale that a disabled scaler does not tell is 1."""
+        key = cst.ensure_type(node.slice[0].slice, cst.Index).value
+
+        def replace(updated: cst.Subscript) -> cst.Call:
+            get = cst.Attribute(updated.value, cst.Name("get"))
+            return cst.Call(
+                get,
+                [cst.Arg(key), cst.Arg(cst.Float("1.0"))],
+                lpar=updated.lpar,
+                rpar=updated.rpar,
+            )
+
+        message = f"`{code(node)}` is a KeyError on a disabled scaler, whose scale is 1"
+        return self.edit(node, replace, message)
 
     def _internals(self, node: cst.Attribute) -> Iterator[Finding]:
         own = isinstance(node.value, cst.Name) and node.value.value == "self"
@@ -296,20 +325,6 @@ class GradScaler(Rule):
         gone = [arg for key, arg in bound.items() if key == "device"]
         message = f"{code(call)} → shims.grad_scaler, which scales nothing on XLA"
         yield self.edit(call, replace, message, consumes=[call.func, *gone])
-
-    def _remove(self, changes: list[Change], context: Workspace) -> Iterator[Edit]:
-        if not changes:
-            return
-        for change in changes:
-            yield self.edit(
-                change.node,
-                change.replace,
-                change.message,
-                consumes=[change.gone] if change.gone else [],
-            )
-        for branch in branches_made_equal(changes, context):
-            message = "both branches say the same without a scaler: one of them is left"
-            yield self.edit(branch, only_branch, message)
 
     def _disable(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         if any(arg.star for arg in call.args):
@@ -403,3 +418,13 @@ def _position_of_enabled(call: cst.Call, name: str | None) -> int | None:
     if len(call.args) > index and all(arg.keyword is None for arg in call.args[: index + 1]):
         return index
     return None
+
+
+def _is_scale(node: cst.Subscript) -> bool:
+    """Whether `node` takes the scale: `scaler.state_dict()["scale"]`."""
+    index = node.slice[0].slice
+    return (
+        len(node.slice) == 1
+        and isinstance(index, cst.Index)
+        and string_value(index.value) == "scale"
+    )

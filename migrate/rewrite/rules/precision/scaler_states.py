@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 
 import libcst as cst
 
 from migrate.reading.tree.tree import code
+from migrate.reading.values.words import SCALER
 from migrate.rewrite.workspace import Workspace
-
-# What scripts call a scaler that one of their functions is given.
-SCALER = re.compile(r"(.*_)?(grad)?scaler(_.*)?", re.IGNORECASE)
 
 
 def empty_states(

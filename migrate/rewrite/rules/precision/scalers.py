@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import libcst as cst
 
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.edits.branch import left_above
-from migrate.rewrite.rule import Replacement
+from migrate.rewrite.rule import Edit, Replacement, Rule
 from migrate.rewrite.workspace import Workspace
 
 # What a comment that goes with a scaler speaks of.
@@ -172,7 +172,17 @@ class _Changed(cst.CSTTransformer):
         return updated_node if replace is None else replace(updated_node)
 
 
-def branches_made_equal(changes: list[Change], context: Workspace) -> list[cst.If]:
+def edits(rule: Rule, changes: list[Change], what: str, context: Workspace) -> Iterator[Edit]:
+    """Yield the edits that make `changes`, and leave one of two branches that say the same without `what`."""
+    for change in changes:
+        gone = [change.gone] if change.gone else []
+        yield rule.edit(change.node, change.replace, change.message, consumes=gone)
+    for branch in _branches_made_equal(changes, context):
+        message = f"both branches say the same without {what}: one of them is left"
+        yield rule.edit(branch, _only_branch, message)
+
+
+def _branches_made_equal(changes: list[Change], context: Workspace) -> list[cst.If]:
     """Return the `if … else …` whose two branches say the same once the changes are made."""
     found: dict[int, cst.If] = {}
     for change in changes:
@@ -184,7 +194,7 @@ def branches_made_equal(changes: list[Change], context: Workspace) -> list[cst.I
     return list(found.values())
 
 
-def only_branch(updated: cst.If) -> cst.FlattenSentinel[cst.BaseStatement]:
+def _only_branch(updated: cst.If) -> cst.FlattenSentinel[cst.BaseStatement]:
     """Return the statements of the first branch in place of the whole `if`."""
     statements = list(cst.ensure_type(updated.body, cst.IndentedBlock).body)
     first = statements[0]

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from migrate.reading.catalogue import catalogue
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_cuda import RANDOM_SEEDS, STATE_OF_ALL, STATE_OF_ONE
 from migrate.reading.tree.tree import code, keyword, nodes_of
 from migrate.reading.values.devices import Kind
 from migrate.rewrite.edits.nodes import with_args
@@ -14,18 +17,8 @@ from migrate.rewrite.rules.random.seeds import CPU_SEED, CUDA_SEED, launches
 from migrate.rewrite.workspace import Workspace
 
 OURS = "shims.manual_seed"
-STATES = {
-    f"torch.cuda.{module}{name}": ours
-    for module in ("", "random.")
-    for name, ours in (("get_rng_state", "rng_state"), ("set_rng_state", "set_rng_state"))
-}
-BY_HAND = {
-    "torch.cuda.get_rng_state_all": "is empty elsewhere: shims.rng_state(), of this replica",
-    "torch.cuda.set_rng_state_all": "shims.set_rng_state(state), of this replica",
-    "torch.cuda.seed": "seeds a GPU only: shims.manual_seed(seed)",
-    "torch.cuda.seed_all": "seeds GPUs only: shims.manual_seed(seed)",
-    "torch.cuda.initial_seed": "raises elsewhere: keep the seed in a variable",
-}
+STATES = names(*STATE_OF_ONE)
+BY_HAND = names(*RANDOM_SEEDS, *STATE_OF_ALL)
 
 
 def portable_rng(
@@ -41,13 +34,13 @@ def portable_rng(
     elif name in CUDA_SEED:
         yield from _cuda_seed(rule, node, context)
     elif name in STATES:
-        yield from _state(rule, node, STATES[name], context)
+        yield from _state(rule, node, name, context)
     elif name == "torch.Generator":
         yield from _generator(rule, node, context)
     elif name == "torch.random.fork_rng" and node.args:
         yield from rule.report(node, f"{code(node)}: raises without CUDA, with devices")
-    elif name in BY_HAND:
-        yield from rule.report(node, f"{name}: {BY_HAND[name]}")
+    elif name in BY_HAND and (entry := catalogue.of(name)):
+        yield from rule.report(node, f"{name}: {entry.says(portable=True)}")
 
 
 def _seed(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
@@ -84,7 +77,8 @@ def _is_seeded(node: cst.Call, context: Workspace) -> bool:
     )
 
 
-def _state(rule: Rule, node: cst.Call, ours: str, context: Workspace) -> Iterator[Edit | Finding]:
+def _state(rule: Rule, node: cst.Call, name: str, context: Workspace) -> Iterator[Edit | Finding]:
+    ours = "set_rng_state" if name.endswith("set_rng_state") else "rng_state"
     kept = 1 if ours == "set_rng_state" else 0
     if isinstance(context.parent(node), cst.Attribute) or any(arg.star for arg in node.args):
         message = f"{code(node)}: shims.{ours}, where the state is that of host and device"

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.reading.catalogue import catalogue
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_cuda import RANDOM_SEEDS, STATE_OF_ALL, STATE_OF_ONE
 from migrate.reading.replicas.launch import Style
 from migrate.reading.tree.tree import code, keyword, nodes_of
 from migrate.reading.values.devices import Kind
@@ -18,6 +21,7 @@ from migrate.rewrite.rules.random.seeds import (
     IN_THE_WORKER,
     TOO_EARLY,
     XLA_SEED,
+    draws,
     launched_worker_seeds,
     launches,
     runs_at_launch,
@@ -25,16 +29,9 @@ from migrate.rewrite.rules.random.seeds import (
 )
 from migrate.rewrite.workspace import Workspace
 
-BY_HAND = {
-    "torch.cuda.seed": "has no effect on XLA: torch_xla.manual_seed(seed)",
-    "torch.cuda.seed_all": "has no effect on XLA: torch_xla.manual_seed(seed)",
-    "torch.cuda.initial_seed": "raises on XLA: keep the seed in a variable",
-}
-STATES = frozenset(
-    f"torch.cuda.{module}{name}"
-    for module in ("", "random.")
-    for name in ("get_rng_state", "set_rng_state", "get_rng_state_all", "set_rng_state_all")
-)
+DRAWN = ".initial_seed()"  # the seed that was drawn for the CPU
+BY_HAND = names(*RANDOM_SEEDS)
+STATES = names(*STATE_OF_ONE, *STATE_OF_ALL)
 
 
 class Rng(Rule):
@@ -42,9 +39,9 @@ class Rng(Rule):
 
     **What it does.** `torch.manual_seed(s)` seeds the CPU and the GPU, not XLA: without a seed of its own,
     dropout differs from run to run. `torch_xla.manual_seed(s)` comes after it, or takes the place of
-    `torch.cuda.manual_seed(s)` or `manual_seed_all(s)`, once. `torch.cuda.get_rng_state()` and
-    `set_rng_state`, with or without `_all`, become those of `torch_xla.core.xla_model`, where the state is
-    a number.
+    `torch.cuda.manual_seed(s)` or `manual_seed_all(s)`, once; where `s` is drawn (`np.random.randint(…)`)
+    it is given `torch.initial_seed()`. `torch.cuda.get_rng_state()` and `set_rng_state`, with or
+    without `_all`, become those of `torch_xla.core.xla_model`, where the state is a number.
     `torch.Generator(device='cuda')` becomes a generator on the CPU: it draws other numbers than on the
     GPU, and they are copied to the device where one is asked for.
 
@@ -91,6 +88,28 @@ class Rng(Rule):
                 random.seed(args.seed)
                 torch.manual_seed(args.seed + rank)
                 torch_xla.manual_seed(args.seed + rank)
+            """,
+        ),
+        rewritten(
+            """
+            import numpy as np
+            import torch
+
+
+            def seed_everything(model):
+                torch.manual_seed(np.random.randint(1 << 31))
+                model.cuda()
+            """,
+            """
+            import numpy as np
+            import torch
+            import torch_xla
+
+
+            def seed_everything(model):
+                torch.manual_seed(np.random.randint(1 << 31))
+                torch_xla.manual_seed(torch.initial_seed())
+                model.to("xla")
             """,
         ),
         rewritten(
@@ -265,8 +284,8 @@ class Rng(Rule):
                     f"{code(node)}: raises on XLA with devices; and it does not restore XLA's state"
                 )
                 yield from self.report(node, message)
-        elif name in BY_HAND:
-            yield from self.report(node, f"{name}: {BY_HAND[name]}")
+        elif name in BY_HAND and (entry := catalogue.of(name)):
+            yield from self.report(node, f"{name}: {entry.says()}")
         elif context.launch.style is Style.SPAWN and context.effects.seeds_early(node):
             yield from self.report(node, f"{code(node)}: {ELSEWHERE}")
 
@@ -286,10 +305,13 @@ class Rng(Rule):
             message = f"{code(node)} does not seed XLA: torch_xla.manual_seed, with the same seed"
             yield from self.report(node, message)
             return
+        value = node.args[0].value
+        if draws(value, context):  # asked again it would be another number
+            value = cst.parse_expression(f"{context.imports.require('torch')}{DRAWN}")
         seed = cst.Expr(
             cst.Call(
                 cst.parse_expression(f"{context.imports.require('torch_xla')}.manual_seed"),
-                [cst.Arg(node.args[0].value)],
+                [cst.Arg(value)],
             )
         )
         message = f"{code(node)} does not seed XLA: torch_xla.manual_seed beside it"
@@ -392,5 +414,6 @@ def _twins(node: cst.Call, context: Workspace) -> Iterator[cst.Call]:
     for call in nodes_of(around, cst.Call):
         name = context.qualified_name(call.func) or ""
         seeds = call is not node and (name in CUDA_SEED or name == XLA_SEED)
-        if seeds and [code(arg.value) for arg in call.args] == args:
+        given = [code(arg.value) for arg in call.args]
+        if seeds and (given == args or (name == XLA_SEED and "".join(given).endswith(DRAWN))):
             yield call

@@ -7,19 +7,17 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_cuda import SEEDS
+from migrate.reading.catalogue.torch_other import CPU_SEEDS
 from migrate.reading.replicas.launch import Style
 from migrate.reading.replicas.launchers import LAUNCHERS, PROCESS, SPAWN
 from migrate.reading.tree.tree import bind, code, elements, nodes_of
 from migrate.rewrite.workspace import Workspace
 
-CPU_SEED = frozenset({"torch.manual_seed", "torch.random.manual_seed"})
-CUDA_SEED = frozenset(
-    {
-        f"torch.cuda.{module}{name}"
-        for module in ("", "random.")
-        for name in ("manual_seed", "manual_seed_all")
-    }
-)
+CPU_SEED = names(*CPU_SEEDS)
+CUDA_SEED = names(*SEEDS)
+AVAILABLE = "torch.cuda.is_available"
 XLA_SEED = "torch_xla.manual_seed"
 # What is said of a seed where the replicas are launched.
 IN_THE_WORKER = (
@@ -37,6 +35,18 @@ ELSEWHERE = (
 )
 
 PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
+
+
+# Calls that give another value each time.
+DRAWS = ("numpy.random.", "os.urandom", "random.", "secrets.", "time.", "torch.rand", "torch.seed")
+
+
+def draws(seed: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether the expression `seed` gives another number each time it is evaluated."""
+    return any(
+        (context.qualified_name(call.func) or code(call.func)).startswith((*DRAWS, "next"))
+        for call in nodes_of(seed, cst.Call)
+    )
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,7 @@ def runs_at_launch(node: cst.Call, context: Workspace) -> bool:
         and isinstance(call.func, cst.Name)
         and call.func.value == around.name.value
         and not context.launch.in_replica(call)
+        and id(call) not in context.launch.for_one_device
         for call in calls
     )
 
@@ -122,15 +133,18 @@ def worker_seed(node: cst.Call, context: Workspace) -> WorkerSeed | None:
     for above in context.ancestors(node):
         if isinstance(above, cst.FunctionDef | cst.Module):
             break
-        if isinstance(above, cst.If) and not _is_guard(above):
-            said = _in_worker(above.test, objects, context)
+        asked = above.test if isinstance(above, cst.If) and below is above.body else None
+        if isinstance(asked, cst.Call) and context.qualified_name(asked.func) == AVAILABLE:
+            pass  # there is a device
+        elif isinstance(above, cst.If) and not _is_guard(above):
+            said = in_worker(above.test, objects, context)
             if said is None or below is not above.body:
                 return None
             tests.insert(0, said)
         elif isinstance(above, cst.For | cst.While | cst.With | cst.Try | cst.Else):
             return None
         below = above
-    seed = _in_worker(node.args[0].value, objects, context)
+    seed = in_worker(node.args[0].value, objects, context)
     return None if seed is None else WorkerSeed(worker, seed, tuple(tests))
 
 
@@ -162,16 +176,29 @@ def _launch(node: cst.Call, context: Workspace) -> tuple[cst.FunctionDef, Mappin
     }
 
 
-def _in_worker(
-    value: cst.BaseExpression, objects: Mapping[str, str], context: Workspace
+def in_worker(
+    value: cst.BaseExpression,
+    objects: Mapping[str, str],
+    context: Workspace,
+    calls: frozenset[str] = frozenset(),
 ) -> str | None:
-    """Return `value` in the worker's words; None where it is made of what the worker does not have."""
-    if any(nodes_of(value, cst.Call)) or any(nodes_of(value, cst.NamedExpr)):
+    """Return `value` in the worker's words; None where it is made of what the worker does not have.
+
+    Args:
+        value: an expression of the launching process.
+        objects: what the worker receives, by the names of before the launch.
+        context: the script.
+        calls: Python's functions that it may call.
+    """
+    called = {id(call.func): call.func for call in nodes_of(value, cst.Call)}
+    if any(code(function) not in calls for function in called.values()):
+        return None
+    if any(nodes_of(value, cst.NamedExpr)):
         return None
     renamed: dict[cst.CSTNode, cst.CSTNode] = {}
     for name in nodes_of(value, cst.Name):
         above = context.parent(name)
-        if isinstance(above, cst.Attribute) and above.attr is name:
+        if id(name) in called or (isinstance(above, cst.Attribute) and above.attr is name):
             continue
         if name.value in objects:
             renamed[name] = cst.Name(objects[name.value])

@@ -6,9 +6,10 @@ from collections.abc import Container, Iterable, Iterator
 
 import libcst as cst
 
-from migrate.reading.replicas.launch import CLUSTER, RANKS, Style
+from migrate.reading.replicas.launch import Style
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.environment import access, environment_name, is_read
+from migrate.reading.values.words import CLUSTER, RANKS
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.rank_environment import WORDS
 from migrate.rewrite.workspace import Workspace

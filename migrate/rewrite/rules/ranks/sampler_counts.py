@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.reading.catalogue import torch_other
+from migrate.reading.catalogue.entry import names
 from migrate.reading.replicas.launchers import PROCESS, SPAWN
 from migrate.reading.tree.tree import bind, elements, nodes
 from migrate.reading.values.devices import is_device_count
@@ -15,12 +17,7 @@ from migrate.rewrite.rules.ranks.shared_counts import COUNTS, SharedCounts
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
 
-SAMPLERS = frozenset(
-    {
-        "torch.utils.data.DistributedSampler",
-        "torch.utils.data.distributed.DistributedSampler",
-    }
-)
+SAMPLERS = names(*torch_other.SAMPLERS)
 PARAMETERS = ("dataset", "num_replicas", "rank", "shuffle", "seed", "drop_last")
 ASKED = frozenset(
     {

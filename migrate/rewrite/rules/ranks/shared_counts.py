@@ -10,6 +10,7 @@ import libcst as cst
 from migrate.reading.replicas.launch import INIT
 from migrate.reading.tree.tree import nodes
 from migrate.reading.values.devices import is_device_count
+from migrate.rewrite.rules.ranks.derived_counts import derived_of
 from migrate.rewrite.workspace import Workspace
 
 COUNTS = re.compile(r"world_size|nprocs?|n?gpus?|num_gpus|n?gpus_per_node|nproc_per_node")
@@ -27,9 +28,11 @@ class SharedCounts:
         elements: what it passes to the worker.
         worker: the launched function, if it is in the script.
         first: the worker's parameter that gets the first of `elements`.
+        besides: code that does not survive.
 
     Attributes:
         objects: the names of what the call passes, each with the worker's name for it.
+        derived: what the launching function computes of the number, and the worker has to compute instead.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class SharedCounts:
         elements: Sequence[cst.BaseElement],
         worker: cst.FunctionDef | None,
         first: int,
+        besides: Sequence[cst.CSTNode] = (),
     ) -> None:
         self._context = context
         self._call = call
@@ -49,7 +53,10 @@ class SharedCounts:
         for position, element in enumerate(elements, first):
             if isinstance(element.value, cst.Name) and position < len(parameters):
                 self.objects[element.value.value] = parameters[position].name.value
+        self._besides = {id(node) for root in besides for node in nodes(root)}
         self._assigned = list(self._find())
+        self.derived = derived_of(context, call, self._counts, self.objects, self._assigned)
+        self._moved = {id(node) for one in self.derived for node in nodes(one.statement)}
 
     def _find(self) -> Iterator[cst.Assign]:
         around = self._context.function_around(self._call)
@@ -101,7 +108,8 @@ class SharedCounts:
             assert isinstance(target.value, cst.Name)
             name = f"{self.objects[target.value.value]}.{target.attr.value}"
             reads = [read for read in self._reads(assign) if self._in_replica(read)]
-            if reads and name not in found:
+            moved = any(id(read) in self._moved for read in self._reads(assign))
+            if (reads or moved) and name not in found:
                 found.append(name)
         return found
 
@@ -120,6 +128,8 @@ class SharedCounts:
 
     def goes(self, node: cst.CSTNode) -> bool:
         """Whether `node` is in an assignment that goes, or reads what the worker asks for."""
+        if id(node) in self._moved:
+            return True
         gone = [assign for assign in self._assigned if self._unread(assign)]
         if any(node is inner for assign in gone for inner in nodes(assign.value)):
             return True
@@ -130,6 +140,7 @@ class SharedCounts:
     def _unread(self, assign: cst.Assign) -> bool:
         """Whether nothing before the launch reads it, but for the launch and its own value."""
         inside = {id(node) for node in (*nodes(self._call), *nodes(assign.value))}
+        inside |= self._moved | self._besides
         for read in self._reads(assign):
             if id(read) not in inside and not self._in_replica(read) and not self._joins(read):
                 here, there = self._context.position(assign), self._context.position(read)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported, rewritten
+from migrate.rewrite.rules.saving.evaluations import evaluations
 from migrate.rewrite.rules.saving.saving import Saving
 from migrate.rewrite.workspace import Workspace
 
@@ -24,13 +25,20 @@ class Save(Rule):
     by all, with `master_only=False`. A test of the rank around it goes when the save is all that it holds;
     else the save moves out of it, together with the assignments that compute its arguments. So does the
     call of a function that saves, and in the function what follows the save stays with the first replica.
+    Where the function stands in another file of the folder, both files are rewritten so. A path for which
+    another test of the rank binds a name (`if rank == 0: folder = make_folder()`) is computed by the first
+    replica alone.
+
+    A call of one's own function that runs the wrapped model (`losses = estimate_loss()`) goes out of the test
+    in the same way: its forward meets the other replicas. What is done with its result stays.
 
     **Left alone.** What is on the CPU already: `torch.save(x.cpu(), path)`, in a script that names no
     device.
 
     **Reported.** A save under a condition that may differ between replicas (`if accuracy > best:`), under a
     branch with an `else`, into an open file, of a whole module (`xm.save` moves the tensors of a state
-    dict, not those of a module); arguments that are computed with side effects.
+    dict, not those of a module); what is saved, where it is computed with side effects or from a name that
+    only some replicas bind; the call of a function of another file that saves and does more than that.
 
     Source: pytorch/xla#2712, #2224, #4571 (saves that hang); torch_xla 2.9, `xm.save` (measured on two
     replicas).
@@ -111,6 +119,44 @@ class Save(Rule):
                     shutil.copyfile(filename, 'best.pt')
             """,
         ),
+        rewritten(
+            """
+            import os
+
+            import torch
+            import torch.distributed as dist
+
+
+            def train(model, args):
+                rank = dist.get_rank()
+                if rank == 0:
+                    folder = f"{args.results}/{len(os.listdir(args.results))}"
+                    os.makedirs(folder)
+                for epoch in range(args.epochs):
+                    model.train_once()
+                    if rank == 0:
+                        path = f"{folder}/{epoch}.pt"
+                        torch.save(model.state_dict(), path)
+            """,
+            """
+            import os
+
+            import torch.distributed as dist
+            import torch_xla.core.xla_model as xm
+
+
+            def train(model, args):
+                rank = dist.get_rank()
+                if rank == 0:
+                    folder = f"{args.results}/{len(os.listdir(args.results))}"
+                    os.makedirs(folder)
+                for epoch in range(args.epochs):
+                    model.train_once()
+                    if rank == 0:
+                        path = f"{folder}/{epoch}.pt"
+                    xm.save(model.state_dict(), path if rank == 0 else None, global_master=True)
+            """,
+        ),
         left_alone(
             """
             import torch
@@ -156,5 +202,5 @@ class Save(Rule):
             for call in context.all_of(cst.Call)
             if context.qualified_name(call.func) == "torch.save"
         ]
-        if calls:
+        if calls or context.calls.saves or next(evaluations(context), None) is not None:
             yield from Saving(self, context).all(calls)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.replicas.first_replica import COUNTERS
+from migrate.reading.replicas.launchers import DDP
 from migrate.reading.tree.tree import bind, code, nodes_of, targets
-from migrate.reading.tree.walk import children
 from migrate.reading.values.saved import PARAMETERS
-from migrate.reading.values.words import DDP
+from migrate.reading.values.words import COUNTERS
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
+from migrate.rewrite.rules.saving.own_paths import names_replica_at_times
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -23,24 +23,6 @@ PLAIN_METHODS = frozenset({"cpu", "item", "state_dict", "tolist"})
 PLAIN_CALLS = frozenset({"float", "int", "len", "str", "vars"})
 # Methods that only a module has, among what scripts save.
 OF_MODULES = frozenset({"parameters", "named_parameters", "train", "eval", "zero_grad"})
-
-
-def names_replica(call: cst.Call, context: Workspace) -> bool:
-    """Whether the path has the rank in it, so that every replica writes a file of its own."""
-    path = (bind(call, PARAMETERS) or {}).get("f")
-    if path is None:
-        return False
-    kinds = cst.Name | cst.Attribute | cst.Call | cst.Subscript
-    values = [path.value]
-    if isinstance(path.value, cst.Name):
-        _, bound = context.bound_to(path.value)
-        values += [bound] if bound is not None and not isinstance(bound, cst.Param) else []
-    return any(
-        context.guards.is_index(node)
-        for value in values
-        for node in _below(value)
-        if isinstance(node, kinds)
-    )
 
 
 def by_hand(context: Workspace) -> str:
@@ -63,6 +45,11 @@ def refused(call: cst.Call, context: Workspace) -> str | None:
         return (
             "torch.save into an open file: move it to the CPU on all replicas, "
             f"{by_hand(context)}, or give it the path"
+        )
+    if names_replica_at_times(call, context):
+        return (
+            f"the path has the rank in it on some ways only: {by_hand(context)} where one replica writes, "
+            "a save of its own with `master_only=False` where each does"
         )
     if "obj" in bound and _is_module(bound["obj"].value, context):
         return (
@@ -146,15 +133,6 @@ def is_plain(value: cst.BaseExpression, context: Workspace, depth: int = 4) -> b
         if isinstance(bound, cst.BaseExpression) and depth > 0:
             return is_plain(bound, context, depth - 1)
     return False
-
-
-def _below(root: cst.CSTNode) -> list[cst.CSTNode]:
-    found, stack = [], [root]
-    while stack:
-        node = stack.pop()
-        found.append(node)
-        stack.extend(children(node))
-    return found
 
 
 def is_open_file(path: cst.BaseExpression, context: Workspace) -> bool:

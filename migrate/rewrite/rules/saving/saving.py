@@ -8,18 +8,14 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from migrate.reading.replicas.first_replica import Rest, is_local, on_first, same_everywhere
-from migrate.reading.tree.tree import code, nodes_of
-from migrate.reading.values.saved import is_on_cpu
+from migrate.reading.tree.tree import bind, code, nodes_of, used
+from migrate.reading.values.saved import PARAMETERS, is_on_cpu
 from migrate.rewrite.edits.lift import is_pure, lifted, marked
 from migrate.rewrite.rule import Edit, Finding, Rule
-from migrate.rewrite.rules.saving.save_calls import (
-    as_shims_save,
-    as_xla_save,
-    by_hand,
-    names_replica,
-    refused,
-)
-from migrate.rewrite.rules.saving.unguard import keep_to_first, without_guard
+from migrate.rewrite.rules.saving.evaluations import evaluations
+from migrate.rewrite.rules.saving.own_paths import names_replica
+from migrate.rewrite.rules.saving.save_calls import as_shims_save, as_xla_save, by_hand, refused
+from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, without_guard
 from migrate.rewrite.workspace import Workspace
 
 
@@ -30,6 +26,21 @@ class Guarded:
     guard: cst.If
     rest: Rest
     statements: list[cst.BaseStatement] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How saves go out of a test of the rank.
+
+    Args:
+        out: the statements that go, in order.
+        alone: the expressions in them that only the replica that writes computes.
+        obstacle: why they cannot go; empty where they can.
+    """
+
+    out: tuple[cst.BaseStatement, ...] = ()
+    alone: tuple[cst.BaseExpression, ...] = ()
+    obstacle: str = ""
 
 
 class Saving:
@@ -45,9 +56,11 @@ class Saving:
         self._context = context
         self._guarded: dict[int, Guarded] = {}
         self._functions: dict[int, tuple[cst.FunctionDef, bool]] = {}
+        self._ways: dict[int, Way] = {}
+        self._calls_out: list[tuple[cst.Call, cst.If]] = []  # that save in another file
 
     def all(self, calls: Sequence[cst.Call]) -> Iterator[Edit | Finding]:
-        """Yield what becomes of `calls`, the calls of torch.save."""
+        """Yield what becomes of `calls`, the calls of torch.save, and of calls that save in other files."""
         if not self._is_for_accelerators():
             for call in calls:
                 if not is_on_cpu(call, self._context):
@@ -63,23 +76,31 @@ class Saving:
             reason = refused(call, self._context) or self._place(call)
             if reason is None:
                 moved.append(call)
+                self._keep_rest(call)
             else:
                 yield from self._rule.report(call, reason)
+        yield from self._elsewhere()
+        for node, line in evaluations(self._context):
+            if self._refusal(node, line) is None:
+                self._note(node, line)
+        self._ways = {key: self._way(guarded, moved) for key, guarded in self._guarded.items()}
         stuck = self._stuck()
         for call in moved:
             guard = self._context.guards.around(call)
             if guard is not None and id(guard) in stuck:
-                message = (
-                    f"a test of the rank computes its arguments with side effects: {self._by_hand}"
-                )
-                yield from self._rule.report(call, message)
+                yield from self._rule.report(call, f"{stuck[id(guard)]}: {self._by_hand}")
             else:
                 yield self._save(call, guard)
+        for call, guard in self._calls_out:
+            if id(guard) in stuck:
+                yield from self._rule.report(call, f"{stuck[id(guard)]}: {self._on_all(call)}")
         for key, guarded in self._guarded.items():
             if key not in stuck:
+                way = self._ways[key]
                 yield from without_guard(
-                    self._rule, self._context, guarded.guard, guarded.rest, self._out(guarded)
+                    self._rule, self._context, guarded.guard, guarded.rest, way.out
                 )
+                yield from alone(self._rule, self._context, guarded.guard, guarded.rest, way.alone)
         for key, (function, local) in self._functions.items():
             if key not in stuck:
                 yield from self._kept(function, local, moved)
@@ -87,7 +108,7 @@ class Saving:
     def _is_for_accelerators(self) -> bool:
         """Whether the script has to do with replicas or devices: else its saves are the caller's affair."""
         context = self._context
-        if context.moves_to_accelerator:
+        if context.moves_to_accelerator or context.calls.saves or context.calls.saved_by_first:
             return True
         roots = ("torch.distributed", "torch.cuda", "torch_xla")
         names = (context.qualified_name(node) for node in context.all_of(cst.Attribute))
@@ -96,6 +117,41 @@ class Saving:
         tests = (node.test for node in context.all_of(cst.If))
         return any(context.guards.asks(test) for test in tests)
 
+    def _keep_rest(self, call: cst.Call) -> None:
+        """Take note that the function around `call` is one that other files call for the first replica."""
+        function = self._context.function_around(call)
+        if function is not None:
+            line = self._context.position(function.name).line
+            local = self._context.calls.saved_by_first.get(line)
+            if local is not None:
+                self._functions[id(function)] = (function, local)
+
+    def _elsewhere(self) -> Iterator[Finding]:
+        """Take note of the calls that save in other files and move; yield what is said of the others."""
+        context = self._context
+        for call in context.all_of(cst.Call) if context.calls.saves else ():
+            saved = context.effects.saves(call)
+            guard = context.guards.around(call) if saved is not None else None
+            if saved is None or guard is None:
+                continue
+            statement = context.statement_around(call)
+            reason: str | None = "this call saves"
+            if saved.moves and isinstance(guard, cst.If) and _is_call(statement, call):
+                statement = self._unit(guard, statement)
+                reason = self._refusal(guard, statement)
+            if reason is not None:
+                yield from self._rule.report(call, f"{reason}: {self._on_all(call)}")
+                continue
+            assert isinstance(guard, cst.If)
+            self._note(guard, statement)
+            self._calls_out.append((call, guard))
+
+    def _on_all(self, call: cst.Call) -> str:
+        """Return what is to be done by hand about a call that saves in another file."""
+        saved = self._context.effects.saves(call)
+        where = saved.where if saved is not None else ""
+        return f"{code(call.func)} ({where}) must be called on all ranks, outside of a test of the rank"
+
     def _place(self, call: cst.Call) -> str | None:
         """Take note of where `call` has to move out of; return why it cannot, or None."""
         guard = self._context.guards.around(call)
@@ -103,10 +159,11 @@ class Saving:
             return None
         statement = self._context.statement_around(call)
         if isinstance(guard, cst.If):
+            statement = self._unit(guard, statement)
             reason = self._refusal(guard, statement)
             if reason is None:
                 self._note(guard, statement)
-            return reason
+            return reason and f"{reason}: {self._by_hand}"
         if self._context.parent(statement) is not guard.body:
             return f"saves below a condition or in a block, for one replica only: {self._by_hand}"
         if not self._may_split(guard):
@@ -122,7 +179,7 @@ class Saving:
                 return f"runs on one replica only: {self._by_hand}"
             reason = self._refusal(test, called)
             if reason is not None:
-                return reason
+                return f"{reason}: {self._by_hand}"
         local = False
         for test, called in tests:
             assert isinstance(test, cst.If)
@@ -131,9 +188,15 @@ class Saving:
         return None
 
     def _calls(self, function: cst.FunctionDef) -> list[cst.Name]:
-        """Return the mentions of `function` beside its definition."""
-        mentions = self._context.references(function.name.value)
-        return [mention for mention in mentions if mention is not function.name]
+        """Return the mentions of `function` beside its definition; `torch.save` is none of a `save`."""
+        context = self._context
+        mentions = context.references(function.name.value)
+        return [
+            mention
+            for mention in mentions
+            if mention is not function.name
+            and context.qualified_name(context.parent(mention)) is None
+        ]
 
     def _refusal(self, guard: cst.If, statement: cst.CSTNode) -> str | None:
         """Return why `statement` cannot go out of `guard`, or None."""
@@ -144,20 +207,50 @@ class Saving:
             or guard.orelse is not None
             or not isinstance(guard.body, cst.IndentedBlock)
         ):
-            return f"under `if {code(guard.test)}:`: {self._by_hand}"
+            return f"under `if {code(guard.test)}:`"
         if not isinstance(above, cst.IndentedBlock | cst.Module):
-            return f"under `elif {code(guard.test)}:`: {self._by_hand}"
+            return f"under `elif {code(guard.test)}:`"
         if self._context.parent(statement) is not guard.body:
             return (
                 f"under `if {code(guard.test)}:` and a condition that may differ between the replicas, "
-                f"or in a block of its own: {self._by_hand}"
+                f"or in a block of its own"
             )
         different = [part for part in rest.others if not same_everywhere(part)]
         if different:
-            return f"`{code(different[0])}` may differ between the replicas: {self._by_hand}"
+            return f"`{code(different[0])}` may differ between the replicas"
         if self._context.guards.around(guard) is not None:
-            return f"under two tests of the rank: {self._by_hand}"
+            return "under two tests of the rank"
         return None
+
+    def _unit(self, guard: cst.If, statement: cst.CSTNode) -> cst.CSTNode:
+        """Return what goes out of `guard` with `statement`: itself, or an `if` around it that only saves.
+
+        The condition of that `if` is the same on all replicas.
+        """
+        body = self._context.parent(statement)
+        around = self._context.parent(body)
+        if body is guard.body or not isinstance(around, cst.If) or around.orelse is not None:
+            return statement
+        alike = body is around.body and same_everywhere(around.test)
+        if not alike or not all(self._may_go(one) for one in around.body.body):
+            return statement
+        return self._unit(guard, around)
+
+    def _may_go(self, statement: cst.CSTNode) -> bool:
+        """Whether `statement` may run on all replicas: it computes something, or saves as they all may."""
+        if is_pure(statement, self._context):
+            return True
+        if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+            return isinstance(statement, cst.If) and all(map(self._may_go, statement.body.body))
+        line = statement.body[0]
+        call = line.value if isinstance(line, cst.Expr) else None
+        if not isinstance(call, cst.Call):
+            return False
+        saved = self._context.effects.saves(call)
+        if saved is not None:
+            return saved.moves
+        is_save = self._context.qualified_name(call.func) == "torch.save"
+        return is_save and refused(call, self._context) is None
 
     def _note(self, guard: cst.If, statement: cst.CSTNode) -> Guarded:
         """Take note that `statement` goes out of `guard`."""
@@ -169,21 +262,90 @@ class Saving:
             noted.statements.append(statement)
         return noted
 
-    def _out(self, guarded: Guarded) -> list[cst.BaseStatement] | None:
+    def _way(self, guarded: Guarded, moved: Sequence[cst.Call]) -> Way:
+        """Return how the statements of `guarded` go out of its test.
+
+        Where all replicas cannot compute a path, only the one that writes does.
+        """
+        way = self._way_without(guarded, ())
+        if not way.obstacle:
+            return way
+        alone = self._of_the_writer(guarded, moved)
+        with_none = self._way_without(guarded, alone)
+        if with_none.obstacle:
+            return way
+        for path in alone:  # those that all replicas can compute stay as they are
+            fewer = tuple(other for other in with_none.alone if other is not path)
+            tried = self._way_without(guarded, fewer)
+            with_none = with_none if tried.obstacle else tried
+        return with_none
+
+    def _way_without(self, guarded: Guarded, alone: tuple[cst.BaseExpression, ...]) -> Way:
+        """Return how the statements of `guarded` go out where only the writer computes `alone`."""
         assert isinstance(guarded.guard.body, cst.IndentedBlock)
         wanted = {id(statement) for statement in guarded.statements}
-        return lifted(guarded.guard.body.body, lambda s: id(s) in wanted, self._context)
+        body = guarded.guard.body.body
+        out = lifted(body, lambda s: id(s) in wanted, self._context, alone)
+        if out is None:
+            return Way(obstacle="a test of the rank computes its arguments with side effects")
+        for root in (*out, *guarded.rest.others):
+            for name in used(root, alone):
+                guard = self._context.partly_bound.guard(name, out)
+                if guard is not None:
+                    line = self._context.position(guard).line
+                    return Way(
+                        obstacle=f"needs `{code(name)}`, which only the replicas have that pass "
+                        f"`if {code(guard.test)}:` in line {line}"
+                    )
+        return Way(tuple(out), alone)
 
-    def _stuck(self) -> set[int]:
-        """Return the ids of the tests whose saves cannot go out, and of the functions called there."""
-        stuck = {key for key, guarded in self._guarded.items() if self._out(guarded) is None}
+    def _of_the_writer(
+        self, guarded: Guarded, moved: Sequence[cst.Call]
+    ) -> tuple[cst.BaseExpression, ...]:
+        """Return the expressions in the statements of `guarded` that only the replica that writes needs."""
+        found: list[cst.BaseExpression] = []
+        for statement in guarded.statements:
+            for call in nodes_of(statement, cst.Call):
+                if any(call is save for save in moved):
+                    path = self._path(call)
+                    found += [path] if path is not None else []
+                called = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
+                for function, _ in self._functions.values():
+                    if any(called is mention for mention in self._calls(function)):
+                        found += self._passed_for_writer(call, function, moved)
+        return tuple(found)
+
+    def _passed_for_writer(
+        self, call: cst.Call, function: cst.FunctionDef, moved: Sequence[cst.Call]
+    ) -> Iterator[cst.BaseExpression]:
+        """Yield the arguments of `call` that `function` uses for its paths and on the first replica only."""
+        names = [parameter.name.value for parameter in function.params.params]
+        names = names[names[:1] == ["self"] :]
+        of_writer = [
+            *self._others(function, moved),
+            *(path for save in moved if (path := self._path(save)) is not None),
+        ]
+        everywhere = {code(name) for name in used(function.body, of_writer)}
+        for name, arg in (bind(call, names) or {}).items():
+            if name not in everywhere:
+                yield arg.value
+
+    def _path(self, call: cst.Call) -> cst.BaseExpression | None:
+        """Return the path of the save `call`, where one replica writes it."""
+        path = (bind(call, PARAMETERS) or {}).get("f")
+        return None if path is None or names_replica(call, self._context) else path.value
+
+    def _stuck(self) -> dict[int, str]:
+        """Return why tests, and functions called below them, must keep their saves; by their ids."""
+        stuck = {key: way.obstacle for key, way in self._ways.items() if way.obstacle}
         more = True
         while more:  # a function moves only where all its calls do, and with it they do
             more = False
             for key, (function, _) in self._functions.items():
                 around = self._tests_around_calls(function)
-                if key not in stuck and around & stuck:
-                    stuck |= {key} | around
+                why = next((stuck[other] for other in around if other in stuck), None)
+                if key not in stuck and why is not None:
+                    stuck |= dict.fromkeys((key, *(around - set(stuck))), why)
                     more = True
         return stuck
 
@@ -219,18 +381,24 @@ class Saving:
         has_result = any(result is not None for result in results)
         return not has_result and isinstance(function.body, cst.IndentedBlock)
 
-    def _kept(
-        self, function: cst.FunctionDef, local: bool, moved: Sequence[cst.Call]
-    ) -> Iterator[Edit]:
-        """Yield the edits that leave what is not saved of `function` to the first replica."""
+    def _others(
+        self, function: cst.FunctionDef, moved: Sequence[cst.Call]
+    ) -> list[cst.BaseStatement]:
+        """Return the statements of `function` that only the first replica is to run."""
         assert isinstance(function.body, cst.IndentedBlock)
         saves = [self._context.statement_around(call) for call in moved]
-        others = [
+        return [
             statement
             for statement in function.body.body
             if all(statement is not save for save in saves)
             and not is_pure(statement, self._context)
         ]
+
+    def _kept(
+        self, function: cst.FunctionDef, local: bool, moved: Sequence[cst.Call]
+    ) -> Iterator[Edit]:
+        """Yield the edits that leave what is not saved of `function` to the first replica."""
+        others = self._others(function, moved)
         if not others:
             return
         test = self._context.vocabulary.expression("is first here" if local else "is first")
@@ -238,3 +406,11 @@ class Saving:
         for statement in others:
             yield self._rule.edit(statement, marked, message)
         yield self._rule.edit(function.body, keep_to_first(test), message)
+
+
+def _is_call(statement: cst.CSTNode, call: cst.Call) -> bool:
+    """Whether `statement` is `call` and nothing else."""
+    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+        return False
+    line = statement.body[0]
+    return isinstance(line, cst.Expr) and line.value is call

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.replicas.first_replica import Rest, joined, parts
-from migrate.reading.tree.tree import code
+from migrate.reading.replicas.first_replica import Rest, is_local, joined, parts
+from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.edits.lift import marked, split
 from migrate.rewrite.edits.nodes import split_blank
 
@@ -20,11 +20,9 @@ Run = list[cst.BaseStatement]
 
 
 def without_guard(
-    rule: Rule, context: Workspace, guard: cst.If, rest: Rest, out: Run | None
+    rule: Rule, context: Workspace, guard: cst.If, rest: Rest, out: Sequence[cst.BaseStatement]
 ) -> Iterator[Edit]:
     """Yield the edits that take the statements `out` of the branch of `guard` out of it."""
-    if out is None:
-        return
     message = f"runs on all replicas, no longer below `if {code(guard.test)}:`"
     for statement in out:
         yield rule.edit(statement, marked, message)
@@ -56,6 +54,40 @@ def without_guard(
         return cst.FlattenSentinel(statements)
 
     yield rule.edit(guard, replace, message)
+
+
+def alone(
+    rule: Rule,
+    context: Workspace,
+    guard: cst.If,
+    rest: Rest,
+    values: Sequence[cst.BaseExpression],
+) -> Iterator[Edit]:
+    """Yield the edits by which only the replicas that pass `guard` compute `values`; the others have None."""
+    message = f"computed below `if {code(guard.test)}:`, where alone it is used"
+    for value in values:
+        test = _first(rest, context)
+
+        def replace(updated: cst.BaseExpression, test: cst.BaseExpression = test) -> cst.IfExp:
+            if isinstance(updated, cst.IfExp | cst.Lambda | cst.NamedExpr) and not updated.lpar:
+                updated = updated.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+            return cst.IfExp(test=test, body=updated, orelse=cst.Name("None"))
+
+        yield rule.edit(value, replace, message)
+
+
+def _first(rest: Rest, context: Workspace) -> cst.BaseExpression:
+    """Return an expression that tells the replica that passes `rest`: the script's own, where it stays."""
+    test = joined(rest.asked)
+    names = (context.qualified_name(call.func) for call in nodes_of(test, cst.Call))
+    if any(nodes_of(test, cst.Subscript)) or any(name is not None for name in names):
+        return context.vocabulary.expression(
+            "is first here" if is_local(rest.asked) else "is first"
+        )
+    copy = test.deep_clone()
+    if isinstance(copy, cst.BooleanOperation) and not copy.lpar:
+        return copy.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return copy
 
 
 def keep_to_first(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import libcst as cst
 
-from migrate.reading.facts import Facts
+from migrate.reading.facts import facts_of
 from migrate.reading.flow.pending import Pending, PendingRead
 from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -165,7 +165,7 @@ class CollectiveSync(Rule):
         """Yield the line below each collective that needs it, and the reads that cannot be helped."""
         if context.portable:
             return
-        pending = Pending(Facts(context))
+        pending = Pending(facts_of(context))
         needs = []
         for one in pending.reads():
             if one.elsewhere:

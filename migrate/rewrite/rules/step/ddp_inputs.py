@@ -6,16 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.replicas.launchers import DDP
 from migrate.reading.tree.tree import code, keyword
-from migrate.reading.values.words import DDP
+from migrate.reading.values.host import is_on_the_cpu
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.models.ddp import DEVICES
 from migrate.rewrite.workspace import Workspace
-
-MADE = frozenset(
-    f"torch.{name}"
-    for name in ("arange", "full", "ones", "rand", "randint", "randn", "tensor", "zeros")
-)
 
 
 class DdpInputs(Rule):
@@ -88,14 +84,14 @@ class DdpInputs(Rule):
             return
         for arg in node.args:
             value = arg.value
-            if _is_on_the_cpu(value, context):
+            if isinstance(value, cst.Call) and is_on_the_cpu(value, context):
                 device = context.vocabulary.device(value)
                 said = context.vocabulary.device_said
                 message = f"{code(value)} → moved to {said}, as DDP did it with device_ids"
                 yield self.edit(value, lambda made, to=device: _moved(made, to), message)
             elif isinstance(value, cst.Name):
                 _, made = context.bound_to(value)
-                if made is not None and _is_on_the_cpu(made, context):
+                if made is not None and isinstance(made, cst.Call) and is_on_the_cpu(made, context):
                     message = (
                         f"{value.value} is on the CPU, and DDP moves no inputs to XLA: "
                         f"move it: {value.value}.to({context.vocabulary.device_said})"
@@ -111,14 +107,6 @@ def _moves_inputs(model: cst.Name, context: Workspace) -> bool:
     given = [keyword(wrapped, name) for name in DEVICES]
     named = any(arg is not None and code(arg.value) != "None" for arg in given)
     return named and context.moves_to_accelerator
-
-
-def _is_on_the_cpu(value: cst.CSTNode, context: Workspace) -> bool:
-    return (
-        isinstance(value, cst.Call)
-        and context.qualified_name(value.func) in MADE
-        and keyword(value, "device") is None
-    )
 
 
 def _moved(made: cst.BaseExpression, device: cst.BaseExpression) -> cst.Call:

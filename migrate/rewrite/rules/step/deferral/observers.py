@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.reading.replicas.first_replica import parts, same_everywhere
 from migrate.reading.steps.loops import Loop
 from migrate.reading.tree.tree import code, nodes, nodes_of
-from migrate.reading.values.device_values import COUNTER
+from migrate.reading.values.words import COUNTER
 from migrate.rewrite.rules.step.deferral.reading import Reading
 from migrate.rewrite.rules.step.deferral.variables import Variables
 

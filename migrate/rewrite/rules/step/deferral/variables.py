@@ -10,6 +10,7 @@ import libcst as cst
 
 from migrate.reading.steps.loops import Loop
 from migrate.reading.tree.tree import base_name, code, nodes, nodes_of, targets
+from migrate.reading.values.words import CLOCKS
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -19,7 +20,7 @@ SUMS = re.compile(
     r".*(average|mean|meter|metric|smooth|tracker).*|defaultdict|deque|dict|list", re.IGNORECASE
 )
 # What a class must not call where it takes a value, to be no more than a sum.
-SHOWS = frozenset({"print", "time", "perf_counter", "monotonic"})
+SHOWS = {"print"} | {name.rpartition(".")[2] for name in CLOCKS}
 
 
 class Variables:

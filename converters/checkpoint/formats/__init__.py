@@ -1,0 +1,1 @@
+"""What may be on disk: each form of a checkpoint read lazily, without running code."""

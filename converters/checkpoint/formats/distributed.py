@@ -1,0 +1,193 @@
+"""Reading a folder of torch.distributed.checkpoint (DCP): `.metadata`, and `.distcp` files of every rank.
+
+Each part of a tensor is a whole torch.save archive somewhere in a `.distcp` file; it is read as such, lazily.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from converters.checkpoint.dtypes import numpy_dtype
+from converters.checkpoint.formats.distributed_metadata import Chunk, Item, Place, read_metadata
+from converters.checkpoint.formats.refusals import damaged_pickle, holds_code
+from converters.checkpoint.formats.sharded import is_file_name, leads_out
+from converters.checkpoint.formats.torch_file import read_zip
+from converters.checkpoint.formats.training import find_state_dict
+from converters.checkpoint.formats.unpickler import ForbiddenNameError, PickleError
+from converters.checkpoint.lazy import LazyTensor, TensorsCheckpoint
+from converters.checkpoint.mapped_file import MappedFile
+from converters.checkpoint.reader import COPY_AGAIN, TensorInfo
+from converters.checkpoint.zip_archive import ZipArchive
+from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
+
+METADATA = ".metadata"
+_SHOWN = 5
+
+
+def open_distributed(folder: Path, key: str | None) -> TensorsCheckpoint:
+    """The state dict in such a folder.
+
+    Args:
+        folder: with `.metadata` in it.
+        key: the entry that holds the weights; None: the only one.
+
+    Raises:
+        CheckpointHoldsCodeError: a pickle names code; nothing of it was executed.
+        CheckpointDamagedError: truncated, or `.metadata` contradicts itself or its files.
+        CheckpointNotFoundError: files that it names are not there.
+        NotAStateDictError: no state dict, or several and no (or a wrong) `key`.
+    """
+    items = read_metadata(folder / METADATA)
+    files = _Files(folder, items)
+    tree = _tree(folder, items, files)
+    found = find_state_dict(str(folder), tree, key)
+    return TensorsCheckpoint(
+        str(folder),
+        found.tensors,
+        others=found.others,
+        found=found.where,
+        training=lambda: {name: _plain(value) for name, value in found.rest.items()},
+    )
+
+
+class _Files:
+    """The files of a folder that its metadata name, opened once each."""
+
+    def __init__(self, folder: Path, items: list[Item]) -> None:
+        self._folder = folder
+        places = [place for item in items for place in _places(item)]
+        names = sorted({place.file for place in places})
+        outside = [name for name in names if not is_file_name(name)]
+        missing = [name for name in names if name not in outside and not (folder / name).is_file()]
+        if missing:
+            raise CheckpointNotFoundError(
+                f"{folder} lacks files that its {METADATA} names: {', '.join(missing[:_SHOWN])}",
+                "copy the files of every rank into the same folder",
+            )
+        outside += [name for name in names if name not in outside and leads_out(folder, name)]
+        if outside:
+            raise CheckpointDamagedError(
+                f"{folder / METADATA} names files outside its folder: "
+                + ", ".join(ascii(name)[1:-1][:80] for name in outside[:_SHOWN]),
+                "put the files themselves beside it, or copy it again",
+            )
+        self._files = {}
+        for name in names:
+            self._files[name] = MappedFile(folder / name)
+            self._files[name].rest()
+        for place in places:
+            if place.offset + place.length > self._files[place.file].size:
+                raise CheckpointDamagedError(f"{folder / place.file} is truncated", COPY_AGAIN)
+
+    def load(self, place: Place) -> Any:
+        """What was saved there, its tensors lazy."""
+        file = self._files[place.file]
+        try:
+            return read_zip(ZipArchive(file, place.offset, place.offset + place.length))
+        except ForbiddenNameError as error:
+            raise holds_code(str(file.path), str(error)) from None
+        except PickleError as error:
+            raise damaged_pickle(str(file.path), str(error)) from None
+
+    def tensor(self, chunk: Chunk, dtype: str) -> LazyTensor:
+        """A part of a tensor."""
+        loaded = self.load(chunk.place)
+        if not isinstance(loaded, LazyTensor) or loaded.info != TensorInfo(chunk.shape, dtype):
+            raise CheckpointDamagedError(
+                f"{self._folder / chunk.place.file} has another thing at byte {chunk.place.offset} "
+                f"than its {METADATA} says",
+                COPY_AGAIN,
+            )
+        return loaded
+
+
+class _Parts(LazyTensor):
+    """A tensor made of parts; one that is whole in its file stays a view of that."""
+
+    def __init__(self, info: TensorInfo, chunks: tuple[Chunk, ...], files: _Files) -> None:
+        self.info = info
+        self._chunks = chunks
+        self._files = files
+        self._opened: dict[int, LazyTensor] = {}
+
+    def read(self) -> np.ndarray[Any, Any]:
+        """Its values; the pages of its parts are released on the way."""
+        if len(self._chunks) == 1 and self._chunks[0].shape == self.info.shape:
+            return self._part(0).read()
+        whole = np.empty(self.info.shape, numpy_dtype(self.info.dtype, "a tensor"))
+        for index, chunk in enumerate(self._chunks):
+            bounds = zip(chunk.offsets, chunk.shape, strict=True)
+            part = self._part(index)
+            whole[tuple(slice(first, first + side) for first, side in bounds)] = part.read()
+            part.release()
+        return whole
+
+    def release(self) -> None:
+        """Give the pages of its parts back."""
+        for part in self._opened.values():
+            part.release()
+
+    def _part(self, index: int) -> LazyTensor:
+        if index not in self._opened:
+            self._opened[index] = self._files.tensor(self._chunks[index], self.info.dtype)
+        return self._opened[index]
+
+
+class _SavedObject:
+    """What is no tensor, in a file of its own right; read when it is asked for."""
+
+    def __init__(self, place: Place, files: _Files) -> None:
+        self._place = place
+        self._files = files
+
+    def load(self) -> Any:
+        """The object, in plain containers."""
+        return self._files.load(self._place)
+
+
+def _places(item: Item) -> list[Place]:
+    return [chunk.place for chunk in item.chunks] + ([item.place] if item.place else [])
+
+
+def _tree(folder: Path, items: list[Item], files: _Files) -> dict[Any, Any]:
+    """The nested dicts that were saved; a list is a dict of its positions."""
+    tree: dict[Any, Any] = {}
+    for item in items:
+        node = tree
+        *above, name = item.path
+        for step in above:
+            node = node.setdefault(step, {})
+            if type(node) is not dict:
+                break
+        if type(node) is not dict or name in node:
+            path = ".".join(map(str, item.path))
+            raise CheckpointDamagedError(
+                f"{folder / METADATA} has two entries at {ascii(path)[:160]}", COPY_AGAIN
+            )
+        node[name] = _leaf(item, files)
+    return tree
+
+
+def _leaf(item: Item, files: _Files) -> Any:
+    if item.other:
+        return item.other
+    if item.place:
+        return _SavedObject(item.place, files)
+    assert item.info is not None, "an entry is one of the three"
+    return _Parts(item.info, item.chunks, files)
+
+
+def _plain(value: Any) -> Any:
+    """The value with its objects read, and lists where positions are numbers."""
+    if isinstance(value, _SavedObject):
+        return value.load()
+    if not isinstance(value, Mapping):
+        return value
+    made = {name: _plain(item) for name, item in value.items()}
+    if made and all(type(name) is int for name in made) and set(made) == set(range(len(made))):
+        return [made[position] for position in range(len(made))]
+    return made

@@ -1,0 +1,304 @@
+"""The `.metadata` of torch.distributed.checkpoint: which file holds which part of which tensor.
+
+It is a pickle of torch's own classes; here each is an inert stand-in, and every other name is refused.
+https://github.com/pytorch/pytorch/blob/v2.9.1/torch/distributed/checkpoint/metadata.py
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from converters.checkpoint.dtypes import is_known, numpy_dtype
+from converters.checkpoint.formats.refusals import damaged_pickle, holds_code
+from converters.checkpoint.formats.torch_names import Named, OtherTensor, find_name
+from converters.checkpoint.formats.unpickler import (
+    Constructor,
+    ForbiddenNameError,
+    PickleError,
+    Record,
+    Unpickler,
+)
+from converters.checkpoint.mapped_file import MappedFile
+from converters.checkpoint.reader import TensorInfo, is_shape
+
+_CHECKPOINT = "torch.distributed.checkpoint"
+_LARGEST = 1 << 30  # bytes
+_LONGEST_PATH = 64
+_MOST_PAIRED = 256  # parts of one tensor that are compared each with each
+_RECORDS = frozenset(
+    {
+        (f"{_CHECKPOINT}.metadata", "Metadata"),
+        (f"{_CHECKPOINT}.metadata", "TensorStorageMetadata"),
+        (f"{_CHECKPOINT}.metadata", "BytesStorageMetadata"),
+        (f"{_CHECKPOINT}.metadata", "TensorProperties"),
+        (f"{_CHECKPOINT}.metadata", "ChunkStorageMetadata"),
+        (f"{_CHECKPOINT}.metadata", "MetadataIndex"),
+        (f"{_CHECKPOINT}.metadata", "StorageMeta"),
+        (f"{_CHECKPOINT}.filesystem", "_StorageInfo"),
+        (f"{_CHECKPOINT}.filesystem", "_StoragePrefix"),
+        # Where torch before 2.3 had them.
+        ("torch.distributed._shard.sharded_tensor.metadata", "TensorProperties"),
+        # Where the checkpoint was written to; "_local" is Python 3.13's.
+        *(
+            (module, f"{pure}{system}Path")
+            for module in ("pathlib", "pathlib._local")
+            for pure in ("", "Pure")
+            for system in ("Posix", "Windows")
+        ),
+    }
+)
+_MEMORY_FORMATS = frozenset(
+    {"TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_PRESERVE_FORMAT"}
+)
+# Of an enum: the names of its members.
+_ENUMS = {
+    (f"{_CHECKPOINT}.metadata", "_MEM_FORMAT_ENCODING"): _MEMORY_FORMATS,
+    # Where torch before 2.3 had it.
+    ("torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING"): _MEMORY_FORMATS,
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a part of a tensor, or an object, is.
+
+    Attributes:
+        file: a name in the folder.
+        offset: in bytes.
+        length: in bytes.
+    """
+
+    file: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of a tensor.
+
+    Attributes:
+        offsets: where its first element is in the whole.
+        shape: its sides.
+        place: where it is.
+    """
+
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+    place: Place
+
+
+@dataclass(frozen=True)
+class Item:
+    """One entry of a checkpoint.
+
+    Attributes:
+        path: the names (and positions in lists) on the way to it.
+        info: of a tensor.
+        chunks: the parts that a tensor is made of.
+        place: where an object is that is no tensor.
+        other: what a tensor is that cannot be converted.
+    """
+
+    path: tuple[str | int, ...]
+    info: TensorInfo | None = None
+    chunks: tuple[Chunk, ...] = ()
+    place: Place | None = None
+    other: OtherTensor | None = None
+
+
+def read_metadata(path: Path) -> list[Item]:
+    """The entries of a checkpoint.
+
+    Raises:
+        CheckpointHoldsCodeError: it names other classes than those of such a file.
+        CheckpointDamagedError: truncated, or it contradicts itself.
+    """
+    file = MappedFile(path)
+    if file.size > _LARGEST:
+        raise damaged_pickle(str(path), f"it has {file.size} bytes")
+    try:
+        data = file.copy(0, file.size)
+        file.rest()
+        loaded = Unpickler(data, 0, _find).load()
+        return _items(_state(loaded, "Metadata"))
+    except ForbiddenNameError as error:
+        raise holds_code(str(path), str(error)) from None
+    except (PickleError, KeyError, TypeError, ValueError) as error:
+        raise damaged_pickle(str(path), str(error)[:120]) from None
+
+
+class _Enum(Constructor):
+    """An enum that is allowed, with the names of its members."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, module: str, name: str, members: frozenset[str]) -> None:
+        super().__init__(f"{module}.{name}", lambda *arguments: Record(name, arguments))
+        self.members = members
+
+
+def _member(*arguments: Any) -> Record:
+    """What `getattr(an enum, the name of a member)` is: so Python 3.11.0 to 3.11.4 pickle a member.
+
+    Raises:
+        ForbiddenNameError: any other use of getattr reaches for code.
+    """
+    match arguments:
+        case _Enum() as enum, str(name) if name in enum.members:
+            made: Record = enum.make(name)
+            return made
+    raise ForbiddenNameError("builtins.getattr")
+
+
+_GETATTR = Constructor("builtins.getattr", _member)
+
+
+def _find(module: str, name: str) -> Any:
+    place = module, name
+    if place in _RECORDS:
+        return Constructor(f"{module}.{name}", lambda *arguments: Record(name, arguments))
+    if place in _ENUMS:
+        return _Enum(module, name, _ENUMS[place])
+    if place == ("builtins", "getattr"):
+        return _GETATTR
+    return find_name(module, name)
+
+
+def _items(metadata: dict[str, Any]) -> list[Item]:
+    entries = _of(dict, metadata["state_dict_metadata"])
+    places = _places(metadata.get("storage_data"))
+    paths = metadata.get("planner_data") or {}
+    if type(paths) is not dict:
+        raise ValueError("its planner is not torch's default one")
+    items = []
+    parts = 0
+    for name, entry in entries.items():
+        items.append(_item(name, entry, places, paths))
+        parts += len(items[-1].chunks)
+        if parts > len(places):  # each part has a place of its own
+            raise ValueError("it has more parts than places")
+    return items
+
+
+def _places(storage: Any) -> dict[tuple[str, Any], Place]:
+    """(name of the entry, offsets of the part) → where it is."""
+    places = {}
+    for index, info in _of(dict, storage).items():
+        at, where = _state(index, "MetadataIndex"), _state(info, "_StorageInfo")
+        if where.get("transform_descriptors"):
+            raise ValueError(f"it was written through {str(where['transform_descriptors'])[:40]}")
+        offset, length = where["offset"], where["length"]
+        if type(offset) is not int or type(length) is not int or offset < 0 or length < 0:
+            raise ValueError("a part has an impossible place")
+        name, offsets = _of(str, at["fqn"]), at.get("offset")
+        if offsets is not None and not is_shape(offsets):
+            raise ValueError("a part has impossible offsets")
+        places[name, offsets] = Place(_of(str, where["relative_path"]), offset, length)
+    return places
+
+
+def _item(name: Any, entry: Any, places: dict[tuple[str, Any], Place], paths: Any) -> Item:
+    _of(str, name)
+    path = paths.get(name, (name,))
+    if (
+        type(path) is not tuple
+        or not 0 < len(path) <= _LONGEST_PATH
+        or any(type(step) not in (str, int) for step in path)
+    ):
+        raise ValueError(f"{name[:80]!a} has an impossible path")
+    if isinstance(entry, Record) and entry.name == "BytesStorageMetadata":
+        return Item(path, place=places[name, None])
+    state = _state(entry, "TensorStorageMetadata")
+    dtype, shape = _dtype(state["properties"]), state["size"]
+    if not is_shape(shape):
+        raise ValueError(f"{name[:80]!a} has an impossible shape")
+    if not is_known(dtype):
+        return Item(path, other=OtherTensor(f"a tensor of the element type {dtype}"))
+    chunks = tuple(
+        _chunk(name, _state(part, "ChunkStorageMetadata"), places)
+        for part in _of(list, state["chunks"])
+    )
+    _require_whole(name, TensorInfo(tuple(shape), dtype), chunks)
+    return Item(path, TensorInfo(tuple(shape), dtype), chunks)
+
+
+def _chunk(name: str, part: dict[str, Any], places: dict[tuple[str, Any], Place]) -> Chunk:
+    offsets, sizes = part["offsets"], part["sizes"]
+    if not is_shape(offsets) or not is_shape(sizes):
+        raise ValueError(f"{name[:80]!a} has an impossible part")
+    return Chunk(offsets, sizes, places[name, offsets])
+
+
+def _require_whole(name: str, info: TensorInfo, chunks: tuple[Chunk, ...]) -> None:
+    """The parts fill the tensor, each element once, and have their bytes in the files."""
+    filled = 0
+    for chunk in chunks:
+        inside = len(chunk.offsets) == len(chunk.shape) == len(info.shape) and all(
+            first + side <= whole
+            for first, side, whole in zip(chunk.offsets, chunk.shape, info.shape, strict=True)
+        )
+        size = math.prod(chunk.shape)
+        if not inside or size * numpy_dtype(info.dtype, name).itemsize > chunk.place.length:
+            raise ValueError(f"{name[:80]!a} has an impossible part")
+        filled += size
+    if filled != info.size or not (_is_grid(chunks, info.shape) or _are_apart(chunks)):
+        raise ValueError(f"the parts of {name[:80]!a} leave gaps, or overlap")
+
+
+def _is_grid(chunks: tuple[Chunk, ...], shape: tuple[int, ...]) -> bool:
+    """Whether the parts are the cells of a grid, each once."""
+    cuts = [sorted({chunk.offsets[side] for chunk in chunks}) for side in range(len(shape))]
+    ends = [
+        dict(zip(places, [*places[1:], whole], strict=True))
+        for places, whole in zip(cuts, shape, strict=True)
+    ]
+    cells = {
+        chunk.offsets
+        for chunk in chunks
+        if all(
+            end[first] == first + side
+            for end, first, side in zip(ends, chunk.offsets, chunk.shape, strict=True)
+        )
+    }
+    return len(cells) == len(chunks) == math.prod(map(len, cuts))
+
+
+def _are_apart(chunks: tuple[Chunk, ...]) -> bool:
+    """Whether no two of a few parts have an element in common."""
+    return len(chunks) <= _MOST_PAIRED and not any(
+        _overlap(one, other) for index, one in enumerate(chunks) for other in chunks[:index]
+    )
+
+
+def _overlap(one: Chunk, other: Chunk) -> bool:
+    return all(
+        max(a, b) < min(a + side, b + length)
+        for a, side, b, length in zip(
+            one.offsets, one.shape, other.offsets, other.shape, strict=True
+        )
+    )
+
+
+def _dtype(properties: Any) -> str:
+    state = _of(Record, properties).state
+    first = state[0] if type(state) is tuple and state else state
+    dtype = first.get("dtype") if isinstance(first, dict) else first
+    if not isinstance(dtype, Named) or dtype.kind != "dtype":
+        raise ValueError("a tensor has no element type")
+    return dtype.name
+
+
+def _state(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, Record) or value.name != name:
+        raise ValueError(f"it has no {name} where one should be")
+    return _of(dict, value.state)
+
+
+def _of(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"it has a {type(value).__name__} where a {kind.__name__} should be")
+    return value

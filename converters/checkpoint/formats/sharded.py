@@ -1,0 +1,128 @@
+"""Reading a checkpoint in several files, which an `*.index.json` lists (Hugging Face's form)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from converters.checkpoint.formats.safetensors_file import first_twin
+from converters.checkpoint.reader import COPY_AGAIN, Checkpoint
+from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
+
+INDEX_SUFFIX = ".index.json"
+_LARGEST_INDEX = 1 << 30  # bytes
+_SHOWN = 5
+
+
+class ShardedCheckpoint(Checkpoint):
+    """The shards of one index, read as one checkpoint.
+
+    Args:
+        index: the `*.index.json`, whose `weight_map` says which file of the same folder holds
+            which key.
+        open_file: opens one shard.
+
+    Raises:
+        CheckpointNotFoundError: shards that the index names are not there (all of them are named).
+        CheckpointDamagedError: the index is no index, names a file outside its folder, or disagrees
+            with its shards.
+    """
+
+    def __init__(self, index: Path, open_file: Callable[[Path], Checkpoint]) -> None:
+        self.source = str(index)
+        self._file_of = _read_weight_map(index)
+        names = sorted(set(self._file_of.values()))
+        outside = [name for name in names if not is_file_name(name)]
+        _refuse_outside(index, outside)
+        missing = [name for name in names if not (index.parent / name).is_file()]
+        if missing:
+            more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+            raise CheckpointNotFoundError(
+                f"{index} names shards that are not there: {', '.join(missing[:_SHOWN])}{more}",
+                "download them into the same folder",
+            )
+        _refuse_outside(index, [name for name in names if leads_out(index.parent, name)])
+        self._shards = {name: open_file(index.parent / name) for name in names}
+        listed = set(self._file_of.items())
+        present = {(key, name) for name, shard in self._shards.items() for key in shard.infos}
+        if listed != present:
+            examples = ", ".join(sorted(key for key, _ in listed ^ present)[:3])
+            raise CheckpointDamagedError(
+                f"{index} disagrees with its shards on {len(listed ^ present)} keys ({examples})",
+                COPY_AGAIN,
+            )
+        self.infos = {key: self._shards[name].infos[key] for key, name in self._file_of.items()}
+        self.others = {
+            key: what for shard in self._shards.values() for key, what in shard.others.items()
+        }
+        self.shared = tuple(keys for shard in self._shards.values() for keys in shard.shared)
+
+    def read(self, key: str) -> np.ndarray[Any, Any]:
+        """The tensor of this key, from its shard."""
+        return self._shards[self._file_of[key]].read(key)
+
+    def release(self, key: str) -> None:
+        """Give its pages back."""
+        self._shards[self._file_of[key]].release(key)
+
+
+def is_file_name(name: str) -> bool:
+    """Whether this names a file of the same folder, and nothing else."""
+    return bool(name) and Path(name).name == name and "\0" not in name and name.isprintable()
+
+
+def leads_out(folder: Path, name: str) -> bool:
+    """Whether a file of this folder is a link to one elsewhere.
+
+    The cache of huggingface_hub is made of such links, `snapshots/REVISION/FILE` to `blobs/HASH` of
+    the same repository; those stay inside.
+    """
+    place = folder.resolve()
+    target = (folder / name).resolve()
+    blobs = place.parent.parent / "blobs" if place.parent.name == "snapshots" else None
+    return target.parent != place and target.parent != blobs
+
+
+def _refuse_outside(index: Path, names: list[str]) -> None:
+    if names:
+        shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:_SHOWN])
+        raise CheckpointDamagedError(
+            f"{index} names files outside its folder: {shown}",
+            "put the files themselves beside it, or download it again",
+        )
+
+
+def _read_weight_map(index: Path) -> dict[str, str]:
+    try:
+        if index.stat().st_size > _LARGEST_INDEX:
+            raise ValueError("too large")
+        text = index.read_text(encoding="utf-8")
+        weight_map = json.loads(text, object_pairs_hook=_without_twins)["weight_map"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, _TwinError):
+            raise CheckpointDamagedError(f"{index} has {error} twice", COPY_AGAIN) from None
+        weight_map = None
+    if (
+        not isinstance(weight_map, dict)
+        or not weight_map
+        or not all(isinstance(name, str) for name in weight_map.values())
+    ):
+        raise CheckpointDamagedError(
+            f"{index} is not an index: it has no weight_map of keys to files", COPY_AGAIN
+        )
+    return weight_map
+
+
+class _TwinError(ValueError):
+    pass
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise _TwinError(ascii(first_twin(pairs))[:160])
+    return made

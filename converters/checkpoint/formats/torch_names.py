@@ -1,0 +1,288 @@
+"""The names that a pickle of torch.save may use, each with an inert stand-in.
+
+They are those that `torch.load(weights_only=True)` allows without being told more, and none else:
+https://github.com/pytorch/pytorch/blob/v2.9.1/torch/_weights_only_unpickler.py (`_get_allowed_globals`).
+What is a tensor of another kind than a dense one becomes an `OtherTensor`, which is refused by name where it
+stands for a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from converters.checkpoint.dtypes import is_known, numpy_dtype
+from converters.checkpoint.formats.unpickler import Constructor, ForbiddenNameError, PickleError
+from converters.checkpoint.reader import is_shape
+from converters.checkpoint.stored import Storage, StoredTensor
+
+
+class OtherTensor(NamedTuple):
+    """A tensor that cannot be converted; `form` says what it is ("a sparse tensor")."""
+
+    form: str
+
+
+class Named(NamedTuple):
+    """Something of torch that is a mere name: a dtype, a device, a layout, a type of tensors."""
+
+    kind: str
+    name: str
+
+
+# torch.FloatStorage → float32; the dtypes without a numpy form have storages too.
+_STORAGES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "ComplexDoubleStorage": "complex128",
+    "ComplexFloatStorage": "complex64",
+    "QUInt8Storage": "quint8",
+    "QInt8Storage": "qint8",
+    "QInt32Storage": "qint32",
+    "QUInt4x2Storage": "quint4x2",
+    "QUInt2x4Storage": "quint2x4",
+}
+_WITHOUT_NUMPY = {  # name → bytes of an element of its storage
+    "quint8": 1,
+    "qint8": 1,
+    "qint32": 4,
+    "quint4x2": 1,
+    "quint2x4": 1,
+    "complex32": 4,
+    "bits8": 1,
+    "bits16": 2,
+    "bits1x8": 1,
+    "bits2x4": 1,
+    "bits4x2": 1,
+    "float4_e2m1fn_x2": 1,
+    **{f"{sign}int{bits}": 1 for sign in ("", "u") for bits in range(1, 8)},
+}
+_TENSOR_TYPES = frozenset(
+    f"{kind}Tensor"
+    for kind in (
+        "Double Float Half BFloat16 Long Int Short Char Byte Bool".split()  # noqa: SIM905
+    )
+)
+_SCHEMES = frozenset(
+    {
+        "per_tensor_affine",
+        "per_tensor_symmetric",
+        "per_channel_affine",
+        "per_channel_symmetric",
+        "per_channel_affine_float_qparams",
+    }
+)
+
+
+def find_name(module: str, name: str) -> Any:
+    """What stands for `module.name` in a pickle of torch.save.
+
+    Raises:
+        ForbiddenNameError: weights_only does not allow it.
+    """
+    found = _TABLE.get((module, name))
+    if found is None:
+        found = _torch_name(module, name)
+    if found is None:
+        raise ForbiddenNameError(f"{module}.{name}")
+    return found
+
+
+def _torch_name(module: str, name: str) -> Any:
+    if module == "torch" and (is_known(name) or name in _WITHOUT_NUMPY):
+        return Named("dtype", name)
+    if module in ("torch", "torch.cuda", "torch.storage") and name in _STORAGES:
+        return Named("storage", _STORAGES[name])
+    if module == "torch" and name in _SCHEMES:
+        return Named("quantization", name)
+    places = ("torch", "torch.cuda", "torch.sparse", "torch.cuda.sparse")
+    if module in places and name in _TENSOR_TYPES:
+        return Named("type", f"{module}.{name}")
+    return None
+
+
+def described_storage(identifier: Any) -> tuple[str, str, int, int]:
+    """Key, element type, bytes and bytes of an element of a storage, from what a pickle calls it.
+
+    Raises:
+        PickleError: it is something else.
+    """
+    if type(identifier) is not tuple or len(identifier) < 5 or identifier[0] != "storage":
+        raise PickleError("it refers to something else than a storage")
+    _, kind, key, _, count = identifier[:5]
+    if not isinstance(kind, Named) or kind.kind != "storage" or type(key) is not str:
+        raise PickleError("it refers to something else than a storage")
+    if type(count) is not int or not 0 <= count < 1 << 62:
+        raise PickleError("a storage has an impossible size")
+    size = _WITHOUT_NUMPY.get(kind.name) or numpy_dtype(kind.name, "a storage").itemsize
+    return key, kind.name, count * size, size
+
+
+# What the names make
+
+
+def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> Any:
+    metadata = rest[2] if len(rest) > 2 else None
+    return _dense(storage, offset, shape, strides, None, metadata)
+
+
+def _tensor_v3(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> Any:
+    _, _, dtype, *more = rest
+    if not (isinstance(dtype, Named) and dtype.kind == "dtype"):
+        raise ValueError("a tensor has no element type")
+    return _dense(storage, offset, shape, strides, dtype.name, more[0] if more else None)
+
+
+def _dense(
+    storage: Any, offset: Any, shape: Any, strides: Any, dtype: str | None, metadata: Any
+) -> Any:
+    if not isinstance(storage, Storage):
+        raise ValueError("a tensor has no storage")
+    dtype = dtype or storage.dtype
+    if dtype in _WITHOUT_NUMPY:
+        return OtherTensor(f"a tensor of the element type {dtype}")
+    flags = metadata if isinstance(metadata, dict) else {}
+    return StoredTensor(
+        storage,
+        offset,
+        shape,
+        strides,
+        dtype,
+        conjugated=flags.get("conj") is True,
+        negated=flags.get("neg") is True,
+    )
+
+
+def _first(data: Any, *_: Any) -> Any:
+    return data
+
+
+def _from_cpu(data: Any, dtype: Any, *_: Any) -> Any:
+    if not isinstance(data, StoredTensor) or dtype != Named("dtype", data.info.dtype):
+        return OtherTensor("a tensor that another device cast")
+    return data
+
+
+def _of_type(rebuild: Any, kind: Any, arguments: Any, *_: Any) -> Any:
+    if not isinstance(rebuild, Constructor) or not isinstance(arguments, tuple):
+        raise ValueError("a tensor is made of something else")
+    # A subclass of Tensor would have been refused as a name.
+    return rebuild.make(*arguments)
+
+
+def _other(form: str) -> Callable[..., OtherTensor]:
+    return lambda *_: OtherTensor(form)
+
+
+def _ordered(*arguments: Any) -> dict[Any, Any]:
+    if not arguments:
+        return {}
+    (pairs,) = arguments
+    if not isinstance(pairs, list | tuple):
+        raise ValueError("an OrderedDict is made of something else than pairs")
+    made = {}
+    for pair in pairs:
+        key, value = pair
+        if type(key) not in (str, int):
+            raise ValueError("a key is neither a text nor a number")
+        made[key] = value
+    return made
+
+
+def _counter(*arguments: Any) -> dict[Any, Any]:
+    if arguments and type(arguments[0]) is not dict:
+        raise ValueError("a Counter is made of something else than a dict")
+    return dict(arguments[0]) if arguments else {}
+
+
+def _size(sides: Any = ()) -> tuple[int, ...]:
+    if not is_shape(sides):
+        raise ValueError("a torch.Size is none")
+    return tuple(sides)
+
+
+def _encoded(text: Any, encoding: Any = "latin1") -> bytes:
+    if type(text) is not str or encoding not in ("latin1", "latin-1"):
+        raise ValueError("bytes are encoded as torch.save does not")
+    return text.encode("latin-1")
+
+
+def _bytearray(*arguments: Any) -> bytearray:
+    if not arguments:
+        return bytearray()
+    value = arguments[0]
+    if type(value) is str:
+        return bytearray(_encoded(*arguments))
+    if type(value) is not bytes:
+        raise ValueError("a bytearray is made of something else than bytes")
+    return bytearray(value)
+
+
+def _set(*arguments: Any) -> set[Any]:
+    items = arguments[0] if arguments else []
+    if type(items) is not list or any(type(item) not in (str, int, float) for item in items):
+        raise ValueError("a set is made of something else than plain values")
+    return set(items)
+
+
+def _complex(real: Any, imaginary: Any) -> complex:
+    if type(real) is not float or type(imaginary) is not float:
+        raise ValueError("a complex is made of something else than numbers")
+    return complex(real, imaginary)
+
+
+def _named(kind: str) -> Callable[..., Named]:
+    def make(*arguments: Any) -> Named:
+        return Named(
+            kind, " ".join(str(item)[:40] for item in arguments if type(item) in (str, int))
+        )
+
+    return make
+
+
+_UTILS: dict[str, Callable[..., Any]] = {
+    "_rebuild_tensor": _tensor,
+    "_rebuild_tensor_v2": _tensor,
+    "_rebuild_tensor_v3": _tensor_v3,
+    "_rebuild_parameter": _first,
+    "_rebuild_parameter_with_state": _first,
+    "_rebuild_qtensor": _other("a quantized tensor"),
+    "_rebuild_sparse_tensor": _other("a sparse tensor"),
+    "_rebuild_nested_tensor": _other("a nested tensor"),
+    "_rebuild_meta_tensor_no_storage": _other("a tensor without data (meta device)"),
+    "_rebuild_wrapper_subclass": _other("a tensor of a class of its own"),
+    "_rebuild_device_tensor_from_numpy": _other("a tensor of another device, kept as NumPy's"),
+    "_rebuild_device_tensor_from_cpu_tensor": _from_cpu,
+}
+_MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("collections", "OrderedDict"): _ordered,
+    ("collections", "Counter"): _counter,
+    ("torch", "Size"): _size,
+    ("torch", "device"): _named("device"),
+    ("torch.serialization", "_get_layout"): _named("layout"),
+    ("torch.nn.parameter", "Parameter"): _first,
+    ("torch._tensor", "_rebuild_from_type_v2"): _of_type,
+    ("_codecs", "encode"): _encoded,
+    ("builtins", "bytearray"): _bytearray,
+    ("builtins", "set"): _set,
+    ("builtins", "complex"): _complex,
+    ("__builtin__", "bytearray"): _bytearray,
+    ("__builtin__", "set"): _set,
+    ("__builtin__", "complex"): _complex,
+    **{("torch._utils", name): make for name, make in _UTILS.items()},
+}
+_TABLE: dict[tuple[str, str], Any] = {
+    place: Constructor(".".join(place), make) for place, make in _MAKERS.items()
+} | {
+    ("torch", "Tensor"): Named("type", "torch.Tensor"),
+    ("torch.storage", "UntypedStorage"): Named("storage", "uint8"),
+    ("torch.storage", "TypedStorage"): Named("storage", "uint8"),
+}

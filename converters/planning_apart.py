@@ -1,0 +1,48 @@
+"""The plan of a conversion, made in a process that ends.
+
+To plan takes torch, transformers or Flax: half a gigabyte and more before the first tensor is read. The
+process that writes needs none of them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from pathlib import Path
+
+from converters.checkpoint import open_checkpoint
+from converters.checkpoint.renamed import Renamed
+from converters.errors import PlanningError
+from converters.planning import CheckpointLike, Planned, PlanOptions, planned
+
+
+def planned_apart(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
+    """The plan as `converters.planning.planned` makes it, without the model.
+
+    Args:
+        checkpoint: a file or a folder.
+        options: what decides; no module among them, which would be sent to the process.
+
+    Raises:
+        ConversionError: as `planned`; and `PlanningError` where the process died.
+    """
+    if not isinstance(checkpoint, str | Path):
+        return planned(checkpoint, options)
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn) as pool:
+        try:
+            made, names = pool.submit(_planned, checkpoint, options).result()
+        except BrokenProcessPool:
+            what = f"{checkpoint}: the process that planned its conversion died"
+            raise PlanningError(what, "was the memory too small for the model?") from None
+    stored = open_checkpoint(Path(checkpoint), options.get("key"))
+    return replace(made, checkpoint=Renamed(stored, names))
+
+
+def _planned(checkpoint: Path | str, options: PlanOptions) -> tuple[Planned, dict[str, str]]:
+    """The plan without what only lives in its process, and the names of the keys in it."""
+    made = planned(checkpoint, options)
+    names = {made.stored.get(name, name): name for name in made.checkpoint.infos}
+    return replace(made, checkpoint=None, model=None), names  # type: ignore[arg-type]

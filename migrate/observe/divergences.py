@@ -1,0 +1,114 @@
+"""Replicas that part: the first program with a collective that is not the same on all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from migrate.observe.graph_dump import Frame
+from migrate.observe.graphs import differences
+from migrate.observe.programs import Program, Programs, reads
+from migrate.observe.records import Execution, Interval
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where a replica parts from the first one.
+
+    Attributes:
+        step: the number of the sync at whose end the first one's program was, from 1.
+        ranks: the first replica, and the other.
+        frames: the line of each that made the difference; None where it executed nothing more.
+        changes: what the graph of the other one has that the first one's has not; empty where one of them
+            executed nothing more.
+    """
+
+    step: int
+    ranks: tuple[int, int]
+    frames: tuple[Frame | None, Frame | None]
+    changes: tuple[str, ...]
+
+
+# A program, with the sync that ended the interval in which it ended.
+_Ran = tuple[Program, Interval]
+# Of the graphs of each of two replicas, by their hash.
+_Known = Sequence[Mapping[str, Sequence[str]]]
+
+
+_NONE = (None, None)
+_READ_BESIDE_SYNC = "the same graph, which one replica reads and the other synchronises"
+
+
+def partings(steps: Sequence[Interval]) -> Iterator[Parting]:
+    """Yield where each replica parts from the first, for those that do."""
+    by_rank: dict[int, list[Interval]] = defaultdict(list)
+    for step in steps:
+        by_rank[step.rank].append(step)
+    first, *others = sorted(by_rank) or [0]
+    for other in others:
+        if found := _first(by_rank[first], by_rank[other]):
+            yield found
+
+
+def _first(ours: Sequence[Interval], theirs: Sequence[Interval]) -> Parting | None:
+    known = [
+        {one.graph: one.nodes for step in side for one in step.executions if one.nodes}
+        for side in (ours, theirs)
+    ]
+    for mine, other in zip_longest(_programs(ours), _programs(theirs)):
+        if mine is None or other is None or not _same(mine[0], other[0], known):
+            return _parting(mine, other, known, (ours[0].rank, theirs[0].rank))
+    return None
+
+
+def _programs(steps: Sequence[Interval]) -> Iterator[_Ran]:
+    programs = Programs()
+    for step in steps:
+        for program in programs.add(step.executions, synchronised=step.line is not None):
+            yield program, step
+
+
+def _same(one: Program, other: Program, known: _Known) -> bool:
+    return (
+        _unlike(one.before, other.before, known) == _unlike(one.parts, other.parts, known) == _NONE
+    )
+
+
+def _parting(
+    mine: _Ran | None,
+    other: _Ran | None,
+    known: _Known,
+    ranks: tuple[int, int],
+) -> Parting:
+    step = next(ran[1] for ran in (mine, other) if ran)
+    if mine is None or other is None:
+        frames = tuple(_frame(ran[0].end, ran) if ran else None for ran in (mine, other))
+        return Parting(step.number, ranks, (frames[0], frames[1]), ())
+    alone = _unlike(mine[0].before, other[0].before, known)
+    together = _unlike(mine[0].parts, other[0].parts, known)
+    # What one replica has run by itself, the other may have in its program.
+    here, there = (by_itself or part for by_itself, part in zip(alone, together, strict=True))
+    changes: tuple[str, ...] = ()
+    if here and there and (None in alone) == (alone == _NONE):
+        graphs = known[0].get(here.graph, ()), known[1].get(there.graph, ())
+        changes = differences(*graphs) if graphs[0] != graphs[1] else (_READ_BESIDE_SYNC,)
+    return Parting(step.number, ranks, (_frame(here, mine), _frame(there, other)), changes)
+
+
+def _unlike(
+    ours: Sequence[Execution], theirs: Sequence[Execution], known: _Known
+) -> tuple[Execution | None, Execution | None]:
+    """The first two that are not the same; None where there is none, or nothing more."""
+    for one, another in zip_longest(ours, theirs):
+        if one is None or another is None:
+            return one, another
+        same_graph = known[0].get(one.graph, ()) == known[1].get(another.graph, ())
+        if not same_graph or reads(one) != reads(another):
+            return one, another
+    return _NONE
+
+
+def _frame(execution: Execution | None, ran: _Ran | None) -> Frame | None:
+    return (execution.line or (ran[1].line if ran else None)) if execution else None

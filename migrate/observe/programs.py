@@ -1,0 +1,81 @@
+"""The programs that replicas run together on a TPU: those that hold a collective.
+
+Such a program waits for the other replicas, and they have to run the same one, and to have come to it the
+same way: torch_xla compiles each graph for all replicas, so that one that some of them run by themselves, or
+as a part of another, or by a read where the others synchronise (a sync gives the memory of old values to new
+ones, which makes it another program), sets them apart. At the next program with a collective they may wait
+for each other. What comes after the last one is nobody else's affair: a value that rank 0 prints at the end.
+
+The simulation cuts a graph at each collective. What a TPU runs as one is put together again here: all that
+the collectives cut off, and what comes after them up to the next sync or read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from migrate.observe.places import Cause
+from migrate.observe.records import Execution
+
+_COLLECTIVE = re.compile(r" xla::(?:cross_replica_|all_|reduce_scatter|collective_)")
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program with a collective in it.
+
+    Attributes:
+        parts: the graphs that it was cut into, in their order.
+        before: the graphs that this replica has run by itself since the program before.
+    """
+
+    parts: tuple[Execution, ...]
+    before: tuple[Execution, ...] = ()
+
+    @property
+    def end(self) -> Execution:
+        """What ended it: a sync, or a read."""
+        return self.parts[-1]
+
+
+def reads(execution: Execution) -> bool:
+    """Whether Python waited for a value, and nothing was synchronised."""
+    return execution.cause in (Cause.READ, Cause.COMPILED)
+
+
+class Programs:
+    """Puts the programs of one replica together."""
+
+    def __init__(self) -> None:
+        self._parts: list[Execution] = []
+        self._before: list[Execution] = []
+        self._holding: set[str] = set()
+
+    def add(self, executions: Iterable[Execution], *, synchronised: bool) -> Iterator[Program]:
+        """Take note of the next executions, and yield each program that they end.
+
+        Args:
+            executions: in their order.
+            synchronised: whether a sync came after them, which may have had nothing left to execute here.
+        """
+        for one in executions:
+            if one.cause is Cause.RENDEZVOUS:
+                continue
+            if any(map(_COLLECTIVE.search, one.nodes)):
+                self._holding.add(one.graph)
+            if one.cause is Cause.SIMULATION:
+                self._parts.append(one)
+            elif self._parts or one.graph in self._holding:
+                self._parts.append(one)
+                yield self._ended()
+            else:
+                self._before.append(one)
+        if self._parts and synchronised:
+            yield self._ended()
+
+    def _ended(self) -> Program:
+        program = Program(tuple(self._parts), tuple(self._before))
+        self._parts, self._before = [], []
+        return program

@@ -1,0 +1,45 @@
+"""Who calls a function of a project, directly or through others."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeVar
+
+from migrate.reading.calls.scopes import Function, Scope
+
+if TYPE_CHECKING:
+    from migrate.reading.calls.analysis import Analysis
+
+Why = TypeVar("Why")
+Callers = Mapping[Function, list[tuple[ast.Call, Scope]]]
+
+
+@lru_cache(maxsize=2)
+def callers_of(analysis: Analysis) -> Callers:
+    """Return the calls of each function of a project, and the scope that each stands in."""
+    found: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
+    for root in analysis.roots:
+        for region in analysis.regions(root):
+            for call, scope in region.calls:
+                for function in analysis.running[call].functions:
+                    found[function].append((call, scope))
+    return dict(found)
+
+
+def reaching(analysis: Analysis, first: Mapping[Function, Why]) -> dict[Function, Why]:
+    """Return the functions `first` and all that run one of them, each with what its first one came with."""
+    found = dict(first)
+    waiting: Iterable[Function] = list(found)
+    callers = callers_of(analysis) if found else {}
+    while waiting:
+        new = []
+        for function in waiting:
+            for _, scope in callers.get(function, ()):
+                if isinstance(scope, Function) and scope not in found:
+                    found[scope] = found[function]
+                    new.append(scope)
+        waiting = new
+    return found

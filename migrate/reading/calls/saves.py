@@ -1,0 +1,173 @@
+"""Saves in another file than the test of the rank around the call: `if env.chief: cluster.store(state)`.
+
+A save is for all replicas, and so is the call of a function that saves. How each of the two files is
+rewritten follows from what this says of both.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from migrate.reading.calls.callers import callers_of, reaching
+from migrate.reading.calls.kinds import External
+from migrate.reading.calls.scopes import Function, Scope
+from migrate.reading.replicas.rank_tests import (
+    first_attributes,
+    is_for_first,
+    is_local,
+    last_part,
+    parents,
+)
+from migrate.reading.values.words import RANK_NAME, TORCH_SAVES
+
+if TYPE_CHECKING:
+    from migrate.reading.calls.analysis import Analysis
+
+SAVES = TORCH_SAVES | {"shims.save"}
+PARAMETERS = frozenset({"obj", "f", "_use_new_zipfile_serialization"})
+ON_CPU = frozenset({"cpu", "numpy", "tolist", "item"})
+OPENS = frozenset({"open", "BytesIO", "NamedTemporaryFile", "BlobFile"})
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A save that a call makes in another file.
+
+    Args:
+        where: the file and the line of the save.
+        moves: whether the function that is called becomes one that all replicas call.
+    """
+
+    where: str
+    moves: bool
+
+
+class Saves:
+    """The functions of a project that save, and from where they are called.
+
+    Args:
+        analysis: the project.
+
+    Attributes:
+        moved: the functions that only tests of the rank in other files call, and that all replicas may call:
+            they save and return nothing. Each with whether one replica of every host passes these tests.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        own = self._own_saves()
+        # The save that each function makes, itself or by what it calls, and the function it stands in.
+        first = {function: (calls[0], function) for function, calls in own.items()}
+        self._save = reaching(analysis, first)
+        self.moved: dict[Function, bool] = {}
+        for function, calls in own.items():
+            tests = self._tests(function)
+            hosts = {is_local(test) for test in tests or ()}
+            if len(hosts) == 1 and _can_move(function, calls):
+                self.moved[function] = hosts.pop()
+
+    def of_call(self, call: ast.Call, scope: Scope) -> Saved | None:
+        """Return the save that `call` makes in another file of the project."""
+        for function in self._analysis.running[call].functions:
+            if function in self._save and function.module is not scope.module:
+                save, saver = self._save[function]
+                where = f"{saver.module.path.name}:{save.lineno}"
+                return Saved(where, function in self.moved)
+        return None
+
+    def _own_saves(self) -> dict[Function, list[ast.Call]]:
+        """Return the saves that stand in each function."""
+        found: dict[Function, list[ast.Call]] = defaultdict(list)
+        for scope in self._analysis.scopes.values():
+            if b"save" not in scope.module.data:
+                continue
+            for function in scope.functions:
+                for region in self._analysis.regions(function.region):
+                    for call, at in region.calls:
+                        if self._is_save(call, at):
+                            found[function].append(call)
+        return dict(found)
+
+    def _is_save(self, call: ast.Call, scope: Scope) -> bool:
+        if last_part(call.func) != "save":
+            return False
+        values = self._analysis.evaluator.values(call.func, scope)
+        named = any(isinstance(value, External) and value.name in SAVES for value in values)
+        saved = call.args[0] if call.args else None
+        while isinstance(saved, ast.Call) and isinstance(saved.func, ast.Attribute):
+            if saved.func.attr in ON_CPU:
+                return False
+            saved = saved.func.value
+        return named
+
+    def _tests(self, function: Function) -> list[ast.expr] | None:
+        """Return the tests for the first replica around all calls of `function`; None where one has none."""
+        tests = []
+        attributes = first_attributes(self._analysis)
+        for call, at in callers_of(self._analysis).get(function, ()):
+            test = _test_around(call, at, attributes)
+            if at.module is function.module or test is None:
+                return None
+            tests.append(test)
+        return tests
+
+
+@lru_cache(maxsize=2)
+def saves_of(analysis: Analysis) -> Saves:
+    """Return the saves of a project; found once, for all files."""
+    return Saves(analysis)
+
+
+def _test_around(call: ast.Call, scope: Scope, attributes: frozenset[str]) -> ast.expr | None:
+    """Return the test for the first replica whose branch holds `call`."""
+    above = parents(scope.module)
+    below: ast.AST = call
+    node = above.get(call)
+    while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        in_branch = isinstance(node, ast.If) and any(below is one for one in node.body)
+        if in_branch and isinstance(node, ast.If) and is_for_first(node.test, attributes):
+            return node.test
+        below, node = node, above.get(node)
+    return None
+
+
+def _can_move(function: Function, saves: Sequence[ast.Call]) -> bool:
+    """Whether all replicas may call `function`: what it does beside its `saves` is the first one's alone."""
+    above = parents(function.module)
+    line = above.get(saves[0])
+    around = above.get(line) if line is not None else None
+    if not isinstance(line, ast.Expr) or not isinstance(around, ast.FunctionDef):
+        return False
+    if around.decorator_list or function.is_bound or around.name != function.name:
+        return False
+    returns = (node for node in ast.walk(around) if isinstance(node, ast.Return))
+    if any(node.value is not None for node in returns):
+        return False
+    if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(around)):
+        return False
+    return all(_is_plain(save) and _stands_in(save, around, above) for save in saves)
+
+
+def _stands_in(save: ast.Call, around: ast.FunctionDef, above: dict[ast.AST, ast.AST]) -> bool:
+    line = above.get(save)
+    return isinstance(line, ast.Expr) and any(line is one for one in around.body)
+
+
+def _is_plain(save: ast.Call) -> bool:
+    """Whether `save` is `torch.save(obj, path)` with a path that is the same on all replicas."""
+    if last_part(save.func) != "save" or any(isinstance(arg, ast.Starred) for arg in save.args):
+        return False
+    if len(save.args) > 2 or any(keyword.arg not in PARAMETERS for keyword in save.keywords):
+        return False
+    for value in (*save.args[1:], *(k.value for k in save.keywords if k.arg == "f")):
+        for node in ast.walk(value):
+            if isinstance(node, ast.Call) and last_part(node.func) in OPENS:
+                return False
+            if isinstance(node, ast.Name | ast.Attribute) and RANK_NAME.fullmatch(last_part(node)):
+                return False
+    return True

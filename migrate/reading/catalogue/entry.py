@@ -1,0 +1,118 @@
+"""What the catalogue says of one name of a library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class OnXla(StrEnum):
+    """What comes of a name on XLA; the value is how a finding says it."""
+
+    WORKS = "works"
+    CALLED = "works in the calls that its rule reads"  # other uses are reported
+    NOTHING = "does nothing on XLA"  # and nothing waits for it: harmless where there is no GPU
+    RAISES = "raises on XLA"
+    WRONG = "is something else on XLA"  # without a word
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What XLA makes of a name, and what to write in its place.
+
+    Args:
+        name: its qualified name; unless it works, all that lies below it is meant too.
+        on_xla: what comes of it.
+        native: what to write with torch_xla, or to do.
+        portable: the same with shims, where that is something else.
+        does: what comes of it, where the words of `on_xla` do not say it.
+        code: the hazard of `migrate check` that reports it.
+        rule: the rule of `migrate rewrite` that is about it.
+    """
+
+    name: str
+    on_xla: OnXla
+    native: str = ""
+    portable: str = ""
+    does: str = ""
+    code: str = ""
+    rule: str = ""
+
+    def says(self, portable: bool = False) -> str:
+        """Return what comes of the name and what to do, for a message."""
+        does = self.does or self.on_xla.value
+        todo = (portable and self.portable) or self.native
+        return f"{does}: {todo}" if todo else does
+
+
+@dataclass(frozen=True)
+class Family:
+    """Names of one module of which much the same is said; called, it makes their entries.
+
+    Args:
+        module, on_xla, code, rule, does: as in an entry; `does` where the call says nothing else.
+    """
+
+    module: str
+    on_xla: OnXla
+    code: str = ""
+    rule: str = ""
+    does: str = ""
+
+    def __call__(
+        self, names: str, native: str = "", portable: str = "", does: str = ""
+    ) -> tuple[Entry, ...]:
+        """Return an entry for each of `names`, which follow the module after a dot."""
+        does = does or self.does
+        return tuple(
+            Entry(
+                f"{self.module}.{name}", self.on_xla, native, portable, does, self.code, self.rule
+            )
+            for name in names.split()
+        )
+
+
+# The modules in which torch keeps names that it offers elsewhere: scripts write both.
+HOMES = {
+    "apex.parallel.LARC": "apex.parallel",
+    "apex.parallel.distributed": "apex.parallel",
+    "torch.amp.autocast_mode": "torch.amp",
+    "torch.amp.grad_scaler": "torch.amp",
+    "torch.cuda.amp.autocast_mode": "torch.cuda.amp",
+    "torch.cuda.amp.grad_scaler": "torch.cuda.amp",
+    "torch.cuda.graphs": "torch.cuda",
+    "torch.cuda.memory": "torch.cuda",
+    "torch.cuda.random": "torch.cuda",
+    "torch.cuda.streams": "torch.cuda",
+    "torch.distributed.distributed_c10d": "torch.distributed",
+    "torch.distributed.fsdp.fully_sharded_data_parallel": "torch.distributed.fsdp",
+    "torch.multiprocessing.spawn": "torch.multiprocessing",
+    "torch.nn.modules.batchnorm": "torch.nn",
+    "torch.nn.parallel.data_parallel": "torch.nn.parallel",
+    "torch.nn.parallel.distributed": "torch.nn.parallel",
+    "torch.nn.utils.clip_grad": "torch.nn.utils",
+    "torch.random": "torch",
+    "torch.utils.data.dataloader": "torch.utils.data",
+    "torch.utils.data.distributed": "torch.utils.data",
+    "torch_xla.amp.grad_scaler": "torch_xla.amp",
+}
+
+
+def public(name: str) -> str:
+    """Return the name that the catalogue knows `name` by: `torch.cuda.seed` for `torch.cuda.random.seed`."""
+    for home, offers in HOMES.items():
+        if name.startswith(f"{home}."):
+            return f"{offers}{name.removeprefix(home)}"
+    return name
+
+
+def names(*entries: Entry) -> frozenset[str]:
+    """Return the names of `entries`, and those that they have at home."""
+    public_ones = {entry.name for entry in entries}
+    at_home = {
+        f"{home}.{name.rpartition('.')[2]}"
+        for name in public_ones
+        for home, offers in HOMES.items()
+        if name.rpartition(".")[0] == offers
+    }
+    return frozenset(public_ones | at_home)

@@ -1,0 +1,157 @@
+"""What becomes of other libraries on a TPU: those that need CUDA, and those that train by themselves."""
+
+from __future__ import annotations
+
+from migrate.reading.catalogue.entry import Entry, Family, OnXla
+
+RAISES, WRONG, WORKS = OnXla.RAISES, OnXla.WRONG, OnXla.WORKS
+
+
+def _needs_cuda(code: str, packages: str, does: str, native: str) -> tuple[Entry, ...]:
+    return tuple(Entry(name, RAISES, native, does=does, code=code) for name in packages.split())
+
+
+def _trains(packages: str, does: str, native: str, code: str = "") -> tuple[Entry, ...]:
+    """Return entries of what trains, shards or scales by itself, for the rule frameworks."""
+    return tuple(
+        Entry(name, WRONG, native, does=does, code=code, rule="frameworks")
+        for name in packages.split()
+    )
+
+
+# Frameworks with a launcher of their own.
+LAUNCHERS = (
+    *_trains(
+        "accelerate",
+        "Accelerate runs on TPUs by itself",
+        "`accelerate launch --tpu script.py`, mixed_precision='bf16'; leave the script as it is",
+    ),
+    *_trains(
+        "colossalai",
+        "ColossalAI has no TPU backend",
+        "XlaFullyShardedDataParallel of torch_xla shards a model",
+        "XLA411",
+    ),
+    *_trains(
+        "deepspeed",
+        "DeepSpeed has no TPU backend",
+        "torch_xla.distributed.fsdp.XlaFullyShardedDataParallel shards as ZeRO-3 does, "
+        "torch_xla.distributed.zero_redundancy_optimizer as ZeRO-1",
+        "XLA411",
+    ),
+    *_trains(
+        "horovod",
+        "Horovod has no TPU backend",
+        "wrap the model in DistributedDataParallel on the 'xla' process group; hvd.rank() is "
+        "torch_xla.runtime.global_ordinal(), hvd.size() world_size()",
+        "XLA411",
+    ),
+    *_trains(
+        "lightning pytorch_lightning",
+        "Lightning runs on TPUs by itself",
+        "Trainer(accelerator='tpu', devices='auto', precision='bf16-true'); leave the script as it is",
+    ),
+    # Of these nothing is known but that they start the replicas.
+    Entry("composer", WORKS),
+    Entry("ray", WORKS),
+)
+# Of apex, what torch has no counterpart of.
+_alone = Family("apex", RAISES, "XLA404", "apex-optimizers")
+APEX_ALONE = (
+    *_alone(
+        "optimizers.FusedLAMB optimizers.FusedMixedPrecisionLamb",
+        "timm.optim.Lamb runs on XLA as it is",
+        does="torch has no LAMB",
+    ),
+    *_alone(
+        "optimizers.FusedNovoGrad",
+        "timm.optim.NvNovoGrad is plain Python",
+        does="torch has no NovoGrad",
+    ),
+    *_alone(
+        "parallel.LARC", "copy apex/parallel/LARC.py beside the script", does="is plain Python"
+    ),
+)
+# Its uses are reported too, where no rule takes care of them.
+APEX = (
+    Entry(
+        "apex",
+        RAISES,
+        "torch.autocast('xla', dtype=torch.bfloat16), torch's DDP and torch.optim",
+        "shims.autocast(), shims.ddp(model)",
+        does="apex needs CUDA",
+        code="XLA404",
+    ),
+    *APEX_ALONE,
+)
+LIBRARIES = (
+    *LAUNCHERS,
+    *_trains(
+        "fairscale",
+        "FairScale has no TPU backend",
+        "torch_xla.distributed.fsdp was made from it",
+        "XLA411",
+    ),
+    *_trains(
+        "megatron",
+        "Megatron-LM has no TPU backend",
+        "MaxText and torchprime train such models on TPUs",
+        "XLA411",
+    ),
+    *_trains(
+        "transformers.Trainer transformers.Seq2SeqTrainer",
+        "the Trainer finds a TPU by itself",
+        "call this script's main in torch_xla.launch, bf16=True in place of fp16=True; "
+        "leave the rest as it is",
+    ),
+    *_trains(
+        "ultralytics.utils.torch_utils.autocast",
+        "this autocast is for CUDA and runs in float32 on XLA",
+        "torch.autocast('xla', dtype=torch.bfloat16)",
+    ),
+    *_trains("timm.utils.ApexScaler", "apex needs CUDA", "NativeScaler, disabled, as below"),
+    *_trains(
+        "timm.utils.NativeScaler",
+        "timm's NativeScaler makes an enabled GradScaler, which reads a value in every step",
+        "after making it, `loss_scaler._scaler = torch.amp.GradScaler('xla', enabled=False)`",
+    ),
+    *_needs_cuda(
+        "XLA401",
+        "torch.utils.cpp_extension torch.utils.ffi",
+        "CUDA kernels of one's own do not run on a TPU",
+        "use the operations of torch",
+    ),
+    *_needs_cuda(
+        "XLA402", "triton", "Triton kernels do not run on a TPU", "torch operations, or Pallas"
+    ),
+    *_needs_cuda(
+        "XLA403",
+        "flash_attn flash_attn_interface flash_attn_2_cuda",
+        "flash-attn needs CUDA",
+        "scaled_dot_product_attention, or torch_xla's flash_attention",
+    ),
+    *_needs_cuda(
+        "XLA405", "bitsandbytes", "bitsandbytes needs CUDA", "torch.optim, and bf16 weights"
+    ),
+    *_needs_cuda("XLA406", "nvidia.dali", "DALI decodes on GPUs", "a DataLoader with workers"),
+    *_needs_cuda(
+        "XLA407",
+        "pynvml py3nvml nvidia_smi GPUtil gpustat",
+        "there is no NVIDIA driver on a TPU host",
+        "xm.get_memory_info, tpu-info",
+    ),
+    *_needs_cuda(
+        "XLA408",
+        "cupy cudf cuml pycuda",
+        "needs CUDA",
+        "numpy on the host, torch on the device",
+    ),
+    *_needs_cuda("XLA409", "numba.cuda", "numba's kernels need CUDA", "torch operations"),
+    *_needs_cuda(
+        "XLA410",
+        "xformers transformer_engine tensorrt torch_tensorrt spconv MinkowskiEngine torch_scatter "
+        "torch_sparse fused_layer_norm_cuda causal_conv1d mamba_ssm",
+        "its kernels need CUDA",
+        "use the operations of torch",
+    ),
+)

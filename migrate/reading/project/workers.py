@@ -1,0 +1,127 @@
+"""Processes that work at the files of a project: a file is always in the same one, which keeps its tree."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from migrate.reading.project.progress import Tell, silent
+from migrate.reading.script import Script
+from migrate.reading.tree.memory import collect_seldom
+
+# Fewer files than that are worked at in this process: starting others takes longer.
+WORTH_A_POOL = 8
+# Bytes of source whose trees a process keeps; a tree takes about 250 times that.
+MOST_KEPT = 600_000
+
+
+class OfFile(Protocol):
+    """Something to do for one file."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+
+Job = TypeVar("Job", bound=OfFile)
+Result = TypeVar("Result")
+
+
+class Workers:
+    """Processes that work at files; with few files, this process does.
+
+    Args:
+        files: how many files there are to work at.
+        processes: how many work at them; by default one for each core.
+    """
+
+    def __init__(self, files: int, processes: int | None = None) -> None:
+        count = min(processes or _cores(), max(1, files))
+        if processes is None and files < WORTH_A_POOL:
+            count = 1
+        # Spawned, not forked: the caller may have threads, and torch in it.
+        spawn = multiprocessing.get_context("spawn")
+        self._pools = [
+            ProcessPoolExecutor(1, spawn, collect_seldom) for _ in range(count if count > 1 else 0)
+        ]
+        self._load = [0] * count
+        self._place: dict[Path, int] = {}
+
+    def __enter__(self) -> Self:
+        """Return the same object; leaving the block ends the processes."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """End the processes, and forget the trees."""
+        for pool in self._pools:
+            pool.shutdown(cancel_futures=error is not None)
+        _kept.clear()
+
+    def run(
+        self,
+        work: Callable[[Job], Result],
+        jobs: Sequence[Job],
+        progress: Tell = silent,
+        what: str = "",
+    ) -> list[Result]:
+        """Return what `work` gives for each of `jobs`, in their order.
+
+        Args:
+            work: a function of a module.
+            jobs: what to do; each names its file.
+            progress: is told how far it is.
+            what: what is done, for `progress`.
+        """
+        progress(what, 0, len(jobs))
+        if not self._pools:
+            results = []
+            for number, job in enumerate(jobs, 1):
+                results.append(work(job))
+                progress(what, number, len(jobs))
+            return results
+        futures: list[Future[Result]] = [
+            self._pools[self._worker(job.path)].submit(work, job) for job in jobs
+        ]
+        results = []
+        for number, future in enumerate(futures, 1):
+            results.append(future.result())
+            progress(what, number, len(jobs))
+        return results
+
+    def _worker(self, path: Path) -> int:
+        """Return the number of the process for the file `path`: the one with the fewest bytes so far."""
+        path = path.resolve()
+        if path not in self._place:
+            place = self._place[path] = self._load.index(min(self._load))
+            self._load[place] += path.stat().st_size if path.exists() else 1
+        return self._place[path]
+
+
+_kept: OrderedDict[Path, Script] = OrderedDict()
+
+
+def keep(script: Script) -> None:
+    """Keep what is known of a script for the next work at its file; the oldest ones go when there is much."""
+    path = script.source.path.resolve()
+    _kept[path] = script
+    _kept.move_to_end(path)
+    while len(_kept) > 1 and sum(len(one.source.data) for one in _kept.values()) > MOST_KEPT:
+        _kept.popitem(last=False)
+
+
+def kept(path: Path, data: bytes) -> Script | None:
+    """Return what was kept of the file `path` with the content `data`; None where nothing was."""
+    script = _kept.get(path.resolve())
+    return script if script is not None and script.source.data == data else None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

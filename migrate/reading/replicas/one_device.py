@@ -1,0 +1,66 @@
+"""`if n_gpus > 1: mp.spawn(worker, …)`, and `else: worker(0, …)` for one device: a launch does both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.replicas.launchers import SPAWN
+from migrate.reading.tree.tree import bind, code, elements
+
+if TYPE_CHECKING:
+    from migrate.reading.names.parsed import Parsed
+
+PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
+MORE_THAN_ONE = {("1", cst.GreaterThan), ("2", cst.GreaterThanEqual), ("1", cst.NotEqual)}
+
+
+def one_device(call: cst.Call, context: Parsed) -> tuple[cst.If, cst.Call] | None:
+    """Return the `if` around the launch `call`, and the call of the worker in its `else`.
+
+    The `if` asks whether there is more than one process to start, and holds nothing but these two calls.
+    """
+    if context.qualified_name(call.func) not in SPAWN:
+        return None
+    bound = bind(call, PARAMETERS)
+    node = context.parent(context.parent(context.statement_around(call)))
+    if bound is None or not {"fn", "nprocs"} <= bound.keys() or not isinstance(node, cst.If):
+        return None
+    instead = _only_call(node.orelse.body) if isinstance(node.orelse, cst.Else) else None
+    if _only_call(node.body) is not call or instead is None:
+        return None
+    if not _asks_for_more(node.test, bound["nprocs"].value):
+        return None
+    passed = [element.value for element in elements(bound["args"])] if "args" in bound else []
+    given = [arg.value for arg in instead.args]
+    same = (
+        code(instead.func) == code(bound["fn"].value)
+        and not any(arg.keyword or arg.star for arg in instead.args)
+        and len(given) == len(passed) + 1
+        and isinstance(given[0], cst.Integer)
+        and all(one.deep_equals(other) for one, other in zip(given[1:], passed, strict=True))
+    )
+    return (node, instead) if same else None
+
+
+def _only_call(body: cst.BaseSuite) -> cst.Call | None:
+    """Return the call that is all of `body`."""
+    if not isinstance(body, cst.IndentedBlock) or len(body.body) != 1:
+        return None
+    line = body.body[0]
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        return None
+    small = line.body[0]
+    value = small.value if isinstance(small, cst.Expr) else None
+    return value if isinstance(value, cst.Call) else None
+
+
+def _asks_for_more(test: cst.BaseExpression, count: cst.BaseExpression) -> bool:
+    if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+        return False
+    asked = test.comparisons[0]
+    return test.left.deep_equals(count) and any(
+        code(asked.comparator) == number and isinstance(asked.operator, operator)
+        for number, operator in MORE_THAN_ONE
+    )

@@ -1,0 +1,124 @@
+"""Names that only some of the replicas bind: `if rank == 0: run_dir = make_run_dir()`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.tree.tree import is_attribute_of_self, nodes_of, targets
+
+if TYPE_CHECKING:
+    from migrate.reading.replicas.guards import Guards
+    from migrate.reading.values.devices import Placed
+
+# The function, class or module that a name or an attribute of `self` belongs to, and how it is called.
+Key = tuple[int, str]
+# Calls that make a path, and take no None.
+PATHS = ("os.", "pathlib.")
+
+
+class PartlyBound:
+    """Which names a statement must not use when it runs on all replicas.
+
+    A name that is None on the other replicas (`writer = None`, then a writer under `if rank == 0:`) is bound
+    there, but nothing can be asked of it.
+
+    Args:
+        context: the script.
+        guards: what of it runs only on some replicas.
+    """
+
+    def __init__(self, context: Placed, guards: Guards) -> None:
+        self._context = context
+        self._guards = guards
+
+    def guard(
+        self, name: cst.Name | cst.Attribute, besides: Collection[cst.CSTNode] = ()
+    ) -> cst.If | None:
+        """Return the test of the rank below which alone `name` gets what it is used for; else None.
+
+        Args:
+            name: a name, or an attribute of `self`, where it is used.
+            besides: statements that are to run on all replicas, though a test of the rank is around them.
+        """
+        found: cst.If | None = None
+        sides: set[tuple[int, bool]] = set()
+        for binding in self._bindings.get(self._key(name), ()):
+            if self._is_none(binding):
+                if not self._is_asked(name):
+                    return None
+                continue
+            guard = self._guards.around(binding)
+            if not isinstance(guard, cst.If) or self._is_in(binding, besides):
+                return None
+            if self._context.function_around(guard) is not self._context.function_around(binding):
+                return None  # the whole function is run by the first replica
+            is_body = self._is_in(binding, (guard.body,))
+            sides.add((id(guard), is_body))
+            if (id(guard), not is_body) in sides:
+                return None  # both branches bind it
+            found = found or guard
+        return found
+
+    def _key(self, name: cst.Name | cst.Attribute) -> Key:
+        if is_attribute_of_self(name):
+            return id(self._context.class_around(name)), name.attr.value
+        if not isinstance(name, cst.Name):
+            return 0, ""
+        function = self._context.function_around(name)
+        while function is not None:
+            if (id(function), name.value) in self._bindings:
+                break
+            function = self._context.function_around(function)
+        return id(function or self._context.module), name.value
+
+    @cached_property
+    def _bindings(self) -> dict[Key, list[cst.CSTNode]]:
+        """Where each name, and each attribute of `self`, gets a value; parameters always have one."""
+        context = self._context
+        found: dict[Key, list[cst.CSTNode]] = defaultdict(list)
+        for target in targets(context.module):
+            if is_attribute_of_self(target):
+                found[id(context.class_around(target)), target.attr.value].append(target)
+            elif isinstance(target, cst.Name):
+                found[self._owner(target), target.value].append(target)
+        for node in context.all_of(cst.FunctionDef, cst.ClassDef):
+            found[self._owner(node), node.name.value].append(node)
+        for alias in context.all_of(cst.ImportAlias):
+            name = alias.evaluated_alias or alias.evaluated_name.partition(".")[0]
+            found[self._owner(alias), name].append(alias)
+        for function in context.all_of(cst.FunctionDef):
+            for parameter in nodes_of(function.params, cst.Param):
+                found[id(function), parameter.name.value] = []
+        return found
+
+    def _owner(self, node: cst.CSTNode) -> int:
+        """Return the id of the function, class or module in which `node` binds a name."""
+        for above in self._context.ancestors(node):
+            if isinstance(above, cst.FunctionDef | cst.ClassDef):
+                return id(above)
+        return id(self._context.module)
+
+    def _is_none(self, binding: cst.CSTNode) -> bool:
+        above = self._context.parent(binding)
+        assign = self._context.parent(above) if isinstance(above, cst.AssignTarget) else above
+        value = assign.value if isinstance(assign, cst.Assign | cst.AnnAssign) else None
+        return isinstance(value, cst.Name) and value.value == "None"
+
+    def _is_asked(self, name: cst.CSTNode) -> bool:
+        """Whether None will not do for `name` where it is: `name.log_dir`, `name / "last"`, `join(name)`."""
+        above = self._context.parent(name)
+        if isinstance(above, cst.Arg):
+            call = self._context.parent(above)
+            called = self._context.qualified_name(call.func) if isinstance(call, cst.Call) else None
+            return called is not None and called.startswith(PATHS)
+        is_called = isinstance(above, cst.Call) and above.func is name
+        return is_called or isinstance(above, cst.Attribute | cst.Subscript | cst.BinaryOperation)
+
+    def _is_in(self, node: cst.CSTNode, statements: Collection[cst.CSTNode]) -> bool:
+        wanted = {id(statement) for statement in statements}
+        return any(id(above) in wanted for above in (node, *self._context.ancestors(node)))

@@ -1,0 +1,112 @@
+"""Which tests let the first replica alone pass, in whichever file of a project they stand.
+
+`replicas/guards.py` knows more of the tests of one script; this knows those of all files, by their names.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from migrate.reading.values.words import FIRST_NAME, RANK_FUNCTION, RANK_NAME
+
+if TYPE_CHECKING:
+    from migrate.reading.calls.analysis import Analysis
+    from migrate.reading.project.project import Module
+
+
+def is_for_first(test: ast.expr, attributes: frozenset[str] = frozenset()) -> bool:
+    """Whether `test` lets the first replica pass and no other: `rank == 0`, `not rank`, `env.chief`.
+
+    Args:
+        test: the test.
+        attributes: those that are known to hold on the first replica only.
+    """
+    match test:
+        case ast.BoolOp(op=ast.And()):
+            return any(is_for_first(value, attributes) for value in test.values)
+        case ast.UnaryOp(op=ast.Not()):
+            return _is_rank(test.operand)
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=0)]):
+            return _is_rank(left)
+        case ast.Compare(left=ast.Constant(value=0), ops=[ast.Eq()], comparators=[right]):
+            return _is_rank(right)
+        case ast.Attribute(attr=name) if name in attributes:
+            return True
+        case ast.Call(func=named) | ((ast.Name() | ast.Attribute()) as named):
+            return FIRST_NAME.fullmatch(last_part(named)) is not None
+    return False
+
+
+def is_local(test: ast.expr) -> bool:
+    """Whether `test` lets one replica of every host pass."""
+    text = ast.unparse(test)
+    return "local" in text.lower() or "%" in text
+
+
+@lru_cache(maxsize=2)
+def first_attributes(analysis: Analysis) -> frozenset[str]:
+    """Return the attributes that the project makes the outcome of such a test, and nothing else.
+
+    `self.chief = rank == 0`, a property that returns that, `Cluster(chief=rank == 0)`.
+    """
+    return frozenset(
+        name for name in set(_first_attributes(analysis)) if not _is_else(name, analysis)
+    )
+
+
+@lru_cache(maxsize=256)
+def parents(module: Module) -> dict[ast.AST, ast.AST]:
+    """Return what is directly above each node of a module."""
+    return {child: node for node in ast.walk(module.tree) for child in ast.iter_child_nodes(node)}
+
+
+def last_part(node: ast.expr) -> str:
+    """Return `c` of `a.b.c`, and of `c`; empty for anything else."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _first_attributes(analysis: Analysis) -> Iterator[str]:
+    for scope in analysis.scopes.values():
+        tests = [compared for compared, _ in scope.compared if is_for_first(compared)]
+        for test in tests:
+            above = parents(scope.module).get(test)
+            match above:
+                case ast.Assign():
+                    yield from (t.attr for t in above.targets if isinstance(t, ast.Attribute))
+                case ast.Return():
+                    yield from _property(above, scope.module)
+                case ast.keyword(arg=str() as name):
+                    call = parents(scope.module).get(above)
+                    if isinstance(call, ast.Call) and last_part(call.func)[:1].isupper():
+                        yield name
+
+
+def _is_else(name: str, analysis: Analysis) -> bool:
+    """Whether the attribute `name` has other values too, or is an option."""
+    for scope in analysis.scopes.values():
+        if f"--{name}".encode() in scope.module.data:
+            return True
+        bindings = [binding for _, binding in scope.assigned.get(name, ())]
+        for made in scope.classes:
+            bindings += made.attributes.get(name, ())
+        if any(one.value is None or not is_for_first(one.value) for one in bindings):
+            return True
+    return False
+
+
+def _property(node: ast.AST, module: Module) -> Iterator[str]:
+    """Yield the name of the property that `node` is a statement of."""
+    above: ast.AST | None = parents(module).get(node)
+    decorators = above.decorator_list if isinstance(above, ast.FunctionDef) else ()
+    if any(last_part(one) in ("property", "cached_property") for one in decorators):
+        assert isinstance(above, ast.FunctionDef)
+        yield above.name
+
+
+def _is_rank(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        return RANK_FUNCTION.fullmatch(last_part(node.func)) is not None
+    return RANK_NAME.fullmatch(last_part(node)) is not None

@@ -1,0 +1,29 @@
+"""Which names are models that DistributedDataParallel wraps, or its like."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+if TYPE_CHECKING:
+    from migrate.reading.names.parsed import Parsed
+
+WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "shims.ddp")
+
+
+def is_wrapped(name: cst.Name, context: Parsed) -> bool:
+    """Whether some assignment in the scope that binds `name` wraps a model: `DDP(net).to(device)`, too."""
+    return any(
+        (context.qualified_name(_made_by(value)) or "").endswith(WRAPPERS)
+        for value in context.bound_values(name)
+    )
+
+
+def _made_by(value: cst.CSTNode | None) -> cst.CSTNode | None:
+    """Return the function that makes `value`: `DDP` of `DDP(net).to(device)`."""
+    while isinstance(value, cst.Call):
+        if not isinstance(value.func, cst.Attribute) or not isinstance(value.func.value, cst.Call):
+            return value.func
+        value = value.func.value
+    return None

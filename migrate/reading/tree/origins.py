@@ -1,0 +1,105 @@
+"""Which line of a script each line of its rewritten form comes from."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+WORD = re.compile(r"\w+")
+ALIKE = 0.4  # of the words of two lines
+MOST_PAIRS = 3600  # of lines compared in one changed place
+# What becomes of lines: the word of difflib, and from where to where, before and after.
+Opcode = tuple[str, int, int, int, int]
+
+
+def origins(before: Sequence[str], after: Sequence[str]) -> dict[int, tuple[int, int]]:
+    """Return, for lines (from 1) of `after`, the line of `before` that they come from.
+
+    With it comes by how many columns the line has moved to the left. Lines are compared without their
+    indentation, which a block put around them changes. A changed line comes from the line that it took
+    the place of; a line that was added has none.
+    """
+    if before == after:
+        return {number: (number, 0) for number in range(1, len(before) + 1)}
+    old, new = [line.strip() for line in before], [line.strip() for line in after]
+    found = {}
+    for tag, i1, i2, j1, j2 in _opcodes(old, new):
+        if tag in ("delete", "insert"):
+            continue
+        pairs: Iterable[tuple[int, int]] = zip(range(i2 - i1), range(j2 - j1), strict=False)
+        if tag == "replace":
+            pairs = _paired(old[i1:i2], new[j1:j2])
+        for i, j in pairs:
+            i, j = i + i1, j + j1
+            shift = _indentation(before[i]) - _indentation(after[j])
+            found[j + 1] = (i + 1, shift)
+    return found
+
+
+def _opcodes(before: Sequence[str], after: Sequence[str]) -> Iterator[Opcode]:
+    """Yield what becomes of the lines, as difflib does.
+
+    Its time grows with the square of the lines that occur often; so lines that occur once on each side
+    are matched first (patience diff), and difflib looks at what is between them.
+    """
+    i = j = 0
+    for next_i, next_j in [*_anchors(before, after), (len(before), len(after))]:
+        matcher = difflib.SequenceMatcher(None, before[i:next_i], after[j:next_j], autojunk=False)
+        for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+            yield tag, i + i1, i + i2, j + j1, j + j2
+        if next_i < len(before):
+            yield "equal", next_i, next_i + 1, next_j, next_j + 1
+        i, j = next_i + 1, next_j + 1
+
+
+def _anchors(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the longest run of pairs of lines that occur once on each side and keep their order."""
+    times = Counter(before), Counter(after)
+    once = {line: j for j, line in enumerate(after) if times[1][line] == 1}
+    pairs = [
+        (i, once[line]) for i, line in enumerate(before) if times[0][line] == 1 and line in once
+    ]
+    # The longest increasing subsequence: for each length, the pair with the least end so far.
+    ends: list[int] = []
+    last: list[int] = []  # of each length, the number of its last pair
+    previous: list[int] = []
+    for number, (_, j) in enumerate(pairs):
+        length = bisect_left(ends, j)
+        previous.append(last[length - 1] if length else -1)
+        ends[length : length + 1] = [j]
+        last[length : length + 1] = [number]
+    chain = []
+    number = last[-1] if last else -1
+    while number >= 0:
+        chain.append(pairs[number])
+        number = previous[number]
+    return chain[::-1]
+
+
+def _paired(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield, for the lines of `after` that took the place of `before`, the line that each comes from.
+
+    Lines that share words belong together, in their order; a line that shares none was added before the
+    next one.
+    """
+    first = 0
+    for j, line in enumerate(after):
+        rest = range(first, len(before)) if len(before) * len(after) <= MOST_PAIRS else ()
+        alike = {i: _alike(before[i], line) for i in rest}
+        best = max(alike, key=lambda i: (alike[i], -i), default=first)
+        matches = not alike or alike[best] >= ALIKE
+        yield min(best if matches else first, len(before) - 1), j
+        first = best + 1 if matches else first
+
+
+def _alike(one: str, other: str) -> float:
+    """Return how much of their words two lines share: from 0 to 1."""
+    words, others = set(WORD.findall(one)), set(WORD.findall(other))
+    return 2 * len(words & others) / max(1, len(words) + len(others))
+
+
+def _indentation(line: str) -> int:
+    return len(line) - len(line.lstrip())

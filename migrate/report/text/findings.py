@@ -1,0 +1,97 @@
+"""What is left to do by hand: on a terminal in groups, elsewhere a line each, as linters print it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from migrate.check.hazard import Severity
+from migrate.report.text.tables import plain_table
+from migrate.rewrite.results import Note
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+
+SHOWN = 8  # places of a group on a terminal, after the first
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Findings with the paths of their files, in the order in which they are shown.
+
+    Where nobody looks at a screen each is one line, `path:line:column: rule message`, to be searched and
+    clicked. On a terminal, what says the same to do at many places is said once.
+    """
+
+    found: Sequence[tuple[str, Note]]
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        """Yield a table, or lines and how often the same is to be done."""
+        from rich.text import Text
+
+        groups = self._groups()
+        if console.is_terminal:
+            yield self._table(groups)
+            return
+        yield from (
+            Text(f"{path}:{note.place}: {note.rule} {' '.join(note.message.split())}")
+            for path, note in self.found
+        )
+        for group in groups:
+            if len(group) > 1:
+                _, note = group[0]
+                yield Text(f"{len(group)} × {note.rule}: {_to_do(note.message)}")
+
+    def _groups(self) -> list[list[tuple[str, Note]]]:
+        """Those of one rule that ask for the same, in the order of their first ones."""
+        groups = defaultdict(list)
+        for path, note in self.found:
+            groups[note.rule, _to_do(note.message)].append((path, note))
+        return list(groups.values())
+
+    def _table(self, groups: Sequence[Sequence[tuple[str, Note]]]) -> RenderableType:
+        from rich.text import Text
+
+        table = plain_table()
+        table.add_column(style="cyan", overflow="fold")
+        table.add_column(style="magenta", no_wrap=True)
+        table.add_column(overflow="fold", ratio=1)
+        for group in groups:
+            path, note = group[0]
+            table.add_row(Text(f"{path}:{note.place}"), note.rule, Text(note.message))
+            if more := _places(group):
+                table.add_row("", "", Text(more, "dim"))
+        return table
+
+
+def count(findings: Sequence[Note]) -> str:
+    """Say how many there are: "3 left to do by hand, 2 to look at"."""
+    look = sum(note.severity is Severity.INFO for note in findings)
+    hand = len(findings) - look
+    said = [f"{hand} left to do by hand"] if hand else []
+    return ", ".join(said + ([f"{look} to look at"] if look else []))
+
+
+def _to_do(message: str) -> str:
+    """Return what a message says to do; what it says that of comes before the colon."""
+    _, colon, to_do = message.partition(": ")
+    return to_do if colon else message
+
+
+def _places(group: Sequence[tuple[str, Note]]) -> str:
+    """Say where else; empty for a single one."""
+    others = group[1:]
+    if not others:
+        return ""
+    by_path = defaultdict(list)
+    for path, note in others[:SHOWN]:
+        by_path[path].append(note.place)
+    said = "; ".join(f"{path}:{', '.join(places)}" for path, places in by_path.items())
+    left = len(others) - SHOWN
+    return f"the same {len(others)} times more: {said}" + (
+        f" and {left} more (--json has them all)" if left > 0 else ""
+    )

@@ -1,0 +1,260 @@
+"""The hazards that a rewritten script, or folder, still has, at the lines of the original."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from migrate.check.check import check_facts
+from migrate.check.common import ImportHazard
+from migrate.check.config import Config
+from migrate.check.finding import UNREADABLE, UNUSED_IGNORE
+from migrate.check.hazard import Severity
+from migrate.check.rules import all_hazards
+from migrate.errors import MigrateError
+from migrate.reading.calls.analysis import Analysis
+from migrate.reading.calls.facts import ModuleCalls, calls_of_file
+from migrate.reading.facts import Facts
+from migrate.reading.project.entries import Entry
+from migrate.reading.project.reach import Entries, Leaving, leaving, reached, starts
+from migrate.reading.project.workers import keep, kept
+from migrate.reading.script import Script
+from migrate.reading.tree.depth import deep
+from migrate.reading.tree.origins import origins
+from migrate.reading.tree.source import parse
+from migrate.rewrite.left.remaining import NAME as REMAINING
+
+# Line, column, rule and message of what the rewrite reports.
+Spoken = tuple[int, int, str, str]
+
+
+@dataclass(frozen=True)
+class Left:
+    """A hazard of the rewritten script.
+
+    Args:
+        line, column: where in the original, both from 1.
+        code: the hazard's code.
+        message: what happens on a TPU, and what to do.
+    """
+
+    line: int
+    column: int
+    code: str
+    message: str
+
+
+def after_rewrite(
+    original: str, rewritten: Facts, spoken: Sequence[Spoken] = ()
+) -> tuple[Left, ...]:
+    """Return what the rewrite did not handle and would fail, hang or be slow on a TPU.
+
+    Args:
+        original: the text of the script before the rewrite.
+        rewritten: the script after it, or as it was where nothing changed.
+        spoken: line, column, rule and message of what the rewrite itself reports, in the original. A
+            hazard of which its rule speaks there is not said twice, nor the import of a library whose
+            uses are reported.
+    """
+    return left_of(rewritten, original, spoken)
+
+
+def left_of(
+    facts: Facts, original: str, spoken: Sequence[Spoken], whole: bool = True
+) -> tuple[Left, ...]:
+    """Return the same of a script of which more is known; unless `whole`, of what other files' steps run."""
+    lines = original.splitlines()
+    origin = origins(lines, facts.context.source.positions.code.splitlines())
+    hazards = {hazard.code: hazard for hazard in all_hazards()}
+    found = []
+    for one in check_facts(facts, Config(ignore=(UNREADABLE, UNUSED_IGNORE)), whole):
+        if one.severity is Severity.INFO or one.line not in origin:
+            continue
+        line, shift = origin[one.line]
+        column = max(1, one.column + shift)
+        end = max(column, one.end_column + shift)
+        rules = hazards[one.code].spoken_by
+        if any(
+            said == line and (rule in rules or (rule == REMAINING and column <= at < end))
+            for said, at, rule, _ in spoken
+        ):
+            continue
+        if isinstance(hazards[one.code], ImportHazard):
+            library = re.split(r"[.:]", one.message)[0]
+            if any(message.startswith((f"{library}.", f"{library}:")) for *_, message in spoken):
+                continue
+        found.append(Left(line, column, one.code, _at_origin(one.message, origin)))
+    return tuple(found)
+
+
+def run_elsewhere(facts: Facts) -> tuple[Path, ...]:
+    """Return the other files of the project whose functions the steps of a script call, in order."""
+    effects, here = facts.context.effects, facts.context.source.path.resolve()
+    paths = {one.path: None for call, _ in facts.steps.calls for one in effects.definitions(call)}
+    return tuple(path for path in paths if path != here)
+
+
+def _at_origin(message: str, origin: Mapping[int, tuple[int, int]]) -> str:
+    """Return `message` with the lines that it names as those of the original."""
+
+    def line(match: re.Match[str]) -> str:
+        found = origin.get(int(match[1]))
+        return f"line {found[0]}" if found else "a line that the rewrite added"
+
+    return re.sub(r"\bline (\d+)", line, message)
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Look:
+    """A file of the rewritten folder that is looked at with what other files' steps run in it.
+
+    Args:
+        path, name: the file, and how it is named to the user.
+        before, after: its content.
+        calls: what its calls run.
+        entries: the functions, by the lines of their `def`, that steps of other files run.
+        spoken: what has been reported of it, at the lines before.
+    """
+
+    path: Path
+    name: str
+    before: bytes
+    after: bytes
+    calls: ModuleCalls
+    entries: Mapping[int, Entry]
+    spoken: tuple[Spoken, ...] = field(default=())
+
+
+class Run(Protocol):
+    """Does some work for each of several files, in their order."""
+
+    def __call__(self, work: Callable[[Look], Result], jobs: Sequence[Look], /) -> list[Result]:
+        """Return what `work` gives for each of `jobs`."""
+
+
+def left_in_functions(
+    first: Analysis,
+    last: Analysis,
+    calls: Mapping[Path, ModuleCalls],
+    before: Mapping[Path, bytes],
+    spoken: Mapping[Path, Sequence[Spoken]],
+    folder: Path,
+    run: Run,
+) -> dict[Path, tuple[Left, ...]]:
+    """Return what is left to do in functions that the steps of other files run, by file.
+
+    Args:
+        first, last: the folder before and after the rewrite.
+        calls: what the calls of its files run: of those that have changed as they are now, of the others
+            as they were found at first.
+        before: the content of its files before the rewrite.
+        spoken: what has been reported of them.
+        folder: the folder.
+        run: does some work for each file, in their order.
+    """
+    calls = dict(calls)
+
+    def looks(paths: Sequence[Path], entries: Entries) -> list[Look]:
+        found = []
+        for path in paths:
+            if path not in calls:
+                calls[path] = calls_of_file(first, path)
+            data = last.scopes[path].module.data
+            name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
+            entered = entries.get(path, {})
+            told = tuple(spoken.get(path, ()))
+            found.append(Look(path, name, before.get(path, data), data, calls[path], entered, told))
+        return found
+
+    changed = {path for path, scope in last.scopes.items() if scope.module.data != before.get(path)}
+    now = _moved(first, last, changed)
+
+    def look(paths: Sequence[Path], entries: Entries) -> Iterator[Iterator[Leaving]]:
+        for path, found in zip(paths, run(leaving_of, looks(paths, entries)), strict=True):
+            # What was known at first of a file that has not changed speaks of lines as they were.
+            yield (one if path in changed else _leading_to(one, now) for one in found)
+
+    starting = [path for path in starts(last, calls) if path in before]
+    entries = reached(starting, look)
+    found = run(left_in, looks(list(entries), entries))
+    return dict(zip(entries, found, strict=True))
+
+
+def _moved(first: Analysis, last: Analysis, changed: Set[Path]) -> dict[tuple[Path, int], int]:
+    """Return the lines of the functions of rewritten files as they are now, by those that they had."""
+    found = {}
+    for path in changed & first.scopes.keys():
+        lines = _lines_of_functions(last, path)
+        for name, line in _lines_of_functions(first, path).items():
+            if name in lines:
+                found[path, line] = lines[name]
+    return found
+
+
+def _lines_of_functions(analysis: Analysis, path: Path) -> dict[tuple[str, str, int], int]:
+    """Return the line of each function by its class, its name, and how many of that name precede it."""
+    times: Counter[tuple[str, str]] = Counter()
+    found = {}
+    for function in analysis.scopes[path].functions:
+        name = function.owner.name if function.owner is not None else "", function.name
+        found[*name, times[name]] = function.line
+        times[name] += 1
+    return found
+
+
+def _leading_to(one: Leaving, now: Mapping[tuple[Path, int], int]) -> Leaving:
+    """Return a function that is left for, at the line that it has now."""
+    definition, entry = one
+    line = now.get((definition.path, definition.line), definition.line)
+    return replace(definition, line=line), replace(entry, line=line)
+
+
+@deep
+def leaving_of(look: Look) -> tuple[Leaving, ...]:
+    """Return the functions of other files that the steps of a file run; told at the lines before."""
+    facts = _facts(look)
+    if facts is None:
+        return ()
+    origin = None if look.before == look.after else origins(_lines(look.before), _lines(look.after))
+
+    def at_origin(line: int) -> int:
+        if origin is None:
+            return line
+        near = max((one for one in origin if one <= line), default=line)
+        return origin[near][0] if near in origin else line
+
+    return tuple(leaving(facts, look.name, at_origin))
+
+
+@deep
+def left_in(look: Look) -> tuple[Left, ...]:
+    """Return what is left to do in the functions of a file that other files' steps run."""
+    facts = _facts(look)
+    if facts is None:
+        return ()
+    told = {(line, rule) for line, _, rule, _ in look.spoken}
+    text = look.before.decode(errors="replace")
+    left = left_of(facts, text, look.spoken, whole=False)
+    return tuple(one for one in left if (one.line, one.code) not in told)
+
+
+def _facts(look: Look) -> Facts | None:
+    script = kept(look.path, look.after)
+    if script is None:
+        try:
+            script = Script(parse(look.after, look.path), look.calls)
+        except MigrateError:
+            return None  # reported where the file itself is rewritten
+        keep(script)
+    return Facts(script, look.entries)
+
+
+def _lines(data: bytes) -> list[str]:
+    return data.decode(errors="replace").splitlines()

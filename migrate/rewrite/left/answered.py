@@ -1,0 +1,97 @@
+"""Findings in a module that the rewritten scripts of the same project have answered."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from migrate.reading.calls.facts import ModuleCalls
+from migrate.reading.project.project import Project
+from migrate.rewrite.results import Note
+
+if TYPE_CHECKING:
+    from migrate.rewrite.results import FileRewrite
+
+SETS_RANK = re.compile(rb"environ\[['\"]RANK['\"]\] = ")
+GUARD = re.compile(rb"^if __name__ == ", re.M)
+
+
+def without_answered(
+    files: Sequence[FileRewrite], project: Project, calls: Mapping[Path, ModuleCalls]
+) -> list[FileRewrite]:
+    """Return `files` without the findings on RANK in modules whose scripts set it in each replica.
+
+    A module that asks the environment for its rank is answered by the launcher that the rewrite gives the
+    scripts that import it. The finding stays where a script without one calls the function that asks.
+
+    Args:
+        files: the files of a folder as rewritten.
+        project: their imports.
+        calls: what their calls run, by file.
+    """
+    root = project.root or Path()
+    after = {root / file.name: file.after for file in files}
+    known = {path.resolve(): of_file for path, of_file in calls.items()}
+    importers = _importers(project)
+    result = []
+    for file in files:
+        path = root / file.name
+        scripts = {
+            script
+            for script in _above(path, importers)
+            if GUARD.search(after.get(script) or project.modules[script].data)
+        }
+        started = {script for script in scripts if SETS_RANK.search(after.get(script, b""))}
+        others = [known.get(script) for script in scripts - started]
+        kept = tuple(
+            note
+            for note in file.findings
+            if note.rule != "rank-environment"
+            or not started
+            or GUARD.search(file.after)
+            or any(_runs(path, note, project, runs) for runs in others)
+        )
+        result.append(replace(file, findings=kept))
+    return result
+
+
+def _importers(project: Project) -> dict[Path, set[Path]]:
+    found: dict[Path, set[Path]] = {}
+    for path, module in project.modules.items():
+        for imported in project.imports(module):
+            found.setdefault(imported, set()).add(path)
+    return found
+
+
+def _above(path: Path, importers: Mapping[Path, set[Path]]) -> set[Path]:
+    """Return the files that import `path`, also by way of others."""
+    found: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        new = importers.get(waiting.pop(), set()) - found
+        found |= new
+        waiting.extend(new)
+    return found - {path}
+
+
+def _runs(path: Path, note: Note, project: Project, calls: ModuleCalls | None) -> bool:
+    """Whether one of `calls` runs the function of `path` in which `note` is."""
+    if calls is None:
+        return False
+    return any(
+        function.path == path and function.line <= note.line <= _end(path, function.line, project)
+        for functions in calls.definitions.values()
+        for function in functions
+    )
+
+
+def _end(path: Path, line: int, project: Project) -> int:
+    """Return the last line of the function that begins at `line`."""
+    for node in project.modules[path].nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno == line:
+            return node.end_lineno or line
+    return line

@@ -1,0 +1,50 @@
+"""In which order to do what is left to do by hand in a project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from migrate.reading.calls.order import callees_first
+from migrate.reading.project.project import Project
+from migrate.rewrite.results import Note
+
+if TYPE_CHECKING:
+    from migrate.rewrite.results import FileRewrite
+
+# By name of the rule. Nothing runs before the replicas start and know one another; then the device, then
+# the step; what costs accuracy or speed comes last.
+FIRST = (
+    ("frameworks", "fsdp"),
+    ("mp-spawn", "launch-main", "module-script", "init-process-group", "rendezvous-address"),
+    ("rank-environment", "set-device", "cuda-available", "device", "optimizer-order", "ddp"),
+    ("step", "training-loop", "evaluation-loop"),
+)
+
+
+def in_order(files: Sequence[FileRewrite], project: Project) -> tuple[tuple[Path, Note], ...]:
+    """Return the findings of `files` in the order in which to mend them.
+
+    First what keeps the replicas from starting, then what keeps a step from running, then the rest;
+    within that, a module comes before those that import it.
+    """
+    places = _imported_first(project)
+    root = project.root or Path()
+    entries = [(file.name, note) for file in files for note in file.findings]
+
+    def key(entry: tuple[Path, Note]) -> tuple[int, int, str, int, int, int]:
+        name, note = entry
+        stage = next((i for i, rules in enumerate(FIRST) if note.rule in rules), len(FIRST))
+        place = places.get(root / name, len(places))
+        return stage, place, str(name), note.cell or 0, note.line, note.column
+
+    return tuple(sorted(entries, key=key))
+
+
+def _imported_first(project: Project) -> dict[Path, int]:
+    imports = {
+        path: dict.fromkeys(project.imports(module)) for path, module in project.modules.items()
+    }
+    order = (path for group in callees_first(imports) for path in sorted(group))
+    return {path: number for number, path in enumerate(order)}

@@ -1,0 +1,132 @@
+"""What of CUDA and of torch.distributed is left when the rules have had their say.
+
+Nothing passes unaccounted: a construct that no rule handles, and that is not known to work on XLA as it
+stands, is a finding with what to do by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migrate.reading.catalogue import catalogue
+from migrate.reading.catalogue.entry import OnXla, names
+from migrate.reading.catalogue.torch_distributed import HOOKS
+from migrate.reading.catalogue.torch_other import DATA_PARALLEL
+from migrate.reading.tree.tree import code, keyword, string_value
+from migrate.reading.values.collectives import is_comm_hook, makes_gloo_group
+from migrate.reading.values.devices import names_cuda
+from migrate.reading.values.environment import CALLS
+from migrate.rewrite.rule import Finding
+from migrate.rewrite.styles.advice import BACKEND, DEVICE
+from migrate.rewrite.workspace import Workspace
+
+NAME = "unhandled"
+
+PARALLEL = names(*DATA_PARALLEL)
+ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "it has no effect on a TPU",
+}
+
+SPOKEN_OF = (
+    cst.Attribute,
+    cst.BinaryOperation,
+    cst.Call,
+    cst.ConcatenatedString,
+    cst.FormattedString,
+    cst.Name,
+    cst.SimpleString,
+)
+
+
+def remaining(context: Workspace, handled: frozenset[int]) -> Iterator[Finding]:
+    """Yield a finding for each construct of CUDA or torch.distributed that is left.
+
+    Args:
+        context: the script.
+        handled: ids of the nodes that an edit or a rule's finding speaks of.
+    """
+    for node in context.all_of(*SPOKEN_OF):
+        if id(node) in handled or id(node) in context.for_cuda:
+            continue
+        message = _advice(node, context)
+        if message is not None:
+            yield Finding(NAME, node, message)
+
+
+def _advice(node: cst.CSTNode, context: Workspace) -> str | None:
+    if isinstance(node, cst.Name | cst.Attribute):
+        return _advice_on_name(node, context)
+    if isinstance(node, cst.SimpleString):
+        value = string_value(node)
+        if value == "nccl":
+            return BACKEND if context.portable else "'nccl': the backend on XLA is 'xla'"
+        if value in ENVIRONMENT and not context.portable and _is_environment_key(node, context):
+            return f"{value}: {ENVIRONMENT[value]}"
+    if names_cuda(node):
+        said = DEVICE if context.portable else "the device on XLA is 'xla'"
+        return f"{code(node)}: {said}"
+    return None
+
+
+def _advice_on_name(node: cst.Name | cst.Attribute, context: Workspace) -> str | None:
+    name = context.qualified_name(node)
+    if name is None:
+        return None
+    above = context.parent(node)
+    if isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName):
+        return None  # a part of a longer name, or the import itself
+    entry = catalogue.of(name)
+    if entry is None or entry.on_xla is OnXla.WORKS:
+        return None
+    if entry.on_xla is OnXla.NOTHING and context.portable:
+        return None
+    if entry.on_xla is OnXla.CALLED and _is_called_or_asked(node, context):
+        return None
+    if name in PARALLEL and _is_asked_for(node, context):
+        return None
+    if entry.name == HOOKS and is_comm_hook(node, context):
+        return None  # the rule comm-hooks speaks of the registration
+    if isinstance(above, cst.Call) and _is_over_gloo(above, context):
+        return None
+    return f"{name}: {entry.says(context.portable)}"
+
+
+def _is_called_or_asked(node: cst.CSTNode, context: Workspace) -> bool:
+    """Whether `node` is what a call calls, an argument of isinstance, or in an annotation."""
+    above = context.parent(node)
+    if any(isinstance(a, cst.Annotation) for a in context.ancestors(node)):
+        return True
+    if isinstance(above, cst.IfExp) and node is not above.test:
+        node, above = above, context.parent(above)  # `(DDP if distributed else Plain)(model)`
+    if isinstance(above, cst.Call):
+        return above.func is node
+    return _is_asked_for(node, context)
+
+
+def _is_asked_for(node: cst.CSTNode, context: Workspace) -> bool:
+    """Whether `node` is what isinstance asks for, alone or among others."""
+    above = context.parent(node)
+    if isinstance(above, cst.Element):
+        above = context.parent(context.parent(above))
+    call = context.parent(above) if isinstance(above, cst.Arg) else None
+    return isinstance(call, cst.Call) and code(call.func) == "isinstance"
+
+
+def _is_over_gloo(call: cst.Call, context: Workspace) -> bool:
+    """Whether `call` is given a group over gloo, on which all collectives work."""
+    group = keyword(call, "group")
+    return group is not None and makes_gloo_group(group.value, context)
+
+
+def _is_environment_key(node: cst.SimpleString, context: Workspace) -> bool:
+    for above in context.ancestors(node):
+        if isinstance(above, cst.Subscript):
+            return context.qualified_name(above.value) == "os.environ"
+        if isinstance(above, cst.Call):
+            name = context.qualified_name(above.func) or ""
+            return name in CALLS or name.startswith("os.environ.")
+        if isinstance(above, cst.BaseStatement):
+            return False
+    return False

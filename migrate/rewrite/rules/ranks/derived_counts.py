@@ -1,0 +1,160 @@
+"""What a launching function computes of the number of processes on an object that it passes to the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code, nodes, nodes_of
+from migrate.reading.values.devices import is_device_count
+from migrate.rewrite.rules.random.seeds import AVAILABLE, in_worker
+from migrate.rewrite.workspace import Workspace
+
+PURE = frozenset({"float", "int", "len", "max", "min", "round"})
+ASKED = "migrate_asked_count"  # where the number itself stands in a text
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A statement of the launching function that the worker runs instead.
+
+    Args:
+        statement: it.
+        text: the statement in the worker's words.
+        told: whether it only tells the user: the first replica does.
+    """
+
+    statement: cst.SimpleStatementLine
+    text: str
+    told: bool
+
+    def in_worker(self, worker: cst.FunctionDef | None, asked: str) -> Iterator[str]:
+        """Yield the statement for `worker`, where `asked` asks for the number of replicas."""
+        if worker is None or not worker.params.params:
+            return
+        text = self.text.replace(ASKED, asked)
+        index = worker.params.params[0].name.value
+        yield f"if {index} == 0:\n    {text}" if self.told else text
+
+
+def derived_of(
+    context: Workspace,
+    call: cst.Call,
+    counts: Callable[[cst.BaseExpression], bool],
+    objects: Mapping[str, str],
+    counted: Sequence[cst.Assign],
+) -> list[Derived]:
+    """Return what is computed before the launch `call`, as `h.batch_size = h.batch_size // h.num_gpus`.
+
+    Nothing, unless all of it can be computed in the worker, and nothing else reads it before the launch.
+
+    Args:
+        context: the script.
+        call: the launching call.
+        counts: whether an expression has the number of processes in it.
+        objects: the names of what the call passes, each with the worker's name for it.
+        counted: the assignments of the number itself.
+    """
+    targets = [assign.targets[0].target for assign in counted]
+
+    def has_count(value: cst.BaseExpression) -> bool:
+        return counts(value) or any(
+            node.deep_equals(target)
+            for node in nodes_of(value, cst.Attribute)
+            for target in targets
+        )
+
+    found: list[Derived] = []
+    made: list[cst.BaseExpression] = []
+    for line in _before(call, context):
+        small = line.body[0]
+        if any(small is one for one in counted):
+            continue
+        if isinstance(small, cst.Assign | cst.AugAssign):
+            target = small.targets[0].target if isinstance(small, cst.Assign) else small.target
+            is_one = isinstance(small, cst.AugAssign) or len(small.targets) == 1
+            if not (is_one and _is_of(target, objects) and has_count(small.value)):
+                if any(_speaks_of(line, one) for one in made):
+                    return []
+                continue
+            if is_device_count(small.value, context):
+                continue
+            value = _said(small.value, objects, context)
+            place = in_worker(target, objects, context)
+            if value is None or place is None or not _is_always_run(line, call, context):
+                return []
+            sign = code(small.operator) if isinstance(small, cst.AugAssign) else "="
+            found.append(Derived(line, f"{place} {sign} {value}", told=False))
+            made.append(target)
+        elif any(_speaks_of(line, one) for one in made):
+            told = _told(small, objects, context)
+            if told is None:
+                return []
+            found.append(Derived(line, told, told=True))
+    return found
+
+
+def _before(call: cst.Call, context: Workspace) -> Iterator[cst.SimpleStatementLine]:
+    """Yield the lines of the launching function that stand above the launch, each of one statement."""
+    around = context.function_around(call)
+    here = context.position(call).line
+    for line in context.all_of(cst.SimpleStatementLine):
+        if context.position(line).line >= here:
+            return
+        if context.function_around(line) is around and len(line.body) == 1:
+            yield line
+
+
+def _is_of(target: cst.BaseExpression, objects: Mapping[str, str]) -> bool:
+    return (
+        isinstance(target, cst.Attribute)
+        and isinstance(target.value, cst.Name)
+        and target.value.value in objects
+    )
+
+
+def _speaks_of(line: cst.CSTNode, target: cst.BaseExpression) -> bool:
+    return any(node.deep_equals(target) for node in nodes_of(line, cst.Attribute))
+
+
+def _said(value: cst.BaseExpression, objects: Mapping[str, str], context: Workspace) -> str | None:
+    """Return `value` in the worker's words, the number of processes as what asks for it."""
+    known = dict(objects)
+    for node in nodes(value):
+        if is_device_count(node, context):
+            return None
+        if isinstance(node, cst.Name) and node.value not in known:
+            _, bound = context.bound_to(node)
+            if isinstance(bound, cst.BaseExpression) and is_device_count(bound, context):
+                known[node.value] = ASKED
+    return in_worker(value, known, context, PURE)
+
+
+def _told(
+    small: cst.BaseSmallStatement, objects: Mapping[str, str], context: Workspace
+) -> str | None:
+    """Return the statement `small` in the worker's words, where it prints."""
+    if not isinstance(small, cst.Expr) or not isinstance(small.value, cst.Call):
+        return None
+    return in_worker(small.value, objects, context, PURE | {"print"})
+
+
+def _is_always_run(line: cst.CSTNode, call: cst.Call, context: Workspace) -> bool:
+    """Whether `line` runs wherever there is a device: below no condition but whether there is one."""
+    around = {id(one) for one in context.ancestors(call)}
+    below = line
+    for above in context.ancestors(line):
+        if id(above) in around:
+            return True
+        if isinstance(above, cst.If):
+            asked = above.test if below is above.body else None
+            if not isinstance(asked, cst.Call):
+                return False
+            if context.qualified_name(asked.func) != AVAILABLE:
+                return False
+        elif isinstance(above, cst.BaseCompoundStatement):
+            return False
+        below = above
+    return True

@@ -1,0 +1,114 @@
+"""Whether the path of a save has the rank in it: every replica then writes a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.tree.tree import bind, code, targets
+from migrate.reading.tree.walk import children
+from migrate.reading.values.saved import PARAMETERS
+
+if TYPE_CHECKING:
+    from migrate.rewrite.workspace import Workspace
+
+DEPTH = 4  # so many names are followed, one from another
+# Calls that put what they are given into their result.
+MAKE_PATHS = frozenset({"Path", "format", "int", "join", "joinpath", "str", "with_suffix", "zfill"})
+INDEX = cst.Name | cst.Attribute | cst.Call | cst.Subscript
+
+
+def names_replica(call: cst.Call, context: Workspace) -> bool:
+    """Whether the path of the save `call` has the rank in it, wherever it comes from."""
+    return _answers(call, context) == {True}
+
+
+def names_replica_at_times(call: cst.Call, context: Workspace) -> bool:
+    """Whether the path has the rank in it on one way to the save, and on another has not."""
+    return _answers(call, context) == {True, False}
+
+
+def _answers(call: cst.Call, context: Workspace) -> set[bool]:
+    path = (bind(call, PARAMETERS) or {}).get("f")
+    return set() if path is None else _of_value(path.value, context, DEPTH)
+
+
+def _of_value(value: cst.BaseExpression, context: Workspace, depth: int) -> set[bool]:
+    """Return whether `value` has the rank in it, for each of the ways in which it may be made."""
+    leaves = list(_leaves(value, context))
+    if any(context.guards.is_index(node) for node in leaves):
+        return {True}
+    found = {False}
+    for name in leaves if depth else ():
+        if isinstance(name, cst.Name):
+            ways = [_of_value(one, context, depth - 1) for one in _values(name, context)]
+            answers = set().union(*ways)
+            if answers == {True}:
+                return {True}
+            found |= answers
+    return found
+
+
+def _leaves(value: cst.BaseExpression, context: Workspace) -> Iterator[cst.BaseExpression]:
+    """Yield what `value` is made of as a text: not what a condition asks, nor what other calls are given."""
+    stack: list[cst.CSTNode] = [value]
+    while stack:
+        node = stack.pop()
+        named = isinstance(node, cst.Name | cst.Attribute)
+        if isinstance(node, INDEX) and (named or context.guards.is_index(node)):
+            yield node
+        elif isinstance(node, cst.Call):
+            method = node.func if isinstance(node.func, cst.Attribute) else None
+            last = method.attr.value if method is not None else code(node.func)
+            if last in MAKE_PATHS:
+                stack += [*(arg.value for arg in node.args), *([method.value] if method else [])]
+        elif isinstance(node, cst.IfExp):
+            stack += [node.body, node.orelse]
+        elif not isinstance(node, cst.Comparison):
+            stack += children(node)
+
+
+def _values(name: cst.Name, context: Workspace) -> Iterator[cst.BaseExpression]:
+    """Yield what `name` may be where it is used: what was last assigned, or what callers pass."""
+    below: cst.CSTNode = name
+    for above in context.ancestors(name):
+        if isinstance(above, cst.IndentedBlock | cst.Module):
+            before = above.body[: next(i for i, s in enumerate(above.body) if s is below)]
+            for statement in reversed(before):
+                assigned = list(_assigned(statement, name.value, context))
+                if assigned:
+                    yield from assigned
+                    return
+        if isinstance(above, cst.FunctionDef):
+            yield from _passed(name, above, context)
+            return
+        below = above
+
+
+def _assigned(
+    statement: cst.CSTNode, name: str, context: Workspace
+) -> Iterator[cst.BaseExpression]:
+    if isinstance(statement, cst.FunctionDef | cst.ClassDef):
+        return
+    for target in targets(statement):
+        assign = context.parent(context.parent(target))
+        if isinstance(target, cst.Name) and target.value == name and isinstance(assign, cst.Assign):
+            yield assign.value
+
+
+def _passed(
+    name: cst.Name, function: cst.FunctionDef, context: Workspace
+) -> Iterator[cst.BaseExpression]:
+    """Yield what the script passes for the parameter `name` of `function`."""
+    names = [parameter.name.value for parameter in function.params.params]
+    names = names[names[:1] == ["self"] :]
+    for mention in context.references(function.name.value):
+        above = context.parent(mention)
+        called = above if isinstance(above, cst.Attribute) and above.attr is mention else mention
+        call = context.parent(called)
+        if isinstance(call, cst.Call) and call.func is called:
+            arg = (bind(call, names) or {}).get(name.value)
+            if arg is not None and context.qualified_name(call.func) is None:
+                yield arg.value

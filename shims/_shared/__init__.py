@@ -1,0 +1,1 @@
+"""What the names of `shims` and the patches have in common."""

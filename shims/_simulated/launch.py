@@ -1,0 +1,227 @@
+"""Start the replicas in processes of their own, and end all of them when one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch.distributed as dist
+import torch.multiprocessing
+import torch_xla
+from torch_xla._internal import pjrt
+
+from shims import activate
+from shims._simulated import replica as _replica
+from shims._simulated.reads import READ_REMEDY
+from shims.errors import PeerLostError, ReplicaFailedError, ReplicasDisagreeError
+
+# After a failure, the others get this long to say what they were in; then they are killed.
+_GRACE_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """How a replica's function ended: with a result, an error, or by leaving with a status."""
+
+    rank: int
+    result: Any = None
+    # Of the exception: its type's name, its text, its formatted traceback.
+    error: tuple[str, str, str] | None = None
+    exit_status: object = None
+    peer_lost: bool = False
+    # Since the last collective, of results of collectives: a digest, and the last one in words.
+    reads: tuple[str, str] = ("", "")
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None or self.exit_status not in (None, 0)
+
+    @property
+    def ending(self) -> str:
+        """In words, for the replicas that wait for this one."""
+        if self.error is not None:
+            return f"it raised {self.error[0]}: {self.error[1]}"
+        if self.exit_status is not None:
+            return f"it exited with status {self.exit_status!r}"
+        return "its function returned"
+
+
+class _ReplicaTracebackError(Exception):
+    """Shown as the cause of a `ReplicaFailedError`: the traceback that the replica formatted."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def run(size: int, fn: Callable[[], Any], start_method: str) -> dict[int, Any]:
+    """Run `fn` in `size` replicas, each a process of its own.
+
+    Args:
+        size: the number of replicas.
+        fn: picklable, called without arguments in the replica's worker thread.
+        start_method: of multiprocessing: "spawn" or "fork".
+
+    Returns:
+        What `fn` returned, by global ordinal.
+
+    Raises:
+        RuntimeError: the XLA runtime is already initialized in this process, as on a TPU.
+        ReplicasDisagreeError: only some replicas read the result of the last collective.
+        ReplicaFailedError: a replica raised, or its process died.
+    """
+    if torch_xla._XLAC._xla_runtime_is_initialized():
+        raise RuntimeError(
+            "Runtime is already initialized. Do not use the XLA device before calling xmp.spawn."
+        )
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    context: Any = torch.multiprocessing.get_context(start_method)
+    rendezvous_port = _free_port()
+    processes: list[Any] = []
+    connections: list[Connection] = []
+    try:
+        for rank in range(size):
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(
+                target=_replica_main,
+                args=(rank, size, store.port, rendezvous_port, sender, fn),
+                name=f"replica {rank}",
+            )
+            process.start()
+            # The child holds the other end: this one must close, or its death is not seen.
+            sender.close()
+            processes.append(process)
+            connections.append(receiver)
+        outcomes = _outcomes(processes, connections)
+        if not any(outcome.failed for outcome in outcomes.values()):
+            for process in processes:
+                process.join()
+    finally:
+        _end(processes)
+    return _results(outcomes, size)
+
+
+def _replica_main(
+    rank: int, size: int, port: int, rendezvous_port: int, sender: Connection, fn: Callable[[], Any]
+) -> None:
+    # Also where the program named a host of its cluster: simulated replicas are all here.
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    os.environ["MASTER_PORT"] = str(rendezvous_port)
+    os.environ[activate.ONE_MACHINE] = "1"
+    watch = None
+    try:
+        watch = _replica.join(rank, size, port)
+        results = pjrt._run_thread_per_device(rank, size, fn, pjrt.initialize_multiprocess)
+        outcome = _Outcome(rank, result=results[rank], reads=watch.reads.since())
+    except SystemExit as leaving:
+        # As in torch_xla's process pool: leaving with a status is not an end like any other.
+        status = 0 if leaving.code is None else leaving.code
+        reads = ("", "") if watch is None else watch.reads.since()
+        outcome = _Outcome(rank, exit_status=status, reads=reads)
+    except BaseException as error:
+        outcome = _Outcome(
+            rank,
+            error=(type(error).__name__, str(error), traceback.format_exc()),
+            peer_lost=isinstance(error, PeerLostError),
+        )
+    if watch is not None:
+        watch.leave(outcome.ending)
+    with contextlib.suppress(BrokenPipeError):
+        sender.send(outcome)
+    sender.close()
+
+
+def _outcomes(processes: list[Any], connections: list[Connection]) -> dict[int, _Outcome]:
+    """Wait for every replica; after the first failure, only for `_GRACE_SECONDS` more."""
+    outcomes: dict[int, _Outcome] = {}
+    waiting = {connection: rank for rank, connection in enumerate(connections)}
+    deadline: float | None = None
+    while waiting:
+        remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+        ready = wait(list(waiting), remaining)
+        if not ready:
+            break
+        for connection in ready:
+            assert isinstance(connection, Connection)
+            rank = waiting.pop(connection)
+            try:
+                outcome = connection.recv()
+            except EOFError:
+                processes[rank].join(_GRACE_SECONDS)
+                outcome = _Outcome(rank, error=("", _death(processes[rank].exitcode), ""))
+            outcomes[rank] = outcome
+            if outcome.failed and deadline is None:
+                deadline = time.monotonic() + _GRACE_SECONDS
+    return outcomes
+
+
+def _death(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"the process ended with exit code {code} before its function returned"
+
+
+def _end(processes: list[Any]) -> None:
+    for process in processes:
+        if process.is_alive():
+            process.terminate()
+    for process in processes:
+        process.join(_GRACE_SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _results(outcomes: dict[int, _Outcome], size: int) -> dict[int, Any]:
+    failed = [outcome for _, outcome in sorted(outcomes.items()) if outcome.failed]
+    # A replica that lost its peer is a consequence, and the cause only if nothing else failed.
+    causes = [outcome for outcome in failed if not outcome.peer_lost]
+    for outcome in causes or failed:
+        replica = f"replica {outcome.rank} of {size}"
+        if outcome.error is None:
+            raise ReplicaFailedError(
+                f"{replica} exited with status {outcome.exit_status!r}", "all replicas were stopped"
+            )
+        kind, text, trace = outcome.error
+        raise ReplicaFailedError(
+            f"{replica} failed: {kind}{': ' if kind else ''}{text}", "all replicas were stopped"
+        ) from (_ReplicaTracebackError(trace) if trace else None)
+    _expect_equal_reads(outcomes)
+    if any(outcome.exit_status == 0 for outcome in outcomes.values()):
+        raise SystemExit(0)
+    return {rank: outcome.result for rank, outcome in outcomes.items()}
+
+
+def _expect_equal_reads(outcomes: dict[int, _Outcome]) -> None:
+    """Expect that behind the last collective all replicas have read its result, or none."""
+    ended = [outcome for outcome in outcomes.values() if not outcome.failed]
+    for reader in ended:
+        for other in ended:
+            if reader.reads[0] not in ("", other.reads[0]):
+                raise ReplicasDisagreeError(
+                    f"replica {reader.rank} {reader.reads[1]}, "
+                    f"and replica {other.rank} does not before it ends",
+                    READ_REMEDY,
+                )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def run_multiprocess(
+    size: int, fn: Callable[..., Any], *args: Any, start_method: str = "spawn", **kwargs: Any
+) -> dict[int, Any]:
+    """`torch_xla._internal.pjrt.run_multiprocess` for `size` simulated replicas."""
+    return run(size, functools.partial(fn, *args, **kwargs), start_method)

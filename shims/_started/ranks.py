@@ -1,0 +1,125 @@
+"""The ranks of a script as processes: started together, ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from shims import activate
+from shims._started.script import Start
+
+# After a failure the others get this long to end by themselves; then they are killed.
+_GRACE_SECONDS = 3.0
+_POLL_SECONDS = 0.05
+
+
+def run(script: Path, args: Sequence[str], start: Start, ranks: int, env: dict[str, str]) -> int:
+    """Run the script's processes and wait for them; all are ended when one fails.
+
+    Args:
+        script: the script.
+        args: its arguments.
+        start: how it expects to be started.
+        ranks: how many ranks it has.
+        env: the whole environment of its processes.
+
+    Returns:
+        The exit code: that of the first rank that failed, 128 + n for one ended by signal n.
+    """
+    own = start.style in ("environment", "option")
+    port, store_port = str(_free_port()), str(_free_port())
+    env = {**env, activate.PORT: str(_free_port())}
+    processes = []
+    received: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for rank in range(ranks if own else 1):
+            variables = _torchrun(rank, ranks, port) if own else {}
+            if own and env.get(activate.BACKEND) == "xla":
+                variables[activate.STORE_PORT] = store_port
+            given = [f"{start.option}={rank}"] if start.style == "option" else []
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, str(script), *given, *args],
+                    env={**env, **variables},
+                    start_new_session=True,
+                    stdin=None if rank == 0 else subprocess.DEVNULL,
+                )
+            )
+        while not received:
+            codes = [process.poll() for process in processes]
+            failed = [rank for rank, code in enumerate(codes) if code]
+            if failed:
+                # Another may have failed first and is about to say so: its traceback is the cause.
+                _wait(processes, _GRACE_SECONDS)
+                code = codes[failed[0]] or 0
+                if own and ranks > 1:
+                    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+                    sys.stderr.write(
+                        f"shims: rank {failed[0]} of {ranks} failed ({how}); all were ended\n"
+                    )
+                return 128 - code if code < 0 else code
+            if all(code == 0 for code in codes):
+                return 0
+            time.sleep(_POLL_SECONDS)
+        return 128 + received[0]
+    finally:
+        _end(processes)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _torchrun(rank: int, ranks: int, port: str) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "ROLE_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+
+
+def _wait(processes: list[subprocess.Popen[bytes]], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        time.sleep(_POLL_SECONDS)
+
+
+def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+    """End the processes and what they started: a request first, then a kill."""
+    _signal(processes, signal.SIGTERM)
+    _wait(processes, _GRACE_SECONDS)
+    _signal(processes, signal.SIGKILL)
+    for process in processes:
+        process.wait()
+
+
+def _signal(processes: list[subprocess.Popen[bytes]], number: int) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            # The group: loader workers and spawned ranks too.
+            os.killpg(process.pid, number)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,233 @@
+"""`torch.distributed` written for nccl: gloo on the CPU, the xla backend on XLA."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_map_only
+
+from shims._shared import wide
+from shims.patches import calls, parameters
+from shims.patches.cuda import refusal
+from shims.patches.devices import Devices
+from shims.patches.ranks import averages, executed, rendezvous
+from shims.patches.registry import Patch, patch
+
+_OBJECT_COLLECTIVES = (
+    "all_gather_object",
+    "broadcast_object_list",
+    "gather_object",
+    "scatter_object_list",
+    "send_object_list",
+    "recv_object_list",
+)
+
+
+class _Groups:
+    """The process groups that the program made, and what it called their backend."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, str] = {}
+        # XLA carries no objects: they travel over this group.
+        self.of_objects: Any = None
+
+    def remember(self, group: Any, asked: str) -> None:
+        if isinstance(group, dist.ProcessGroup):
+            self._asked[group.group_name] = asked
+
+    def asked(self, group: Any) -> str | None:
+        group = group or distributed_c10d._get_default_group()
+        return self._asked.get(group.group_name)
+
+
+def patches(devices: Devices) -> Iterator[Patch]:
+    """Groups, barriers, averages, object collectives and DDP."""
+    on_xla = devices.place.target.type == "xla"
+    groups = _Groups()
+    made = _making(groups, devices)
+    answers: list[tuple[str, Callable[..., Any], str]] = [
+        ("init_process_group", made["init_process_group"], "xla" if on_xla else "gloo"),
+        ("new_group", made["new_group"], "xla" if on_xla else "gloo"),
+        ("get_backend", _named(groups), "the name that the program gave"),
+        ("is_nccl_available", lambda: True, "nccl is answered"),
+        ("barrier", _barrier(on_xla), "a barrier that waits" + (", over gloo" * (not on_xla))),
+    ]
+    for name in _OBJECT_COLLECTIVES:
+        if hasattr(dist, name):
+            answers.append((name, _of_objects(name, groups, on_xla), "over gloo"))
+    moving = executed.answers() if on_xla else ()
+    for name, function, text in (*answers, *averages.answers(on_xla), *moving):
+        yield patch(dist, name, function, text)
+        yield patch(distributed_c10d, name, function, text)
+    yield from _data_parallel(devices)
+    yield from _meshes(devices)
+
+
+def _real(backend: Any, on_xla: bool) -> Any:
+    """The backend for a name; composite names such as "cuda:nccl,cpu:gloo" are one group here."""
+    if backend is not None and "nccl" not in str(backend).lower():
+        return backend
+    return "xla" if on_xla else "gloo"
+
+
+def _making(groups: _Groups, devices: Devices) -> dict[str, Callable[..., Any]]:
+    init_process_group, new_group = dist.init_process_group, dist.new_group
+    on_xla = devices.place.target.type == "xla"
+    signature = inspect.signature(init_process_group)
+
+    @functools.wraps(init_process_group)
+    def init(*args: Any, **kwargs: Any) -> None:
+        given = dict(signature.bind(*args, **kwargs).arguments)
+        given.pop("device_id", None)
+        given.pop("pg_options", None)
+        backend = given.pop("backend", None)
+        real = _real(backend, on_xla)
+        if on_xla and (real == "xla" or real == "gloo"):
+            # The replicas already know each other; gloo could not carry their tensors.
+            import torch_xla.distributed.xla_backend  # noqa: F401 - registers the backend
+            import torch_xla.runtime as xr
+
+            timeout = {"timeout": given["timeout"]} if given.get("timeout") else {}
+            # torch_xla's rendezvous is at MASTER_ADDR.
+            with rendezvous.here({"world_size": xr.world_size()}, devices.count):
+                init_process_group("xla", init_method="xla://", **timeout)
+            rendezvous.require_same(given.get("world_size"), dist.get_world_size())
+            groups.of_objects = new_group(backend="gloo")
+        else:
+            with rendezvous.here(given, devices.count) as reachable:
+                init_process_group(real, **reachable)
+        asked = "nccl" if backend is None or "nccl" in str(backend).lower() else str(backend)
+        groups.remember(distributed_c10d._get_default_group(), asked)
+
+    @functools.wraps(new_group)
+    def group(
+        ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        kwargs.pop("device_id", None)
+        kwargs.pop("pg_options", None)
+        inherited = groups.asked(None)
+        asked = backend or inherited
+        real = None if backend is None else _real(backend, on_xla)
+        # Position 3 is pg_options, of nccl.
+        made = new_group(ranks, timeout, real, None, *args[1:], **kwargs)
+        if asked is not None:
+            groups.remember(made, "nccl" if "nccl" in str(asked) else str(asked))
+        return made
+
+    return {"init_process_group": init, "new_group": group}
+
+
+def _named(groups: _Groups) -> Callable[..., str]:
+    get_backend = dist.get_backend
+
+    @functools.wraps(get_backend)
+    def named(group: Any = None) -> str:
+        real: str = get_backend(group)
+        frame: Any = sys._getframe(1)
+        while frame.f_back and frame.f_globals.get("__name__", "").startswith("shims."):
+            frame = frame.f_back
+        # Torch's own code asks to know what the group can do; the program, what it asked for.
+        return real if calls.internal(frame) else groups.asked(group) or real
+
+    return named
+
+
+def _barrier(on_xla: bool) -> Callable[..., Any]:
+    barrier = dist.barrier
+
+    @functools.wraps(barrier)
+    def wait(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
+        if not on_xla or dist.get_backend(group) == "gloo":
+            return barrier(group, async_op)
+        from torch_xla.core import xla_model
+
+        if group is not None and dist.get_world_size(group) != dist.get_world_size():
+            raise refusal(
+                "dist.barrier of some of the replicas", "make its group with gloo", "barrier"
+            )
+        # torch_xla's own barrier waits for nobody.
+        xla_model.rendezvous("shims.barrier")
+        return wide.Done() if async_op else None
+
+    return wait
+
+
+def _of_objects(name: str, groups: _Groups, on_xla: bool) -> Callable[..., Any]:
+    function = getattr(dist, name)
+    # Of the positional arguments; the others have it later or by name only.
+    position = {"all_gather_object": 2, "broadcast_object_list": 2}.get(name, 3)
+
+    @functools.wraps(function)
+    def carried(*args: Any, **kwargs: Any) -> Any:
+        if "device" in kwargs:
+            kwargs["device"] = None
+        if on_xla:
+            given = args[position] if len(args) > position else kwargs.get("group")
+            if given is None or given is distributed_c10d._get_default_group():
+                if len(args) > position:
+                    args = (*args[:position], groups.of_objects, *args[position + 1 :])
+                else:
+                    kwargs["group"] = groups.of_objects
+        return function(*args, **kwargs)
+
+    return carried
+
+
+def _data_parallel(devices: Devices) -> Iterator[Patch]:
+    ddp_init, ddp_forward = DistributedDataParallel.__init__, DistributedDataParallel.forward
+    place = devices.place
+    on_xla = place.target.type == "xla"
+
+    @functools.wraps(ddp_init)
+    def init(
+        ddp: Any,
+        module: torch.nn.Module,
+        device_ids: Any = None,
+        output_device: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        if on_xla:
+            kwargs["gradient_as_bucket_view"] = True
+        ddp_init(ddp, module, None, None, *args, **kwargs)
+        parameters.WRAPPED.add(ddp)
+        # Not in the module's own names: they would be in its repr and its checkpoints.
+        object.__setattr__(ddp, "_shims_inputs_to", device_ids[0] if device_ids else None)
+
+    @functools.wraps(ddp_forward)
+    def forward(ddp: Any, *inputs: Any, **kwargs: Any) -> Any:
+        device = getattr(ddp, "_shims_inputs_to", None)
+        if device is not None:
+            # With device_ids DDP moves what is still on the host.
+            index = devices.index(device)
+            inputs, kwargs = tree_map_only(
+                torch.Tensor,
+                lambda value: value if place.ordinal(value) == index else value.cuda(index),
+                (inputs, kwargs),
+            )
+        return ddp_forward(ddp, *inputs, **kwargs)
+
+    yield patch(DistributedDataParallel, "__init__", init, "without device_ids")
+    yield patch(DistributedDataParallel, "forward", forward, "moves its inputs, as with device_ids")
+
+
+def _meshes(devices: Devices) -> Iterator[Patch]:
+    init_device_mesh = getattr(dist, "init_device_mesh", None)
+    if init_device_mesh is None:
+        return
+
+    @functools.wraps(init_device_mesh)
+    def mesh(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        real = devices.place.target.type if device_type == "cuda" else device_type
+        return init_device_mesh(real, *args, **kwargs)
+
+    yield patch(dist, "init_device_mesh", mesh, f"of {devices.place.target}")
+    yield patch(dist.device_mesh, "init_device_mesh", mesh, f"of {devices.place.target}")

@@ -1,0 +1,232 @@
+"""What rich must leave as it is, and what is printed where nobody looks at a screen."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import io
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from converters.mapping.plan import Outcome, Plan, Row
+from migrate.check.hazard import Severity
+from migrate.cli import commands
+from migrate.cli.show import show
+from migrate.devices.report import Chip, DevicesReport, Program
+from migrate.doctor import Check, Diagnosis, Status
+from migrate.observe.graph_dump import Frame
+from migrate.observe.places import Cause
+from migrate.observe.records import Interval
+from migrate.observe.report import (
+    Divergence,
+    Fallback,
+    Line,
+    Loop,
+    Observed,
+    Read,
+    Recompilation,
+    Unended,
+)
+from migrate.prove.compare.verdict import Verdict
+from migrate.prove.resume import Direction, ResumeProof
+from migrate.reading.tree.source import parse
+from migrate.report.text.doctor import devices_summary, diagnosis_summary
+from migrate.report.text.folder import folder_summary
+from migrate.report.text.parity.summary import parity_summary
+from migrate.report.text.prove import proof_summary, resume_summary
+from migrate.report.text.rewrite import rewrite_summary
+from migrate.report.text.run import run_summary
+from migrate.report.text.weights import plan_summary
+from migrate.rewrite.results import FileRewrite, FolderRewrite, Note, Rewrite
+from tests.parity import made
+from tests.report.test_prove_page import proof
+
+CODES = ":100: :on: :key:"  # a line of a file, and words, to everybody but rich
+
+
+def marked(value: Any) -> Any:
+    """`value` with `CODES` in every text of it."""
+    if isinstance(value, enum.Enum):
+        return value
+    if isinstance(value, str):
+        return f"{value}{CODES}"
+    if isinstance(value, tuple):
+        return tuple(marked(one) for one in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [field.name for field in dataclasses.fields(value) if field.init]
+        return dataclasses.replace(value, **{name: marked(getattr(value, name)) for name in fields})
+    return value
+
+
+NOTES = (
+    Note(100, 7, "unhandled", "torch.cuda.x: remove it"),
+    Note(200, 7, "unhandled", "torch.cuda.y: remove it"),
+    Note(300, 1, "pinned-memory", "pin_memory=args.pin_memory only warns on XLA"),
+)
+PATH = Path(f"a{CODES}.py")
+
+
+def script() -> Iterable[Any]:
+    done = Rewrite(parse(b"x = 1\n", PATH), b"x = 2\n", marked(NOTES), marked(NOTES))
+    return rewrite_summary(done, PATH)
+
+
+def folder() -> Iterable[Any]:
+    file = FileRewrite(PATH, b"x = 1\n", b"x = 2\n", marked(NOTES), marked(NOTES), CODES)
+    left = tuple((PATH, note) for note in marked(NOTES))
+    return folder_summary(FolderRewrite(Path(CODES), (file,), 1, (PATH,), left), PATH)
+
+
+def ran() -> Iterable[Any]:
+    line = Line("train.py", 100, "loss.item()")
+    interval = Interval(0, 1, Frame("main", "train.py", 1), 0.1, 0.1, 1, 0.1, 1, 1, 1, {}, ())
+    found = Observed(
+        ranks=2,
+        loops=(Loop(line, 3, 3, 1, 1, 0.5, 0.5, 0.1, 1.0, 0.0),),
+        reads=(Read(line, Cause.READ, 2, 1.0, (0,)),),
+        recompilations=(Recompilation(2, line, ("a shape",), (0, 1)),),
+        fallbacks=(Fallback("aten::nonzero", 1, (line,)),),
+        divergences=(Divergence(1, (0, 1), (line, None), ("an op",)),),
+        unended=(Unended(line, 9, (0,)),),
+        simulated=True,
+        steps=(interval,),
+    )
+    return run_summary(dataclasses.replace(marked(found), steps=(interval,)))
+
+
+def proven() -> Iterable[Any]:
+    return proof_summary(marked(proof(Verdict.DIFFERS, (1.5, 1.5))))
+
+
+def resumed() -> Iterable[Any]:
+    direction = Direction(CODES, marked(proof(Verdict.EQUAL, (1.5, 1.5))))
+    return resume_summary(ResumeProof(PATH, (direction,)))
+
+
+def planned() -> Iterable[Any]:
+    return plan_summary(
+        marked(Plan("net.pt", (Row("a.weight", (2,), "float32", Outcome.DROPPED),))), (CODES,)
+    )
+
+
+def doctor() -> Iterable[Any]:
+    return diagnosis_summary(marked(Diagnosis((Check("x", Status.FAIL, "found", "mend it"),))))
+
+
+def devices() -> Iterable[Any]:
+    chip, program = Chip(0, "TPU", "core 0", "host"), Program("matmul", "12ab", 0.0, 1.0, 1)
+    return devices_summary(marked(DevicesReport("x", (chip,), (program,), 2, 8, (), ("n",), 1.0)))
+
+
+def parity() -> Iterable[Any]:
+    return parity_summary(marked(made.parting()))
+
+
+VIEWS = (script, folder, ran, proven, resumed, planned, doctor, devices, parity)
+
+
+class _Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [_Screen, io.StringIO], ids=["a terminal", "a pipe"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_text_becomes_a_picture(
+    view: Callable[[], Iterable[Any]],
+    stream: type[io.StringIO],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printed = stream()
+    monkeypatch.setattr("sys.stdout", printed)
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("TERM", "dumb")
+    show(*view())
+    text = printed.getvalue()
+    assert not {"💯", "🔛", "🔑"} & set(text)
+    assert CODES in text
+
+
+def test_progress_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    from migrate.cli.show import moving_bytes, working
+
+    screen = _Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with working(quiet=False) as say:
+        say(f"reading {CODES}[b]")
+    with moving_bytes(f"converting {CODES}[b]", quiet=False) as moved:
+        moved(1, 2)
+    assert "💯" not in screen.getvalue()
+    assert f"reading {CODES}[b]" in screen.getvalue()
+    assert f"converting {CODES}[b]" in screen.getvalue()
+
+
+class TestFindings:
+    @pytest.fixture
+    def project(self, tmp_path: Path) -> Path:
+        """A folder whose path alone is wider than a screen."""
+        folder = tmp_path / "/".join(["a_folder_with_a_long_name"] * 8)
+        folder.mkdir(parents=True)
+        uses = "".join(f"print(torch.cuda.device_count(), {n})\n" for n in range(12))
+        (folder / "train.py").write_text(f"import torch\n\n{uses}")
+        return folder
+
+    def test_one_is_one_line_where_stdout_is_no_terminal(self, project: Path) -> None:
+        for given in (project, project / "train.py"):
+            done = CliRunner().invoke(commands, ["rewrite", str(given), "--diff"])
+            assert done.exit_code == 1
+            lines = [line for line in done.stderr.splitlines() if line.startswith(str(project))]
+            found = [line for line in lines if line.startswith(f"{project / 'train.py'}:")]
+            found = [line for line in found if "left to do" not in line]
+            assert len(found) == 12
+            for number, line in enumerate(found, 3):
+                place, rule, *message = line.removeprefix(f"{project / 'train.py'}:").split()
+                assert place == f"{number}:7:"
+                assert rule
+                assert len(message) > 3
+            assert "12 × " in done.stderr  # what there is to do, once
+
+    def test_a_terminal_says_once_what_there_is_to_do(
+        self, project: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from migrate.rewrite.folder import rewrite_folder
+
+        screen = _Screen()
+        monkeypatch.setattr("sys.stdout", screen)
+        monkeypatch.setenv("COLUMNS", "120")
+        monkeypatch.setenv("TERM", "dumb")
+        show(*folder_summary(rewrite_folder(project), None))
+        text = " ".join(screen.getvalue().split())
+        assert "12 left to do by hand, in this order" in text
+        assert "the same 11 times more: " in text
+        assert "and 3 more (--json has them all)" in text
+
+    def test_what_the_script_stands_with_is_no_failure(self, tmp_path: Path) -> None:
+        path = tmp_path / "train.py"
+        path.write_text(
+            "import torch\nfrom torch.utils.data import DataLoader\n\n\n"
+            "def loader(data, args):\n"
+            "    return DataLoader(data, pin_memory=args.pin_memory)\n\n\n"
+            "@torch.jit.script\ndef gelu(x):\n    return x * torch.sigmoid(1.702 * x)\n"
+        )
+        done = CliRunner().invoke(commands, ["rewrite", str(path), "--diff"])
+        assert "2 to look at" in done.stderr
+        assert "by hand" not in done.stderr
+        assert done.exit_code == 0
+        (told,) = json.loads(CliRunner().invoke(commands, ["rewrite", str(path), "--json"]).stdout)
+        assert {one["severity"] for one in told["findings"]} == {"info"}
+        path.write_text(f"{path.read_text()}\n\nprint(torch.cuda.device_count())\n")
+        done = CliRunner().invoke(commands, ["rewrite", str(path), "--diff"])
+        assert "1 left to do by hand, 2 to look at" in done.stderr
+        assert done.exit_code == 1
+
+    def test_see_that_is_no_work(self) -> None:
+        asks = Note(1, 1, "ddp", "DDP(**options): see that device_ids is not among them")
+        assert asks.severity is Severity.INFO
+        assert NOTES[0].severity is Severity.ERROR

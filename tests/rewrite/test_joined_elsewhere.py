@@ -1,0 +1,123 @@
+"""A process group that another file of the project joins, under whatever name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.folder import rewrite_folder
+
+GROUP = """\
+import torch
+
+
+def start(device="cuda"):
+    {body}
+
+
+def _join():
+    torch.distributed.init_process_group("nccl")
+"""
+TRAIN = """\
+import torch
+
+from lib import group
+
+
+def main(model, loader, optimizer):
+    {starts}
+    model.cuda()
+    for x in loader:
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    main(None, [], None)
+"""
+AT_MODULE_LEVEL = """\
+from lib.group import start
+
+start()
+model = make().cuda()
+for x in loader:
+    model(x.cuda()).sum().backward()
+    optimizer.step()
+"""
+BY_COMMAND = """\
+import click
+import torch
+
+from lib import group
+
+
+@click.group()
+def main():
+    pass
+
+
+@main.command()
+def calc():
+    group.start()
+    print(torch.ones(3, device="cuda"))
+
+
+if __name__ == "__main__":
+    main()
+"""
+SUBMITTED = """\
+import submitit
+import torch
+
+from lib import group
+
+
+class Trainer:
+    def __call__(self):
+        group.start()
+        print(torch.ones(3).cuda())
+
+
+def main():
+    print(submitit.AutoExecutor(folder="jobs").submit(Trainer()).job_id)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def rewritten(folder: Path, script: str, body: str) -> str:
+    (folder / "lib").mkdir()
+    (folder / "lib/__init__.py").touch()
+    (folder / "lib/group.py").write_text(GROUP.format(body=body))
+    (folder / "train.py").write_text(script)
+    done = rewrite_folder(folder, processes=1)
+    assert not [file.problem for file in done.files if file.problem]
+    return {file.name.as_posix(): file.after.decode() for file in done.files}["train.py"]
+
+
+@pytest.mark.parametrize("body", ["_join()", 'torch.distributed.init_process_group("nccl")'])
+def test_what_joins_is_found_by_what_it_calls(body: str, tmp_path: Path) -> None:
+    done = rewritten(tmp_path, TRAIN.format(starts="group.start()"), body)
+    assert done.endswith('if __name__ == "__main__":\n    torch_xla.launch(_mp_fn)\n')
+
+
+def test_at_module_level(tmp_path: Path) -> None:
+    done = rewritten(tmp_path, AT_MODULE_LEVEL, "_join()")
+    assert 'torch_xla.launch(_mp_fn, start_method="fork")' in done
+
+
+def test_in_a_command_of_a_group(tmp_path: Path) -> None:
+    assert "torch_xla.launch(_mp_fn)" in rewritten(tmp_path, BY_COMMAND, "_join()")
+
+
+def test_what_joins_nothing_launches_nothing(tmp_path: Path) -> None:
+    done = rewritten(tmp_path, TRAIN.format(starts="group.start()"), "torch.manual_seed(1)")
+    assert "launch" not in done
+
+
+def test_what_is_handed_to_a_cluster_runs_there(tmp_path: Path) -> None:
+    done = rewritten(tmp_path, SUBMITTED, "_join()")
+    assert "launch" not in done

@@ -1,0 +1,100 @@
+"""Branches that only CUDA can run stay off on XLA."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.reading.tree.source import parse
+from migrate.rewrite.results import Rewrite
+from migrate.rewrite.story import rewrite_source
+
+AROUND = """\
+import torch
+
+
+def main(model, device_type, device, args, fused_available):
+    model.cuda()
+{body}
+"""
+
+
+def run(body: str) -> Rewrite:
+    text = AROUND.format(body=textwrap.indent(textwrap.dedent(body).strip(), "    "))
+    return rewrite_source(parse(text.encode(), Path("script.py")))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        """
+        if device_type == "cuda":
+            print(torch.cuda.get_device_name(0))
+        else:
+            print("none")
+        """,
+        'peak = torch.cuda.max_memory_allocated if device_type == "cuda" else lambda: 0',
+        """
+        if args.log and device_type == "cuda":
+            print(torch.cuda.memory_stats())
+        """,
+        """
+        if device_type != "cuda":
+            print("no fp8")
+        else:
+            from kernels import convert_fp8
+            convert_fp8(model)
+        """,
+        """
+        use_fused = fused_available and device_type == 'cuda'
+        extra = dict(fused=True) if use_fused else dict()
+        print(f"fused: {use_fused}")
+        """,
+        """
+        use_cuda = device == "cuda"
+        buffer = torch.empty(3, pin_memory=use_cuda)
+        out = torch.empty(3, device=device).copy_(buffer, non_blocking=use_cuda)
+        """,
+        'loader = make(pin_memory=device_type == "cuda")',
+    ],
+)
+def test_what_only_cuda_can_do_stays_off(body: str) -> None:
+    done = run(body)
+    assert textwrap.indent(textwrap.dedent(body).strip(), "    ") in done.data.decode()
+    assert done.findings == ()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        'if device_type == "cuda":\n    model.cuda()\n    print(torch.cuda.get_device_name(0))',
+        'if device_type == "cuda":\n    torch.cuda.manual_seed(3)',
+        'use_cuda = device == "cuda"\nif use_cuda:\n    print("fast")\n    model.train()',
+    ],
+)
+def test_what_a_training_needs_is_switched_on(body: str) -> None:
+    assert '== "xla"' in run(body).data.decode()
+
+
+def test_a_function_that_waits_is_left_to_do() -> None:
+    done = run('wait = torch.cuda.synchronize if device_type == "cuda" else lambda: None')
+    assert 'if device_type == "cuda"' in done.data.decode()
+    assert [note.message for note in done.findings] == [
+        "torch.cuda.synchronize: raises on XLA: torch_xla.sync(wait=True)"
+    ]
+
+
+def test_an_extension_for_cuda_is_not_built() -> None:
+    done = run(
+        """
+        from torch.utils.cpp_extension import CppExtension, CUDAExtension
+
+        if torch.cuda.is_available() or args.force:
+            made = CUDAExtension
+        else:
+            made = CppExtension
+        """
+    )
+    assert b"if torch.cuda.is_available() or args.force:\n        made = CUDA" in done.data

@@ -1,0 +1,161 @@
+"""A save in one file, and the test of the rank around its call in another."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.check.config import Config
+from migrate.check.project import check_paths
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.results import FolderRewrite
+
+ENVIRONMENT = """\
+import torch.distributed as dist
+
+
+class Environment:
+    def __init__(self):
+        self.chief = dist.get_rank() == 0
+"""
+STORE = """\
+import os
+
+import torch
+
+
+def store(state, path):
+    print("saving", path)
+    torch.save(state, path)
+    os.replace(path, path + ".last")
+"""
+TRAIN = """\
+import cluster
+from environment import Environment
+
+
+def train(model, loader, optimizer, args):
+    env = Environment()
+    model.cuda()
+    for step, x in enumerate(loader):
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+{save}
+"""
+
+
+def written(folder: Path, save: str, store: str = STORE) -> Path:
+    (folder / "environment.py").write_text(ENVIRONMENT)
+    (folder / "cluster.py").write_text(store)
+    body = textwrap.indent(textwrap.dedent(save).strip(), 8 * " ")
+    (folder / "train.py").write_text(TRAIN.format(save=body))
+    return folder
+
+
+def rewritten(folder: Path) -> tuple[FolderRewrite, dict[str, str]]:
+    done = rewrite_folder(folder, processes=1)
+    assert not [file.problem for file in done.files if file.problem]
+    return done, {file.name.as_posix(): file.after.decode() for file in done.files}
+
+
+def said(done: FolderRewrite) -> list[str]:
+    """What is said of the saves of `train.py`."""
+    (file,) = (one for one in done.files if one.name.name == "train.py")
+    return [note.message for note in file.findings if note.rule == "save"]
+
+
+def test_both_files_follow_from_the_two_together(tmp_path: Path) -> None:
+    save = """
+        if env.chief:
+            print(step)
+            path = f"{args.out}/{step}.pt"
+            cluster.store({"model": model.state_dict()}, path)
+    """
+    done, after = rewritten(written(tmp_path, save))
+    assert said(done) == []
+    assert after["train.py"].endswith(
+        "        if env.chief:\n"
+        "            print(step)\n"
+        '        path = f"{args.out}/{step}.pt"\n'
+        '        cluster.store({"model": model.state_dict()}, path)\n'
+    )
+    assert after["cluster.py"].endswith(
+        "def store(state, path):\n"
+        "    if xm.is_master_ordinal(local=False):\n"
+        '        print("saving", path)\n'
+        "    xm.save(state, path, global_master=True)\n"
+        "    if xm.is_master_ordinal(local=False):\n"
+        '        os.replace(path, path + ".last")\n'
+    )
+
+
+def test_a_condition_inside_of_the_test_goes_out_with_the_save(tmp_path: Path) -> None:
+    save = """
+        if env.chief:
+            print(step)
+            if step % args.save_every == 0:
+                path = "{}/{}.pt".format(args.out, step)
+                cluster.store(model.state_dict(), path)
+    """
+    done, after = rewritten(written(tmp_path, save))
+    assert said(done) == []
+    assert after["train.py"].endswith(
+        "            print(step)\n"
+        "        if step % args.save_every == 0:\n"
+        '            path = "{}/{}.pt".format(args.out, step)\n'
+        "            cluster.store(model.state_dict(), path)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("save", "store"),
+    [
+        ("if env.chief:\n    cluster.store(model.state_dict(), 'a')\ncluster.store(1, 'b')", STORE),
+        ("if env.chief:\n    cluster.store(model.state_dict(), 'a')", STORE + "    return path\n"),
+        ("if env.chief and args.x < best():\n    cluster.store(model.state_dict(), 'a')", STORE),
+        ("if env.chief:\n    done = cluster.store(model.state_dict(), 'a')", STORE),
+        (
+            "if env.chief:\n    cluster.outer(model.state_dict(), 'a')",
+            STORE + "\n\ndef outer(state, path):\n    store(state, path)\n",
+        ),
+    ],
+)
+def test_what_cannot_move_is_reported_and_stays(save: str, store: str, tmp_path: Path) -> None:
+    done, after = rewritten(written(tmp_path, save, store))
+    (message,) = said(done)
+    assert "(cluster.py:8) must be called on all ranks" in message
+    assert save.partition("\n")[0] in after["train.py"]
+
+
+@pytest.mark.parametrize("more", ["parser.add_argument('--chief')", "cluster.chief = True"])
+def test_an_attribute_that_is_something_else_too_is_no_test(more: str, tmp_path: Path) -> None:
+    save = f"{more}\nif env.chief:\n    cluster.store(model.state_dict(), 'a')"
+    done, after = rewritten(written(tmp_path, save))
+    assert said(done) == []
+    assert "        if env.chief:\n            cluster.store(" in after["train.py"]
+
+
+def test_a_script_alone_is_reported(tmp_path: Path) -> None:
+    """The other file is not rewritten with it."""
+    from migrate.reading.tree.source import parse
+    from migrate.rewrite.story import rewrite_source
+
+    path = (
+        written(tmp_path, "if env.chief:\n    cluster.store(model.state_dict(), 'a')") / "train.py"
+    )
+    done = rewrite_source(parse(path.read_bytes(), path))
+    assert any("cluster.store (cluster.py:8)" in note.message for note in done.findings)
+    assert b"        if env.chief:\n            cluster.store(" in done.data
+
+
+def test_the_linter_sees_it(tmp_path: Path) -> None:
+    save = "if env.chief:\n    cluster.store(model.state_dict(), 'a')"
+    folder = written(tmp_path, save, STORE.replace("torch.save(state", "xm.save(state"))
+    path = folder / "cluster.py"
+    path.write_text("import torch_xla.core.xla_model as xm\n" + path.read_text())
+    found = check_paths([folder], Config())
+    assert [(f.path.name, f.line) for f in found.findings if f.code == "XLA301"] == [
+        ("train.py", 12)
+    ]

@@ -1,0 +1,63 @@
+"""The pictures of the README: made from what a command prints on a terminal, and stale when that changes."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def pictures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("pictures", ROOT / "docs" / "pictures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "pictures", module)  # where its dataclasses look
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_command_is_drawn_as_a_terminal_shows_it(pictures: ModuleType) -> None:
+    command = r"test -t 1 && printf '\033[31mred\033[0m <b> :100:\n' && stty size"
+    screen = pictures.Screen("x", command, lambda folder: None, 0, measured=False)
+    said = pictures.printed(screen)
+    assert said == f"\033[31mred\033[0m <b> :100:\n50 {pictures.COLUMNS}\n"
+    svg, text = pictures.drawn(screen, said)
+    assert text == f"$ {command}\nred <b> :100:\n50 {pictures.COLUMNS}\n"
+    assert svg.startswith("<svg")
+    assert "&lt;b&gt;" in svg
+    assert pictures.drawn(screen, said) == (svg, text)
+    failing = pictures.Screen("x", "echo no; exit 3", lambda folder: None, 0)
+    with pytest.raises(SystemExit, match="exit code 3\nno"):
+        pictures.printed(failing)
+
+
+def test_only_what_is_measured_may_have_other_numbers(pictures: ModuleType) -> None:
+    one, other = "a step:  12.3 ms, 1.4e-07\n", "a step: 8.25 ms, 3e-08\n"
+    assert pictures.same(one, other, True)
+    assert not pictures.same(one, other, False)
+    assert not pictures.same(one, "a step took 12.3 ms, 1.4e-07\n", True)
+
+
+def test_the_readme_shows_them(pictures: ModuleType) -> None:
+    readme = (ROOT / "README.md").read_text()
+    for screen in pictures.SCREENS:
+        assert f"](docs/pictures/{screen.name}.svg)" in readme
+        svg, _ = pictures.drawn(screen, "")
+        drawn = (ROOT / "docs" / "pictures" / f"{screen.name}.svg").read_text()
+        assert f"{screen.name}-title" in svg
+        assert f"{screen.name}-title" in drawn
+
+
+@pytest.mark.long
+def test_they_are_what_the_commands_print() -> None:
+    check = [sys.executable, ROOT / "docs" / "pictures.py", "--check"]
+    ran = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
