@@ -17,13 +17,16 @@ from converters.errors import ConversionError
 
 LIMIT = 300e6
 COMMAND = """
-import json, resource, sys
+import json, sys
+from pathlib import Path
 from migrate.cli import commands
 try:
     commands(sys.argv[1:])
 except SystemExit as ended:
     code = ended.code
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+# Not getrusage: its maximum begins with that of the process which started this one.
+(most,) = (line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line)
+peak = int(most.split()[1]) * 1024
 heavy = {"torch", "jax", "flax", "transformers"} & set(sys.modules)
 print(json.dumps([code, peak, sorted(heavy)]), file=sys.stderr)
 """
