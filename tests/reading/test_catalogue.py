@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -156,4 +157,5 @@ def _found(name: str) -> Any:
     found: Any = torch
     for part in name.split(".")[1:]:
         found = getattr(found, part, None)
-    return found
+    # Once torch.compile has been imported, torch.manual_seed is a wrapper of itself.
+    return inspect.unwrap(found) if callable(found) else found
