@@ -1,4 +1,4 @@
-"""What the names of a script are bound to, in the order of the source."""
+"""How the variables of a script follow from expressions, and which of its functions it calls with what."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class How(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Binding:
-    """One place where a name gets a value.
+class Given:
+    """What a name gets at one place.
 
     Args:
-        place: line and column of the statement; the start of the file for what always holds.
+        place: line and column of the statement.
         how: how the name follows from `value`.
         value: the expression; None where there is none.
         loop: the loop of which the name is a target.
@@ -49,14 +49,14 @@ class Binding:
 
 
 class Bindings:
-    """Names, parameters and attributes of one script, found in one pass."""
+    """What names, parameters and calls of one script are given, found in one pass.
+
+    Which binding a name means is for `Script.bindings` to say.
+    """
 
     def __init__(self, context: Script) -> None:
         self._context = context
-        self.names: dict[tuple[int, str], list[Binding]] = defaultdict(list)
-        self.comprehended: dict[tuple[int, str], Binding] = {}
-        self.parameters: dict[tuple[int, str], cst.Param] = {}
-        self.attributes: dict[tuple[int, str], list[cst.BaseExpression]] = defaultdict(list)
+        self._given: dict[int, Given] = {}  # by the id of the name that is bound
         self.returns: dict[int, list[cst.BaseExpression]] = defaultdict(list)
         self.used: dict[tuple[int, str], set[str]] = defaultdict(set)
         self.functions: dict[tuple[int, str], cst.FunctionDef] = {}
@@ -64,9 +64,33 @@ class Bindings:
         self._calls: dict[str, list[cst.Call]] = defaultdict(list)
         for node in context.all_of(*ADDS):
             ADDS[type(node)](self, node)
-        self.bound: frozenset[str] = frozenset(
-            [name for _, name in self.names] + [name for _, name in self.parameters]
-        )
+
+    def given(self, name: cst.Name) -> list[Given]:
+        """Return what the variable of which `name` is a mention is given, in the order of the source."""
+        nodes = (binding.node for binding in self._context.bindings(name))
+        return [self._given[id(node)] for node in nodes if id(node) in self._given]
+
+    def nearest(self, name: cst.Name) -> Given | None:
+        """Return what `name` is given at the last place above it; None where that is not plain to see."""
+        bindings = self._context.bindings(name)
+        given = self.given(name)
+        if not given:
+            return None
+        if bindings[0].scope.node is self.owner(name):
+            start = self._context.position(self._context.statement_around(name))
+            earlier = [one for one in given if one.place < (start.line, start.column)]
+            if not earlier and any(isinstance(one.node, cst.Param) for one in bindings):
+                return None
+            given = earlier or given  # bound below, in an earlier turn of a loop
+        return given[-1]
+
+    def parameter(self, name: cst.Name) -> tuple[cst.FunctionDef, cst.Param] | None:
+        """Return the parameter that `name` is, and its function."""
+        for binding in self._context.bindings(name):
+            function = binding.scope.node
+            if isinstance(binding.node, cst.Param) and isinstance(function, cst.FunctionDef):
+                return function, binding.node
+        return None
 
     def owner(self, node: cst.CSTNode) -> Owner:
         """Return the function whose body holds `node`, or the module."""
@@ -128,16 +152,12 @@ class Bindings:
         around = self._context.class_around(function)
         key = (id(around) if around is not None else 0, function.name.value)
         self.functions.setdefault(key, function)
-        params = function.params
-        for parameter in (*params.posonly_params, *params.params, *params.kwonly_params):
-            self.parameters[id(function), parameter.name.value] = parameter
 
     def _add_comprehension(self, node: cst.BaseComp) -> None:
         clause: cst.CompFor | None = node.for_in
         while clause is not None:
             for target, how, value in pairs(clause.target, clause.iter):
-                if isinstance(target, cst.Name):
-                    self.comprehended[id(node), target.value] = Binding((0, 0), how, value)
+                self._given[id(target)] = Given((0, 0), how, value)
             clause = clause.inner_for_in
 
     def _bind(
@@ -151,9 +171,6 @@ class Bindings:
                 else:
                     for name in _flat(element.value):
                         self._name(name, How.PART, value, node)
-        elif is_attribute_of_self(target):
-            around = self._context.class_around(target)
-            self.attributes[id(around), target.attr.value].append(value)
         else:
             self._name(target, How.VALUE, value, node)
 
@@ -180,8 +197,7 @@ class Bindings:
     ) -> None:
         if isinstance(target, cst.Name):
             start = self._context.position(self._context.statement_around(node))
-            binding = Binding((start.line, start.column), how, value, loop)
-            self.names[id(self.owner(node)), target.value].append(binding)
+            self._given[id(target)] = Given((start.line, start.column), how, value, loop)
 
 
 ADDS: dict[type[cst.CSTNode], Callable[[Bindings, Any], None]] = {

@@ -18,7 +18,7 @@ class ImportedNames:
     """What the names of a module stand for where its imports bind them.
 
     Args:
-        module: the module.
+        uses: the names of the module.
         imports: its import statements, wherever they stand.
         stars: what the names stand for that its `from module import *` bring.
 
@@ -28,16 +28,15 @@ class ImportedNames:
 
     def __init__(
         self,
-        module: cst.Module,
+        uses: Uses,
         imports: Iterable[Import],
-        stars: Mapping[str, str] | None = None,
+        stars: Mapping[str, str],
     ) -> None:
-        self._stars = stars or {}
+        self._stars = stars
         bound = (name for statement in imports for name in bound_by(statement))
         self._bound = frozenset((*bound, *self._stars))
-        roots = frozenset(name for name in self._bound if "." not in name)
-        self._uses = Uses(module, roots, self._stars.keys()).of if roots else {}
-        self.roots = [use.name for use in self._uses.values()]
+        self._uses = uses.of
+        self.roots = [use.name for use in uses.of.values() if use.name.value in self._bound]
         self._meanings: dict[int, list[list[tuple[str, str]]]] = {}
 
     def of(self, node: cst.CSTNode) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar, overload
 
@@ -12,8 +12,9 @@ from libcst.metadata import CodePosition
 
 from migrate.reading.calls.facts import ModuleCalls, calls_of_script
 from migrate.reading.names.imported_names import ImportedNames
+from migrate.reading.names.scopes import Binding, Uses
 from migrate.reading.tree.source import Source
-from migrate.reading.tree.tree import dotted, nodes_of, targets
+from migrate.reading.tree.tree import dotted, targets
 from migrate.reading.tree.walk import order
 
 Node = TypeVar("Node", bound=cst.CSTNode)
@@ -54,8 +55,7 @@ class Parsed:
     def _names(self) -> dict[int, str]:
         """The imported name of each expression that stands for one, by its id."""
         imports = self.all_of(cst.Import, cst.ImportFrom)
-        stars = any(isinstance(one.names, cst.ImportStar) for one in imports)
-        names = ImportedNames(self.module, imports, self.calls.stars if stars else None)
+        names = ImportedNames(self._uses, imports, self._stars)
         found: dict[int, str] = {}
         for root in names.roots:
             node: cst.CSTNode | None = root
@@ -94,70 +94,89 @@ class Parsed:
             above = self.parent(above)
         return above
 
+    @cached_property
+    def _uses(self) -> Uses:
+        """Each name of the script, with the scope in which it stands."""
+        return Uses(self.module, self._stars.keys())
+
+    @cached_property
+    def _stars(self) -> Mapping[str, str]:
+        """What the names stand for that `from module import *` brings."""
+        imports = self.all_of(cst.ImportFrom)
+        has_stars = any(isinstance(one.names, cst.ImportStar) for one in imports)
+        return self.calls.stars if has_stars else {}
+
+    def bindings(self, name: cst.CSTNode) -> list[Binding]:
+        """Return every place that binds the variable that `name` stands for, in the order of the source.
+
+        Scopes are Python's: a class's names are not seen by its methods, a comprehension and a lambda
+        have names of their own, `global` and `nonlocal` bind elsewhere.
+        """
+        use = self._uses.of.get(id(name)) or self._uses.declared.get(id(name))
+        return use.scope.find(use.name.value, use.scope) if use is not None else []
+
     def bound_to(
         self, name: cst.Name
-    ) -> tuple[cst.FunctionDef | cst.Module | None, cst.Param | cst.BaseExpression | None]:
+    ) -> tuple[cst.CSTNode | None, cst.Param | cst.BaseExpression | None]:
         """Return where `name` is bound and to what, where that is plain to see.
 
         Returns:
-            The function whose local or parameter it is, or the module, and its one value: a parameter
-            that is never assigned, or what the only assignment `name = value` assigns. The value is None
-            where the name is bound otherwise or more than once.
+            The function, lambda, class, comprehension or module whose variable it is, and its one value: a
+            parameter that is never assigned, or what the only assignment `name = value` assigns. The value
+            is None where the name is bound otherwise or more than once.
         """
-        owner = self._owner(name)
-        if owner is None:
+        found = self.bindings(name)
+        if not found:
             return None, None
-        values = self._bindings[id(owner), name.value]
-        return owner, values[0] if len(values) == 1 else None
+        return found[0].scope.node, self._plain_value(found[0]) if len(found) == 1 else None
 
     def bound_values(self, name: cst.Name) -> list[cst.Param | cst.BaseExpression | None]:
         """Return everything that the scope of `name` binds it to; None for what is not plain to see."""
-        owner = self._owner(name)
-        return [] if owner is None else self._bindings[id(owner), name.value]
+        return [self._plain_value(binding) for binding in self.bindings(name)]
 
-    def _owner(self, name: cst.Name) -> cst.FunctionDef | cst.Module | None:
-        """Return the innermost function around `name` that binds it, or the module; None where none does."""
-        if name.value not in self._bound or self.parent(name) is None:
+    def _plain_value(self, binding: Binding) -> cst.Param | cst.BaseExpression | None:
+        """Return the parameter, or the value of `target = value` or `target: int = value`."""
+        if isinstance(binding.node, cst.Param):
+            return binding.node
+        above = self.parent(binding.node)
+        assign = self.parent(above)
+        if isinstance(above, cst.Element) or (
+            isinstance(assign, cst.Assign) and len(assign.targets) != 1
+        ):
             return None
-        owner = self.function_around(name)
-        while owner is not None:
-            if (id(owner), name.value) in self._bindings:
-                return owner
-            owner = self.function_around(owner)
-        return self.module if (id(self.module), name.value) in self._bindings else None
-
-    @cached_property
-    def _bound(self) -> frozenset[str]:
-        return frozenset(name for _, name in self._bindings)
-
-    @cached_property
-    def _bindings(self) -> dict[tuple[int, str], list[cst.Param | cst.BaseExpression | None]]:
-        """What each function, or the module, binds each name to, in the order of the source."""
-        found: dict[tuple[int, str], list[cst.Param | cst.BaseExpression | None]] = defaultdict(
-            list
-        )
-        for function in self.all_of(cst.FunctionDef):
-            for parameter in nodes_of(function.params, cst.Param):
-                found[id(function), parameter.name.value].append(parameter)
-        for target in self.targets:
-            if isinstance(target, cst.Name):
-                owner = self.function_around(target) or self.module
-                found[id(owner), target.value].append(self._plain_value(target))
-        return found
+        return self._value(binding.node)
 
     @cached_property
     def targets(self) -> Sequence[cst.BaseExpression]:
         """What the script assigns to, tuples taken apart: names, attributes, subscripts."""
         return list(targets(self.module))
 
-    def _plain_value(self, target: cst.Name) -> cst.BaseExpression | None:
-        """Return the value of `target = value` or `target: int = value`."""
+    @cached_property
+    def attributes(self) -> Mapping[str, list[tuple[cst.Attribute, cst.BaseExpression | None]]]:
+        """What the script assigns to attributes, by their names.
+
+        The attribute as it stands there, and its value where that is plain to see.
+        """
+        found: dict[str, list[tuple[cst.Attribute, cst.BaseExpression | None]]] = defaultdict(list)
+        for target in self.targets:
+            if isinstance(target, cst.Attribute):
+                found[target.attr.value].append((target, self._value(target)))
+        return dict(found)
+
+    def _value(self, target: cst.CSTNode) -> cst.BaseExpression | None:
+        """Return what is assigned to `target`, a target or an element of one; None where not plain to see."""
         above = self.parent(target)
         if isinstance(above, cst.AnnAssign):
             return above.value
         assign = self.parent(above)
-        if isinstance(assign, cst.Assign) and len(assign.targets) == 1:
+        if isinstance(above, cst.AssignTarget) and isinstance(assign, cst.Assign):
             return assign.value
+        if isinstance(above, cst.Element) and isinstance(assign, cst.Tuple | cst.List):
+            whole = self._value(assign)
+            if isinstance(whole, cst.Tuple | cst.List) and len(whole.elements) == len(
+                assign.elements
+            ):
+                return whole.elements[list(assign.elements).index(above)].value
         return None
 
     def class_around(self, node: cst.CSTNode) -> cst.ClassDef | None:

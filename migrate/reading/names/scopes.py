@@ -1,11 +1,11 @@
-"""Python's scopes, as far as imported names go: where each is bound, and where each is read.
+"""Python's scopes: where each name is bound, and which binding is meant where it stands.
 
-It is what libcst's `ScopeProvider` finds, in one walk that passes over all other names.
+It is what libcst's `ScopeProvider` finds, in one walk, and the captures of `match` besides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import libcst as cst
@@ -25,6 +25,9 @@ ASSIGNING = frozenset(
         cst.Global,
         cst.Import,
         cst.ImportFrom,
+        cst.MatchAs,
+        cst.MatchMapping,
+        cst.MatchStar,
         cst.NamedExpr,
         cst.Nonlocal,
         cst.Parameters,
@@ -45,14 +48,18 @@ class Scope:
 
     Args:
         parent: the scope around it; a module is its own.
-        kind: the type of node that it belongs to.
+        node: what it belongs to.
+        kind: the type of that node, or `TYPE_PARAMETERS`.
     """
 
-    __slots__ = ("bound", "count", "elsewhere", "kind", "parent")
+    __slots__ = ("bound", "count", "elsewhere", "kind", "node", "parent")
 
-    def __init__(self, parent: Scope | None, kind: type[cst.CSTNode]) -> None:
+    def __init__(
+        self, parent: Scope | None, node: cst.CSTNode, kind: type[cst.CSTNode] | None = None
+    ) -> None:
         self.parent = parent or self
-        self.kind = kind
+        self.node = node
+        self.kind = kind or type(node)
         self.bound: dict[str, list[Binding]] = {}
         self.elsewhere: dict[str, Scope] = {}  # by `global` and `nonlocal`
         self.count = 0  # how often names have been bound up to here
@@ -140,19 +147,18 @@ class Use:
 
 
 class Uses:
-    """Every place in a module where one of some names stands.
+    """Every place in a module where a name stands.
 
     Args:
         module: the module.
-        names: the names to look for, without dots.
-        stars: those that `from module import *` binds.
+        stars: the names that `from module import *` binds.
     """
 
-    def __init__(self, module: cst.Module, names: Set[str], stars: Set[str] = frozenset()) -> None:
+    def __init__(self, module: cst.Module, stars: Collection[str] = ()) -> None:
         self.of: dict[int, Use] = {}  # by the id of the name
-        self._names = names
-        self._stars = stars
-        self._scope = Scope(None, cst.Module)
+        self.declared: dict[int, Use] = {}  # the same for the names in `global` and `nonlocal`
+        self._stars = sorted(stars)
+        self._scope = Scope(None, module)
         self._around: cst.Attribute | None = None
         self._visit(module)
 
@@ -173,11 +179,10 @@ class Uses:
                 self._visit(node)
 
     def _name(self, node: cst.Name) -> None:
-        if node.value in self._names:
-            self.of[id(node)] = Use(node, self._scope, self._around, reads=True)
+        self.of[id(node)] = Use(node, self._scope, self._around, reads=True)
 
-    def _bind(self, name: cst.BaseExpression, node: cst.CSTNode) -> None:
-        if isinstance(name, cst.Name) and name.value in self._names:
+    def _bind(self, name: cst.BaseExpression | None, node: cst.CSTNode) -> None:
+        if isinstance(name, cst.Name):
             self.of[id(name)] = Use(name, self._scope, None, reads=False)
             self._scope.bind(name.value, node)
 
@@ -191,16 +196,16 @@ class Uses:
         else:
             self._visit(target)
 
-    def _within(self, kind: type[cst.CSTNode], *nodes: cst.CSTNode | None) -> None:
+    def _within(self, scope: Scope, *nodes: cst.CSTNode | None) -> None:
         """Visit `nodes` in a new scope."""
         outer = self._scope
-        self._scope = Scope(outer, kind)
+        self._scope = scope
         self._all(*nodes)
         self._scope = outer
 
     def _import(self, node: cst.Import | cst.ImportFrom) -> None:
         is_star = isinstance(node.names, cst.ImportStar)
-        for name in sorted(self._stars) if is_star else bound_by(node):
+        for name in self._stars if is_star else bound_by(node):
             self._scope.bind(name, node)
 
     def _attribute(self, node: cst.Attribute) -> None:
@@ -237,7 +242,7 @@ class Uses:
         first = node.for_in
         self._visit(first.iter)  # it alone is evaluated outside
         outer = self._scope
-        self._scope = Scope(outer, type(node))
+        self._scope = Scope(outer, node)
         self._store(first.target)
         self._scope.count += 1
         self._all(*first.ifs, first.inner_for_in)
@@ -248,14 +253,14 @@ class Uses:
         self._bind(node.name, node)
         outer = self._scope
         if node.type_parameters is not None:
-            self._scope = Scope(outer, TYPE_PARAMETERS)
+            self._scope = Scope(outer, node, TYPE_PARAMETERS)
             self._visit(node.type_parameters)
-        self._within(cst.FunctionDef, node.params, node.body)
+        self._within(Scope(self._scope, node), node.params, node.body)
         self._all(*node.decorators, node.returns)
         self._scope = outer
 
     def _lambda(self, node: cst.Lambda) -> None:
-        self._within(cst.Lambda, node.params, node.body)
+        self._within(Scope(self._scope, node), node.params, node.body)
 
     def _param(self, node: cst.Param) -> None:
         self._bind(node.name, node)
@@ -269,28 +274,38 @@ class Uses:
         self._all(*node.decorators)
         outer = self._scope
         if node.type_parameters is not None:
-            self._scope = Scope(outer, TYPE_PARAMETERS)
+            self._scope = Scope(outer, node, TYPE_PARAMETERS)
             self._visit(node.type_parameters)
         self._all(*node.bases, *node.keywords)
-        self._within(cst.ClassDef, *node.body.body)
+        self._within(Scope(self._scope, node), *node.body.body)
         self._scope = outer
 
     def _global(self, node: cst.Global) -> None:
         for item in node.names:
-            self._say_where(item.name.value, None)
+            self._say_where(item.name, None)
 
     def _nonlocal(self, node: cst.Nonlocal) -> None:
         for item in node.names:
-            self._say_where(item.name.value, self._scope.parent)
+            self._say_where(item.name, self._scope.parent)
 
-    def _say_where(self, name: str, where: Scope | None) -> None:
+    def _say_where(self, name: cst.Name, where: Scope | None) -> None:
         scope = self._scope
         if scope.kind is not cst.Module:
-            scope.elsewhere[name] = where or _module_of(scope)
+            scope.elsewhere[name.value] = where or _module_of(scope)
+        self.declared[id(name)] = Use(name, scope, None, reads=False)
 
     def _type_alias(self, node: cst.TypeAlias) -> None:
         self._bind(node.name, node)
-        self._within(TYPE_PARAMETERS, node.type_parameters, node.value)
+        scope = Scope(self._scope, node, TYPE_PARAMETERS)
+        self._within(scope, node.type_parameters, node.value)
+
+    def _match_as(self, node: cst.MatchAs) -> None:
+        self._all(node.pattern)
+        self._bind(node.name, node)
+
+    def _match_mapping(self, node: cst.MatchMapping) -> None:
+        self._all(*node.elements)
+        self._bind(node.rest, node)
 
     def _type_var(self, node: cst.TypeVar) -> None:
         self._bind(node.name, node)
@@ -322,6 +337,9 @@ VISITS: dict[type[cst.CSTNode], Callable[[Uses, Any], None]] = {
     cst.ImportFrom: Uses._import,
     cst.Lambda: Uses._lambda,
     cst.ListComp: Uses._comprehension,
+    cst.MatchAs: Uses._match_as,
+    cst.MatchMapping: Uses._match_mapping,
+    cst.MatchStar: lambda self, node: self._bind(node.name, node),
     cst.Name: Uses._name,
     cst.NamedExpr: Uses._assign_value,
     cst.Nonlocal: Uses._nonlocal,

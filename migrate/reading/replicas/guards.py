@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -170,22 +169,13 @@ class Guards:
         """Whether the script assigns to `name` the outcome of a comparison that asks for the rank."""
         if isinstance(name, cst.Attribute):
             last = name.attr.value
-            asked = any(self.asks(value) for value in self._assigned.get(last, ()))
+            asked = any(
+                isinstance(value, cst.Comparison) and self.asks(value)
+                for _, value in self._context.attributes.get(last, ())
+            )
             return asked or last in self._context.calls.first
         _, value = self._context.bound_to(name)
         return isinstance(value, cst.Comparison) and self.asks(value)
-
-    @cached_property
-    def _assigned(self) -> dict[str, list[cst.BaseExpression]]:
-        """What attributes are assigned, where that is a comparison; by the attribute's name."""
-        found: dict[str, list[cst.BaseExpression]] = defaultdict(list)
-        for target in self._context.targets:
-            assign = self._context.parent(self._context.parent(target))
-            if not isinstance(target, cst.Attribute) or not isinstance(assign, cst.Assign):
-                continue
-            if isinstance(assign.value, cst.Comparison):
-                found[target.attr.value].append(assign.value)
-        return found
 
     def _left_before(self, statements: Sequence[cst.CSTNode], node: cst.CSTNode) -> cst.If | None:
         """Return the `if` before `node` among `statements` whose branch some replicas leave by."""

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import is_attribute_of_self, nodes_of, targets
+from migrate.reading.tree.tree import is_attribute_of_self
 
 if TYPE_CHECKING:
     from migrate.reading.replicas.guards import Guards
     from migrate.reading.values.devices import Placed
 
-# The function, class or module that a name or an attribute of `self` belongs to, and how it is called.
-Key = tuple[int, str]
 # Calls that make a path, and take no None.
 PATHS = ("os.", "pathlib.")
 
@@ -47,7 +43,9 @@ class PartlyBound:
         """
         found: cst.If | None = None
         sides: set[tuple[int, bool]] = set()
-        for binding in self._bindings.get(self._key(name), ()):
+        for binding in self._bindings(name):
+            if isinstance(binding, cst.Param):
+                return None
             if self._is_none(binding):
                 if not self._is_asked(name):
                     return None
@@ -64,44 +62,17 @@ class PartlyBound:
             found = found or guard
         return found
 
-    def _key(self, name: cst.Name | cst.Attribute) -> Key:
-        if is_attribute_of_self(name):
-            return id(self._context.class_around(name)), name.attr.value
-        if not isinstance(name, cst.Name):
-            return 0, ""
-        function = self._context.function_around(name)
-        while function is not None:
-            if (id(function), name.value) in self._bindings:
-                break
-            function = self._context.function_around(function)
-        return id(function or self._context.module), name.value
-
-    @cached_property
-    def _bindings(self) -> dict[Key, list[cst.CSTNode]]:
-        """Where each name, and each attribute of `self`, gets a value; parameters always have one."""
+    def _bindings(self, name: cst.Name | cst.Attribute) -> list[cst.CSTNode]:
+        """Return where a name, or an attribute of `self`, gets a value."""
         context = self._context
-        found: dict[Key, list[cst.CSTNode]] = defaultdict(list)
-        for target in targets(context.module):
-            if is_attribute_of_self(target):
-                found[id(context.class_around(target)), target.attr.value].append(target)
-            elif isinstance(target, cst.Name):
-                found[self._owner(target), target.value].append(target)
-        for node in context.all_of(cst.FunctionDef, cst.ClassDef):
-            found[self._owner(node), node.name.value].append(node)
-        for alias in context.all_of(cst.ImportAlias):
-            name = alias.evaluated_alias or alias.evaluated_name.partition(".")[0]
-            found[self._owner(alias), name].append(alias)
-        for function in context.all_of(cst.FunctionDef):
-            for parameter in nodes_of(function.params, cst.Param):
-                found[id(function), parameter.name.value] = []
-        return found
-
-    def _owner(self, node: cst.CSTNode) -> int:
-        """Return the id of the function, class or module in which `node` binds a name."""
-        for above in self._context.ancestors(node):
-            if isinstance(above, cst.FunctionDef | cst.ClassDef):
-                return id(above)
-        return id(self._context.module)
+        if not is_attribute_of_self(name):
+            return [binding.node for binding in context.bindings(name)]
+        own = context.class_around(name)
+        return [
+            target
+            for target, _ in context.attributes.get(name.attr.value, ())
+            if is_attribute_of_self(target) and context.class_around(target) is own
+        ]
 
     def _is_none(self, binding: cst.CSTNode) -> bool:
         above = self._context.parent(binding)

@@ -259,25 +259,16 @@ class Devices:
                 if plain is not None:
                     found.append(plain)
             return found
-        assigned = self._assigned.get(self._key(node), [])
+        assigned = [
+            value
+            for target, value in self._context.attributes.get(node.attr.value, ())
+            if value is not None and self._key(target) == self._key(node)
+        ]
         return assigned or self._options.get(node.attr.value, [])
 
     def _key(self, node: cst.Attribute) -> tuple[int, str]:
         owner = self._context.class_around(node) if is_attribute_of_self(node) else None
         return id(owner), dotted(node)
-
-    @cached_property
-    def _assigned(self) -> dict[tuple[int, str], list[cst.BaseExpression]]:
-        """What the script assigns to attributes, by the text of the attribute; `self` by its class."""
-        found: dict[tuple[int, str], list[cst.BaseExpression]] = defaultdict(list)
-        for node in self._context.all_of(cst.Assign, cst.AnnAssign):
-            if isinstance(node, cst.Assign):
-                for target in node.targets:
-                    if isinstance(target.target, cst.Attribute):
-                        found[self._key(target.target)].append(node.value)
-            elif node.value is not None and isinstance(node.target, cst.Attribute):
-                found[self._key(node.target)].append(node.value)
-        return found
 
     @cached_property
     def _options(self) -> dict[str, list[cst.BaseExpression]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import libcst as cst
 
-from migrate.reading.names.bindings import Binding, Bindings, How
+from migrate.reading.names.bindings import Bindings, Given, How
 from migrate.reading.names.names import Names
 from migrate.reading.project.entries import Entry, Kind
 from migrate.reading.script import Script
@@ -93,13 +93,13 @@ class Tensors:
             method = node.func.attr.value if isinstance(node.func, cst.Attribute) else ""
             return method in v.BOOLEAN_METHODS
         if isinstance(node, cst.Name):
-            binding = self._nearest(node)
+            binding = self._bindings.nearest(node)
             value = binding.value if binding is not None and binding.how is How.VALUE else None
             if value is not None and self.is_boolean(value, depth + 1):
                 return True
             if v.MASK.search(node.value) is None:
                 return False
-            parameter = self._parameter(node) if binding is None else None
+            parameter = self._bindings.parameter(node) if binding is None else None
             passed = list(self._bindings.passed(parameter[0], node.value)) if parameter else []
             return not passed or any(self.is_boolean(one, depth + 1) for one in passed)
         return False
@@ -171,8 +171,13 @@ class Tensors:
 
     def _of_self(self, node: cst.Attribute) -> Kind:
         around = self._context.class_around(node)
-        values = self._bindings.attributes.get((id(around), node.attr.value), [])
-        kinds = {self.kind(value) for value in values}
+        kinds = {
+            self.kind(value)
+            for target, value in self._context.attributes.get(node.attr.value, ())
+            if value is not None
+            and is_attribute_of_self(target)
+            and self._context.class_around(target) is around
+        }
         for kind in ORDER[:3]:
             if kind in kinds:
                 return kind
@@ -183,12 +188,12 @@ class Tensors:
     def _of_name(self, node: cst.Name) -> Kind:
         if node.value in ("True", "False", "None"):
             return Kind.HOST
-        binding = self._nearest(node)
+        binding = self._bindings.nearest(node)
         if binding is not None:
             found = self._of_binding(binding)
             if found is not Kind.UNKNOWN:
                 return found
-        elif (parameter := self._parameter(node)) is not None:
+        elif (parameter := self._bindings.parameter(node)) is not None:
             found = self._of_parameter(*parameter)
             if found is not Kind.UNKNOWN:
                 return found
@@ -196,38 +201,7 @@ class Tensors:
             return Kind.HOST if name.split(".")[0] in v.HOST_ROOTS else Kind.UNKNOWN
         return Kind.MODEL if v.MODEL.fullmatch(node.value) else Kind.UNKNOWN
 
-    def _nearest(self, node: cst.Name) -> Binding | None:
-        """Return the last place above `node` where its name gets a value."""
-        start = self._context.position(self._context.statement_around(node))
-        here = (start.line, start.column)
-        outer = False
-        for above in self._context.ancestors(node):
-            if isinstance(above, cst.BaseComp):
-                found = self._bindings.comprehended.get((id(above), node.value))
-                if found is not None:
-                    return found
-            if isinstance(above, cst.FunctionDef | cst.Module):
-                bindings = self._bindings.names.get((id(above), node.value))
-                if bindings:
-                    earlier = bindings if outer else [b for b in bindings if b.place < here]
-                    if earlier:
-                        return earlier[-1]
-                    if (id(above), node.value) not in self._bindings.parameters:
-                        return bindings[-1]  # bound below, in an earlier turn of a loop
-                if (id(above), node.value) in self._bindings.parameters:
-                    return None
-                outer = True
-        return None
-
-    def _parameter(self, node: cst.Name) -> tuple[cst.FunctionDef, cst.Param] | None:
-        for above in self._context.ancestors(node):
-            if isinstance(above, cst.FunctionDef):
-                found = self._bindings.parameters.get((id(above), node.value))
-                if found is not None:
-                    return above, found
-        return None
-
-    def _of_binding(self, binding: Binding) -> Kind:
+    def _of_binding(self, binding: Given) -> Kind:
         if binding.how is How.COUNTER:
             return Kind.HOST
         found = self.kind(binding.value)
@@ -290,7 +264,7 @@ class Tensors:
             named = [self._context.qualified_name(base) or code(base) for base in bases]
             is_module = any(one.startswith("torch.nn.") or "Module" in one for one in named)
             return Kind.MODEL if is_module else Kind.UNKNOWN
-        if name not in self._bindings.bound:
+        if not self._context.bindings(call.func):
             if name in v.HOST_BUILTINS:
                 return Kind.HOST
             if name in v.FIRST_ARGUMENT:

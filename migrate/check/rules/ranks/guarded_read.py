@@ -161,13 +161,8 @@ def _computed_after(
     """Where all replicas compute, after a step, a name that is read; None if none is still pending."""
     if facts.steps.when(at) not in (When.EVERY_STEP, When.SOMETIMES):
         return None
-    owner = facts.bindings.owner(at)
     for name in nodes_of(read, cst.Name):
-        before = [
-            binding
-            for binding in facts.bindings.names.get((id(owner), name.value), ())
-            if binding.place < _place(at, facts)
-        ]
+        before = [one for one in facts.bindings.given(name) if one.place < _place(at, facts)]
         value = before[-1].value if before else None
         if (
             value is not None
