@@ -66,14 +66,6 @@ class Facts:
         """Which code only some replicas run."""
         return self.context.guards
 
-    def functions_called(self, call: cst.Call) -> list[cst.FunctionDef]:
-        """Return the functions and methods of the script that `call` runs."""
-        effects = self.context.effects
-        here = self.context.source.path.resolve()
-        lines = (one.line for one in effects.definitions(call) if one.path == here)
-        functions = (effects.function_at(line) for line in lines)
-        return [function for function in functions if function is not None]
-
     @cached_property
     def calls(self) -> Sequence[cst.Call]:
         """Every call of the script."""

@@ -408,7 +408,7 @@ class Walk:
                 self._look(node, receiver | given, looked_at)
             self._add(v.kept_in(node, self._facts), given)
             return NONE
-        if functions := self._facts.functions_called(node):
+        if functions := self._facts.context.called(node):
             runs = [self._run(node, one, args) for one in functions[:3]]
             return receiver.union(*runs)
         if v.makes_a_collective(node, self._facts):

@@ -192,8 +192,7 @@ def makes_a_collective(call: cst.Call, facts: Facts) -> bool:
     """Whether `call` runs a function of another file that returns while a collective is pending."""
     here = facts.context.source.path.resolve()
     return any(
-        one.path != here and one.line in _lines(one.path)
-        for one in facts.context.effects.definitions(call)
+        one.path != here and one.line in _lines(one.path) for one in facts.context.run_by(call)
     )
 
 

@@ -80,13 +80,11 @@ class Reads:
                 yield from self.inside(child)
 
     def hidden(self, call: cst.Call) -> Iterator[cst.CSTNode]:
-        """Yield what reads a value in the function of the script that `call` runs."""
-        called = self._values.method(call.func)
-        if called is None:
-            return
-        parameters = [p.name.value for p in called.params.params if p.name.value != "self"]
-        inner = DeviceValues(called.body, parameters, self._context)
-        yield from Reads(inner, self._context)._certain(called.body)
+        """Yield what reads a value in the functions of the script that `call` runs."""
+        for called in self._context.called(call):
+            parameters = [p.name.value for p in called.params.params if p.name.value != "self"]
+            inner = DeviceValues(called.body, parameters, self._context)
+            yield from Reads(inner, self._context)._certain(called.body)
 
     def _certain(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield what reads a value whatever the arguments are."""

@@ -59,7 +59,6 @@ class Bindings:
         self._given: dict[int, Given] = {}  # by the id of the name that is bound
         self.returns: dict[int, list[cst.BaseExpression]] = defaultdict(list)
         self.used: dict[tuple[int, str], set[str]] = defaultdict(set)
-        self.functions: dict[tuple[int, str], cst.FunctionDef] = {}
         self.classes: dict[str, cst.ClassDef] = {}
         self._calls: dict[str, list[cst.Call]] = defaultdict(list)
         for node in context.all_of(*ADDS):
@@ -107,15 +106,6 @@ class Bindings:
             if bound is not None and name in bound:
                 yield bound[name].value
 
-    def callee(self, call: cst.Call) -> cst.FunctionDef | None:
-        """Return the function of the script, or the method of the class around, that is called."""
-        if isinstance(call.func, cst.Name):
-            return self.functions.get((0, call.func.value))
-        if is_attribute_of_self(call.func):
-            around = self._context.class_around(call)
-            return self.functions.get((id(around), call.func.attr.value)) if around else None
-        return None
-
     def _add_assign(self, node: cst.Assign) -> None:
         for target in node.targets:
             self._bind(target.target, node.value, node)
@@ -147,11 +137,6 @@ class Bindings:
             self._calls[node.func.value].append(node)
         elif is_attribute_of_self(node.func):
             self._calls[node.func.attr.value].append(node)
-
-    def _add_function(self, function: cst.FunctionDef) -> None:
-        around = self._context.class_around(function)
-        key = (id(around) if around is not None else 0, function.name.value)
-        self.functions.setdefault(key, function)
 
     def _add_comprehension(self, node: cst.BaseComp) -> None:
         clause: cst.CompFor | None = node.for_in
@@ -209,7 +194,6 @@ ADDS: dict[type[cst.CSTNode], Callable[[Bindings, Any], None]] = {
     cst.ClassDef: Bindings._add_class,
     cst.DictComp: Bindings._add_comprehension,
     cst.For: Bindings._add_for,
-    cst.FunctionDef: Bindings._add_function,
     cst.GeneratorExp: Bindings._add_comprehension,
     cst.ListComp: Bindings._add_comprehension,
     cst.NamedExpr: Bindings._add_value,

@@ -10,7 +10,7 @@ from typing import TypeVar, overload
 import libcst as cst
 from libcst.metadata import CodePosition
 
-from migrate.reading.calls.facts import ModuleCalls, calls_of_script
+from migrate.reading.calls.facts import Definition, ModuleCalls, calls_of_script
 from migrate.reading.names.imported_names import ImportedNames
 from migrate.reading.names.scopes import Binding, Uses
 from migrate.reading.tree.source import Source
@@ -67,6 +67,28 @@ class Parsed:
                 in_full = isinstance(above, cst.Attribute) and above.value is node
                 node = above if in_full else None
         return found
+
+    def run_by(self, call: cst.Call) -> tuple[Definition, ...]:
+        """Return the functions and methods that `call` runs, also those of other files of the project.
+
+        Of a class that is called that is `__init__`, of an object `forward` or `__call__`.
+        """
+        end = self.end(call)
+        return self.calls.definitions.get((end.line, end.column), ())
+
+    def called(self, call: cst.Call) -> list[cst.FunctionDef]:
+        """Return the functions and methods of this script that `call` runs."""
+        here = self.source.path.resolve()
+        found = (self.function_at(one.line) for one in self.run_by(call) if one.path == here)
+        return [function for function in found if function is not None]
+
+    def function_at(self, line: int) -> cst.FunctionDef | None:
+        """Return the function of the script whose `def` stands in `line`."""
+        return self._functions.get(line)
+
+    @cached_property
+    def _functions(self) -> dict[int, cst.FunctionDef]:
+        return {self.position(node.name).line: node for node in self.all_of(cst.FunctionDef)}
 
     def position(self, node: cst.CSTNode) -> CodePosition:
         """Return the line (from 1) and column (from 0) where `node` starts, comments above left out."""

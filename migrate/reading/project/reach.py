@@ -33,7 +33,7 @@ def leaving(
     """
     here = facts.context.source.path.resolve()
     for call, origin in facts.steps.calls:
-        for definition in facts.context.effects.definitions(call):
+        for definition in facts.context.run_by(call):
             if definition.path == here:
                 continue
             positional = []

@@ -131,10 +131,10 @@ class Guards:
     def _is_call_for_first(self, call: cst.Call) -> bool:
         if FIRST_NAME.fullmatch(_last_part(call.func)):
             return True
-        if not isinstance(call.func, cst.Name):
-            return False
-        function = self._context.functions.get(call.func.value)
-        if function is None or id(function) in self._under_way:
+        return any(self._returns_first(function) for function in self._context.called(call))
+
+    def _returns_first(self, function: cst.FunctionDef) -> bool:
+        if id(function) in self._under_way:
             return False
         self._under_way.add(id(function))
         returned = [r.value for r in nodes_of(function.body, cst.Return) if r.value is not None]

@@ -72,7 +72,7 @@ class Body:
         for call in nodes_of(self.block, cst.Call):
             if isinstance(call.func, cst.Attribute) and ON_STATE.fullmatch(call.func.attr.value):
                 found.add(base_name(call.func.value))
-            elif self.values.is_state(call.func):
+            elif self.values.is_state(call):
                 found.add(get_full_name_for_node(call.func))
         return frozenset(name for name in found if name) - self.values.names
 

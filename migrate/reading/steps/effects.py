@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.calls.effect import BOTH, Effect
-from migrate.reading.calls.facts import Definition
 from migrate.reading.calls.saves import Saved
 from migrate.reading.tree.tree import nodes_of
 
@@ -33,9 +32,6 @@ class Effects:
     def __init__(self, context: Parsed) -> None:
         self._context = context
         self._calls = context.calls
-        self._functions = {
-            context.position(node.name).line: node for node in context.all_of(cst.FunctionDef)
-        }
         self._of: dict[int, Effect] = {}
         for node in context.all_of(cst.Call):
             if effect := self._of_call(node):
@@ -76,10 +72,6 @@ class Effects:
         """Return why `call`, which trains, can be part of no step; None where it can."""
         return self._calls.obstacles.get(self._end(call))
 
-    def definitions(self, call: cst.Call) -> tuple[Definition, ...]:
-        """Return the functions and methods that `call` runs, also those of other files of the project."""
-        return self._calls.definitions.get(self._end(call), ())
-
     def seeds_early(self, call: cst.Call) -> bool:
         """Whether `call` runs a seeding function of another file before the replicas are launched."""
         seeds = self._calls.early_seeds
@@ -90,22 +82,16 @@ class Effects:
         saves = self._calls.saves
         return saves.get(self._end(call)) if saves else None
 
-    def function_at(self, line: int) -> cst.FunctionDef | None:
-        """Return the function of the script whose `def` stands in `line`."""
-        return self._functions.get(line)
-
     def callees(self, statements: Iterable[cst.CSTNode]) -> list[cst.FunctionDef]:
         """Return the functions of the script with an effect that `statements` call."""
         calls = [call for statement in statements for call in nodes_of(statement, cst.Call)]
-        here = self._context.source.path.resolve()
-        lines = {
-            definition.line: None
+        found = {
+            id(function): function
             for call in calls
             if self._of_call(call)
-            for definition in self.definitions(call)
-            if definition.path == here
+            for function in self._context.called(call)
         }
-        return [self._functions[line] for line in lines if line in self._functions]
+        return list(found.values())
 
     def _of_call(self, call: cst.Call) -> Effect:
         return self._calls.effects.get(self._end(call), Effect.NONE)

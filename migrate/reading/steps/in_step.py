@@ -66,7 +66,7 @@ class Steps:
                 self._take(function.body)
         self._follow()
         for entry in (entries or {}).values():
-            entered = context.effects.function_at(entry.line)
+            entered = context.function_at(entry.line)
             if entered is not None:
                 self._enter(entered, entry.origin)
         self._follow()
@@ -185,7 +185,7 @@ class Steps:
         return [
             call
             for call in nodes_of(statement, cst.Call)
-            if effects.of(call) == BOTH and effects.definitions(call)
+            if effects.of(call) == BOTH and self._context.run_by(call)
         ]
 
     def _follow(self) -> None:
@@ -193,7 +193,7 @@ class Steps:
         while self._followed < len(self.calls):
             call, origin = self.calls[self._followed]
             self._followed += 1
-            for callee in self._callees(call):
+            for callee in self._context.called(call):
                 self._enter(callee, origin)
 
     def _enter(self, function: cst.FunctionDef, origin: str) -> None:
@@ -205,14 +205,6 @@ class Steps:
             self._take_steps(function.body, names, origin)
         else:
             self._take(function.body, origin)
-
-    def _callees(self, call: cst.Call) -> Iterator[cst.FunctionDef]:
-        here = self._context.source.path.resolve()
-        for definition in self._context.effects.definitions(call):
-            if definition.path == here:
-                function = self._context.effects.function_at(definition.line)
-                if function is not None:
-                    yield function
 
 
 def is_step(block: cst.With, context: Script) -> bool:

@@ -79,8 +79,8 @@ class Statement:
     def moves(self) -> bool:
         """Whether it moves something to the device, itself or in a function of the script."""
         calls = nodes_of(self.node, cst.Call)
-        called = (self.values.method(call.func) for call in calls)
-        places = (self.node, *(function.body for function in called if function is not None))
+        called = (function for call in calls for function in self.context.called(call))
+        places = (self.node, *(function.body for function in called))
         return any(next(moves(place, self.context), None) is not None for place in places)
 
     @cached_property
@@ -89,7 +89,7 @@ class Statement:
         if self.moves or _edits_tensors(self.node):
             return True
         for node in nodes(self.node):
-            if isinstance(node, cst.Call) and self.values.is_state(node.func):
+            if isinstance(node, cst.Call) and self.values.is_state(node):
                 return True
             computes = isinstance(node, cst.Call | cst.Subscript | cst.BinaryOperation)
             if computes and self.values.mentions(node):
@@ -116,10 +116,10 @@ class Statement:
             return AVERAGES.fullmatch(func.attr.value) is not None
         if not isinstance(func, cst.Name):
             return False
-        called = self.context.functions.get(func.value)
-        if called is not None and _walks_parameters(called.body):
-            return _edits_tensors(called.body)
-        return AVERAGES.fullmatch(func.value) is not None and not self.values.is_state(func)
+        for called in self.context.called(call):
+            if _walks_parameters(called.body):
+                return _edits_tensors(called.body)
+        return AVERAGES.fullmatch(func.value) is not None and not self.values.is_state(call)
 
 
 def _edits_tensors(node: cst.CSTNode) -> bool:

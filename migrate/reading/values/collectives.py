@@ -91,12 +91,16 @@ def makes_gloo_group(value: cst.CSTNode | None, context: Script) -> bool:
             and arg.value.raw_value == "gloo"
             for arg in value.args
         )
-    if not isinstance(value.func, cst.Name):
-        return False
-    function = context.functions.get(value.func.value)
-    last = function.body.body[-1] if function is not None else None
-    returned = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else None
-    return isinstance(returned, cst.Return) and makes_gloo_group(returned.value, context)
+    return any(
+        isinstance(returned := _last(function), cst.Return)
+        and makes_gloo_group(returned.value, context)
+        for function in context.called(value)
+    )
+
+
+def _last(function: cst.FunctionDef) -> cst.CSTNode | None:
+    last = function.body.body[-1]
+    return last.body[-1] if isinstance(last, cst.SimpleStatementLine) else None
 
 
 def _other_value(name: cst.Name, context: Script) -> cst.BaseExpression | None:

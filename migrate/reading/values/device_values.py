@@ -30,6 +30,9 @@ from migrate.reading.values.words import (
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
+# What binds the name of something that is no object of the script's.
+NO_OBJECT = cst.FunctionDef | cst.ClassDef | cst.Import | cst.ImportFrom
+
 
 class DeviceValues:
     """The names that hold tensors of the device in one loop.
@@ -73,23 +76,16 @@ class DeviceValues:
             return False
         return any(self.mentions(child) for child in children(node))
 
-    def is_state(self, func: cst.BaseExpression) -> bool:
+    def is_state(self, call: cst.Call) -> bool:
         """Whether what is called is an object of the script's, as a model is, and no function."""
+        func = call.func
         if isinstance(func, cst.Name):
-            if func.value in self._context.functions or self._context.qualified_name(func):
-                return False
-            return self._context.bound_to(func)[0] is not None
-        return is_attribute_of_self(func) and self.method(func) is None
-
-    def method(self, func: cst.BaseExpression) -> cst.FunctionDef | None:
-        """Return the function or method of the script that `func` names."""
-        if isinstance(func, cst.Name):
-            return self._context.functions.get(func.value)
-        owner = self._context.class_around(func) if is_attribute_of_self(func) else None
-        if owner is None or not isinstance(func, cst.Attribute):
-            return None
-        methods = (m for m in owner.body.body if isinstance(m, cst.FunctionDef))
-        return next((m for m in methods if m.name.value == func.attr.value), None)
+            bindings = self._context.bindings(func)
+            return bool(bindings) and not any(isinstance(one.node, NO_OBJECT) for one in bindings)
+        if not is_attribute_of_self(func):
+            return False
+        named = func.attr.value
+        return all(one.name != named for one in self._context.run_by(call))
 
     def _call(self, call: cst.Call) -> bool:
         func = call.func
@@ -103,10 +99,10 @@ class DeviceValues:
         if device is not None and string_value(device.value) != "cpu":
             return True
         last = func.attr.value if isinstance(func, cst.Attribute) else get_full_name_for_node(func)
-        if self.is_state(func) and CALLED_MODEL.fullmatch(str(last)):
+        if self.is_state(call) and CALLED_MODEL.fullmatch(str(last)):
             return True
-        called = self.method(func)
-        if called is not None and next(moves(called.body, self._context), None) is not None:
+        called = self._context.called(call)
+        if any(next(moves(one.body, self._context), None) is not None for one in called):
             return True
         if isinstance(func, cst.Attribute) and self.mentions(func.value):
             return True

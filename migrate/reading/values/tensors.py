@@ -249,14 +249,14 @@ class Tensors:
         if isinstance(call.func, cst.Name):
             return self._of_plain_call(call.func.value, call)
         if isinstance(call.func, cst.Attribute):
-            callee = self._bindings.callee(call)
+            callee = self._callee(call, call.func.attr.value)
             if callee is not None:
                 return self._returned(callee)
             return self._of_method(call.func, call)
         return Kind.DEVICE if self.kind(call.func) is Kind.MODEL else Kind.UNKNOWN
 
     def _of_plain_call(self, name: str, call: cst.Call) -> Kind:
-        callee = self._bindings.callee(call)
+        callee = self._callee(call, name)
         if callee is not None:
             return self._returned(callee)
         if name in self._bindings.classes:
@@ -273,6 +273,10 @@ class Tensors:
             kinds = [self.kind(arg.value) for arg in call.args]
             return Kind.DEVICE if set(kinds) - {Kind.HOST} else Kind.UNKNOWN
         return Kind.UNKNOWN
+
+    def _callee(self, call: cst.Call, name: str) -> cst.FunctionDef | None:
+        """Return the function or method `name` that is called; None for a class or an object."""
+        return next((one for one in self._context.called(call) if one.name.value == name), None)
 
     def _of_function(self, name: str, call: cst.Call) -> Kind:
         """Return what an imported function returns."""

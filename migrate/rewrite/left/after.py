@@ -93,8 +93,8 @@ def left_of(
 
 def run_elsewhere(facts: Facts) -> tuple[Path, ...]:
     """Return the other files of the project whose functions the steps of a script call, in order."""
-    effects, here = facts.context.effects, facts.context.source.path.resolve()
-    paths = {one.path: None for call, _ in facts.steps.calls for one in effects.definitions(call)}
+    context, here = facts.context, facts.context.source.path.resolve()
+    paths = {one.path: None for call, _ in facts.steps.calls for one in context.run_by(call)}
     return tuple(path for path in paths if path != here)
 
 

@@ -11,7 +11,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.project.entries import Kind
 from migrate.reading.replicas.wrapped import is_wrapped
-from migrate.reading.tree.tree import bind, nodes_of
+from migrate.reading.tree.tree import bind, dotted, nodes_of
 from migrate.reading.values.words import EVALUATION
 
 
@@ -158,15 +158,15 @@ def _is_unwrapped(value: cst.BaseExpression) -> TypeGuard[cst.Attribute]:
 
 def _runs(call: cst.Call, arg: cst.Arg, facts: Facts) -> bool:
     """Whether what `call` calls plainly runs the model `arg`: it calls it, or is an evaluation."""
-    name = call.func
-    if not isinstance(name, cst.Name):
-        return isinstance(name, cst.Attribute) and _is_evaluation(name.attr.value)
-    function = facts.context.functions.get(name.value)
-    if function is None:
-        return _is_evaluation(name.value)
-    bound = bind(call, [one.name.value for one in function.params.params])
+    last = dotted(call.func).rpartition(".")[2]
+    functions = facts.context.called(call)
+    if not functions:
+        return _is_evaluation(last)
+    function = functions[0]
+    names = [one.name.value for one in function.params.params]
+    bound = bind(call, names[1:] if names[:1] == ["self"] else names)
     if bound is None:
-        return _is_evaluation(name.value)
+        return _is_evaluation(last)
     given = {name for name, one in bound.items() if one is arg}
     return any(
         isinstance(inner.func, cst.Name) and inner.func.value in given

@@ -133,7 +133,7 @@ class GuardedSave(Hazard):
         if facts.called.isdisjoint(TORCH_SAVES):
             return None
         found = []
-        for function in facts.functions_called(call):
+        for function in facts.context.called(call):
             for inner in nodes_of(function.body, cst.Call):
                 own_guard = facts.guards.around(inner)
                 if facts.names.of(inner.func) in TORCH_SAVES and (

@@ -88,10 +88,9 @@ class MainGuard(Hazard):
         if facts.context.source.is_notebook:
             return  # `__name__` is "__main__" in every cell, and nothing imports it
         launches = facts.names.of(node.func) in LAUNCHERS
-        callee = facts.bindings.callee(node)
-        if callee is not None:
+        for callee in facts.context.called(node):
             calls = nodes_of(callee.body, cst.Call)
-            launches = any(facts.names.of(call.func) in LAUNCHERS for call in calls)
+            launches = launches or any(facts.names.of(call.func) in LAUNCHERS for call in calls)
         guarded = any(
             isinstance(above, cst.If) and "__name__" in code(above.test)
             for above in facts.context.ancestors(node)

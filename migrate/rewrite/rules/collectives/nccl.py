@@ -192,9 +192,9 @@ def _passed_as(arg: cst.Arg, call: cst.Call, context: Workspace) -> str | None:
         flag = next((name for name in names if name.startswith("--")), "")
         option = flag.lstrip("-").replace("-", "_")
         return option if given == "default" and option not in INERT else None
-    if not context.effects.definitions(call):
+    if not context.run_by(call):
         return None
-    function = context.functions.get(code(call.func))
+    function = next(iter(context.called(call)), None)
     if given is None and function is not None:
         bound = bind(call, [one.name.value for one in function.params.params]) or {}
         given = next((name for name, one in bound.items() if one is arg), None)

@@ -47,8 +47,6 @@ def _is_alone(statement: cst.CSTNode, context: Workspace) -> bool:
 def _communicates(statements: Sequence[cst.CSTNode], context: Workspace) -> bool:
     """Whether the statements make a collective, themselves or in a function of the script."""
     calls = [call for statement in statements for call in nodes_of(statement, cst.Call)]
-    functions = (
-        context.functions.get(call.func.value) for call in calls if isinstance(call.func, cst.Name)
-    )
-    inner = (call for f in functions if f is not None for call in nodes_of(f.body, cst.Call))
+    functions = (function for call in calls for function in context.called(call))
+    inner = (call for function in functions for call in nodes_of(function.body, cst.Call))
     return any(called(call, context) in TENSORS for call in (*calls, *inner))

@@ -407,7 +407,7 @@ def _makes(value: cst.BaseExpression, context: Workspace) -> bool:
     """Whether another edit of this rule speaks of the call `value`: it makes a device."""
     if not isinstance(value, cst.Call):
         return isinstance(value, cst.Name | cst.Attribute)
-    if context.effects.definitions(value):
+    if context.run_by(value):
         return True
     name = context.qualified_name(value.func) or dotted(value.func)
     return name in DEVICE | ACCELERATOR or (name == "str" and name not in CURRENT)

@@ -175,7 +175,7 @@ def _on_state(found: Arrangement, statement: Statement) -> bool:
         return True
     hidden = statement.outside in (Outside.SAVE, Outside.GUARD)
     return hidden and any(
-        code(call.func).startswith("self.") and found.body.values.method(call.func) is not None
+        code(call.func).startswith("self.") and found.body.context.called(call)
         for call in nodes_of(statement.node, cst.Call)
     )
 

@@ -68,9 +68,7 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arr
 
 
 def _runs_model(node: cst.BaseStatement, body: Body) -> bool:
-    return any(
-        named_forward or body.values.is_state(call.func) for call, named_forward in _models(node)
-    )
+    return any(named_forward or body.values.is_state(call) for call, named_forward in _models(node))
 
 
 def _models(node: cst.CSTNode) -> Iterator[tuple[cst.Call, bool]]:
@@ -120,7 +118,7 @@ def _in_a_step(loop: Loop, context: Workspace) -> bool:
             node = part.body.statements[index].node
             if id(node) in above:
                 return True
-            calls = (call.func for call in nodes_of(node, cst.Call))
-            if function is not None and any(part.body.values.method(f) is function for f in calls):
+            calls = nodes_of(node, cst.Call)
+            if any(one is function for call in calls for one in context.called(call)):
                 return True
     return False
