@@ -24,7 +24,7 @@ _told = Family("torch.cuda", RAISES, CALLS, "cuda-memory")
 IGNORED = (
     *_quiet("empty_cache caching_allocator_enable", "remove it"),
     *_quiet("reset_accumulated_host_memory_stats reset_peak_host_memory_stats", "remove it"),
-    *_told("init ipc_collect reset_accumulated_memory_stats", "remove it"),
+    *_told("init ipc_collect reset_accumulated_memory_stats set_sync_debug_mode", "remove it"),
     *_told("reset_max_memory_allocated reset_max_memory_cached", "remove it"),
     *_told("reset_peak_memory_stats set_per_process_memory_fraction", "remove it"),
     *Family("torch.accelerator", NOTHING, rule="cuda-memory")("empty_cache", "remove it"),
@@ -223,5 +223,5 @@ TORCH_CUDA = (
     *_gpu("comm", "torch.distributed"),
     *_gpu("cudart current_blas_handle get_stream_from_external", "needs a GPU, remove it"),
     *_gpu("caching_allocator_alloc can_device_access_peer MemPool", "needs a GPU, remove it"),
-    *_gpu("get_sync_debug_mode set_sync_debug_mode", "needs a GPU, remove it"),
+    *_gpu("get_sync_debug_mode", "needs a GPU, remove it"),
 )
