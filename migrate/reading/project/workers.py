@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
@@ -17,8 +16,8 @@ from migrate.reading.tree.memory import collect_seldom
 
 # Fewer files than that are worked at in this process: starting others takes longer.
 WORTH_A_POOL = 8
-# Bytes of source whose trees a process keeps; a tree takes about 250 times that.
-MOST_KEPT = 600_000
+# Bytes of source whose trees a process keeps; a tree takes about 300 times that.
+MOST_KEPT = 400_000
 
 
 class OfFile(Protocol):
@@ -105,16 +104,19 @@ class Workers:
         return self._place[path]
 
 
-_kept: OrderedDict[Path, Script] = OrderedDict()
+_kept: dict[Path, Script] = {}
 
 
 def keep(script: Script) -> None:
-    """Keep what is known of a script for the next work at its file; the oldest ones go when there is much."""
+    """Keep what is known of a script for the next work at its file, while there is room for it.
+
+    Files are worked at in the same order again: to make room by what was kept first would lose each just
+    before it is asked for.
+    """
     path = script.source.path.resolve()
-    _kept[path] = script
-    _kept.move_to_end(path)
-    while len(_kept) > 1 and sum(len(one.source.data) for one in _kept.values()) > MOST_KEPT:
-        _kept.popitem(last=False)
+    _kept.pop(path, None)
+    if sum(len(one.source.data) for one in _kept.values()) < MOST_KEPT:
+        _kept[path] = script
 
 
 def kept(path: Path, data: bytes) -> Script | None:

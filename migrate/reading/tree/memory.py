@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 # New objects between two searches, and searches between two that go further back.
-SELDOM = (200_000, 20, 100)
+SELDOM = (200_000, 5, 1)
 
 
 def collect_seldom() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import libcst as cst
 
-from migrate.reading.tree.tree import nodes_of
 from migrate.reading.values.devices import is_move, moves
 from migrate.reading.values.words import MODEL, OPTIMIZER
 from migrate.rewrite.edits.imports import bindings
@@ -167,10 +167,7 @@ class OptimizerOrder(Rule):
             return
         if _is_optimizer(node, context):
             yield from self._optimizer(node, context)
-        elif _is_move_below_an_optimizer(node, context) and not any(
-            _is_too_early(call, context) and _line_of_own_model(call, context)
-            for call in nodes_of(context.module, cst.Call)
-        ):
+        elif _is_move_below_an_optimizer(node, context) and not _swaps_above(context):
             line = context.statement_around(node)
             if isinstance(line, cst.SimpleStatementLine) and _has_torch(context):
                 comment = "# The optimizer was made before: it keeps the weights of the model."
@@ -193,12 +190,19 @@ class OptimizerOrder(Rule):
         )
 
 
+@lru_cache(maxsize=2)  # the last ones: each call of a script asks
+def _swaps_above(context: Workspace) -> bool:
+    """Whether an optimizer of the script gets the switch at its own line."""
+    return any(
+        _is_too_early(call, context) and _line_of_own_model(call, context)
+        for call in context.all_of(cst.Call)
+    )
+
+
 def _is_swapped(context: Workspace) -> bool:
     if not context.references(SWAP.rpartition(".")[2]):
         return False
-    return any(
-        context.qualified_name(call.func) == SWAP for call in nodes_of(context.module, cst.Call)
-    )
+    return any(context.qualified_name(call.func) == SWAP for call in context.all_of(cst.Call))
 
 
 def _has_torch(context: Workspace) -> bool:
