@@ -1,0 +1,120 @@
+"""Run at the start of each process of a project: a model of it that is small, where no argument makes one.
+
+Nothing here changes how a project trains. `STRANGERS_PROJECT` names the project.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from shims.activate import after_import
+
+
+def _dit() -> None:
+    import models
+
+    def tiny(**kwargs: Any) -> Any:
+        return models.DiT(depth=2, hidden_size=32, patch_size=8, num_heads=2, **kwargs)
+
+    models.DiT_models["DiT-T/8"] = tiny
+
+
+def _mae() -> None:
+    import models_mae
+
+    def tiny(**kwargs: Any) -> Any:
+        return models_mae.MaskedAutoencoderViT(
+            img_size=64,
+            patch_size=16,
+            embed_dim=32,
+            depth=2,
+            num_heads=2,
+            decoder_embed_dim=32,
+            decoder_depth=1,
+            decoder_num_heads=2,
+            **kwargs,
+        )
+
+    models_mae.mae_tiny = tiny
+
+
+def _var() -> None:
+    import models
+
+    build = models.build_vae_var
+
+    def small(**kwargs: Any) -> Any:
+        return build(**{**kwargs, "V": 32, "Cvae": 8, "ch": 32})
+
+    models.build_vae_var = small
+
+
+def _detr_images() -> None:
+    import datasets.transforms
+
+    resize = datasets.transforms.resize
+
+    def small(image: Any, target: Any, size: Any, max_size: Any = None) -> Any:
+        return resize(image, target, (64, 64))
+
+    datasets.transforms.resize = small
+    # The crop before the second resize is of hundreds of pixels.
+    datasets.transforms.RandomSizeCrop.__init__ = _crop_of_half
+
+
+def _crop_of_half(self: Any, *ignored: int) -> None:
+    self.min_size, self.max_size = 32, 64
+
+
+def _not_downloaded() -> None:
+    from torchvision.models import resnet
+
+    def resnet18(**kwargs: Any) -> Any:
+        kwargs.pop("pretrained", None)
+        return resnet.ResNet(resnet.BasicBlock, [1, 1, 1, 1], **kwargs)
+
+    import torchvision.models
+
+    torchvision.models.resnet18 = resnet18
+
+
+def _stft_of_torch_1() -> None:
+    import torch
+
+    stft = torch.stft
+
+    def real(*args: Any, **kwargs: Any) -> Any:
+        return torch.view_as_real(stft(*args, **kwargs, return_complex=True))
+
+    torch.stft = real
+
+
+class _Tensorboard(MetaPathFinder):
+    """Finds `summary_writer.py` where `torch.utils.tensorboard` is asked for."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        """Return where the stand-in is."""
+        if name != "torch.utils.tensorboard":
+            return None
+        return spec_from_file_location(name, Path(__file__).with_name("summary_writer.py"))
+
+
+SMALLER: dict[str, tuple[tuple[str, Callable[[], None]], ...]] = {
+    "DiT": (("models", _dit),),
+    "mae": (("models_mae", _mae),),
+    "hifi-gan": (("torch", _stft_of_torch_1),),
+    "detr": (("datasets.transforms", _detr_images), ("torchvision", _not_downloaded)),
+    "VAR": (("models", _var),),
+}
+
+if os.environ.get("STRANGERS_PROJECT"):
+    sys.meta_path.insert(0, _Tensorboard())
+for _module, _make_smaller in SMALLER.get(os.environ.get("STRANGERS_PROJECT", ""), ()):
+    after_import(_module, _make_smaller)
