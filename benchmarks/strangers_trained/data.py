@@ -108,8 +108,14 @@ def boxes(project: Path, folder: Path) -> None:
 
 
 def images_and_vae(project: Path, folder: Path) -> None:
-    """Make images, and the checkpoint of a VAE that VAR would download: initialised, not trained."""
+    """Make images, and the checkpoint of a VAE that VAR would download: initialised, not trained.
+
+    VAR asks git for the commit of its folder.
+    """
     images(project, folder)
+    identity = ("-c", "user.name=n", "-c", "user.email=n@localhost")
+    for command in (("init", "-q"), (*identity, "commit", "-q", "--allow-empty", "-m", "copied")):
+        subprocess.run(["git", *command], cwd=project, check=True)
     program = (
         "import torch; torch.manual_seed(0)\n"
         "from models import VQVAE\n"

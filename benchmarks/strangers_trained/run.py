@@ -69,10 +69,13 @@ class Bench:
         )
 
     def run(self) -> Done:
-        """Train what the rewrite wrote."""
+        """Train what the rewrite wrote, in a folder of its own: the proof is to find nothing of it."""
         script = self.rewritten / self.project.script
+        folder = self.scratch / "run"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.original, folder)
         options = ("--json", "--replicas=2", f"--timeout={self.project.seconds}")
-        return self._migrate("run", *options, str(script), "--", *self._args(), folder=self.rewritten)
+        return self._migrate("run", *options, str(script), "--", *self._args(), folder=folder)
 
     def prove(self) -> Done:
         """Compare it with the original."""

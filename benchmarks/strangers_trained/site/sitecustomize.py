@@ -57,16 +57,15 @@ def _var() -> None:
 
 
 def _detr_images() -> None:
-    import datasets.transforms
-
-    resize = datasets.transforms.resize
+    transforms: Any = sys.modules["datasets.transforms"]
+    resize = transforms.resize
 
     def small(image: Any, target: Any, size: Any, max_size: Any = None) -> Any:
         return resize(image, target, (64, 64))
 
-    datasets.transforms.resize = small
+    transforms.resize = small
     # The crop before the second resize is of hundreds of pixels.
-    datasets.transforms.RandomSizeCrop.__init__ = _crop_of_half
+    transforms.RandomSizeCrop.__init__ = _crop_of_half
 
 
 def _crop_of_half(self: Any, *ignored: int) -> None:
@@ -96,25 +95,30 @@ def _stft_of_torch_1() -> None:
     torch.stft = real
 
 
-class _Tensorboard(MetaPathFinder):
-    """Finds `summary_writer.py` where `torch.utils.tensorboard` is asked for."""
+def _numpy_1() -> None:
+    import numpy
+
+    numpy.float = float
+
+
+class _StandIns(MetaPathFinder):
+    """Finds the stand-ins for modules below torch: of a package that is not here, of what is gone."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         """Return where the stand-in is."""
-        if name != "torch.utils.tensorboard":
-            return None
-        return spec_from_file_location(name, Path(__file__).with_name("summary_writer.py"))
+        file = {"torch.utils.tensorboard": "summary_writer.py", "torch._six": "torch_six.py"}.get(name)
+        return spec_from_file_location(name, Path(__file__).with_name(file)) if file else None
 
 
 SMALLER: dict[str, tuple[tuple[str, Callable[[], None]], ...]] = {
     "DiT": (("models", _dit),),
-    "mae": (("models_mae", _mae),),
+    "mae": (("models_mae", _mae), ("numpy", _numpy_1)),
     "hifi-gan": (("torch", _stft_of_torch_1),),
     "detr": (("datasets.transforms", _detr_images), ("torchvision", _not_downloaded)),
     "VAR": (("models", _var),),
 }
 
 if os.environ.get("STRANGERS_PROJECT"):
-    sys.meta_path.insert(0, _Tensorboard())
+    sys.meta_path.insert(0, _StandIns())
 for _module, _make_smaller in SMALLER.get(os.environ.get("STRANGERS_PROJECT", ""), ()):
     after_import(_module, _make_smaller)
