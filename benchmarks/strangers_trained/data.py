@@ -62,7 +62,7 @@ def sounds(project: Path, folder: Path) -> None:
         "resblock_kernel_sizes": [3],
         "resblock_dilation_sizes": [[1, 2]],
         "segment_size": 2048,
-        "num_mels": 8,
+        "num_mels": 80,
         "n_fft": 256,
         "hop_size": 64,
         "win_size": 256,
