@@ -91,6 +91,35 @@ def _stft_of_torch_1() -> None:
     torch.stft = real
 
 
+def _narrow_discriminators() -> None:
+    import models
+
+    for discriminator in (models.DiscriminatorP, models.DiscriminatorS):
+        _narrow(models, discriminator)
+
+
+def _narrow(models: Any, discriminator: Any) -> None:
+    """Let the convolutions that `discriminator` makes have an eighth of the channels."""
+    initialise = discriminator.__init__
+
+    def narrowed(convolution: Any) -> Callable[..., Any]:
+        def make(inputs: int, outputs: int, *args: Any, **kwargs: Any) -> Any:
+            channels = (count if count == 1 else count // 8 for count in (inputs, outputs))
+            return convolution(*channels, *args, **kwargs)
+
+        return make
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        whole = models.Conv1d, models.Conv2d
+        models.Conv1d, models.Conv2d = map(narrowed, whole)
+        try:
+            initialise(self, *args, **kwargs)
+        finally:
+            models.Conv1d, models.Conv2d = whole
+
+    discriminator.__init__ = init
+
+
 def _numpy_1() -> None:
     import numpy
 
@@ -109,7 +138,7 @@ class _StandIns(MetaPathFinder):
 SMALLER: dict[str, tuple[tuple[str, Callable[[], None]], ...]] = {
     "DiT": (("models", _dit),),
     "mae": (("models_mae", _mae), ("numpy", _numpy_1)),
-    "hifi-gan": (("torch", _stft_of_torch_1),),
+    "hifi-gan": (("torch", _stft_of_torch_1), ("models", _narrow_discriminators)),
     "detr": (("datasets.transforms", _detr_images), ("torchvision", _not_downloaded)),
     "VAR": (("models", _var),),
 }
