@@ -77,6 +77,7 @@ class PickledGather(Rule):
             ''',
             '''
             import functools
+
             import torch.distributed as dist
 
 
