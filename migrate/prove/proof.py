@@ -288,7 +288,8 @@ def compared(
     bfloat16 = "bfloat16" in theirs & mine
     judgement = judge_with_floor(original.ranks, ours.ranks, second, bfloat16)
     if ours.parted and judgement.verdict is not Verdict.DIFFERS:
-        judgement = replace(judgement, verdict=Verdict.PARTED, message=ours.parted)
+        said = f"{ours.parted}. Of the values: {judgement.verdict.value}, {judgement.message}"
+        judgement = replace(judgement, verdict=Verdict.PARTED, message=said)
     return Proof(
         verdict=judgement.verdict,
         message=_in_bfloat16(original.ranks) + judgement.message,

@@ -162,3 +162,43 @@ def test_comments_and_configuration_hold_there_too(tmp_path: Path) -> None:
     project(tmp_path, utils__metrics=METRICS)
     config = Config(exclude=("utils/*",), root=tmp_path)
     assert [one.path.name for one in check_paths([tmp_path / "train.py"], config).findings] == []
+
+
+TRAINER = """
+import torch
+
+
+class Trainer:
+    def __init__(self, model, optimizer, criterion):
+        self.model, self.optimizer, self.criterion = model, optimizer, criterion
+
+    def train_step(self, x, y, step):
+        out = self.model(x)
+        loss = self.criterion(out, y)
+        loss.backward()
+        self.optimizer.step()
+        if step % 10 == 0:
+            print((out.argmax(1) == y).float().mean().item())
+"""
+LOOP = """
+import torch_xla
+from trainer import Trainer
+
+
+def train(model, loader, criterion, optimizer):
+    trainer = Trainer(model, optimizer, criterion)
+    for step, (x, y) in enumerate(loader):
+        x, y = x.to("xla"), y.to("xla")
+        STEP
+"""
+
+
+def test_what_stands_below_the_update_is_in_a_step_that_a_mark_ends(tmp_path: Path) -> None:
+    call = "trainer.train_step(x, y, step)"
+    marked = LOOP.replace("STEP", f"with torch_xla.step():\n            {call}")
+    project(tmp_path / "marked", train=marked, trainer=TRAINER)
+    (one,) = reads(check(tmp_path / "marked"))
+    assert (one.path.name, one.line, one.code) == ("trainer.py", 14, "XLA201")
+    # Nothing ends this one: where its end will be is not known yet, and the read may stay outside.
+    project(tmp_path / "unmarked", train=LOOP.replace("STEP", call), trainer=TRAINER)
+    assert not reads(check(tmp_path / "unmarked"))

@@ -159,3 +159,42 @@ def test_the_linter_sees_it(tmp_path: Path) -> None:
     assert [(f.path.name, f.line) for f in found.findings if f.code == "XLA301"] == [
         ("train.py", 12)
     ]
+
+
+EXPORTS = """\
+import torch
+
+
+def export(state, path, version, name="plain"):
+    if version == 0:
+        with open(path, "wb") as file:
+            file.write(bytes(state))
+    elif version in (1, 2):
+        torch.save(state, path)
+    elif name != "plain":
+        older(state, path)
+
+
+def older(state, path):
+    torch.save(state, path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "saves"),
+    [
+        ("cluster.export(model.state_dict(), 'a', version=0)", False),
+        ("cluster.export(model.state_dict(), 'a', 0, 'old')", False),
+        ("cluster.export(model.state_dict(), 'a', -1)", False),
+        ("cluster.export(model.state_dict(), 'a', -1, name='old')", True),
+        ("cluster.export(model.state_dict(), 'a', version=2)", True),
+        ("cluster.export(model.state_dict(), 'a', args.version)", True),
+    ],
+)
+def test_a_call_saves_only_where_its_constants_lead_to_the_save(
+    tmp_path: Path, call: str, saves: bool
+) -> None:
+    project = written(tmp_path, f"if env.chief:\n    {call}", EXPORTS)
+    done, _ = rewritten(project)
+    said = [note.message for name, note in done.left_to_do if name.name == "train.py"]
+    assert any("this call saves" in one for one in said) is saves, said

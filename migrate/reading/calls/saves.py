@@ -23,6 +23,7 @@ from migrate.reading.replicas.rank_tests import (
     last_part,
     parents,
 )
+from migrate.reading.values.decided import ruled_out
 from migrate.reading.values.words import RANK_NAME, TORCH_SAVES
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Saves:
 
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
-        own = self._own_saves()
+        own = self._own = self._own_saves()
         # The save that each function makes, itself or by what it calls, and the function it stands in.
         first = {function: (calls[0], function) for function, calls in own.items()}
         self._save = reaching(analysis, first)
@@ -74,10 +75,33 @@ class Saves:
     def of_call(self, call: ast.Call, scope: Scope) -> Saved | None:
         """Return the save that `call` makes in another file of the project."""
         for function in self._analysis.running[call].functions:
-            if function in self._save and function.module is not scope.module:
-                save, saver = self._save[function]
+            if function not in self._save or function.module is scope.module:
+                continue
+            found = self._reached_by(call, function)
+            if found is not None:
+                save, saver = found
                 where = f"{saver.module.path.name}:{save.lineno}"
                 return Saved(where, function in self.moved)
+        return None
+
+    def _reached_by(self, call: ast.Call, function: Function) -> tuple[ast.Call, Function] | None:
+        """Return the save that `call` makes by `function`, and where; None where its arguments rule it out.
+
+        `export(model, path, version=0)` runs no branch of `if version == 1:`.
+        """
+        defined = _definition(function)
+        skipped = ruled_out(call, defined, function.is_bound) if defined is not None else ()
+        if not skipped:
+            return self._save[function]
+        for region in self._analysis.regions(function.region):
+            for inner, _ in region.calls:
+                if inner in skipped:
+                    continue
+                if any(inner is save for save in self._own.get(function, ())):
+                    return inner, function
+                for callee in self._analysis.running[inner].functions:
+                    if callee in self._save:
+                        return self._save[callee]
         return None
 
     def _own_saves(self) -> dict[Function, list[ast.Call]]:
@@ -121,6 +145,14 @@ class Saves:
 def saves_of(analysis: Analysis) -> Saves:
     """Return the saves of a project; found once, for all files."""
     return Saves(analysis)
+
+
+def _definition(function: Function) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    for node in function.module.nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if node.lineno == function.line and node.name == function.name:
+                return node
+    return None
 
 
 def _test_around(call: ast.Call, scope: Scope, attributes: frozenset[str]) -> ast.expr | None:

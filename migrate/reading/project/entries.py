@@ -35,11 +35,13 @@ class Entry:
         line: the line of its `def`.
         origin: where the step calls it, or what calls it: `train.py:41`.
         calls: what different calls pass.
+        marked: whether it runs within `with torch_xla.step():`, all of it.
     """
 
     line: int
     origin: str
     calls: tuple[Given, ...] = ()
+    marked: bool = False
 
     def kinds(self, function: cst.FunctionDef, name: str) -> Iterator[Kind]:
         """Yield what the calls pass for the parameter `name` of `function`."""

@@ -47,7 +47,9 @@ def leaving(
                 if arg.keyword is not None
             )
             where = origin or f"{name}:{origin_of(facts.context.position(call).line)}"
-            yield definition, Entry(definition.line, where, (Given(tuple(positional), named),))
+            given = Given(tuple(positional), named)
+            marked = facts.steps.in_mark(call)
+            yield definition, Entry(definition.line, where, (given,), marked)
 
 
 def reached(
@@ -80,9 +82,12 @@ def _note(known: dict[int, Entry], entry: Entry) -> bool:
         known[entry.line] = entry
         return True
     new = tuple(call for call in entry.calls if call not in before.calls)
-    if not new or len(before.calls) >= MOST_CALLS:
+    if len(before.calls) >= MOST_CALLS:
+        new = ()
+    marked = before.marked or entry.marked
+    if not new and marked == before.marked:
         return False
-    known[entry.line] = replace(before, calls=before.calls + new)
+    known[entry.line] = replace(before, calls=before.calls + new, marked=marked)
     return True
 
 

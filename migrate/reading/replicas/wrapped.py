@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -14,10 +15,14 @@ WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "shims.ddp")
 
 def is_wrapped(name: cst.Name, context: Parsed) -> bool:
     """Whether some assignment in the scope that binds `name` wraps a model: `DDP(net).to(device)`, too."""
-    return any(
-        (context.qualified_name(_made_by(value)) or "").endswith(WRAPPERS)
-        for value in context.bound_values(name)
-    )
+    return any(True for _ in wraps(name, context))
+
+
+def wraps(name: cst.Name, context: Parsed) -> Iterator[cst.CSTNode]:
+    """Yield the values that are assigned to `name`, in the scope that binds it, and that wrap a model."""
+    for value in context.bound_values(name):
+        if (context.qualified_name(_made_by(value)) or "").endswith(WRAPPERS):
+            yield value
 
 
 def _made_by(value: cst.CSTNode | None) -> cst.CSTNode | None:

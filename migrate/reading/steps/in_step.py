@@ -46,6 +46,7 @@ class Steps:
         self._inside: dict[int, str] = {}  # with where another file calls it
         self._bodies: dict[int, str] = {}
         self.calls: list[tuple[cst.Call, str]] = []  # of the steps, with the same
+        self._marked: set[int] = set()  # those of them that run within a mark
         self._followed = 0
         self._asks_training = bool(context.references("training"))
         marked = [block for block in context.all_of(cst.With) if is_step(block, context)]
@@ -56,7 +57,7 @@ class Steps:
             if context.effects.is_step_loop(loop)
         ]
         for block in marked:
-            self._take(block.body)
+            self._take(block.body, marked=True)
         for loop in self.loops:
             self._bodies[id(loop.body)] = ""
             if id(loop) not in in_marks:
@@ -68,7 +69,7 @@ class Steps:
         for entry in (entries or {}).values():
             entered = context.function_at(entry.line)
             if entered is not None:
-                self._enter(entered, entry.origin)
+                self._enter(entered, entry.origin, entry.marked)
         self._follow()
 
     @property
@@ -130,15 +131,20 @@ class Steps:
         # A data pipeline or an autograd.Function has a `forward` too, but is no module.
         return not any("autograd" in name or "Transform" in name for name in names)
 
-    def _take(self, node: cst.CSTNode, origin: str = "") -> None:
+    def in_mark(self, call: cst.Call) -> bool:
+        """Whether a call of the steps, one of `calls`, runs within `with torch_xla.step():`."""
+        return id(call) in self._marked
+
+    def _take(self, node: cst.CSTNode, origin: str = "", marked: bool = False) -> None:
         """Note that `node` runs inside of a step, and with it what it calls."""
         if id(node) not in self._inside:
             self._inside[id(node)] = origin
-            self.calls.extend(
-                (call, origin)
-                for call in nodes_of(node, cst.Call)
-                if not self._in_evaluation(call, node)
-            )
+            calls = [
+                call for call in nodes_of(node, cst.Call) if not self._in_evaluation(call, node)
+            ]
+            self.calls.extend((call, origin) for call in calls)
+            if marked:
+                self._marked.update(map(id, calls))
 
     def _in_evaluation(self, call: cst.Call, step: cst.CSTNode) -> bool:
         """Whether a call in a step runs in evaluation only: below `if not self.training:`."""
@@ -194,12 +200,14 @@ class Steps:
             call, origin = self.calls[self._followed]
             self._followed += 1
             for callee in self._context.called(call):
-                self._enter(callee, origin)
+                self._enter(callee, origin, self.in_mark(call))
 
-    def _enter(self, function: cst.FunctionDef, origin: str) -> None:
+    def _enter(self, function: cst.FunctionDef, origin: str, marked: bool) -> None:
         if id(function.body) in self._inside or id(function.body) in self._bodies:
             return
-        if self._context.effects.of(function.body) & BOTH == BOTH:
+        if marked:  # all of it runs before the mark ends the step
+            self._take(function.body, origin, marked)
+        elif self._context.effects.of(function.body) & BOTH == BOTH:
             # A function that is the whole step: what stands below the update is not in it.
             names = [p.name.value for p in function.params.params]
             self._take_steps(function.body, names, origin)

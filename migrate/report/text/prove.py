@@ -115,11 +115,13 @@ def proof_as_json(proof: Proof) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """Return `value` with NaN and infinities as strings: JSON has no such numbers."""
+    """Return `value` as JSON can have it: NaN and infinities as strings, sets as sorted lists."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
+    if isinstance(value, frozenset | set):
+        return sorted(_finite(item) for item in value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

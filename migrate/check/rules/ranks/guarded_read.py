@@ -1,8 +1,9 @@
-"""Reads in the step that only some replicas make."""
+"""Values of the device that only some replicas read or make."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 import libcst as cst
 
@@ -11,22 +12,23 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import nodes_of
+from migrate.reading.tree.tree import keyword, nodes_of
 from migrate.reading.values.words import READ_METHODS, SYNCS
 
 
 class GuardedRead(Hazard):
-    """A value is read by some replicas only, inside the step, or where it was computed after the step.
+    """A value is read by some replicas only, inside the step, or where it was computed after it or made by them.
 
     **Why.** The read ends the graph in the replicas that make it and not in the others: from there on they
     run different graphs, their collectives no longer match, and all hang. This is worse than a slow step.
 
     What the step computes, its end has run in all replicas: to read it then runs nothing. What all replicas
     compute after the step, as in `acc = (out.argmax(1) == y).float().mean()`, is pending: a read runs it in
-    some of them, and in the others it goes into a graph of the next step.
+    some of them, and in the others it goes into a graph of the next step. What only some replicas compute, or
+    make on the device before the training begins, goes into graphs that the others do not have.
 
-    **What to do.** Compute inside the step, and read after it. Where all replicas read, only the printing
-    goes under the condition.
+    **What to do.** Compute inside the step, and read after it. Where all replicas compute and read, only the
+    printing goes under the condition.
     """
 
     code = "XLA305"
@@ -104,6 +106,32 @@ class GuardedRead(Hazard):
                         print(acc.item(), last.item(), top.item(), low.item(), lowest)
             """
         ),
+        example(
+            """
+            import torch
+            import torch.nn.functional as F
+
+            from summary import describe
+
+
+            def train(model, loader, optimizer, rank, device):
+                model.cuda()
+                if rank == 0:
+                    images = torch.zeros([2, 3, 8, 8], device="cuda")  # XLA305 warning
+                    labels = torch.zeros([2, 10], device="cuda")
+                    describe(model, images, labels, torch.ones(3))
+                for step, (x, y) in enumerate(loader):
+                    x, y = x.cuda(), y.cuda()
+                    out = model(x)
+                    loss = F.cross_entropy(out, y)
+                    loss.backward()
+                    optimizer.step()
+                    if rank == 0 and step % 10 == 0:
+                        with torch.no_grad():
+                            error = F.l1_loss(out, y).item()  # XLA305 warning
+                        print(error, loss.item())
+            """
+        ),
     )
     mended = example(
         """
@@ -121,7 +149,10 @@ class GuardedRead(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one read under a condition of the rank, inside a step or of what was computed after it."""
+        """Yield one read under a condition of the rank, or the first tensor that is made under it."""
+        if isinstance(node, cst.Call) and _is_made_on_device(node, facts):
+            yield from self._made(node, facts)
+            return
         read = _read(node, facts)
         if read is None or not facts.tensors.on_device(read):
             return
@@ -141,6 +172,41 @@ class GuardedRead(Hazard):
                 "graphs part before the next collective; compute it inside the step"
             )
             yield self.hit(node, message, Severity.WARNING)
+        elif _computes(read) and facts.steps.when(node) in (When.EVERY_STEP, When.SOMETIMES):
+            message = (
+                f"computed and read in some replicas only (line {line}): graphs part before the next "
+                "collective; compute and read in all, print in one"
+            )
+            yield self.hit(node, message, Severity.WARNING)
+
+    def _made(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield the first tensor that a condition of the rank makes on the device, before the training."""
+        guard = facts.guards.around(node)
+        if not isinstance(guard, cst.If) or not facts.steps.found:
+            return
+        if facts.steps.when(node) is not When.ELSEWHERE:
+            return
+        if any(one is not node for one in _first_made(guard, facts)):
+            return
+        line = facts.context.position(guard).line
+        message = (
+            f"made on the device in some replicas only (line {line}): it goes into a graph that the others do "
+            "not have; make it in all, or on the CPU"
+        )
+        yield self.hit(node, message, Severity.WARNING)
+
+
+def _first_made(guard: cst.If, facts: Facts) -> list[cst.Call]:
+    found = (call for call in nodes_of(guard, cst.Call) if _is_made_on_device(call, facts))
+    return list(islice(found, 1))
+
+
+def _is_made_on_device(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` is `torch.zeros(…, device=device)` or its like."""
+    arg = keyword(call, "device")
+    if arg is None or not (facts.names.of(call.func) or "").startswith("torch."):
+        return False
+    return facts.tensors.on_device(call)
 
 
 def _read(node: cst.CSTNode, facts: Facts) -> cst.BaseExpression | None:

@@ -43,7 +43,7 @@ class Rng(Rule):
     it is given `torch.initial_seed()`. `torch.cuda.get_rng_state()` and `set_rng_state`, with or
     without `_all`, become those of `torch_xla.core.xla_model`, where the state is a number.
     `torch.Generator(device='cuda')` becomes a generator on the CPU: it draws other numbers than on the
-    GPU, and they are copied to the device where one is asked for.
+    GPU, and they are copied to the device where one is asked for. So does one of a device that is not known.
 
     **Left alone.** The seed of a script that never leaves the CPU.
 
@@ -121,6 +121,8 @@ class Rng(Rule):
             if True: seed(2)
             model = torch.nn.Linear(2, 2).cuda()
             generator = torch.Generator(device='cuda')
+            of_args = torch.Generator(device=args.device)
+            on_cpu = torch.Generator('cpu')
             state = {'rng': torch.cuda.get_rng_state()}
             torch.cuda.set_rng_state(state['rng'].cpu())
             states = torch.cuda.get_rng_state_all()
@@ -136,6 +138,8 @@ class Rng(Rule):
             if True: seed(2); torch_xla.manual_seed(2)
             model = torch.nn.Linear(2, 2).to('xla')
             generator = torch.Generator()
+            of_args = torch.Generator()
+            on_cpu = torch.Generator('cpu')
             state = {'rng': xm.get_rng_state()}
             xm.set_rng_state(state['rng'])
             states = xm.get_rng_state()
@@ -376,16 +380,11 @@ class Rng(Rule):
         if arg is None:
             return
         kind = context.devices.kind(arg.value)
-        if kind in (Kind.CUDA, Kind.INDEX, Kind.XLA):
-            message = (
-                f"{code(node)} → on the CPU: XLA has none; it draws other numbers than on the GPU"
-            )
-            yield self.edit(
-                node, lambda call: call.with_changes(args=[]), message, consumes=node.args
-            )
-        elif kind is Kind.UNKNOWN:
-            message = f"{code(node)}: raises for an XLA device; use torch.Generator(), on the CPU"
-            yield from self.report(node, message)
+        if kind not in (Kind.CUDA, Kind.INDEX, Kind.XLA, Kind.UNKNOWN):
+            return
+        # A device that is not known here may be the CPU, which has the same generator.
+        message = f"{code(node)} → on the CPU: XLA has none; it draws other numbers than on the GPU"
+        yield self.edit(node, lambda call: call.with_changes(args=[]), message, consumes=node.args)
 
 
 def _number(state: cst.BaseExpression) -> cst.BaseExpression:

@@ -1,0 +1,1 @@
+"""A stand-in for librosa: what hifi-gan takes of it."""

@@ -1,0 +1,1 @@
+"""Models: see `layers` and `vision_transformer`."""

@@ -1,0 +1,1 @@
+"""Optimizers: see `optim_factory`."""
