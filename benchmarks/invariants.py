@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -35,6 +35,8 @@ CONFIGURES = re.compile(
     r"rank\w*(\(\))? is (not )?None|environ|rank\w* (!=|==|>=?|>) -1|\bhas_?attr\b"
 )
 CUDA_TEXT = re.compile(r"torch\.cuda|^nccl$|^cuda:|^cuda$|cuda:nccl")
+# Options of kernels and memory that only CUDA has; a variable of this name stays False on XLA.
+FOR_CUDA = re.compile(r"fused|pin_memory|pinned")
 # Calls in which all replicas have to take part, by the modules that have them.
 COLLECTIVES = {
     "torch_xla.core.xla_model": frozenset(
@@ -205,31 +207,101 @@ class Pair:
         return False
 
 
-def cuda_left(pair: Pair) -> Iterator[Broken]:
-    """Yield what names a GPU and nothing is said of: `torch.cuda`, `.cuda()`, "nccl", "cuda:0"."""
+def cuda_left(pair: Pair, read: Set[str]) -> Iterator[Broken]:
+    """Yield what names a GPU and nothing is said of: `torch.cuda`, `.cuda()`, "nccl", "cuda:0".
+
+    An import alone does nothing. A scaler that is switched off does nothing either, and neither does the
+    default of an option that nothing reads any more.
+
+    Args:
+        pair: the file.
+        read: the attributes that are read anywhere in the result.
+    """
     code = pair.after
     places: dict[int, str] = {}
     for node in ast.walk(code.tree):
         if isinstance(node, ast.Attribute):
             name = code.dotted(node)
-            if name == "torch.cuda" or (
-                isinstance(node.value, ast.Name) and name.startswith("torch.cuda")
-            ):
+            if _is_of_cuda(node, name, code):
                 places.setdefault(node.lineno, name)
             elif node.attr == "cuda" and not name.startswith("torch.") and _is_called(node, code):
                 places.setdefault(node.lineno, ".cuda()")
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.startswith("torch.cuda"):
-                    places.setdefault(node.lineno, f"import {alias.name}")
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.cuda"):
-            places.setdefault(node.lineno, f"from {node.module} import")
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            name = code.dotted(node)
+            if _is_of_cuda(node, name, code):
+                places.setdefault(node.lineno, name)
     for text in code.texts:
-        if CUDA_TEXT.search(text.value) and " " not in text.value:
+        if (
+            CUDA_TEXT.search(text.value)
+            and " " not in text.value
+            and not _is_unread(text, code, read)
+        ):
             places.setdefault(text.lineno, repr(text.value))
+    skipped = set(_well_skipped(code))
     for line, what in sorted(places.items()):
-        if not pair.told(line):
+        if line not in skipped and not pair.told(line):
             yield Broken(pair.name, line, f"{what} is left")
+
+
+def _well_skipped(code: Code) -> Iterator[int]:
+    """Yield the lines of branches for the device "cuda" alone, which do what only CUDA can."""
+    for node in ast.walk(code.tree):
+        if isinstance(node, ast.Assign) and FOR_CUDA.search(ast.unparse(node.targets[0])):
+            yield from range(node.lineno, (node.end_lineno or 0) + 1)
+        if isinstance(node, ast.If | ast.IfExp) and _asks_for_cuda(node.test):
+            body = node.body if isinstance(node.body, list) else [node.body]
+            names = (below for one in body for below in ast.walk(one))
+            if any(isinstance(n, ast.Attribute) and code.dotted(n) == "torch.cuda" for n in names):
+                last = max(one.end_lineno or 0 for one in body)
+                yield from range(node.lineno, last + 1)
+
+
+def _asks_for_cuda(test: ast.expr) -> bool:
+    return any(
+        isinstance(node, ast.Constant) and node.value == "cuda"
+        for compared in ast.walk(test)
+        if isinstance(compared, ast.Compare)
+        for node in ast.walk(compared)
+    )
+
+
+def _is_of_cuda(node: ast.Attribute | ast.Name, name: str, code: Code) -> bool:
+    """Whether `node` is the whole of what the script says of a name of torch.cuda, and does something."""
+    above = code.above.get(node)
+    if not name.startswith("torch.cuda") or isinstance(above, ast.Attribute):
+        return False
+    if any(getattr(above, at, None) is node for at in ("annotation", "returns")):
+        return False
+    options = above.keywords if isinstance(above, ast.Call) and above.func is node else []
+    off = any(k.arg == "enabled" and ast.unparse(k.value) == "False" for k in options)
+    return not (off and name.endswith(".GradScaler"))
+
+
+def _is_unread(text: ast.Constant, code: Code, read: Set[str]) -> bool:
+    """Whether `text` is the default of an option of a command line that nothing reads."""
+    keyword = code.above.get(text)
+    call = code.above.get(keyword) if isinstance(keyword, ast.keyword) else None
+    if not isinstance(call, ast.Call) or keyword.arg != "default":  # type: ignore[union-attr]
+        return False
+    names = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+    names += [
+        k.value.value
+        for k in call.keywords
+        if k.arg == "dest" and isinstance(k.value, ast.Constant)
+    ]
+    return bool(names) and not any(
+        str(name).lstrip("-").replace("-", "_") in read for name in names
+    )
+
+
+def attributes_read(codes: Iterable[Code]) -> set[str]:
+    """Return the names of all attributes that are read, and of those that are asked for as a text."""
+    return {
+        node.attr
+        for code in codes
+        for node in ast.walk(code.tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
 
 
 def _is_called(node: ast.Attribute, code: Code) -> bool:
@@ -308,11 +380,16 @@ class Program:
         return same[0][1] if len(same) == 1 else None
 
     def guarded(self) -> Iterator[tuple[Code, int, str]]:
-        """Yield the collectives that a test of the rank keeps from some replicas."""
+        """Yield the collectives that a test of the rank keeps from some replicas.
+
+        Not what stands in both branches of a test.
+        """
         for code in self.codes:
-            for block in _guarded_blocks(code.tree):
+            for block, other in _guarded_blocks(code.tree):
+                both = {ast.unparse(call.func) for call in _calls(other)}
                 for call in _calls(block):
-                    if what := self._waits(call, code, self.collective):
+                    what = self._waits(call, code, self.collective)
+                    if what and ast.unparse(call.func) not in both:
                         yield code, call.lineno, what
 
 
@@ -333,21 +410,24 @@ def _calls(body: Sequence[ast.AST]) -> Iterator[ast.Call]:
         waiting.extend(ast.iter_child_nodes(node))
 
 
-def _guarded_blocks(tree: ast.AST) -> Iterator[list[ast.AST]]:
-    """Yield what stands below a test of the rank, on either side, or after one that leaves."""
+def _guarded_blocks(tree: ast.AST) -> Iterator[tuple[list[ast.AST], list[ast.AST]]]:
+    """Yield what stands below a test of the rank, on either side, or after one that leaves.
+
+    With it comes what the other replicas run instead.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and _asks_for_rank(node.test):
-            yield [*node.body]
-            yield [*node.orelse]
+            yield [*node.body], [*node.orelse]
+            yield [*node.orelse], [*node.body]
         if isinstance(node, ast.FunctionDef) and any(map(names_of_rank, node.decorator_list)):
-            yield [*node.body]
+            yield [*node.body], []
         for body in (getattr(node, "body", None), getattr(node, "orelse", None)):
             for index, one in enumerate(body if isinstance(body, list) else ()):
                 leaves = isinstance(one, ast.If) and isinstance(
                     one.body[-1], ast.Return | ast.Continue
                 )
                 if leaves and _asks_for_rank(one.test):
-                    yield cast(list[ast.AST], body)[index + 1 :]
+                    yield cast(list[ast.AST], body)[index + 1 :], [*one.body]
 
 
 def _asks_for_rank(test: ast.expr) -> bool:
@@ -374,6 +454,7 @@ def under_a_rank(pairs: Sequence[Pair]) -> Iterator[Broken]:
 MYPY = (
     *("-m", "mypy", "--follow-imports=skip", "--ignore-missing-imports", "--check-untyped-defs"),
     *("--allow-redefinition", "--no-error-summary", "--show-error-codes", "--hide-error-context"),
+    "--show-column-numbers",
     *(
         "--no-color-output",
         "--no-pretty",
@@ -384,57 +465,83 @@ MYPY = (
     *("--disable-error-code=annotation-unchecked", "--enable-error-code=possibly-undefined"),
 )
 SAYS = re.compile(
-    r'^(?P<file>\S+?):(?P<line>\d+): error: (?:Name "(?P<name>\w+)".*|.*)'
+    r'^(?P<file>\S+?):(?P<line>\d+):(?P<column>\d+): error: (?:Name "(?P<name>\w+)".*|.*)'
     r"\[(?P<code>possibly-undefined|name-defined|used-before-def)\]$"
 )
-# Which files have which name unbound at which lines.
-Unbound = Mapping[Path, Sequence[tuple[int, str, str]]]
+# What the guard of a script holds is a function to mypy on both sides: it looks into these alone.
+MAIN = re.compile(rb"^if __name__ == .__main__.:", re.MULTILINE)
+# Which files have which name unbound at which lines and columns (from 0), and mypy's word for it.
+Unbound = Mapping[Path, Sequence[tuple[int, int, str, str]]]
 
 
-def unbound(pairs: Sequence[Pair], scratch: Path) -> Iterator[Broken]:
+def unbound(pairs: Sequence[Pair], scratch: Path, cache: Path) -> Iterator[Broken]:
     """Yield the names that a path reaches without binding them, in the result and not in the original.
 
     A name that the original reads below the same tests as it binds it is unbound on a path for mypy too;
     it counts where the result reads it below fewer tests than the original did.
     """
     changed = [pair for pair in pairs if pair.before.data != pair.after.data]
-    before = _unbound([pair.before for pair in changed], scratch / "before")
-    after = _unbound([pair.after for pair in changed], scratch / "after")
+    before = _unbound([pair.before for pair in changed], scratch / "before", cache)
+    after = _unbound([pair.after for pair in changed], scratch / "after", cache)
     for pair in changed:
-        theirs: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for line, name, code in before.get(pair.before.name, ()):
-            theirs[name, code].append(line)
-        for line, name, code in after.get(pair.after.name, ()):
+        declared = {name for node in ast.walk(pair.after.tree) for name in _declared(node)}
+        theirs: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+        for line, column, name, code in before.get(pair.before.name, ()):
+            theirs[name, code][line] = column
+        for line, column, name, code in after.get(pair.after.name, ()):
             origin = pair.origins.get(line)
             known = theirs[name, code]
             if code != "possibly-undefined":
-                if not known and not pair.told(line):
+                if not known and name not in declared and not pair.told(line):
                     yield Broken(pair.name, line, f"{name} is not defined")
                 continue
             if known and (origin is None or origin not in known):
                 origin = min(known, key=lambda one: abs(one - (origin or line)))
+            if _has_its_test(pair.after, line, column, name):
+                continue
             if known and origin is not None:
-                tests = Counter(_tests(pair.before, origin))
-                if not tests - Counter(_tests(pair.after, line)):
+                tests = Counter(_tests(pair.before, origin, known[origin]))
+                if not tests - Counter(_tests(pair.after, line, column)):
                     continue
             if not pair.told(line):
                 yield Broken(pair.name, line, f"{name} may have no value")
 
 
-def _tests(code: Code, line: int) -> Iterator[str]:
-    """Yield the tests around the statement at a line."""
-    inner: ast.AST | None = None
-    for node in ast.walk(code.tree):
-        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
-            inner = node
+def _declared(node: ast.AST) -> list[str]:
+    """Return what `global` says is bound in the module; mypy wants to see it bound there."""
+    return node.names if isinstance(node, ast.Global) else []
+
+
+def _tests(code: Code, line: int, column: int) -> Iterator[str]:
+    """Yield the tests around what stands at a place."""
+    places = (n for n in ast.walk(code.tree) if isinstance(n, ast.Name) and n.lineno == line)
+    inner: ast.AST | None = next((n for n in places if n.col_offset == column), None)
     while inner is not None:
         above = code.above.get(inner)
-        if isinstance(above, ast.If) and inner is not above.test:
-            yield "if" if inner in above.body else "else"
+        if isinstance(above, ast.If) and "__name__" not in ast.unparse(above.test):
+            yield "if" if inner in above.body else "else" if inner in above.orelse else "test"
+        elif isinstance(above, ast.IfExp):
+            yield "if" if inner is above.body else "else" if inner is above.orelse else "test"
         inner = above
 
 
-def _unbound(codes: Sequence[Code], folder: Path) -> Unbound:
+def _has_its_test(code: Code, line: int, column: int, name: str) -> bool:
+    """Whether `name` is read below a test, and bound below another one of the same words before."""
+    reading: set[str] = set()
+    binding: set[str] = set()
+    for node in ast.walk(code.tree):
+        if isinstance(node, ast.If):
+            below = [n for one in node.body for n in ast.walk(one) if isinstance(n, ast.Name)]
+            if any((n.lineno, n.col_offset) == (line, column) for n in below):
+                reading.add(ast.unparse(node.test))
+            elif any(
+                n.id == name and isinstance(n.ctx, ast.Store) and n.lineno < line for n in below
+            ):
+                binding.add(ast.unparse(node.test))
+    return bool(reading & binding)
+
+
+def _unbound(codes: Sequence[Code], folder: Path, cache: Path) -> Unbound:
     """Return what mypy says of some files, each without the others."""
     # Deep enough for relative imports, and named apart.
     inner = folder.joinpath(*"abcdef")
@@ -446,24 +553,25 @@ def _unbound(codes: Sequence[Code], folder: Path) -> Unbound:
     names = {}
     for number, code in enumerate(codes):
         path = inner / f"file_{number}.py"
-        path.write_bytes(code.data)
+        path.write_bytes(MAIN.sub(b"def __main__():", code.data))
         names[path.name] = code.name
     if not names:
         return {}
-    command = [sys.executable, *MYPY, f"--cache-dir={folder.parent / 'cache'}", str(folder / "a")]
+    command = [sys.executable, *MYPY, f"--cache-dir={cache}", str(folder / "a")]
     while True:
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
         if done.returncode in (0, 1):
             break
-        refused = re.search(r"(\S*?(file_\d+\.py)):\d+: error: ", done.stdout)
+        refused = re.search(r"(\S*?(file_\d+\.py)):\d+:\d+: error: ", done.stdout)
         if refused is None:
             raise RuntimeError(f"mypy: {(done.stdout + done.stderr).strip()[-300:]}")
         (inner / refused[2]).unlink()  # a comment that begins as those of types do
-    found: dict[Path, list[tuple[int, str, str]]] = defaultdict(list)
+    found: dict[Path, list[tuple[int, int, str, str]]] = defaultdict(list)
     for line in done.stdout.splitlines():
         if (match := SAYS.match(line)) and match["name"]:
             file = names[Path(match["file"]).name]
-            found[file].append((int(match["line"]), match["name"], match["code"]))
+            place = int(match["line"]), int(match["column"]) - 1
+            found[file].append((*place, match["name"], match["code"]))
     return found
 
 

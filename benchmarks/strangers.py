@@ -34,7 +34,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from invariants import Broken, Code, Pair, compiles, cuda_left, unbound, under_a_rank, unresolved
+from invariants import (
+    Broken,
+    Code,
+    Pair,
+    attributes_read,
+    compiles,
+    cuda_left,
+    unbound,
+    under_a_rank,
+    unresolved,
+)
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -106,8 +116,9 @@ def judged(folder: Path, into: Path) -> Row:
     row.files = done.scripts + len(done.notebooks)
     row.lines = sum(len(pair.before.lines) for pair in pairs)
     with tempfile.TemporaryDirectory() as scratch:
-        row.broken["names"] = _told(unbound(pairs, Path(scratch)))
-    row.broken["cuda"] = _told(broken for pair in pairs for broken in cuda_left(pair))
+        row.broken["names"] = _told(unbound(pairs, Path(scratch), into.parent / ".mypy"))
+    read = attributes_read(pair.after for pair in pairs)
+    row.broken["cuda"] = _told(broken for pair in pairs for broken in cuda_left(pair, read))
     row.broken["ranks"] = _told(under_a_rank(pairs))
     row.broken["imports"] = _told(unresolved(pairs))
     silence = in_silence(Checkout(folder), done)
