@@ -37,7 +37,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -48,6 +48,7 @@ from migrate.reading.calls.scopes import Function, Region, Scope
 from migrate.reading.project.project import Project
 from migrate.reading.values.words import STEPS
 from migrate.rewrite.folder import files_of, rewrite_folder
+from migrate.rewrite.results import FolderRewrite
 
 HERE = Path(__file__).parent
 PRECISION, RECALL = 0.99, 0.97
@@ -205,14 +206,31 @@ def checked(folder: Path, commit: str, labels: Labels) -> None:
             raise SystemExit(f"{folder}: is at {head}; check out {commit}")
 
 
-def in_silence(checkout: Checkout, labelled: set[Place]) -> tuple[list[str], list[str], str]:
-    """Rewrite a project.
+@dataclass(frozen=True)
+class Silence:
+    """What a rewrite does not say of the loops of a project.
 
-    Returns:
-        The loops that train and of which nothing is said; the loops around a `.backward(` of which nothing
-        is said; the counts in words.
+    Attributes:
+        loops: that train, and of which nothing is said.
+        by_text: around a `.backward(`, of which nothing is said either, but which are no step loops.
+        words: what is said of the others, counted.
     """
-    done = rewrite_folder(checkout.folder)
+
+    loops: list[Place]
+    by_text: list[Place]
+    words: str
+
+
+def in_silence(
+    checkout: Checkout, done: FolderRewrite, labelled: Set[Place] = frozenset()
+) -> Silence:
+    """Return what the rewrite of a project does not say of its loops.
+
+    Args:
+        checkout: the project.
+        done: its rewrite.
+        labelled: loops that train, whatever is found.
+    """
     said = {(f.name.as_posix(), n.line) for f in done.files for n in f.findings if n.rule == RULE}
     edited = {(f.name.as_posix(), n.line) for f in done.files for n in f.edits if n.rule == RULE}
     problems = {f.name.as_posix(): f.problem for f in done.files if f.problem}
@@ -223,7 +241,6 @@ def in_silence(checkout: Checkout, labelled: set[Place]) -> tuple[list[str], lis
     around = checkout.around_backward(set(checkout.project.modules))
     for place in sorted(trains | around):
         spans = list(checkout.run_by(place))
-        where = f"{checkout.folder.name} {place[0]}:{place[1]}"
         if _any_in(edited, spans):
             counts["get a step"] += place in trains
         elif _any_in(said, spans):
@@ -235,13 +252,11 @@ def in_silence(checkout: Checkout, labelled: set[Place]) -> tuple[list[str], lis
         elif place not in labelled and programs.on_accelerator(*checkout.loops[place]) is False:
             counts["are on the CPU"] += place in trains
         elif place in trains:
-            silent.append(f"{where}: nothing is said of this loop")
+            silent.append(place)
         else:
-            by_text.append(f"{where}: a backward pass, and nothing is said")
-    for name, why in problems.items():
-        print(f"{checkout.folder.name} {name}: {why}")
+            by_text.append(place)
     words = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
-    return silent, by_text, f"{len(trains)} loops train: {words or 'none'}"
+    return Silence(silent, by_text, f"{len(trains)} loops train: {words or 'none'}")
 
 
 def _any_in(places: set[Place], spans: list[tuple[str, int, int]]) -> bool:
@@ -280,9 +295,16 @@ def main() -> None:
                     baseline.add(f"{repository} {script}", found, loops)
         words = f"{len(checkout.step_loops | labelled)} loops train"
         if not options.no_rewrite:
-            left, by_text, words = in_silence(checkout, labelled)
-            silent += len(left)
-            print("\n".join([*left, *by_text]), end="\n" if left or by_text else "")
+            done = rewrite_folder(checkout.folder)
+            for problem in done.problems:
+                print(f"{folder.name} {problem.name}: {problem.problem}")
+            left = in_silence(checkout, done, labelled)
+            silent += len(left.loops)
+            words = left.words
+            for name, line in left.loops:
+                print(f"{folder.name} {name}:{line}: nothing is said of this loop")
+            for name, line in left.by_text:
+                print(f"{folder.name} {name}:{line}: a backward pass, and nothing is said")
         seconds = time.perf_counter() - started
         print(f"{folder.name}: {checkout.lines} lines in {seconds:.0f} s; {words}", flush=True)
     for file in files:

@@ -144,3 +144,23 @@ def test_positions_are_those_of_libcst(text: str) -> None:
         assert context.position(node) == expected.start
         assert context.end(node) == expected.end
     assert context.source.positions.code == context.module.code
+
+
+def test_a_name_that_the_script_binds_again_is_no_import() -> None:
+    text = """
+        import model, data
+        try:
+            import fast
+        except ImportError:
+            fast = None
+        data.load()
+        model = model.Net()
+        model.cuda()
+        fast.run()
+
+        def train():
+            model.cuda()
+        """
+    script = Script(parse(dedent(text).encode(), Path("script.py")))
+    names = [script.qualified_name(call.func) for call in script.all_of(cst.Call)]
+    assert names == ["data.load", "model.Net", None, "fast.run", None]

@@ -282,6 +282,15 @@ def test_the_loop_of_a_project_gets_its_step(
     assert "cuda" not in "".join(after(done, str(file.name)) for file in done.changed)
 
 
+def test_a_file_whose_loop_trains_loads_for_the_device(tmp_path: Path) -> None:
+    """It names no device itself: what the project says of its loop is what counts, before and after."""
+    load = "\n\n\ndef resume(path):\n    return torch.load(path)\n"
+    files = PARAMETER | {"engine.py": "import torch\n\n" + PARAMETER["engine.py"] + load}
+    done = rewrite_folder(written(tmp_path, files), processes=1)
+    assert not [file.problem for file in done.files if file.problem]
+    assert "torch.load(path, map_location='cpu')" in after(done, "engine.py").replace('"', "'")
+
+
 SCRIPTS = {
     "parameter": "import torch\n\n\ndef train(model, loader, optimizer, loss_fn, device):"
     + loop("device", 1)

@@ -78,6 +78,25 @@ def test_what_a_training_needs_is_switched_on(body: str) -> None:
     assert '== "xla"' in run(body).data.decode()
 
 
+def test_a_branch_that_waits_is_switched_on() -> None:
+    """What waits for the device waits on XLA too, whatever memory is asked for beside it."""
+    done = run(
+        """
+        if device.type == "cuda": torch.cuda.synchronize()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+            peak = torch.cuda.max_memory_allocated(device)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        """
+    )
+    after = done.data.decode()
+    assert 'if device.type == "xla": torch_xla.sync(wait=True)\n' in after
+    assert 'if device.type == "xla":\n        torch_xla.sync(wait=True)\n' in after
+    assert after.endswith("(device)\n    torch_xla.sync(wait=True)\n")
+    assert [note.rule for note in done.findings] == ["cuda-memory"]
+
+
 def test_a_function_that_waits_is_left_to_do() -> None:
     done = run('wait = torch.cuda.synchronize if device_type == "cuda" else lambda: None')
     assert 'if device_type == "cuda"' in done.data.decode()

@@ -171,6 +171,11 @@ def test_the_rest_of_the_branch_keeps_its_test_and_comments() -> None:
         ),
         ("if rank == 0:\n    torch.save(x, open('p', 'wb'))", "open file"),
         ("def f(m):\n    m.train()\n    torch.save(m, 'p')", "state_dict"),
+        ("def f(m):\n    m.train()\n    torch.save({'net': m, 'step': 1}, 'p')", "state_dict"),
+        (
+            "def f(x):\n    kept = build(x)\n    torch.save(kept, 'p')\n\n\nif rank == 0:\n    f(1)",
+            "`kept`, which is saved, is made with side effects",
+        ),
         ("def f(m):\n    torch.save(m, 'p', pickle_protocol=4)", "pickle"),
         ("def f(x):\n    if rank != 0:\n        return\n    torch.save(x, 'p')", "on all ranks"),
         ("def f(x):\n    torch.save(x, 'p')\n    return 1\n\n\nif rank == 0:\n    f(1)", "returns"),

@@ -129,6 +129,56 @@ def test_what_cannot_move_is_reported_and_stays(save: str, store: str, tmp_path:
     assert save.partition("\n")[0] in after["train.py"]
 
 
+KINDS = """\
+import torch
+
+
+def store(model, path):
+    print("saving", path)
+    if hasattr(model, "module"):
+        state = model.module.state_dict()
+    else:
+        state = model.state_dict()
+    torch.save(state, path)
+"""
+
+
+def test_all_replicas_compute_what_is_saved(tmp_path: Path) -> None:
+    save = "if env.chief:\n    cluster.store(model, 'a')"
+    done, after = rewritten(written(tmp_path, save, KINDS))
+    assert said(done) == []
+    assert after["cluster.py"].endswith(
+        "    if xm.is_master_ordinal(local=False):\n"
+        '        print("saving", path)\n'
+        '    if hasattr(model, "module"):\n'
+        "        state = model.module.state_dict()\n"
+        "    else:\n"
+        "        state = model.state_dict()\n"
+        "    xm.save(state, path, global_master=True)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "kept = build(model)\n    kept.load(model.state_dict())",
+        "from build import kept",
+        "for kept in parts(model):\n        print(kept)",
+        "base = build(model)\n    kept = base.state",
+    ],
+)
+def test_what_only_the_first_replica_would_have_is_not_saved_by_all(
+    made: str, tmp_path: Path
+) -> None:
+    store = f"import torch\n\n\ndef store(model, path):\n    {made}\n    torch.save(kept, path)\n"
+    save = "if env.chief:\n    cluster.store(model, 'a')"
+    done, after = rewritten(written(tmp_path, save, store))
+    (message,) = said(done)
+    assert "must be called on all ranks" in message
+    assert "    if env.chief:\n" in after["train.py"]
+    assert made in after["cluster.py"]
+
+
 @pytest.mark.parametrize("more", ["parser.add_argument('--chief')", "cluster.chief = True"])
 def test_an_attribute_that_is_something_else_too_is_no_test(more: str, tmp_path: Path) -> None:
     save = f"{more}\nif env.chief:\n    cluster.store(model.state_dict(), 'a')"

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from migrate.reading.calls.callers import callers_of, reaching
 from migrate.reading.calls.kinds import External
 from migrate.reading.calls.scopes import Function, Scope
+from migrate.reading.replicas.pure import bound_with_effects
 from migrate.reading.replicas.rank_tests import (
     first_attributes,
     is_for_first,
@@ -182,7 +185,14 @@ def _can_move(function: Function, saves: Sequence[ast.Call]) -> bool:
         return False
     if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(around)):
         return False
-    return all(_is_plain(save) and _stands_in(save, around, above) for save in saves)
+    if not all(_is_plain(save) and _stands_in(save, around, above) for save in saves):
+        return False
+    body = cst.ensure_type(cst.parse_statement(ast.unparse(around)), cst.FunctionDef).body.body
+    lines = {
+        number for number, one in enumerate(around.body) if any(above.get(s) is one for s in saves)
+    }
+    saving = {id(body[number]) for number in lines}
+    return bound_with_effects(body, lambda statement: id(statement) in saving) is None
 
 
 def _stands_in(save: ast.Call, around: ast.FunctionDef, above: dict[ast.AST, ast.AST]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
@@ -38,6 +38,7 @@ class ImportedNames:
         self._uses = uses.of
         self.roots = [use.name for use in uses.of.values() if use.name.value in self._bound]
         self._meanings: dict[int, list[list[tuple[str, str]]]] = {}
+        self._assigned = {id(name) for name in _assigned(module)} if roots else set()
 
     def of(self, node: cst.CSTNode) -> str | None:
         """Return the imported name that the dotted name `node` stands for; None where that is not one."""
@@ -54,14 +55,24 @@ class ImportedNames:
         if use.reads:
             read, name = self._read(root, use)
             if read is node:
-                yield from self._imported(name, _before(name, use))
+                yield from self._imported(name, self._not_hidden(_before(name, use), use))
                 return
         full = prefix = get_full_name_for_node(node) or ""
         while prefix and not use.scope.holds(prefix):
             prefix = prefix.rpartition(".")[0]
         bindings = use.scope.find(prefix, use.scope) if prefix else []
         if all(binding.node is not node for binding in bindings):
-            yield from self._imported(full, bindings)
+            yield from self._imported(full, self._not_hidden(bindings, use))
+
+    def _not_hidden(self, bindings: Sequence[Binding], use: Use) -> Sequence[Binding]:
+        """Return the bindings that no statement of the module before `use` hides: `model = model.Net()`."""
+        hiding = (
+            b.number
+            for b in bindings
+            if id(b.node) in self._assigned and (b.scope is not use.scope or b.number < use.number)
+        )
+        last = max(hiding, default=-1)
+        return [b for b in bindings if b.number >= last]
 
     def _read(self, root: cst.CSTNode, use: Use) -> tuple[cst.CSTNode, str]:
         """Return what is read at the name `root`: it alone, or as much of `a.b.c` as is imported."""
@@ -90,6 +101,15 @@ class ImportedNames:
             found = [list(self._stars.items())] if is_star else list(_meanings(statement))
             self._meanings[id(statement)] = found
         return self._meanings[id(statement)]
+
+
+def _assigned(module: cst.Module) -> Iterator[cst.Name]:
+    """Yield the names that the statements of the module itself assign to, whatever else happens."""
+    for line in module.body:
+        for small in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            for target in small.targets if isinstance(small, cst.Assign) else ():
+                if isinstance(target.target, cst.Name):
+                    yield target.target
 
 
 def _before(name: str, use: Use) -> list[Binding]:

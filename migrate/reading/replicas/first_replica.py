@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.tree.tree import code, nodes_of
-from migrate.reading.tree.walk import children
-from migrate.reading.values.words import COUNTERS, OPTIONS
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -43,17 +41,6 @@ def joined(tests: tuple[cst.BaseExpression, ...]) -> cst.BaseExpression:
     for part in tests[1:]:
         test = cst.BooleanOperation(test, cst.And(), part)
     return test
-
-
-def same_everywhere(test: cst.BaseExpression) -> bool:
-    """Whether `test` plainly comes out the same on all replicas: it asks for counters and options.
-
-    A comparison of a metric does not: `accuracy > best` may differ where the metric is not reduced.
-    """
-    for call in nodes_of(test, cst.Call):
-        if code(call.func) not in ("len", "int", "hasattr", "bool"):
-            return False
-    return all(_is_counter(leaf) for leaf in _leaves(test))
 
 
 def is_local(asked: tuple[cst.BaseExpression, ...]) -> bool:
@@ -96,23 +83,3 @@ def _equals_zero(test: cst.Comparison) -> bool:
     if any(nodes_of(test, cst.Add)) or any(nodes_of(test, cst.Subtract)):
         return False  # `rank - 1 == 0`, `(rank + 1) % 2 == 0`
     return isinstance(operator, cst.Equal) and "0" in (code(test.left), code(right))
-
-
-def _leaves(test: cst.BaseExpression) -> list[cst.Name | cst.Attribute]:
-    found: list[cst.Name | cst.Attribute] = []
-    stack: list[cst.CSTNode] = [test]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, cst.Name | cst.Attribute):
-            found.append(node)
-        elif isinstance(node, cst.Call):
-            stack.extend(arg.value for arg in node.args)
-        else:
-            stack.extend(children(node))
-    return found
-
-
-def _is_counter(leaf: cst.Name | cst.Attribute) -> bool:
-    last = leaf.attr.value if isinstance(leaf, cst.Attribute) else leaf.value
-    root = code(leaf).split(".")[0]
-    return root in OPTIONS or last in ("None", "True", "False") or bool(COUNTERS.fullmatch(last))

@@ -48,10 +48,15 @@ def guarded(context: Parsed) -> frozenset[int]:
 
 
 def needs_cuda(branch: cst.CSTNode, context: Parsed) -> bool:
-    """Whether `branch` does what only CUDA can, and nothing that a training needs, as a move."""
+    """Whether `branch` does what only CUDA can, and nothing that a training needs, as a move.
+
+    What waits for the device has to wait on XLA too, whatever else is in the branch.
+    """
     found = False
     for node in nodes(branch):
         method = node.func if isinstance(node, cst.Call) else None
+        if context.qualified_name(method) == WAIT:
+            return False
         if isinstance(method, cst.Attribute) and method.attr.value in NEEDED:
             return False
         if isinstance(node, cst.Name | cst.Attribute):

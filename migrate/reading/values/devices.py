@@ -242,7 +242,8 @@ class Devices:
             if not isinstance(self._context.parent(node), cst.Attribute)
         )
         used = any(name.startswith(packages) and not name.startswith(added) for name in names)
-        return self._context.moves_to_accelerator or used
+        trains = True in self._context.calls.on_accelerator.values()
+        return self._context.moves_to_accelerator or used or trains
 
     def _is_loop_variable(self, name: cst.Name) -> bool:
         return any(

@@ -6,8 +6,8 @@ import re
 
 import libcst as cst
 
+from migrate.reading.replicas.pure import PURE_CALLS
 from migrate.reading.tree.tree import code, nodes_of
-from migrate.rewrite.edits.lift import PURE_CALLS
 
 # Questions, by the last part of their name: nothing is lost where they are not asked.
 ASKS = re.compile(r"(is|has|should)_\w+|get_(local_)?rank|get_world_size|isfile|isdir|exists")

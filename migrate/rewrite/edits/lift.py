@@ -3,56 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.replicas.first_replica import same_everywhere
-from migrate.reading.tree.tree import code, is_docstring, nodes_of, targets, used
-
-if TYPE_CHECKING:
-    from migrate.reading.script import Script
-
-# Calls that change nothing, by the last part of their name.
-PURE_CALLS = frozenset(
-    {
-        "abs",
-        "asdict",
-        "bool",
-        "dict",
-        "dirname",
-        "float",
-        "format",
-        "get",
-        "getattr",
-        "hasattr",
-        "int",
-        "isinstance",
-        "items",
-        "join",
-        "joinpath",
-        "len",
-        "list",
-        "lower",
-        "max",
-        "min",
-        "Path",
-        "round",
-        "state_dict",
-        "str",
-        "tuple",
-        "unwrap_model",
-        "vars",
-        "with_suffix",
-        "zfill",
-    }
-)
+from migrate.reading.replicas.pure import is_pure
+from migrate.reading.tree.tree import code, nodes_of, targets, used
 
 
 def lifted(
     body: Sequence[cst.BaseStatement],
     wanted: Callable[[cst.BaseStatement], bool],
-    context: Script,
     besides: Collection[cst.CSTNode] = (),
 ) -> list[cst.BaseStatement] | None:
     """Return the statements of `body` that go out: the wanted ones and what computes their arguments.
@@ -62,7 +22,6 @@ def lifted(
     Args:
         body: the statements of a branch.
         wanted: whether a statement is to go out.
-        context: the script.
         besides: expressions in the wanted statements that nothing has to go out for.
     """
     out: list[cst.BaseStatement] = []
@@ -75,37 +34,11 @@ def lifted(
         assigned = _names_assigned(statement)
         if not assigned & needed:
             continue
-        if not is_pure(statement, context):
+        if not is_pure(statement):
             return None
         out.append(statement)
         needed |= _names_used(statement)
     return out[::-1]
-
-
-def is_pure(statement: cst.CSTNode, context: Script) -> bool:
-    """Whether `statement` does nothing but assign values to names, or entries of what they hold."""
-    if isinstance(statement, cst.If):
-        branches: list[cst.CSTNode] = [*statement.body.body]
-        if isinstance(statement.orelse, cst.Else):
-            branches.extend(statement.orelse.body.body)
-        elif statement.orelse is not None:
-            return False
-        return same_everywhere(statement.test) and all(is_pure(s, context) for s in branches)
-    if isinstance(statement, cst.SimpleStatementLine):
-        return is_docstring(statement) or all(is_pure(small, context) for small in statement.body)
-    if isinstance(statement, cst.Pass):
-        return True
-    if not isinstance(statement, cst.Assign | cst.AnnAssign):
-        return False
-    places = all(
-        isinstance(target.value if isinstance(target, cst.Subscript) else target, cst.Name)
-        for target in targets(statement)
-    )
-    return places and all(_last(call.func) in PURE_CALLS for call in nodes_of(statement, cst.Call))
-
-
-def _last(function: cst.BaseExpression) -> str:
-    return function.attr.value if isinstance(function, cst.Attribute) else code(function)
 
 
 def _names_used(statement: cst.CSTNode, besides: Collection[cst.CSTNode] = ()) -> set[str]:

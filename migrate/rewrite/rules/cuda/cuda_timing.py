@@ -24,7 +24,8 @@ class CudaTiming(Rule):
     recorded so far and waits for it. A pair of CUDA events becomes two readings of `time.perf_counter()`,
     each after such a wait, and `start.elapsed_time(end)` their difference in milliseconds.
 
-    **Reported.** Events that are used otherwise: kept in lists, passed on, asked whether they are done.
+    **Reported.** Events that are used otherwise: kept in lists, passed on, asked whether they are done,
+    recorded in another function than the one that makes them.
 
     Source: torch_xla 2.9 (measured: synchronize, record and elapsed_time raise).
     """
@@ -96,6 +97,22 @@ class CudaTiming(Rule):
 
             events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
             events[0].record()
+            """,
+            "time.perf_counter()",
+        ),
+        reported(
+            """
+            import torch
+
+
+            def run(model, x):
+                start = torch.cuda.Event(enable_timing=True)
+
+                def begin():
+                    start.record()
+
+                begin()
+                model(x)
             """,
             "time.perf_counter()",
         ),
@@ -190,7 +207,8 @@ class CudaTiming(Rule):
             for mention in context.mentions(node)
             if isinstance(mention, cst.Name) and context.bound_to(mention)[0] is owner
         ]
-        plain = all(_is_plain(mention, context) for mention in mentions)
+        made = context.function_around(values[0])
+        plain = all(_is_plain(mention, made, context) for mention in mentions)
         return node.value if plain else None
 
 
@@ -205,8 +223,11 @@ def _assigned_name(call: cst.Call, context: Workspace) -> cst.Name | None:
     return None
 
 
-def _is_plain(mention: cst.CSTNode, context: Workspace) -> bool:
-    """Whether `mention` is an assignment, `.record()`, `.synchronize()` or a part of elapsed_time."""
+def _is_plain(mention: cst.CSTNode, made: cst.FunctionDef | None, context: Workspace) -> bool:
+    """Whether `mention` is an assignment, `.record()`, `.synchronize()` or a part of elapsed_time.
+
+    A `.record()` becomes an assignment: it has to stand in `made`, the function that makes the event.
+    """
     above = context.parent(mention)
     if isinstance(above, cst.AssignTarget):
         return True
@@ -222,8 +243,11 @@ def _is_plain(mention: cst.CSTNode, context: Workspace) -> bool:
     if above.attr.value == "elapsed_time":
         return True
     line = context.parent(context.parent(call))
-    statement = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
-    return statement and above.attr.value in {"record", "synchronize"}
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        return False
+    if above.attr.value == "record":
+        return context.function_around(mention) is made
+    return above.attr.value == "synchronize"
 
 
 def _waits_for_stream(call: cst.Call, context: Workspace) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
+from migrate.reading.replicas.pure import PURE_CALLS
 from migrate.reading.tree.tree import nodes, nodes_of
 from migrate.reading.values.devices import is_device_count
 from migrate.reading.values.words import EXITS, LOGGING_METHODS
-from migrate.rewrite.edits.lift import PURE_CALLS
 from migrate.rewrite.rules.ranks.index_sums import added_index, is_index, is_rank_increment
 from migrate.rewrite.workspace import Workspace
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -51,11 +51,12 @@ def refused(call: cst.Call, context: Workspace) -> str | None:
             f"the path has the rank in it on some ways only: {by_hand(context)} where one replica writes, "
             "a save of its own with `master_only=False` where each does"
         )
-    if "obj" in bound and _is_module(bound["obj"].value, context):
-        return (
-            f"saves the module `{code(bound['obj'].value)}` itself, whose tensors stay on the device: "
-            f"save its state_dict() with {by_hand(context)} on all ranks"
-        )
+    for value in _held(bound["obj"].value) if "obj" in bound else ():
+        if _is_module(value, context):
+            return (
+                f"saves the module `{code(value)}` itself, whose tensors stay on the device: "
+                f"save its state_dict() with {by_hand(context)} on all ranks"
+            )
     return None
 
 
@@ -157,6 +158,13 @@ def is_open_file(path: cst.BaseExpression, context: Workspace) -> bool:
 def _opens(call: cst.Call) -> bool:
     last = call.func.attr.value if isinstance(call.func, cst.Attribute) else code(call.func)
     return last in ("open", "BytesIO", "NamedTemporaryFile", "BlobFile")
+
+
+def _held(saved: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield `saved`, and the values of a dict."""
+    yield saved
+    for element in saved.elements if isinstance(saved, cst.Dict) else ():
+        yield element.value
 
 
 def _is_module(saved: cst.BaseExpression, context: Workspace) -> bool:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.reading.replicas.first_replica import Rest, is_local, on_first, same_everywhere
+from migrate.reading.replicas.first_replica import Rest, is_local, on_first
+from migrate.reading.replicas.pure import bound_with_effects, is_pure, same_everywhere
 from migrate.reading.tree.tree import bind, code, nodes_of, used
 from migrate.reading.values.saved import PARAMETERS, is_on_cpu
-from migrate.rewrite.edits.lift import is_pure, lifted, marked
+from migrate.rewrite.edits.lift import lifted, marked
 from migrate.rewrite.rule import Edit, Finding, Rule
 from migrate.rewrite.rules.saving.evaluations import evaluations
 from migrate.rewrite.rules.saving.own_paths import names_replica
@@ -168,6 +169,8 @@ class Saving:
             return f"saves below a condition or in a block, for one replica only: {self._by_hand}"
         if not self._may_split(guard):
             return f"{guard.name.value} is called on one replica only, and returns a value: {self._by_hand}"
+        if missing := bound_with_effects(guard.body.body, lambda s: self._saves(s)):
+            return f"`{missing}`, which is saved, is made with side effects: {self._by_hand}"
         mentions = self._calls(guard)
         if guard.decorators or not mentions:
             return f"runs on one replica only: {self._by_hand}"
@@ -186,6 +189,11 @@ class Saving:
             local = is_local(self._note(test, called).rest.asked) or local
         self._functions[id(guard)] = (guard, local)
         return None
+
+    def _saves(self, statement: cst.CSTNode) -> bool:
+        """Whether `statement` holds a call of torch.save."""
+        calls = nodes_of(statement, cst.Call)
+        return any(self._context.qualified_name(call.func) == "torch.save" for call in calls)
 
     def _calls(self, function: cst.FunctionDef) -> list[cst.Name]:
         """Return the mentions of `function` beside its definition; `torch.save` is none of a `save`."""
@@ -238,7 +246,7 @@ class Saving:
 
     def _may_go(self, statement: cst.CSTNode) -> bool:
         """Whether `statement` may run on all replicas: it computes something, or saves as they all may."""
-        if is_pure(statement, self._context):
+        if is_pure(statement):
             return True
         if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
             return isinstance(statement, cst.If) and all(map(self._may_go, statement.body.body))
@@ -285,7 +293,7 @@ class Saving:
         assert isinstance(guarded.guard.body, cst.IndentedBlock)
         wanted = {id(statement) for statement in guarded.statements}
         body = guarded.guard.body.body
-        out = lifted(body, lambda s: id(s) in wanted, self._context, alone)
+        out = lifted(body, lambda s: id(s) in wanted, alone)
         if out is None:
             return Way(obstacle="a test of the rank computes its arguments with side effects")
         for root in (*out, *guarded.rest.others):
@@ -390,8 +398,7 @@ class Saving:
         return [
             statement
             for statement in function.body.body
-            if all(statement is not save for save in saves)
-            and not is_pure(statement, self._context)
+            if all(statement is not save for save in saves) and not is_pure(statement)
         ]
 
     def _kept(

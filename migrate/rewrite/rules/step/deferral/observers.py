@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.replicas.first_replica import parts, same_everywhere
+from migrate.reading.replicas.first_replica import parts
+from migrate.reading.replicas.pure import same_everywhere
 from migrate.reading.steps.loops import Loop
 from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.reading.values.words import COUNTER
