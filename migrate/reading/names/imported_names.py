@@ -18,7 +18,8 @@ class ImportedNames:
     """What the names of a module stand for where its imports bind them.
 
     Args:
-        uses: the names of the module.
+        module: the module.
+        uses: its names.
         imports: its import statements, wherever they stand.
         stars: what the names stand for that its `from module import *` bring.
 
@@ -28,6 +29,7 @@ class ImportedNames:
 
     def __init__(
         self,
+        module: cst.Module,
         uses: Uses,
         imports: Iterable[Import],
         stars: Mapping[str, str],
@@ -38,7 +40,7 @@ class ImportedNames:
         self._uses = uses.of
         self.roots = [use.name for use in uses.of.values() if use.name.value in self._bound]
         self._meanings: dict[int, list[list[tuple[str, str]]]] = {}
-        self._assigned = {id(name) for name in _assigned(module)} if roots else set()
+        self._assigned = {id(name) for name in _assigned(module)} if self._bound else set()
 
     def of(self, node: cst.CSTNode) -> str | None:
         """Return the imported name that the dotted name `node` stands for; None where that is not one."""

@@ -55,7 +55,7 @@ class Parsed:
     def _names(self) -> dict[int, str]:
         """The imported name of each expression that stands for one, by its id."""
         imports = self.all_of(cst.Import, cst.ImportFrom)
-        names = ImportedNames(self._uses, imports, self._stars)
+        names = ImportedNames(self.module, self._uses, imports, self._stars)
         found: dict[int, str] = {}
         for root in names.roots:
             node: cst.CSTNode | None = root

@@ -21,7 +21,8 @@ def is_wrapped(name: cst.Name, context: Parsed) -> bool:
 def wraps(name: cst.Name, context: Parsed) -> Iterator[cst.CSTNode]:
     """Yield the values that are assigned to `name`, in the scope that binds it, and that wrap a model."""
     for value in context.bound_values(name):
-        if (context.qualified_name(_made_by(value)) or "").endswith(WRAPPERS):
+        made = context.qualified_name(_made_by(value)) or ""
+        if value is not None and made.endswith(WRAPPERS):
             yield value
 
 
