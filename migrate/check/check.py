@@ -19,6 +19,7 @@ from migrate.reading.facts import Facts, facts_of
 from migrate.reading.project.entries import Entry
 from migrate.reading.project.workers import kept
 from migrate.reading.script import Script
+from migrate.reading.tree.prescan import concerned
 from migrate.reading.tree.source import Source, parse
 
 NAMES = frozenset({cst.Name, cst.Attribute})
@@ -110,7 +111,7 @@ def hits(
     """Yield what `hazards` find, each place once; only at the nodes `within`, by their ids, if given."""
     by_type: dict[type[cst.CSTNode], list[Hazard]] = defaultdict(list)
     elsewhere: dict[type[cst.CSTNode], list[Hazard]] = defaultdict(list)
-    for hazard in hazards:
+    for hazard in concerned(facts.context.source.text, hazards):
         for kind in hazard.nodes:
             by_type[kind].append(hazard)
             if not (hazard.of_names and kind in NAMES):

@@ -110,6 +110,7 @@ class Hazard(ABC):
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
     examples: ClassVar[tuple[Example, ...]]
     mended: ClassVar[Example]  # what the reported example becomes; nothing in it is reported
+    words: ClassVar[str] = ""  # see `migrate.reading.tree.prescan.Worded`
     # Whether it looks only at those names and attributes that stand for something imported.
     of_names: ClassVar[bool] = False
     # Rewrite rules whose finding on the same line says the same.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from migrate.reading.replicas.launch import is_guard
+from migrate.reading.tree.prescan import concerned
 from migrate.reading.tree.tree import nodes
 from migrate.rewrite.left.remaining import remaining
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
@@ -30,7 +31,7 @@ def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Pla
     """Return the edits and the findings of `rules`, and, unless `rest` is false, what none speaks of."""
     by_type: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
     elsewhere: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
-    for rule in rules:
+    for rule in concerned(context.source.text, rules):
         for kind in rule.nodes:
             by_type[kind].append(rule)
             if not (rule.of_names and kind in NAMES):

@@ -83,6 +83,7 @@ class Rule(ABC):
     name: ClassVar[str]
     safety: ClassVar[Safety] = Safety.SAFE
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
+    words: ClassVar[str] = ""  # see `migrate.reading.tree.prescan.Worded`
     # Whether it looks only at those names and attributes that stand for something imported.
     of_names: ClassVar[bool] = False
     examples: ClassVar[tuple[Example, ...]]

@@ -71,8 +71,9 @@ def running(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Running:
     """Return what `call` runs, as far as it is plain to see."""
     values = evaluator.values(call.func, scope)
     found = Running(call, scope)
-    for value in values:
-        found.functions += [f for f in _run_by(value, evaluator) if f not in found.functions]
+    ran = {function for value in values for function in _run_by(value, evaluator)}
+    # A set has another order in each process; what is said of a call must not.
+    found.functions = sorted(ran, key=lambda one: (one.module.path, one.line, one.name))
     externals = {value.name for value in values if isinstance(value, External)}
     found.obstacle = next(
         (why for name in externals for what, why in OBSTACLES.items() if what.search(name)), ""

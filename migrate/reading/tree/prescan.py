@@ -1,8 +1,11 @@
-"""Whether a file can concern any rule at all, decided on its bytes without parsing it."""
+"""What a file can concern, decided on its text: whether any rule at all, and which."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import ClassVar, Protocol, TypeVar
 
 # Every construct that a rule speaks of is spelled with one of these: the libraries, the devices, the
 # environment of the launchers, and the two calls that make a training step.
@@ -17,3 +20,36 @@ WORDS = re.compile(
 def concerns_rules(data: bytes) -> bool:
     """Return whether `data`, a Python file, holds a word of any rule; without one it stays as it is."""
     return WORDS.search(data) is not None
+
+
+class Worded(Protocol):
+    """A rule or a hazard.
+
+    Attributes:
+        words: a regular expression; a script in which it is nowhere to be found gives nothing to report and
+            nothing to edit. Empty: to be asked of every script.
+    """
+
+    words: ClassVar[str]
+
+
+Asked = TypeVar("Asked", bound=Worded)
+# Names that come so may stand for others, which are spelled elsewhere.
+STAR = re.compile(r"import\s*\(?\s*\*")
+
+
+def concerned(text: str, candidates: Iterable[Asked]) -> Sequence[Asked]:
+    """Return those of `candidates` of whose words the script `text` holds one."""
+    if STAR.search(text):
+        return list(candidates)
+    return [one for one in candidates if not one.words or _compiled(one.words).search(text)]
+
+
+def spelled(names: Iterable[str]) -> str:
+    """Return the expression for what uses one of the dotted `names`, which spells at least its last part."""
+    return "|".join(sorted({re.escape(name.rpartition(".")[2]) for name in names}))
+
+
+@cache
+def _compiled(words: str) -> re.Pattern[str]:
+    return re.compile(words)

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import code
 
 SETTERS = frozenset(
@@ -30,6 +31,7 @@ class DefaultType(Hazard):
     name = "default-type"
     severity = Severity.ERROR
     nodes = (cst.Call,)
+    words = spelled(SETTERS)
     examples = (
         example(
             """

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import string_value
 
 VARIABLES = frozenset({"XLA_USE_BF16", "XLA_DOWNCAST_BF16"})
@@ -26,6 +27,7 @@ class XlaBf16Environment(Hazard):
     name = "bf16-environment"
     severity = Severity.WARNING
     nodes = (cst.SimpleString,)
+    words = spelled(VARIABLES)
     examples = (
         example(
             """

@@ -26,6 +26,7 @@ class CompileBackend(Hazard):
     severity = Severity.ERROR
     spoken_by = ("compile",)
     nodes = (cst.Call, cst.Decorator)
+    words = "compile"
     examples = (
         example(
             """

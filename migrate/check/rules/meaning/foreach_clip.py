@@ -30,6 +30,7 @@ class ForeachClip(Hazard):
     severity = Severity.ERROR
     spoken_by = ("clip-gradients",)
     nodes = (cst.Call,)
+    words = "foreach"
     examples = (
         example(
             """

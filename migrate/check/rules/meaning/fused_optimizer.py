@@ -26,6 +26,7 @@ class FusedOptimizer(Hazard):
     severity = Severity.ERROR
     spoken_by = ("fused-optimizer",)
     nodes = (cst.Call,)
+    words = "fused"
     examples = (
         example(
             """

@@ -28,6 +28,7 @@ class Generator(Hazard):
     severity = Severity.ERROR
     spoken_by = ("rng",)
     nodes = (cst.Call,)
+    words = "Generator"
     examples = (
         example(
             """

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.tree.prescan import spelled
 
 PATCHED = frozenset({"torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad.clip_grad_norm_"})
 
@@ -27,6 +28,7 @@ class ImportOrder(Hazard):
     name = "import-order"
     severity = Severity.WARNING
     nodes = (cst.ImportFrom,)
+    words = spelled(PATCHED)
     examples = (
         example(
             """

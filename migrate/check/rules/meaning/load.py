@@ -31,6 +31,7 @@ class Load(Hazard):
     severity = Severity.ERROR
     spoken_by = ("map-location",)
     nodes = (cst.Call,)
+    words = "load"
     examples = (
         example(
             """

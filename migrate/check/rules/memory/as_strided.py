@@ -24,6 +24,7 @@ class AsStrided(Hazard):
     name = "as-strided"
     severity = Severity.WARNING
     nodes = (cst.Call,)
+    words = "as_strided"
     examples = (
         example(
             """

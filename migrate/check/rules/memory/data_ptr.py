@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.tree.prescan import spelled
 
 ASKS = frozenset({"data_ptr", "untyped_storage", "storage", "typed_storage"})
 
@@ -29,6 +30,7 @@ class DataPtr(Hazard):
     name = "data-ptr"
     severity = Severity.ERROR
     nodes = (cst.Call,)
+    words = spelled(ASKS)
     examples = (
         example(
             """

@@ -26,6 +26,7 @@ class PinnedMemory(Hazard):
     severity = Severity.INFO
     spoken_by = ("pinned-memory",)
     nodes = (cst.Call,)
+    words = "pin_memory"
     examples = (
         example(
             """

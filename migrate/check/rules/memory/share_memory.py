@@ -27,6 +27,7 @@ class ShareMemory(Hazard):
     name = "share-memory"
     severity = Severity.ERROR
     nodes = (cst.Call,)
+    words = "share_memory"
     examples = (
         example(
             """

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import code, nodes_of
 
 GATHERS = frozenset({"torch.distributed.all_gather", "torch.distributed.gather"})
@@ -29,6 +30,7 @@ class UnequalGather(Hazard):
     name = "unequal-gather"
     severity = Severity.ERROR
     nodes = (cst.Call,)
+    words = spelled(GATHERS)
     examples = (
         example(
             """

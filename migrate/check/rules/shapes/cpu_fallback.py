@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.tree.prescan import spelled
 
 FALLBACKS = frozenset({"bincount", "multinomial", "histc", "combinations", "complex"})
 
@@ -29,6 +30,7 @@ class CpuFallback(Hazard):
     name = "cpu-fallback"
     severity = Severity.WARNING
     nodes = (cst.Call,)
+    words = spelled(FALLBACKS)
     examples = (
         example(
             """

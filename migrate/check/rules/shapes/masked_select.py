@@ -24,6 +24,7 @@ class MaskedSelect(Hazard):
     name = "masked-select"
     severity = Severity.WARNING
     nodes = (cst.Call,)
+    words = "masked_select"
     examples = (
         example(
             """

@@ -26,6 +26,7 @@ class Nonzero(Hazard):
     name = "nonzero"
     severity = Severity.WARNING
     nodes = (cst.Call,)
+    words = "nonzero|argwhere"
     examples = (
         example(
             """

@@ -26,6 +26,7 @@ class RepeatInterleave(Hazard):
     name = "repeat-interleave"
     severity = Severity.WARNING
     nodes = (cst.Call,)
+    words = "repeat_interleave"
     examples = (
         example(
             """

@@ -25,6 +25,7 @@ class Unique(Hazard):
     name = "unique"
     severity = Severity.WARNING
     nodes = (cst.Call,)
+    words = "unique"
     examples = (
         example(
             """

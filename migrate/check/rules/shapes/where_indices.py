@@ -25,6 +25,7 @@ class WhereIndices(Hazard):
     name = "where-indices"
     severity = Severity.WARNING
     nodes = (cst.Call,)
+    words = "where"
     examples = (
         example(
             """

@@ -25,6 +25,7 @@ class BackendCheck(Hazard):
     name = "backend-check"
     severity = Severity.WARNING
     nodes = (cst.Comparison,)
+    words = "nccl"
     examples = (
         example(
             """

@@ -24,6 +24,7 @@ class IsCuda(Hazard):
     severity = Severity.WARNING
     spoken_by = ("device-types",)
     nodes = (cst.Attribute,)
+    words = "is_cuda"
     examples = (
         example(
             """

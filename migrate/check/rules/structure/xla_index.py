@@ -25,6 +25,7 @@ class XlaIndex(Hazard):
     name = "xla-index"
     severity = Severity.ERROR
     nodes = (cst.SimpleString, cst.FormattedString)
+    words = "xla"
     examples = (
         example(
             """

@@ -27,6 +27,7 @@ class AsyncHandles(Rule):
     name = "async-handles"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
+    words = "wait"
     examples = (
         left_alone(
             """

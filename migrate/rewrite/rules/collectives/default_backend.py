@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import code
 from migrate.reading.values.devices import is_accelerator
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -29,6 +30,7 @@ class DefaultBackend(Rule):
 
     name = "default-backend"
     nodes = (cst.Call,)
+    words = spelled([DEFAULT])
     examples = (
         rewritten(
             """

@@ -35,6 +35,7 @@ class Nccl(Rule):
 
     name = "nccl"
     nodes = (cst.SimpleString,)
+    words = "nccl"
     examples = (
         rewritten(
             """

@@ -36,6 +36,7 @@ class NcclEnvironment(Rule):
 
     name = "nccl-environment"
     nodes = (cst.SimpleString,)
+    words = "NCCL|CUDA_|CUBLAS"
     examples = (
         rewritten(
             """

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.collectives import OBJECTS, called, makes_gloo_group
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
@@ -39,6 +40,7 @@ class ObjectCollectives(Rule):
 
     name = "object-collectives"
     nodes = (cst.Call,)
+    words = spelled(OBJECTS)
     examples = (
         rewritten(
             """

@@ -42,6 +42,7 @@ class PickledGather(Rule):
 
     name = "pickled-gather"
     nodes = (cst.FunctionDef,)
+    words = "dumps"
     examples = (
         rewritten(
             '''

@@ -41,6 +41,7 @@ class ProcessGroups(Rule):
 
     name = "process-groups"
     nodes = (cst.Call,)
+    words = "new_group"
     examples = (
         rewritten(
             """

@@ -29,6 +29,7 @@ class ReduceOperation(Rule):
 
     name = "reduce-op"
     nodes = (cst.Attribute,)
+    words = "educeOp|reduce_op"
     of_names = True
     examples = (
         rewritten(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import keyword
 from migrate.reading.values.collectives import POINT_TO_POINT, called
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
@@ -31,6 +32,7 @@ class SendRecv(Rule):
     name = "send-recv"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
+    words = spelled([*POINT_TO_POINT, "all_to_all_single"])
     examples = (
         left_alone(
             """

@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.reading.catalogue import catalogue
 from migrate.reading.catalogue.entry import OnXla, names
 from migrate.reading.catalogue.torch_cuda import ASKED, IGNORED, INITIALIZED
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import is_cuda, only_on_cuda
@@ -39,6 +40,7 @@ class CudaMemory(Rule):
 
     name = "cuda-memory"
     nodes = (cst.Expr, cst.Call)
+    words = spelled(GONE | ASKING)
     examples = (
         rewritten(
             """

@@ -31,6 +31,7 @@ class FusedOptimizer(Rule):
 
     name = "fused-optimizer"
     nodes = (cst.Call, cst.Dict)
+    words = "fused|capturable"
     examples = (
         rewritten(
             """

@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.reading.replicas.launch import INIT
 from migrate.reading.replicas.launchers import PROCESS
 from migrate.reading.replicas.process_loops import ProcessLoop, process_loop
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.world_size import WorldSize
@@ -35,6 +36,7 @@ class MpProcess(Rule):
 
     name = "mp-process"
     nodes = (cst.Call,)
+    words = spelled(PROCESS)
     examples = (
         rewritten(
             """

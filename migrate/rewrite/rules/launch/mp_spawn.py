@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.reading.replicas.launch import is_guard
 from migrate.reading.replicas.launchers import SPAWN
 from migrate.reading.replicas.one_device import one_device
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import bind, code, elements
 from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.edits.nodes import with_args, without
@@ -52,6 +53,7 @@ class MpSpawn(Rule):
 
     name = "mp-spawn"
     nodes = (cst.Call,)
+    words = spelled(SPAWN)
     examples = (
         rewritten(
             """

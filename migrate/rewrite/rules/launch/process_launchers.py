@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import code, nodes_of, string_value, targets
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
@@ -36,6 +37,7 @@ class ProcessLaunchers(Rule):
     name = "process-launchers"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
+    words = spelled(POPEN | SHELL | SUBMITIT)
     examples = (
         left_alone(
             """

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import bind, code
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -31,6 +32,7 @@ class StartMethod(Rule):
 
     name = "start-method"
     nodes = (cst.Call,)
+    words = spelled(SETS)
     examples = (
         rewritten(
             """

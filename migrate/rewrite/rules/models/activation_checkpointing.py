@@ -32,6 +32,7 @@ class ActivationCheckpointing(Rule):
 
     name = "activation-checkpointing"
     nodes = (cst.Call,)
+    words = "checkpoint"
     examples = (
         rewritten(
             """

@@ -28,6 +28,7 @@ class CommHooks(Rule):
     name = "comm-hooks"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
+    words = REGISTER_HOOK
     examples = (
         left_alone(
             """

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import code, is_attribute_of_self, keyword, used
 from migrate.reading.values.devices import moves
 from migrate.rewrite.rule import Finding, Rule, Run, Wrap, left_alone, reported, rewritten
@@ -42,6 +43,7 @@ class Ema(Rule):
 
     name = "ema"
     nodes = (cst.Call,)
+    words = spelled(AVERAGES)
     examples = (
         rewritten(
             """

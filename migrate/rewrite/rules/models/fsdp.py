@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.reading.catalogue import torch_distributed
 from migrate.reading.catalogue.entry import names
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import bind, code
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported, rewritten
@@ -64,6 +65,7 @@ class Fsdp(Rule):
     name = "fsdp"
     safety = Safety.UNSAFE
     nodes = (cst.Call,)
+    words = spelled(FSDP)
     examples = (
         rewritten(
             """

@@ -28,6 +28,7 @@ class GradDetach(Rule):
 
     name = "grad-detach"
     nodes = (cst.Call,)
+    words = "detach_"
     examples = (
         rewritten(
             """

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_other import SYNC_BATCH_NORM
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import bind, code
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
@@ -43,6 +44,7 @@ class SyncBatchNorm(Rule):
     name = "sync-batch-norm"
     safety = Safety.UNSAFE
     nodes = (cst.Call, cst.Attribute, cst.Name)
+    words = spelled(CLASSES | CONVERSIONS)
     of_names = True
     examples = (
         rewritten(

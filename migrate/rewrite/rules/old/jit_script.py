@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.tree.prescan import spelled
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 
@@ -27,6 +28,7 @@ class JitScript(Rule):
     name = "jit-script"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Module,)
+    words = spelled(SCRIPTED)
     examples = (
         left_alone(
             """

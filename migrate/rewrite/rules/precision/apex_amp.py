@@ -53,6 +53,7 @@ class ApexAmp(Rule):
 
     name = "apex-amp"
     nodes = (cst.SimpleStatementLine, cst.With, cst.Call)
+    words = "apex"
     examples = (
         rewritten(
             """

@@ -36,6 +36,7 @@ class ApexImports(Rule):
 
     name = "apex-imports"
     nodes = (cst.Try, cst.SimpleStatementLine)
+    words = "apex"
     examples = (
         rewritten(
             """

@@ -84,6 +84,7 @@ class ApexOptimizers(Rule):
 
     name = "apex-optimizers"
     nodes = (cst.Call,)
+    words = "apex"
     examples = (
         rewritten(
             """

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.reading.catalogue import torch_other
 from migrate.reading.catalogue.entry import names
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import bind, code, keyword
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -36,6 +37,7 @@ class ClipGradients(Rule):
 
     name = "clip-gradients"
     nodes = (cst.Call,)
+    words = spelled([*CLIPS, NORM])
     examples = (
         rewritten(
             """

@@ -25,6 +25,7 @@ class HalfPrecision(Rule):
     name = "half-precision"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
+    words = "half"
     examples = (
         left_alone(
             """

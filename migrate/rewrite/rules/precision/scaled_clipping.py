@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.rules.precision.clip_gradients import CLIPS
@@ -29,6 +30,7 @@ class ScaledClipping(Rule):
     name = "scaled-clipping"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
+    words = spelled(CLIPS)
     examples = (
         left_alone(
             """

@@ -46,6 +46,7 @@ class Mpi(Rule):
 
     name = "mpi"
     nodes = (cst.Call, cst.Attribute, cst.Assign)
+    words = "mpi4py"
     examples = (
         rewritten(
             """

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import libcst as cst
 
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import code, string_value
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -29,6 +30,7 @@ class RendezvousAddress(Rule):
 
     name = "rendezvous-address"
     nodes = (cst.SimpleStatementLine, cst.If)
+    words = spelled(VARIABLES)
     examples = (
         rewritten(
             """

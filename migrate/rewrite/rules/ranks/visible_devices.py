@@ -34,6 +34,7 @@ class VisibleDevices(Rule):
 
     name = "visible-devices"
     nodes = (cst.SimpleString,)
+    words = NAME
     examples = (
         rewritten(
             """

@@ -27,6 +27,7 @@ class DeviceIds(Hazard):
     severity = Severity.ERROR
     spoken_by = ("ddp",)
     nodes = (cst.Call,)
+    words = "device_ids"
     examples = (
         example(
             """

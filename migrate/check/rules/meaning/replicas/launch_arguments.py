@@ -27,6 +27,7 @@ class LaunchArguments(Hazard):
     severity = Severity.ERROR
     spoken_by = ("old-torch-xla", "mp-spawn")
     nodes = (cst.Call,)
+    words = "nprocs"
     examples = (
         example(
             """

@@ -27,6 +27,7 @@ class Nccl(Hazard):
     severity = Severity.ERROR
     spoken_by = ("init-process-group",)
     nodes = (cst.Call,)
+    words = "nccl"
     examples = (
         example(
             """

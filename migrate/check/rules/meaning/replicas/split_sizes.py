@@ -30,6 +30,7 @@ class SplitSizes(Hazard):
     severity = Severity.ERROR
     spoken_by = ("send-recv",)
     nodes = (cst.Call,)
+    words = "all_to_all_single"
     examples = (
         example(
             """
