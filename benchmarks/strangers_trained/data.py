@@ -126,7 +126,10 @@ def images_and_vae(project: Path, folder: Path) -> None:
         "v_patch_nums=(1, 2, 3))\n"
         "torch.save(vae.state_dict(), 'vae_ch160v4096z32.pth')\n"
     )
-    variables = {**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    variables = {
+        **os.environ,
+        "PYTHONPATH": f"{project}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
     subprocess.run([sys.executable, "-c", program], cwd=project, env=variables, check=True)
 
 

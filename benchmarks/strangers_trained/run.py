@@ -83,7 +83,9 @@ class Bench:
         options += ["--rewritten", str(self.rewritten / self.project.script)]
         options += self.project.to_prove.split()
         script = self.original / self.project.script
-        return self._migrate("prove", *options, str(script), "--", *self._args(), folder=self.original)
+        return self._migrate(
+            "prove", *options, str(script), "--", *self._args(), folder=self.original
+        )
 
     def _args(self) -> list[str]:
         return self.project.args.format(data=self.data).split()

@@ -131,7 +131,9 @@ class _StandIns(MetaPathFinder):
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         """Return where the stand-in is."""
-        file = {"torch.utils.tensorboard": "summary_writer.py", "torch._six": "torch_six.py"}.get(name)
+        file = {"torch.utils.tensorboard": "summary_writer.py", "torch._six": "torch_six.py"}.get(
+            name
+        )
         return spec_from_file_location(name, Path(__file__).with_name(file)) if file else None
 
 

@@ -75,7 +75,9 @@ def _outcome(test: ast.expr, constants: Mapping[str, object]) -> bool | None:
             if ends in outcomes:
                 return ends
             return None if None in outcomes else not ends
-        case ast.Compare(left=ast.Name(id=name), ops=[op], comparators=[right]) if name in constants:
+        case ast.Compare(left=ast.Name(id=name), ops=[op], comparators=[right]) if (
+            name in constants
+        ):
             try:
                 other = ast.literal_eval(right)
                 return _compared(constants[name], op, other)

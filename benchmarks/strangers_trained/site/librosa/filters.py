@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 
-def mel(sr: float, n_fft: int, n_mels: int = 128, fmin: float = 0.0, fmax: float | None = None) -> Any:
+def mel(
+    sr: float, n_fft: int, n_mels: int = 128, fmin: float = 0.0, fmax: float | None = None
+) -> Any:
     """Return (n_mels, 1 + n_fft // 2) triangles, evenly spaced on the mel scale of HTK."""
 
     def to_mel(frequency: float) -> float:

@@ -68,7 +68,8 @@ class PickledGather(Rule):
                 longest = max(sizes)
                 tensors = [torch.empty((longest,), dtype=torch.uint8, device="cuda") for _ in sizes]
                 if local_size != longest:
-                    tensor = torch.cat((tensor, torch.empty((longest - local_size,), dtype=torch.uint8, device="cuda")))
+                    padding = torch.empty((longest - local_size,), dtype=torch.uint8, device="cuda")
+                    tensor = torch.cat((tensor, padding))
                 dist.all_gather(tensors, tensor)
                 found = []
                 for size, tensor in zip(sizes, tensors):
@@ -152,7 +153,9 @@ class PickledGather(Rule):
             yield from self.report(next(iter(_named(node, ("pickle.dumps",), context))), message)
             return
         new = self._written(result, pickled, gathers[-1], context)
-        message = "pickled objects are gathered as objects: as tensors their lengths differ by replica"
+        message = (
+            "pickled objects are gathered as objects: as tensors their lengths differ by replica"
+        )
         first, *others = statements[start:]
 
         def replace(updated: cst.BaseStatement) -> cst.FlattenSentinel[cst.BaseStatement]:

@@ -12,7 +12,9 @@ __all__ = ["IMAGENET_DEFAULT_MEAN", "IMAGENET_DEFAULT_STD", "Mixup", "create_tra
 class Mixup:
     """Mixes each image with that at the other end of its batch, and the labels as much."""
 
-    def __init__(self, label_smoothing: float = 0.0, num_classes: int = 1000, **ignored: Any) -> None:
+    def __init__(
+        self, label_smoothing: float = 0.0, num_classes: int = 1000, **ignored: Any
+    ) -> None:
         """A fixed share of 0.8."""
         self.num_classes, self.smoothing, self.share = num_classes, label_smoothing, 0.8
 
@@ -33,5 +35,8 @@ def create_transform(input_size: Any, is_training: bool = False, **ignored: Any)
     flip = [transforms.RandomHorizontalFlip()] if is_training else []
     crop = transforms.RandomResizedCrop if is_training else transforms.Resize
     size = input_size if isinstance(input_size, int) else input_size[-1]
-    last = [transforms.ToTensor(), transforms.Normalize(IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)]
+    last = [
+        transforms.ToTensor(),
+        transforms.Normalize(IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD),
+    ]
     return transforms.Compose([crop((size, size)), *flip, *last])

@@ -15,12 +15,19 @@ class PatchEmbed(nn.Module):
     """Patches of an image as a sequence."""
 
     def __init__(
-        self, img_size: Any = 224, patch_size: Any = 16, in_chans: int = 3, embed_dim: int = 768, bias: bool = True
+        self,
+        img_size: Any = 224,
+        patch_size: Any = 16,
+        in_chans: int = 3,
+        embed_dim: int = 768,
+        bias: bool = True,
     ) -> None:
         """A convolution as large as a patch."""
         super().__init__()
         self.img_size, self.patch_size = to_2tuple(img_size), to_2tuple(patch_size)
-        sides = [image // patch for image, patch in zip(self.img_size, self.patch_size, strict=True)]
+        sides = [
+            image // patch for image, patch in zip(self.img_size, self.patch_size, strict=True)
+        ]
         self.grid_size = tuple(sides)
         self.num_patches = sides[0] * sides[1]
         self.proj = nn.Conv2d(in_chans, embed_dim, self.patch_size, self.patch_size, bias=bias)
@@ -33,7 +40,9 @@ class PatchEmbed(nn.Module):
 class Attention(nn.Module):
     """Self-attention."""
 
-    def __init__(self, dim: int, num_heads: int = 8, qkv_bias: bool = False, **ignored: Any) -> None:
+    def __init__(
+        self, dim: int, num_heads: int = 8, qkv_bias: bool = False, **ignored: Any
+    ) -> None:
         """Without dropout."""
         super().__init__()
         self.num_heads = num_heads

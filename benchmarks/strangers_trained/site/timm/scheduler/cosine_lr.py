@@ -35,7 +35,9 @@ class CosineLRScheduler(Scheduler):
         """Return the values."""
         if num_updates < self.warmup_t:
             share = num_updates / self.warmup_t
-            return [self.warmup_lr_init + share * (v - self.warmup_lr_init) for v in self.base_values]
+            return [
+                self.warmup_lr_init + share * (v - self.warmup_lr_init) for v in self.base_values
+            ]
         share = min(1.0, num_updates / self.t_initial)
         fallen = 0.5 * (1 + math.cos(math.pi * share))
         return [self.lr_min + (value - self.lr_min) * fallen for value in self.base_values]

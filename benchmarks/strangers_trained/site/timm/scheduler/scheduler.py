@@ -13,7 +13,9 @@ class Scheduler:
         self.optimizer, self.field = optimizer, param_group_field
         for group in optimizer.param_groups:
             group.setdefault(f"initial_{param_group_field}", group[param_group_field])
-        self.base_values = [group[f"initial_{param_group_field}"] for group in optimizer.param_groups]
+        self.base_values = [
+            group[f"initial_{param_group_field}"] for group in optimizer.param_groups
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """Return all but the optimizer."""

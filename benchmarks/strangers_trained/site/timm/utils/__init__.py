@@ -29,7 +29,9 @@ class AverageMeter:
         self.avg = self.sum / self.count
 
 
-def accuracy(output: torch.Tensor, target: torch.Tensor, topk: tuple[int, ...] = (1,)) -> list[torch.Tensor]:
+def accuracy(
+    output: torch.Tensor, target: torch.Tensor, topk: tuple[int, ...] = (1,)
+) -> list[torch.Tensor]:
     """Return the share of right answers among the first k, in percent, for each k."""
     best = output.topk(min(max(topk), output.size(1)), dim=1).indices.t()
     right = best.eq(target.reshape(1, -1).expand_as(best))
