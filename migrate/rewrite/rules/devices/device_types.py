@@ -155,19 +155,16 @@ class DeviceTypes(Rule):
         named = [element.value for element in types.elements]
         if any(string_value(value) == "xla" for value in named):
             return
-        for at, value in enumerate(named):
-            if string_value(value) == "cuda" and not context.portable:
-                yield self._literal(value, context)
-            elif string_value(value) == "cuda":
-                xla = cst.Element(context.string("xla", like=value))
+        for value in named:
+            if string_value(value) == "cuda":
+                yield self._own_type(value, context)
 
-                def replace(
-                    updated: cst.List | cst.Tuple | cst.Set, at: int = at, xla: cst.Element = xla
-                ) -> cst.BaseExpression:
-                    elements = [*updated.elements[:at], xla, *updated.elements[at:]]
-                    return updated.with_changes(elements=elements)
-
-                yield self.edit(types, replace, f"{code(types)}: or XLA", consumes=[value])
+    def _own_type(self, literal: cst.BaseExpression, context: Workspace) -> Edit:
+        if not context.portable:
+            return self._literal(literal, context)
+        own = cst.parse_expression(f"{context.imports.require('shims')}.device_type()")
+        message = f"{code(literal)} → the type of the replica's device"
+        return self.edit(literal, lambda _: own, message, consumes=[literal])
 
     def _tensor_type(
         self, node: cst.Comparison, asked: cst.BaseExpression, value: str, context: Workspace
