@@ -61,6 +61,7 @@ class PickledGather(Rule):
                 buffer = pickle.dumps(data)
                 storage = torch.ByteStorage.from_buffer(buffer)
                 tensor = torch.ByteTensor(storage).to("cuda")
+                # the length of each
                 local_size = torch.tensor([tensor.numel()], device="cuda")
                 sizes = [torch.tensor([0], device="cuda") for _ in range(world_size)]
                 dist.all_gather(sizes, local_size)
@@ -163,10 +164,10 @@ class PickledGather(Rule):
             return cst.FlattenSentinel([new[0].with_changes(leading_lines=above), *new[1:]])
 
         yield self.edit(first, replace, message, consumes=[first])
+        # With the comments above them, which speak of what goes.
+        gone = cst.FlattenSentinel[cst.BaseStatement]([])
         for statement in others:
-            yield self.edit(
-                statement, lambda _: cst.RemoveFromParent(), message, consumes=[statement]
-            )
+            yield self.edit(statement, lambda _: gone, message, consumes=[statement])
 
     def _written(
         self, result: str, pickled: str, gather: cst.Call, context: Workspace
