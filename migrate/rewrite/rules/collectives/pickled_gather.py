@@ -165,7 +165,8 @@ class PickledGather(Rule):
 
         yield self.edit(first, replace, message, consumes=[first])
         # With the comments above them, which speak of what goes.
-        gone = cst.FlattenSentinel[cst.BaseStatement]([])
+        gone: cst.FlattenSentinel[cst.BaseStatement]
+        gone = cst.FlattenSentinel([cst.SimpleStatementLine([])])
         for statement in others:
             yield self.edit(statement, lambda _: gone, message, consumes=[statement])
 
