@@ -57,9 +57,9 @@ PROJECTS = (
     Project(
         "karpathy+llama2.c",
         "train.py",
-        "--vocab_source=custom --vocab_size=64 --max_seq_len=16 --batch_size=2 --dim=32 --n_layers=2 --n_heads=2 "
-        "--n_kv_heads=2 --gradient_accumulation_steps=4 --max_iters=4 --eval_interval=2 --eval_iters=2 "
-        "--warmup_iters=1 --compile=False",
+        "--vocab_source=custom --vocab_size=64 --max_seq_len=16 --batch_size=2 --dim=32 --n_layers=2 "
+        "--n_heads=2 --n_kv_heads=2 --gradient_accumulation_steps=4 --max_iters=4 --eval_interval=2 "
+        "--eval_iters=2 --warmup_iters=1 --compile=False",
         data.tokens,
         stands_in="tokens",
     ),
@@ -83,8 +83,9 @@ PROJECTS = (
     Project(
         "facebookresearch+detr",
         "main.py",
-        "--coco_path {data} --backbone resnet18 --enc_layers 1 --dec_layers 2 --dim_feedforward 32 --hidden_dim 32 "
-        "--nheads 2 --num_queries 6 --batch_size 2 --epochs 1 --num_workers 0 --output_dir out",
+        "--coco_path {data} --backbone resnet18 --enc_layers 1 --dec_layers 2 --dim_feedforward 32 "
+        "--hidden_dim 32 --nheads 2 --num_queries 6 --batch_size 2 --epochs 1 --num_workers 0 "
+        "--output_dir out",
         data.boxes,
         stands_in="torchvision's resnet18: not downloaded; images of 64 x 64; boxes",
     ),
@@ -93,7 +94,8 @@ PROJECTS = (
         "main.py",
         "--cfg configs/swin/swin_tiny_patch4_window7_224.yaml --data-path {data}/images --batch-size 2 "
         "--output out --tag tried --opts DATA.IMG_SIZE 56 DATA.NUM_WORKERS 0 MODEL.SWIN.EMBED_DIM 16 "
-        "MODEL.SWIN.DEPTHS [1,1] MODEL.SWIN.NUM_HEADS [2,2] TRAIN.EPOCHS 1 TRAIN.WARMUP_EPOCHS 0 PRINT_FREQ 1",
+        "MODEL.SWIN.DEPTHS [1,1] MODEL.SWIN.NUM_HEADS [2,2] TRAIN.EPOCHS 1 TRAIN.WARMUP_EPOCHS 0 "
+        "PRINT_FREQ 1",
         data.images,
         stands_in="timm: its layers, losses, schedules, mixup and transforms; images",
     ),

@@ -6,7 +6,8 @@ DIR holds checkouts named OWNER+NAME; none of their code is in this repository, 
 them: each is copied. `migrate rewrite` rewrites the copy as a whole, `migrate run` trains the result and
 `migrate prove` compares it with the original; no edit is made by hand. `projects.py` has for each project the
 arguments that make it small, `data.py` its data, and `site/` what stands in for the packages that it imports.
-Needed besides: torchvision 0.24.1, yacs, termcolor, pytz, typed-argument-parser (on PYTHONPATH or installed).
+Needed besides, installed or on PYTHONPATH: torchvision 0.24.1, pycocotools, yacs, termcolor, pytz,
+typed-argument-parser.
 
 Prints a row of docs/results.md for each project. Exit code 1 if one does not train or is not proven equal.
 """
@@ -176,6 +177,8 @@ def main() -> int:
     parser.add_argument("--stage", choices=STAGES, help="only this one, in the folder of --keep")
     parser.add_argument("--keep", type=Path, help="work in this folder, and leave it")
     options = parser.parse_args()
+    if options.stage and not options.keep:
+        parser.error("--stage needs the folder of --keep")
     stages = (options.stage,) if options.stage else STAGES
     fine = True
     for project in PROJECTS:

@@ -152,9 +152,9 @@ def saves_of(analysis: Analysis) -> Saves:
 
 def _definition(function: Function) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     for node in function.module.nodes:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            if node.lineno == function.line and node.name == function.name:
-                return node
+        is_def = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if is_def and (node.lineno, node.name) == (function.line, function.name):
+            return node
     return None
 
 

@@ -32,6 +32,7 @@ class GuardedForward(Hazard):
     code = "XLA304"
     name = "guarded-forward"
     severity = Severity.WARNING
+    spoken_by = ("unwrapped-forward",)
     nodes = (cst.Call,)
     examples = (
         example(

@@ -17,7 +17,7 @@ from migrate.reading.values.words import READ_METHODS, SYNCS
 
 
 class GuardedRead(Hazard):
-    """A value is read by some replicas only, inside the step, or where it was computed after it or made by them.
+    """Some replicas only read a value: inside the step, computed after it, or by themselves.
 
     **Why.** The read ends the graph in the replicas that make it and not in the others: from there on they
     run different graphs, their collectives no longer match, and all hang. This is worse than a slow step.
@@ -190,8 +190,8 @@ class GuardedRead(Hazard):
             return
         line = facts.context.position(guard).line
         message = (
-            f"made on the device in some replicas only (line {line}): it goes into a graph that the others do "
-            "not have; make it in all, or on the CPU"
+            f"made on the device in some replicas only (line {line}): it goes into a graph that the "
+            "others do not have; make it in all, or on the CPU"
         )
         yield self.hit(node, message, Severity.WARNING)
 

@@ -62,6 +62,7 @@ class PickledGather(Rule):
                 buffer = pickle.dumps(data)
                 storage = torch.ByteStorage.from_buffer(buffer)
                 tensor = torch.ByteTensor(storage).to("cuda")
+                # the length of each
                 local_size = torch.tensor([tensor.numel()], device="cuda")
                 sizes = [torch.tensor([0], device="cuda") for _ in range(world_size)]
                 dist.all_gather(sizes, local_size)
@@ -69,7 +70,8 @@ class PickledGather(Rule):
                 longest = max(sizes)
                 tensors = [torch.empty((longest,), dtype=torch.uint8, device="cuda") for _ in sizes]
                 if local_size != longest:
-                    tensor = torch.cat((tensor, torch.empty((longest - local_size,), dtype=torch.uint8, device="cuda")))
+                    padding = torch.empty((longest - local_size,), dtype=torch.uint8, device="cuda")
+                    tensor = torch.cat((tensor, padding))
                 dist.all_gather(tensors, tensor)
                 found = []
                 for size, tensor in zip(sizes, tensors):
@@ -163,10 +165,11 @@ class PickledGather(Rule):
             return cst.FlattenSentinel([new[0].with_changes(leading_lines=above), *new[1:]])
 
         yield self.edit(first, replace, message, consumes=[first])
+        # With the comments above them, which speak of what goes.
+        gone: cst.FlattenSentinel[cst.BaseStatement]
+        gone = cst.FlattenSentinel([cst.SimpleStatementLine([])])
         for statement in others:
-            yield self.edit(
-                statement, lambda _: cst.RemoveFromParent(), message, consumes=[statement]
-            )
+            yield self.edit(statement, lambda _: gone, message, consumes=[statement])
 
     def _written(
         self, result: str, pickled: str, gather: cst.Call, context: Workspace

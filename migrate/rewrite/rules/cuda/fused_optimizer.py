@@ -20,8 +20,8 @@ class FusedOptimizer(Rule):
     """Drop `fused=True` and `capturable=True` from optimizers.
 
     **What it does.** `fused=True` raises for XLA tensors, and there is nothing to gain: XLA fuses the
-    whole step. A `fused` that the script computes goes too. `capturable` is about CUDA graphs.
-    `foreach=True` runs and stays.
+    whole step. A `fused` that the script computes goes too, and that of a `functools.partial`.
+    `capturable` is about CUDA graphs. `foreach=True` runs and stays.
 
     **Reported.** A dictionary of arguments with `fused`, in a script that makes optimizers.
 
@@ -35,18 +35,24 @@ class FusedOptimizer(Rule):
     examples = (
         rewritten(
             """
+            from functools import partial
+
             import torch
 
 
-            def make(model):
-                return torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+            def make(model, args):
+                makes = {"adam": partial(torch.optim.Adam, betas=(0.9, 0.95), fused=args.fused)}
+                return makes, torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
             """,
             """
+            from functools import partial
+
             import torch
 
 
-            def make(model):
-                return torch.optim.AdamW(model.parameters(), lr=0.1)
+            def make(model, args):
+                makes = {"adam": partial(torch.optim.Adam, betas=(0.9, 0.95))}
+                return makes, torch.optim.AdamW(model.parameters(), lr=0.1)
             """,
         ),
         left_alone(
@@ -90,7 +96,7 @@ class FusedOptimizer(Rule):
             if arg is not None and _on(arg.value) and _makes_optimizers(context):
                 yield from self.report(node, _message("fused=True"))
             return
-        if not is_optimizer(node, context):
+        if not is_optimizer(node, context) and not _is_partial(node, context):
             return
         gone = []
         for choice in CHOICES:
@@ -123,7 +129,7 @@ class FusedOptimizer(Rule):
         else:
             assert isinstance(node, cst.Call)
             of_dict = dotted(node.func) == "dict" and _makes_optimizers(context)
-            if not of_dict and not is_optimizer(node, context):
+            if not (of_dict or is_optimizer(node, context) or _is_partial(node, context)):
                 return
             args = [keyword(node, choice) for choice in CHOICES]
             found = [arg.value for arg in args if arg is not None]
@@ -140,7 +146,19 @@ class FusedOptimizer(Rule):
 
 def is_optimizer(call: cst.Call, context: Workspace) -> bool:
     """Whether `call` makes an optimizer of torch."""
-    name = context.qualified_name(call.func) or ""
+    return _is_class(call.func, context)
+
+
+def _is_partial(call: cst.Call, context: Workspace) -> bool:
+    """Whether `call` is `functools.partial(torch.optim.AdamW, …)`."""
+    if context.qualified_name(call.func) != "functools.partial" or not call.args:
+        return False
+    return _is_class(call.args[0].value, context)
+
+
+def _is_class(node: cst.CSTNode, context: Workspace) -> bool:
+    """Whether `node` is a class of optimizers of torch."""
+    name = context.qualified_name(node) or ""
     parts = name.split(".")
     is_class = parts[-1][:1].isupper() and "lr_scheduler" not in parts
     return name.startswith("torch.optim.") and is_class

@@ -17,10 +17,10 @@ from migrate.rewrite.workspace import Workspace
 class DeviceTypes(Rule):
     """Ask whether a device is XLA where the script asks whether it is CUDA.
 
-    **What it does.** `device.type == 'cuda'`, `'cuda' in device`, `device.startswith('cuda')`, and the same
-    of `device_type` and `args.device`, ask for `'xla'`. `x.is_cuda` becomes `x.device.type == 'xla'` where
-    it decides whether something is moved. `x.type() == 'torch.cuda.HalfTensor'` becomes
-    `x.dtype == torch.float16`.
+    **What it does.** `device.type == 'cuda'`, `'cuda' in device`, `device.startswith('cuda')`,
+    `device_type in ('cuda', 'cpu')`, and the same of `args.device`, ask for `'xla'`. `x.is_cuda` becomes
+    `x.device.type == 'xla'` where it decides whether something is moved.
+    `x.type() == 'torch.cuda.HalfTensor'` becomes `x.dtype == torch.float16`.
 
     **Left alone.** Comparisons with `'cpu'`: an XLA device is not one.
 
@@ -39,8 +39,15 @@ class DeviceTypes(Rule):
 
             device = 'cuda'
             device_type = 'cuda' if 'cuda' in device else 'cpu'
+            assert device_type in ['cuda', 'mps', 'cpu']
             if device_type == 'cuda' or device.startswith('cuda'):
                 print('fast')
+
+
+            def moved(x):
+                if not x.is_cuda:
+                    x = x.cuda()
+                return x
 
 
             def move(x, args, model):
@@ -56,8 +63,15 @@ class DeviceTypes(Rule):
 
             device = 'xla'
             device_type = 'xla' if 'xla' in device else 'cpu'
+            assert device_type in ['xla', 'mps', 'cpu']
             if device_type == 'xla' or device.startswith('xla'):
                 print('fast')
+
+
+            def moved(x):
+                if x.device.type != 'xla':
+                    x = x.to('xla')
+                return x
 
 
             def move(x, args, model):
@@ -130,6 +144,27 @@ class DeviceTypes(Rule):
                     )
                 elif isinstance(asked, cst.Attribute) and asked.attr.value == "type":
                     yield from self._kernel(node)
+        among = isinstance(operator, cst.In | cst.NotIn) and _is_device(node.left, context)
+        if among and isinstance(right, cst.List | cst.Tuple | cst.Set):
+            yield from self._one_of(right, context)
+
+    def _one_of(
+        self, types: cst.List | cst.Tuple | cst.Set, context: Workspace
+    ) -> Iterable[Edit | Finding]:
+        """Yield the edit of `device_type in ('cuda', 'cpu')`."""
+        named = [element.value for element in types.elements]
+        if any(string_value(value) == "xla" for value in named):
+            return
+        for value in named:
+            if string_value(value) == "cuda":
+                yield self._own_type(value, context)
+
+    def _own_type(self, literal: cst.BaseExpression, context: Workspace) -> Edit:
+        if not context.portable:
+            return self._literal(literal, context)
+        own = cst.parse_expression(f"{context.imports.require('shims')}.device_type()")
+        message = f"{code(literal)} → the type of the replica's device"
+        return self.edit(literal, lambda _: own, message, consumes=[literal])
 
     def _tensor_type(
         self, node: cst.Comparison, asked: cst.BaseExpression, value: str, context: Workspace
@@ -154,25 +189,31 @@ class DeviceTypes(Rule):
         if context.qualified_name(node) is not None:
             return
         above = context.parent(node)
+        test: cst.CSTNode = node
+        if isinstance(above, cst.UnaryOperation) and isinstance(above.operator, cst.Not):
+            test, above = above, context.parent(above)
         branch = (
-            above.body if isinstance(above, cst.If | cst.IfExp) and above.test is node else None
+            above.body if isinstance(above, cst.If | cst.IfExp) and above.test is test else None
         )
         if branch is None or not _moves_something(branch, context):
             yield from self._kernel(node)
             return
         xla = context.string("cpu" if context.portable else "xla")
-        equals = cst.NotEqual() if context.portable else cst.Equal()
+        equals = (test is node) is not context.portable
 
-        def replace(updated: cst.Attribute) -> cst.Comparison:
-            kind = cst.Attribute(cst.Attribute(updated.value, cst.Name("device")), cst.Name("type"))
+        def replace(updated: cst.Attribute | cst.UnaryOperation) -> cst.Comparison:
+            asked = updated.expression if isinstance(updated, cst.UnaryOperation) else updated
+            value = cst.ensure_type(asked, cst.Attribute).value
+            kind = cst.Attribute(cst.Attribute(value, cst.Name("device")), cst.Name("type"))
+            operator = cst.Equal() if equals else cst.NotEqual()
             return cst.Comparison(
-                kind, [cst.ComparisonTarget(equals, xla)], lpar=updated.lpar, rpar=updated.rpar
+                kind, [cst.ComparisonTarget(operator, xla)], lpar=updated.lpar, rpar=updated.rpar
             )
 
         message = (
             f"`{code(node)}` → whether its device is {'no CPU' if context.portable else 'XLA'}"
         )
-        yield self.edit(node, replace, message, consumes=[node.attr])
+        yield self.edit(test, replace, message, consumes=[node.attr])
 
     def _kernel(self, node: cst.CSTNode) -> Iterable[Finding]:
         message = (
