@@ -7,8 +7,9 @@ import torch
 
 from migrate.reading.catalogue import catalogue
 from shims.errors import DeviceNotAnsweredError
-from shims.patches import assemble, cuda, distributed, rng
+from shims.patches import assemble, cuda, rng
 from shims.patches.devices import Devices, HostPlace
+from shims.patches.ranks import distributed
 
 DEVICES = Devices(2, HostPlace())
 ANSWERED = [
