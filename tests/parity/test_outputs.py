@@ -140,7 +140,7 @@ def test_what_is_said_is_shown(tmp_path: Path) -> None:
         tmp_path, same, lambda y: {"z": y.T}, "2,6", outputs=("A[b,c]=B.z[c,b]",), gradients=True
     )
     assert found.matches, found.sentence
-    assert "the other's output z, axes 1, 0" in notes(found)
+    assert "B: output z, axes 1, 0" in notes(found)
     whole = next(layer for layer in found.layers if not layer.name)
     assert whole.b is not None
     assert [one.text for one in whole.b.layouts] == ["axes 1, 0"]

@@ -180,10 +180,10 @@ class _Pairing:
             self._alone(ref, self._rules.mine, mine=True)
 
     def _alone(self, ref: TensorRef, letter: str, *, mine: bool) -> None:
-        paths = (None, ref.path) if mine else (ref.path, None)
+        truth, own = (None, ref.path) if mine else (ref.path, None)
         named = shown(letter, ref.path)
         remedy = f"name the other's with --outputs, or leave it out: --skip-output {named}"
-        self._apart.append(Apart(*paths, f"only {letter} has it", remedy))
+        self._apart.append(Apart(truth, own, f"only {letter} has it", remedy))
 
     def _said(self, ref: TensorRef, mine: TensorRef, axes: tuple[str, str] = ("", "")) -> str:
         texts = [
@@ -288,7 +288,8 @@ def _grouped(names: Sequence[str], sizes: Sequence[int], merged: Shape) -> list[
     left: Iterator[tuple[str, int]] = iter(zip(names, sizes, strict=True))
     found = []
     for size in merged:
-        group, product = [], 1
+        group: list[str] = []
+        product = 1
         while product < size or (size == 1 and not group and len(merged) == len(sizes)):
             name, one = next(left, ("", 0))
             if not name:

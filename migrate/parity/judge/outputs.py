@@ -105,8 +105,12 @@ def compare_outputs(
         for name, one in found.items():
             if name not in worst or one.severity > worst[name][1].severity:
                 worst[name] = shown, one
-        partners = [side.alignment for name, side in sides.items() if name != "E"]
-        lies = tuple(_said(pair) for one in partners for pair in one.outputs if pair.truth == path)
+        lies = tuple(
+            _said(name, pair)
+            for name, side in sides.items()
+            for pair in side.alignment.outputs
+            if name != "E" and pair.truth == path
+        )
         checks.append(_check(shown, found, profile, lies))
         counts = [(measured.get(name) or Measurement("float32")).histogram() for name in ("A", "B")]
         histograms.append((f"output {shown}", EDGES, counts[0], counts[1]))
@@ -166,10 +170,11 @@ def _apart(apart: Apart) -> Check:
     return Check(_name(apart), None, None, math.inf, False, "", note=note)
 
 
-def _said(pair: TensorPair) -> str:
+def _said(side: str, pair: TensorPair) -> str:
     """How an output lies that does not lie as the truth's does, or is called otherwise."""
-    named = "" if pair.mine == pair.truth else f"the other's output {pair.mine or '0'}"
-    return ", ".join(filter(None, (named, layout_text(pair.split, pair.axes, pair.shape))))
+    named = "" if pair.mine == pair.truth else f"output {pair.mine or '0'}"
+    said = ", ".join(filter(None, (named, layout_text(pair.split, pair.axes, pair.shape))))
+    return f"{side}: {said}" if said else ""
 
 
 def _check(

@@ -61,8 +61,9 @@ def capture_all(
     rules = options.rules(truth="A" if ready.truth_of_a else "B")
 
     def run(name: str, side: Side, settings: Settings, weights: WeightMap) -> Run:
-        said = (explicit, rules) if side is not source else (None, None)
-        return Run(name, side, settings, weights, *said, ready.inputs, work, layers, measured)
+        aligned, paired = (explicit, rules) if side is not source else (None, None)
+        inputs = ready.inputs
+        return Run(name, side, settings, weights, aligned, paired, inputs, work, layers, measured)
 
     runs = {"a": run("a", a, ready.a, ready.weights_a), "b": run("b", b, ready.b, ready.weights_b)}
     # A torch side on the CPU in the very precision is the emulation.

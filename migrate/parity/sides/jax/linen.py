@@ -32,6 +32,8 @@ _MANY = 1_000_000
 class LinenModel(JaxModel):
     """A linen module; its variables are initialised from the first input if none are loaded."""
 
+    mode = "evaluation mode"
+
     def __init__(self, module: Any, shown: str) -> None:
         super().__init__(shown)
         # Name → the keys on the way to it; some keys have `/` in them (WeightNorm's).
@@ -89,12 +91,8 @@ class LinenModel(JaxModel):
                 jax.eval_shape(lambda weights: self.apply(weights, bound)[0], shapes)
             except errors.ModifyScopeVariableError:
                 self._writes = True
+                self.mode = "training mode: it writes its statistics"
                 self.notes = (_LEFT,)
-
-    @property
-    def mode(self) -> str:
-        """See `JaxModel`."""
-        return "training mode: it writes its statistics" if self._writes else "evaluation mode"
 
     def take(self, weights: Weights) -> None:
         """See `JaxModel`."""
