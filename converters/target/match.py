@@ -36,7 +36,20 @@ def match(
     targets: Sequence[Family],
     fits: Callable[[Family, Family], bool],
 ) -> Matched:
-    """Pair the families; those that stay alone once more, one number at a time (fc1, fc2)."""
+    """Pair the families; those that stay alone once more, one number at a time (fc1, fc2).
+
+    What is then left on both sides is paired by shapes, if on one side nobody gave names (`Dense_0`) and each
+    fits one and no other.
+    """
+    found = _by_name(sources, targets, fits)
+    return _by_shape(found, fits) if found.extra and found.missing else found
+
+
+def _by_name(
+    sources: Sequence[Family],
+    targets: Sequence[Family],
+    fits: Callable[[Family, Family], bool],
+) -> Matched:
     whole = match_whole(sources, targets, fits)
     if not whole.extra or not whole.missing:
         return whole
@@ -116,6 +129,39 @@ def match_whole(
         tuple(problems),
         tuple((sources[one], targets[other]) for one, other in left),
     )
+
+
+# Of names that a framework gives, and containers have: they say the kind of a module and nothing else.
+_KINDS = frozenset({"dense", "conv", "norm", "embed", "block", "sequential", "#"})
+
+
+def _by_shape(found: Matched, fits: Callable[[Family, Family], bool]) -> Matched:
+    """All that is left, each the only one that fits the other; what was found, if that is not so."""
+    mine = [part for family in found.extra for part in _single(family)]
+    theirs = [part for family in found.missing for part in _single(family)]
+    unnamed = any(
+        all(_KINDS.issuperset(family.words) for family in side)
+        for side in (found.extra, found.missing)
+    )
+    if not unnamed or len(mine) != len(theirs):
+        return found
+    fitting = [[other for other in theirs if fits(one, other)] for one in mine]
+    chosen = [its[0] for its in fitting if len(its) == 1]
+    if len(chosen) < len(mine) or len({id(one) for one in chosen}) < len(mine):
+        return found
+    pairs = tuple(zip(mine, chosen, strict=True))
+    return replace(
+        found,
+        pairs=found.pairs + pairs,
+        extra=(),
+        missing=(),
+        by_elimination=found.by_elimination + pairs,
+    )
+
+
+def _single(family: Family) -> list[Family]:
+    words = tuple(word for word in family.words if word != "#")
+    return [Family(words, {(): roles}, family.kind) for roles in family.members.values()]
 
 
 class _Rivals:

@@ -36,7 +36,10 @@ def _of_each_side(command: Command) -> Command:
     single: list[tuple[str, dict[str, Any]]] = [
         ("weights", {"type": _A_PATH, "help": "A checkpoint or pytree; else the other side's."}),
         ("python", {"metavar": "PYTHON", "help": "The interpreter that runs this side."}),
-        ("channels-last", {"metavar": "NAMES", "help": "Inputs taken channels last; '' for none."}),
+        (
+            "channels-last",
+            {"metavar": "NAMES", "help": "Inputs, outputs (output.0) that lie so; '' for none."},
+        ),
     ]
     for name, how in reversed(both):
         for end, whose in (("-b", "side B"), ("-a", "side A"), ("", "both sides")):
@@ -70,6 +73,10 @@ def _of_each_side(command: Command) -> Command:
     "--drop", multiple=True, metavar="REGEX", help="Keys that the Flax model does not want."
 )
 @click.option("--align", type=_A_PATH, help="A file that says which layers are the same.")
+@click.option(
+    "--outputs", multiple=True, metavar="PAIR", help="Outputs that are the same: A.0=B.logits."
+)
+@click.option("--skip-output", multiple=True, metavar="OUTPUT", help="Not compared: B.hidden, A.0.")
 @click.option("--profile", help="The limits: f32-highest, f32-high, tpu-default or bf16.")
 @click.option("--strict", is_flag=True, help="The tighter limits of the profile.")
 @click.option("--no-layers", is_flag=True, help="Compare the outputs only.")
@@ -139,6 +146,8 @@ def _options(given: dict[str, Any]) -> Options:
         a=_side(given, "a"),
         b=_side(given, "b"),
         inputs=tuple(given["inputs"]),
+        outputs=tuple(given["outputs"]),
+        skip_outputs=tuple(given["skip_output"]),
         layers=not given["no_layers"],
         **{name: given[name] for name in (*same, *more)},
     )
@@ -146,6 +155,7 @@ def _options(given: dict[str, Any]) -> Options:
 
 def _side(given: dict[str, Any], side: str) -> SideOptions:
     from migrate.parity.ground.options import SideOptions
+    from migrate.parity.ground.outputs import output_named
     from migrate.parity.ground.settings import Settings
 
     def of(name: str, default: Any, read: Callable[[Any], Any] = lambda value: value) -> Any:
@@ -154,6 +164,8 @@ def _side(given: dict[str, Any], side: str) -> SideOptions:
                 return read(given[key])
         return default
 
+    named = of("channels_last", None, lambda text: tuple(filter(None, text.split(","))))
+    inputs = None if named is None else tuple(name for name in named if output_named(name) is None)
     settings = Settings(
         dtype=of("dtype", "float32"),
         precision=of("precision", "highest"),
@@ -166,5 +178,9 @@ def _side(given: dict[str, Any], side: str) -> SideOptions:
         settings,
         weights=of("weights", None),
         python=of("python", sys.executable),
-        channels_last=of("channels_last", None, lambda text: tuple(filter(None, text.split(",")))),
+        # Naming outputs alone says nothing of inputs.
+        channels_last=None if named and not inputs else inputs,
+        outputs_last=tuple(
+            path for name in named or () if (path := output_named(name)) is not None
+        ),
     )

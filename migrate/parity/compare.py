@@ -42,6 +42,7 @@ def compare(a: Target, b: Target, options: Options, progress: Progress) -> Parit
     Raises:
         ParityError, ConversionError: the comparison cannot be made.
     """
+    options.rules(truth="A")  # what cannot be read is said before anything is loaded
     if "dump" in (a.kind, b.kind):
         return compare_recorded(a, b, options, progress)
     with workplace(options.keep) as work, contextlib.ExitStack() as stack:
@@ -76,7 +77,10 @@ def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Prog
     clock.lap("comparing the layers")
     outputs = compare_outputs(captures.truth, *sides, profile, padding=padding)
     parties = _parties(a, b, ready, captures, options, profile, judged, work)
-    sections = tuple(compare_sections(a, b, ready, parties, options, progress))
+    # What else there is needs an output that both have.
+    sections = (
+        tuple(compare_sections(a, b, ready, parties, options, progress)) if outputs.worst else ()
+    )
     clock.lap("comparing the rest")
     explanation = Explanation()
     histograms = outputs.histograms

@@ -31,6 +31,14 @@ class OriginalFailedError(ScriptFailedError):
     """
 
 
+class NotAnsweredError(OriginalFailedError):
+    """The original asks CUDA for something that its stand-in on the CPU does not answer.
+
+    Remedy: nothing need be wrong with the script. Leave the call out of the run by an argument or a copy of
+    the script, or rewrite it and compare with the figures of a run on a GPU.
+    """
+
+
 class RewriteFailedError(ScriptFailedError):
     """The original runs, the rewritten script does not.
 

@@ -16,6 +16,7 @@ from migrate.prove.compare.difference import Difference
 from migrate.prove.compare.floor import NoiseFloor
 from migrate.prove.compare.verdict import Verdict, judge_with_floor, notes
 from migrate.prove.errors import (
+    NotAnsweredError,
     OriginalFailedError,
     RecordingError,
     ReplicasPartedError,
@@ -438,6 +439,14 @@ def record_run(
 
 def _failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFailedError:
     reason = _last_error(output) or _ending(returncode)
+    if side == "original" and re.match(_NOT_ANSWERED, reason):
+        return NotAnsweredError(
+            f"{path} cannot run on the CPU in CUDA's place: {reason}",
+            "the script need not be wrong, as shims does not answer this (docs/shims): leave the call out "
+            "of a copy of the script and prove that",
+            output,
+            reason,
+        )
     if side == "original":
         return OriginalFailedError(
             f"{path} is broken before rewriting: {reason}",
@@ -451,6 +460,14 @@ def _failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFail
         output,
         reason,
     )
+
+
+# What shims refuse, and what reaches a CUDA that is not there: it passed them by.
+_NOT_ANSWERED = (
+    r"shims\.\w+\.|.*(Torch not compiled with CUDA|NVIDIA driver|No CUDA GPUs|without ATen_cuda|"
+    r"torch\._C' has no attribute '_(cuda|scatter|gather|broadcast|reduce|nccl)|"
+    r"CUDA(HooksInterface| error| driver))"
+)
 
 
 def _ending(returncode: int) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from shims.patches import calls
 from shims.patches.devices import Devices
 from shims.patches.registry import Patch, patch
 
@@ -33,7 +35,9 @@ def patches(devices: Devices) -> Iterator[Patch]:
         autocast_init(autocast, device_type, dtype, *args, **kwargs)
 
     text = "autocast('xla', bfloat16)" if on_xla else "autocast of the CPU, with the same dtype"
-    yield patch(torch.autocast, "__init__", init, text)
+    yield patch(torch.autocast, "__init__", init, text, name="torch.autocast")
+    # The older names call these from torch's own code, where no line of the program is seen.
+    yield _seen(torch.cuda.amp.autocast, text, "torch.cuda.amp.autocast")
 
     is_enabled, get_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
 
@@ -48,7 +52,11 @@ def patches(devices: Devices) -> Iterator[Patch]:
     yield patch(torch, "get_autocast_dtype", dtype_of, text)
     yield patch(torch, "get_autocast_gpu_dtype", lambda: dtype_of("cuda"), text)
 
-    if on_xla:
+    scales = "passes through: bfloat16" if on_xla else "torch's own arithmetic"
+    yield _seen(torch.cuda.amp.GradScaler, scales, "torch.cuda.amp.GradScaler")
+    if not on_xla:
+        yield _seen(torch.amp.GradScaler, scales, "torch.amp.GradScaler")
+    else:
         scaler_init = torch.amp.GradScaler.__init__
 
         @functools.wraps(scaler_init)
@@ -57,4 +65,19 @@ def patches(devices: Devices) -> Iterator[Patch]:
             kwargs["enabled"] = False
             scaler_init(scaler, device, *args[:4], **kwargs)
 
-        yield patch(torch.amp.GradScaler, "__init__", disabled, "passes through: bfloat16")
+        yield patch(torch.amp.GradScaler, "__init__", disabled, scales, name="torch.amp.GradScaler")
+
+
+def _seen(kind: type, answers: str, name: str) -> Patch:
+    """A class that stays as it is; making one is logged."""
+    made = vars(kind)["__init__"]
+    # What is deprecated is told at the program's line; torch's wrapper would name this one.
+    said, plain = getattr(made, "__deprecated__", ""), getattr(made, "__wrapped__", made)
+
+    @functools.wraps(plain)
+    def init(one: Any, *args: Any, **kwargs: Any) -> None:
+        if said:
+            warnings.warn(said, FutureWarning, stacklevel=3 if calls.enabled() else 2)
+        plain(one, *args, **kwargs)
+
+    return patch(kind, "__init__", init, answers, name=name)

@@ -19,7 +19,7 @@ from shims.patches import (
 )
 from shims.patches.devices import Devices, HostPlace, XlaPlace
 from shims.patches.mode import EveryThread
-from shims.patches.ranks import batchnorm, distributed
+from shims.patches.ranks import batchnorm, distributed, one_process
 from shims.patches.registry import Patch, Registry
 
 
@@ -67,4 +67,5 @@ def all_patches(devices: Devices, generators: Any, finish: Any) -> Iterator[Patc
     yield from amp.patches(devices)
     yield from compiling.patches()
     yield from distributed.patches(devices)
+    yield from one_process.patches(devices)
     yield from batchnorm.patches()

@@ -29,11 +29,16 @@ class Patch:
     replacement: Any = field(repr=False, compare=False)
 
 
-def patch(target: Any, attribute: str, replacement: Any, answers: str) -> Patch:
-    """Declare that `target.attribute` is to be `replacement`; calls of functions are logged."""
+def patch(target: Any, attribute: str, replacement: Any, answers: str, *, name: str = "") -> Patch:
+    """Declare that `target.attribute` is to be `replacement`; calls of functions are logged.
+
+    Args: as of `Patch`; `name` where it is not made of the target's and the attribute's.
+    """
     owner = getattr(target, "__name__", type(target).__name__)
     module = getattr(target, "__module__", None)
-    name = f"{module}.{owner}.{attribute}" if isinstance(target, type) else f"{owner}.{attribute}"
+    if not name:
+        of_class = f"{module}.{owner}.{attribute}"
+        name = of_class if isinstance(target, type) else f"{owner}.{attribute}"
     return Patch(name, answers, target, attribute, calls.logged(name, answers, replacement))
 
 

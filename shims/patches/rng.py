@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch.nn import functional, init
 from torch.utils import checkpoint
 
+from shims.patches import calls
 from shims.patches.devices import Devices
 from shims.patches.registry import Patch, patch
 
@@ -162,8 +164,47 @@ _FUNCTIONS = (
 )
 
 
+_HOSTS_GENERATOR = torch._C.Generator
+_ON_HOST = "a generator of the host, which draws for the device"
+
+
+class _Kind(type(_HOSTS_GENERATOR)):  # type: ignore[misc]
+    """Every generator is one, also those that torch makes itself."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, _HOSTS_GENERATOR)
+
+
+def _generator_class(devices: Devices) -> type:
+    class Generator(_HOSTS_GENERATOR, metaclass=_Kind):  # type: ignore[misc, valid-type]
+        """`torch.Generator`: that of a CUDA device is one of the host's, and says what it was asked for."""
+
+        def __new__(cls, device: Any = "cpu") -> Any:
+            if not devices.names_cuda(device):
+                return _HOSTS_GENERATOR(device)
+            if calls.enabled():
+                calls.saw("torch.Generator", _ON_HOST)
+            made = super().__new__(cls, "cpu")
+            made.shown = devices.shown[devices.index(device) or 0]
+            return made
+
+        @property
+        def device(self) -> torch.device:
+            """As the program asked for; torch's own code is told where it is."""
+            told: torch.device = torch.device("cpu") if _asks_torch() else self.shown
+            return told
+
+    Generator.__module__ = "torch"
+    return Generator
+
+
+def _asks_torch() -> bool:
+    return calls.internal(sys._getframe(2))
+
+
 def patches(devices: Devices, generators: Any) -> Iterator[Patch]:
-    """The seeds and states of `torch.cuda`, and what checkpointing keeps of them."""
+    """The seeds and states of `torch.cuda`, its generators, and what checkpointing keeps of them."""
+    yield patch(torch, "Generator", _generator_class(devices), _ON_HOST)
     for name in _FUNCTIONS:
 
         def answer(*args: Any, _name: str = name, **kwargs: Any) -> Any:

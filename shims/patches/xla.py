@@ -43,9 +43,11 @@ class Generators:
         self._pending: int | None = None
 
     def drawing(self, func: Any, ordinal: int | None, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Call `func`: on XLA tensors it draws from XLA's generator by itself."""
+        """Call `func`: on XLA tensors it draws from XLA's generator by itself, if it is given no other."""
         if ordinal is not None and self._pending is not None:
             self.manual_seed(self._pending)
+        if ordinal is not None and kwargs.get("generator") is not None:
+            return _drawn_on_host(func, args, kwargs)
         return func(*args, **kwargs)
 
     def manual_seed(self, seed: int) -> None:
@@ -93,6 +95,26 @@ class Generators:
     def set_rng_state_all(self, new_states: Iterable[torch.Tensor]) -> None:
         """Put back the current device's state of all."""
         self.set_rng_state(list(new_states)[self._devices.current])
+
+
+def _drawn_on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A generator of the program's is the host's: what it draws goes to the device afterwards."""
+
+    def on_host(value: Any) -> Any:
+        return value.cpu() if isinstance(value, torch.Tensor) else value
+
+    device = torch.device("xla")
+    given = {name: on_host(value) for name, value in kwargs.items()}
+    if "device" in given:
+        given["device"] = torch.device("cpu")
+    host = [on_host(value) for value in args]
+    made = func(*host, **given)
+    if host and made is host[0]:  # in place
+        return args[0].copy_(made)
+    into = kwargs.get("out")
+    if into is not None:
+        return into.copy_(made)
+    return made.to(device) if isinstance(made, torch.Tensor) else made
 
 
 def patches(devices: Devices) -> Iterator[Patch]:

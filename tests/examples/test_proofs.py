@@ -8,7 +8,7 @@ import pytest
 
 from migrate.prove.compare.verdict import Verdict
 from migrate.prove.proof import prove
-from migrate.prove.settings import Settings
+from migrate.prove.settings import Amp, Settings
 from migrate.rewrite.story import rewrite
 from tests.waiting import LIMIT
 
@@ -38,6 +38,18 @@ def test_after_is_what_the_tool_writes() -> None:
 def test_an_example_trains_the_same(
     name: str, replicas: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    trains_the_same(name, replicas, "off", monkeypatch)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_the_transformer_trains_the_same_in_bfloat16(
+    replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trains_the_same("transformer", replicas, "bf16", monkeypatch)
+
+
+def trains_the_same(name: str, replicas: int, amp: Amp, monkeypatch: pytest.MonkeyPatch) -> None:
     # What the runs mirror: not all of the repository.
     monkeypatch.chdir(EXAMPLES / name)
     # Most of a run's time is compilation.
@@ -47,7 +59,7 @@ def test_an_example_trains_the_same(
         EXAMPLES / name / "after.py",
         ARGS.get(name, ()),
         replicas=replicas,
-        settings=Settings(amp="off", start=START.get(name), timeout=LIMIT),
+        settings=Settings(amp=amp, start=START.get(name), timeout=LIMIT),
     )
     assert proof.verdict is Verdict.EQUAL, proof.message
     assert {step.rank for step in proof.steps} == set(range(replicas))

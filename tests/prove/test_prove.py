@@ -9,7 +9,7 @@ import pytest
 
 from migrate.prove.compare.gates import LOSS_GATE, PARAMETER_GATE
 from migrate.prove.compare.verdict import Verdict
-from migrate.prove.errors import OriginalFailedError, RewriteFailedError
+from migrate.prove.errors import NotAnsweredError, OriginalFailedError, RewriteFailedError
 from migrate.prove.proof import Proof, prove
 from migrate.prove.settings import Amp, Settings
 from migrate.report.text.prove import proof_summary
@@ -89,6 +89,21 @@ def test_an_original_that_raises_was_broken_before(tmp_path: Path) -> None:
         prove_texts(tmp_path, broken, AFTER)
     assert "train.py" in e.value.output
     assert "raise ValueError('no data here')" in e.value.output
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.cuda.utilization()",
+        "torch._C._cuda_init()",
+        "torch.cuda.memory_snapshot()",
+    ],
+)
+def test_what_shims_do_not_answer_was_not_broken_before(line: str, tmp_path: Path) -> None:
+    asking = edited(BEFORE, ("    loss_fn =", f"    {line}\n    loss_fn ="))
+    with pytest.raises(NotAnsweredError, match="cannot run on the CPU in CUDA's place: ") as e:
+        prove_texts(tmp_path, asking, AFTER)
+    assert "broken" not in str(e.value)
 
 
 def test_a_rewrite_that_raises_is_another_error(tmp_path: Path) -> None:

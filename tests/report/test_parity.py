@@ -12,7 +12,14 @@ import pytest
 from rich.console import Console
 
 import migrate.report.schema
-from migrate.parity.ground.results import Check, LayerVerdict, Parity, Section
+from migrate.parity.ground.results import (
+    Check,
+    LayerResult,
+    LayerVerdict,
+    Layout,
+    Parity,
+    Section,
+)
 from migrate.report.text.parity.nodes import module_tree
 from migrate.report.text.parity.summary import parity_as_json, parity_summary
 from tests.parity import made
@@ -70,6 +77,34 @@ def test_a_layer_that_parts_is_shown_in_full() -> None:
     assert "without a partner: 2 layers" in text
     assert "only B  encoder.layer_0.attention.rotary  RotaryEmbedding" in text
     assert "only A  pooler.dropout" in text
+
+
+def test_how_a_side_lies_is_shown() -> None:
+    parity = made.parting()
+    lies = Layout("output", "", None, (0, 2, 3, 1), None)
+    merged = Layout("argument", "0", None, (0, 2, 1), (8, 96))
+
+    def laid(layer: LayerResult) -> LayerResult:
+        assert layer.b is not None
+        return dataclasses.replace(layer, b=dataclasses.replace(layer.b, layouts=(lies, merged)))
+
+    layers = tuple(laid(one) if one.kind == "GELUActivation" else one for one in parity.layers)
+    first = next(one for one in layers if parity.first and one.name == parity.first.name)
+    parity = dataclasses.replace(parity, layers=layers, first=first)
+    text = " ".join(shown(parity, 180).split())
+    name = "encoder.layer.0.intermediate.intermediate_act_fn"
+    assert f"layouts B lies otherwise: axes 0, 2, 3, 1 at {name}, " in text
+    assert "and 9 more" in text
+    assert "B: output: axes 0, 2, 3, 1 of the truth's" in text
+    assert "B: argument: axes 0, 2, 1, then reshaped to (8, 96) of the truth's" in text
+    side = parity_as_json(parity)["first"]["b"]
+    assert side["layouts"][0] == {
+        "what": "output",
+        "path": "",
+        "split": None,
+        "axes": [0, 2, 3, 1],
+        "shape": None,
+    }
 
 
 def test_no_figure_is_cut_on_a_narrow_terminal() -> None:

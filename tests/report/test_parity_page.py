@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.parity.ground.results import Cause, Check, LayerVerdict, Parity, Section
+from migrate.parity.ground.results import Cause, Check, LayerVerdict, Layout, Parity, Section
 from migrate.report.html.parity.cells import SHADES, WORST, HeatMap, cell
 from migrate.report.html.parity.page import write_parity_page
 from migrate.report.text.parity.nodes import module_tree
@@ -60,6 +60,18 @@ def test_a_deep_model_is_a_small_page(tmp_path: Path) -> None:
     assert len(parity.layers) > 600
     page = written(parity, tmp_path)
     assert page.stat().st_size < 3_000_000
+
+
+def test_how_a_side_lies_is_on_the_page(tmp_path: Path) -> None:
+    parity = made.parting(1, "pooler.dense")
+    lies = Layout("output", "", None, (0, 2, 3, 1), None)
+    layers = [
+        dataclasses.replace(one, b=one.b and dataclasses.replace(one.b, layouts=(lies,)))
+        for one in parity.layers
+    ]
+    text = written(dataclasses.replace(parity, layers=tuple(layers)), tmp_path).read_text()
+    assert "lies otherwise: axes 0, 2, 3, 1 at " in text
+    assert text.count("B output: axes 0, 2, 3, 1") == sum(one.b is not None for one in layers)
 
 
 def test_names_are_text(tmp_path: Path) -> None:

@@ -15,11 +15,13 @@ from pathlib import Path
 
 from migrate.parity.align.layers import Key, Matching
 from migrate.parity.align.model import Model
+from migrate.parity.align.outputs import pair_outputs
 from migrate.parity.align.tensors import Tensors, pair_tensors
-from migrate.parity.dump.dump import Call, Dump
+from migrate.parity.dump.dump import Call, Dump, TensorRef
 from migrate.parity.ground.alignment import Alignment, Pair, TensorPair
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.kinds import does_nothing
+from migrate.parity.ground.outputs import OutputRules
 
 Weights = Mapping[str, str | Sequence[str]]
 
@@ -29,6 +31,7 @@ def align(
     mine: Dump,
     weights: Weights | None = None,
     explicit: Mapping[str, str] | None = None,
+    rules: OutputRules | None = None,
 ) -> Alignment:
     """Align a side's dump with the truth's.
 
@@ -36,9 +39,10 @@ def align(
         truth, mine: captured on the same inputs, each model as it runs.
         weights: the side's weight names → the truth's that each is made from.
         explicit: layers of the side → of the truth, from `load_alignment_file`.
+        rules: what is said of the outputs of two models; None: it is one.
 
     Raises:
-        ParityError: `explicit` names layers that are not there.
+        ParityError: `explicit` names layers, or `rules` outputs, that are not there.
     """
     names = {
         name: (held,) if isinstance(held, str) else tuple(held)
@@ -58,7 +62,7 @@ def align(
     matching.by_order()
     matching.by_contents()
     matching.by_order()
-    return _finished(truth, mine, matching, tensors)
+    return _finished(truth, mine, matching, tensors, rules)
 
 
 def load_alignment_file(path: Path) -> dict[str, str]:
@@ -108,8 +112,13 @@ def _same(truth: Dump, mine: Dump) -> bool:
     return len(kinds[0]) > 1 and kinds[0] == kinds[1]
 
 
-def _finished(truth: Dump, mine: Dump, matching: Matching, tensors: Tensors) -> Alignment:
+def _finished(
+    truth: Dump, mine: Dump, matching: Matching, tensors: Tensors, rules: OutputRules | None
+) -> Alignment:
     notes: list[str] = []
+    first = min(truth.outputs, default=0)
+    given = truth.outputs.get(first, ()), mine.outputs.get(first, ())
+    of_model = pair_outputs(tensors, *given, rules)
     pairs = []
     for (layer, number), (other, truth_number), how in _merged(matching):
         calls = (
@@ -117,15 +126,12 @@ def _finished(truth: Dump, mine: Dump, matching: Matching, tensors: Tensors) -> 
             matching.mine.nodes[layer, number or 0].call,
         )
         arguments, outputs = _tensors(tensors, *calls, notes)
+        if _whole(calls, given) and of_model.pairs:
+            outputs = of_model.pairs
         if calls[0].outputs and calls[1].outputs and not outputs:
             notes.append(f"{layer} and {other} belong together ({how}), but no output of them fits")
             continue
         pairs.append(Pair(layer, other, how, number, truth_number, arguments, outputs))
-    first = min(truth.outputs, default=0)
-    outputs, unsure = pair_tensors(
-        tensors, truth.outputs.get(first, ()), mine.outputs.get(first, ())
-    )
-    notes += [f"how output {path or '0'} of the model lies is not certain" for path in unsure]
     found, others = {pair.layer for pair in pairs}, {pair.truth for pair in pairs}
     alone = [name for name in matching.mine.called() if name not in found]
     truth_alone = [name for name in matching.truth.called() if name not in others]
@@ -133,7 +139,16 @@ def _finished(truth: Dump, mine: Dump, matching: Matching, tensors: Tensors) -> 
     idle += sum(does_nothing(mine.layers[name].kind) for name in alone)
     if idle:
         notes.append(f"{idle} layers without a partner are dropout or identity: they do nothing")
-    return Alignment(tuple(pairs), outputs, tuple(alone), tuple(truth_alone), tuple(notes))
+    left = tuple(alone), tuple(truth_alone), tuple(notes)
+    return Alignment(tuple(pairs), of_model.pairs, *left, of_model.apart, of_model.notes)
+
+
+def _whole(calls: Sequence[Call], given: Sequence[Sequence[TensorRef]]) -> bool:
+    """Whether these are calls of the models themselves, which give what the models do."""
+    return all(
+        not call.layer and [ref.path for ref in call.outputs] == [ref.path for ref in refs]
+        for call, refs in zip(calls, given, strict=True)
+    )
 
 
 def _tensors(

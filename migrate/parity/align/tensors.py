@@ -141,6 +141,10 @@ class Tensors:
             self._found[key] = self._between(truth, mine)
         return self._found[key]
 
+    def values(self, ref: TensorRef, truth: bool) -> Array:
+        """Of a tensor of the truth, or of the side."""
+        return self._load(truth, ref)
+
     def unlike(self, truth: TensorRef, mine: TensorRef) -> bool:
         """Whether their values differ in what no layout changes: cheap, and certain where it is true."""
         a, b = self._mark(True, truth), self._mark(False, mine)

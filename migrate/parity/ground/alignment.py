@@ -66,12 +66,44 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class Apart:
+    """An output of a model that is compared with none.
+
+    Attributes:
+        truth, mine: its path in the truth and at the side; None: that has it not.
+        why: how the two differ, or who has it alone.
+        remedy: what to say where it is the same nevertheless, or is to be left out; "" nothing.
+    """
+
+    truth: str | None
+    mine: str | None
+    why: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class OutputPairs:
+    """The outputs of two models.
+
+    Attributes:
+        pairs: what is compared, as it is or as it was said.
+        apart: what is not.
+        notes: what was left out by name, and what only seems to differ; a line each.
+    """
+
+    pairs: tuple[TensorPair, ...] = ()
+    apart: tuple[Apart, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Alignment:
     """How the layers of one side lie to those of the truth.
 
     Attributes:
         pairs: the layers with a partner.
-        outputs: the outputs of the whole model.
+        outputs: the outputs of the whole model that are compared.
+        apart, output_notes: as of `OutputPairs`; the process of a side is not told.
         alone, truth_alone: names of the layers without one, on either side.
         notes: what was not certain, a line each.
     """
@@ -81,6 +113,8 @@ class Alignment:
     alone: tuple[str, ...] = ()
     truth_alone: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    apart: tuple[Apart, ...] = ()
+    output_notes: tuple[str, ...] = ()
     _by_layer: dict[str, list[Pair]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

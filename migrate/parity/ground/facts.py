@@ -19,6 +19,8 @@ class Facts:
         emulated: whether that precision was emulated on the CPU.
         versions: package → version.
         notes: what else to know, a line each.
+        mode: "evaluation mode", as every model runs but for `--train`; "" where it has no modes or an old
+            dump does not tell; what was left in training mode says so.
     """
 
     framework: str
@@ -29,3 +31,4 @@ class Facts:
     emulated: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    mode: str = ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from migrate.parity.ground.outputs import OutputRules, read_rules
 from migrate.parity.ground.settings import Settings
 
 
@@ -19,12 +21,14 @@ class SideOptions:
         python: the interpreter of its process.
         channels_last: arguments that it takes channels last; None: those that torch's convolutions take,
             where this side is Flax's and the other torch's.
+        outputs_last: outputs that it has channels last, and the other side channels first.
     """
 
     settings: Settings = field(default_factory=Settings)
     weights: Path | None = None
     python: str = sys.executable
     channels_last: tuple[str, ...] | None = None
+    outputs_last: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Options:
         mapping: a mapping file for the weights.
         drop: torch keys that the Flax model has no use for.
         align: a file that says which layers are the same.
+        outputs, skip_outputs: as of `ground.outputs`.
         profile: name of the limits; None: as the sides' precision says.
         strict: the tighter limits.
         layers: whether layers are compared, not only outputs.
@@ -60,6 +65,8 @@ class Options:
     mapping: Path | None = None
     drop: tuple[str, ...] = ()
     align: Path | None = None
+    outputs: tuple[str, ...] = ()
+    skip_outputs: tuple[str, ...] = ()
     profile: str | None = None
     strict: bool = False
     layers: bool = True
@@ -73,3 +80,14 @@ class Options:
     batch: bool = False
     timeout: float = 600.0
     keep: Path | None = None
+
+    def rules(self, truth: str) -> OutputRules:
+        """What is said of the outputs, where the truth is of this side's model.
+
+        Raises:
+            ParityError: it cannot be read.
+        """
+        sides = ("A", self.a), ("B", self.b)
+        last = [(letter, path) for letter, side in sides for path in side.outputs_last]
+        read = read_rules(self.outputs, self.skip_outputs, last)
+        return dataclasses.replace(read, truth=truth)

@@ -65,6 +65,41 @@ class LayerVerdict(StrEnum):
 
 
 @dataclass(frozen=True)
+class Layout:
+    """How a tensor of a side's layer lies, where that is not as the truth's does.
+
+    Attributes:
+        what: "argument" or "output".
+        path: which, at the side; "" the only one.
+        split, axes, shape: the truth's tensor is reshaped to `split`, its axes are put into the order `axes`,
+            and it is reshaped to `shape`; None: that is not done.
+    """
+
+    what: str
+    path: str
+    split: tuple[int, ...] | None
+    axes: tuple[int, ...] | None
+    shape: tuple[int, ...] | None
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return layout_text(self.split, self.axes, self.shape)
+
+
+def layout_text(
+    split: tuple[int, ...] | None, axes: tuple[int, ...] | None, shape: tuple[int, ...] | None
+) -> str:
+    """A layout in words: "axes 0, 2, 3, 1"; "" for that of the truth."""
+    steps = (
+        "" if split is None else f"reshaped to {split}",
+        "" if axes is None else f"axes {', '.join(map(str, axes))}",
+        "" if shape is None else f"reshaped to {shape}",
+    )
+    return ", then ".join(filter(None, steps))
+
+
+@dataclass(frozen=True)
 class Side:
     """What is known of one side's layer.
 
@@ -75,6 +110,7 @@ class Side:
         accumulated: error in the model as it runs.
         local: error when fed with the truth's inputs; None: it could not be.
         ratio: of the local error if there is one, else of the accumulated; None: no emulation.
+        layouts: of its tensors that do not lie as the truth's do.
     """
 
     name: str
@@ -84,6 +120,7 @@ class Side:
     accumulated: Errors | None
     local: Errors | None
     ratio: Ratio | None
+    layouts: tuple[Layout, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -192,6 +229,7 @@ class Verdict(StrEnum):
     B_WORSE = "B is worse"
     BOTH_WORSE = "both are off"
     PARTLY = "parts"  # a section failed (gradients, logits, …) though the layers match
+    NOT_FINITE = "not finite"  # the truth itself is NaN at the outputs: nothing can be said of them
 
 
 @dataclass(frozen=True)

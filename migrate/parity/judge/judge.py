@@ -7,13 +7,14 @@ limits act together, and against which false alarms, is told in docs/parity/limi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from migrate.parity.dump.dump import Dump
+from migrate.parity.ground.alignment import Pair
 from migrate.parity.ground.kinds import Operation, operation
-from migrate.parity.ground.results import LayerResult, LayerVerdict, Side
+from migrate.parity.ground.results import LayerResult, LayerVerdict, Layout, Side
 from migrate.parity.judge.limits import Finding, finding
 from migrate.parity.judge.measure import Measured, Meter, Padding, Slot
 from migrate.parity.judge.probes import Calls, Judged, Place, Probes
@@ -231,6 +232,7 @@ class _Judge:
             accumulated=shown[1].errors if shown[1] is not None else None,
             local=shown[0].errors if shown[0] is not None else None,
             ratio=ratio,
+            layouts=() if pair is None else tuple(_layouts(pair)),
         )
 
     def _verdict(
@@ -330,6 +332,13 @@ class _Judge:
                 )
                 found.append(dataclasses.replace(result, order=order + number))
         return found
+
+
+def _layouts(pair: Pair) -> Iterator[Layout]:
+    for what, tensors in (("argument", pair.arguments), ("output", pair.outputs)):
+        for one in tensors:
+            if (one.split, one.axes, one.shape) != (None, None, None):
+                yield Layout(what, one.mine, one.split, one.axes, one.shape)
 
 
 def _worst(found: Mapping[Place, Finding]) -> Finding | None:

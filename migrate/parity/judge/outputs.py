@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from migrate.parity.dump.dump import Dump
+from migrate.parity.ground.alignment import Apart, TensorPair
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.results import Check, Section, layout_text
 from migrate.parity.judge.limits import Finding, finding
 from migrate.parity.judge.metrics import EDGES, Measurement
 from migrate.parity.judge.probes import Judged, lie_as
@@ -29,6 +31,8 @@ class Outputs:
         worst: of each side, the finding nearest to its limit or farthest above it, and its output.
         floor: relative L2 of the emulation's worst output; 0 without one.
         histograms: as of `results.Parity`.
+        apart: what is compared with nothing, a phrase each.
+        undefined: outputs in which the truth itself is NaN, and in how many elements.
     """
 
     section: Section
@@ -36,6 +40,8 @@ class Outputs:
     worst: Mapping[str, tuple[str, Finding]]
     floor: float
     histograms: tuple[Histogram, ...]
+    apart: tuple[str, ...] = ()
+    undefined: Mapping[str, int] = field(default_factory=dict)
 
 
 def compare_outputs(
@@ -52,19 +58,19 @@ def compare_outputs(
     Args: as of `judge.judgement`.
 
     Raises:
-        ParityError: no output of a side fits the truth's.
+        ParityError: there is nothing to compare.
     """
     sides = {name: side for name, side in (("A", a), ("B", b), ("E", e)) if side is not None}
     for name, side in sides.items():
-        if not side.alignment.outputs:
+        if not side.alignment.outputs and not side.alignment.apart:
             raise ParityError(
-                f"no output of {name} fits the truth's ({_shapes(side.accumulated)} and "
-                f"{_shapes(truth)})",
-                "compare models that give the same outputs, or wrap one of them",
+                f"no output of {name} is compared ({_shapes(side.accumulated)} and {_shapes(truth)})",
+                "compare models that give tensors, and leave one of them in",
             )
     limit = profile.accumulated(leaves(truth)) * (1 if truth.facts.dtype == "float64" else 2)
-    checks, notes, histograms = [], [], []
+    checks, histograms = [], []
     parting: set[str] = set()
+    undefined: dict[str, int] = {}
     worst: dict[str, tuple[str, Finding]] = {}
     floor = 0.0
     for path in [ref.path for ref in truth.outputs.get(min(truth.outputs, default=0), ())]:
@@ -74,7 +80,6 @@ def compare_outputs(
             if (taken := _measured(truth, side, path, padding or {})) is not None
         }
         shown = path or "0"
-        notes += [f"{name} has no output {shown}" for name in sides if name not in measured]
         base = measured.get("E")
         if base is not None and "float" in base.dtype:
             floor = max(floor, base.errors().relative_l2)
@@ -91,17 +96,32 @@ def compare_outputs(
             for name, one in measured.items()
             if name != "E"
         }
-        if "B" not in found:
-            continue
+        if set(found) != set(sides) - {"E"}:
+            continue  # it is apart, or left out
+        nans = max(one.errors.undefined for one in found.values())
+        if nans:
+            undefined[shown] = nans
         parting |= {name for name, one in found.items() if one.breach}
         for name, one in found.items():
             if name not in worst or one.severity > worst[name][1].severity:
                 worst[name] = shown, one
-        checks.append(_check(shown, found, profile))
+        lies = tuple(
+            _said(name, pair)
+            for name, side in sides.items()
+            for pair in side.alignment.outputs
+            if name != "E" and pair.truth == path
+        )
+        checks.append(_check(shown, found, profile, lies))
         counts = [(measured.get(name) or Measurement("float32")).histogram() for name in ("A", "B")]
         histograms.append((f"output {shown}", EDGES, counts[0], counts[1]))
-    section = Section("outputs", tuple(checks), notes=tuple(notes))
-    return Outputs(section, tuple(sorted(parting)), worst, floor, tuple(histograms))
+    apart = [one for side in sides.values() for one in side.alignment.apart]
+    checks += [_apart(one) for one in apart]
+    notes = [note for side in sides.values() for note in side.alignment.output_notes]
+    section = Section("outputs", tuple(checks), notes=tuple(dict.fromkeys(notes)))
+    told = tuple(f"{_name(one)}: {one.why}" for one in apart)
+    return Outputs(
+        section, tuple(sorted(parting)), worst, floor, tuple(histograms), told, undefined
+    )
 
 
 def leaves(truth: Dump) -> int:
@@ -139,8 +159,28 @@ def _measured(
     return found
 
 
-def _check(shown: str, found: Mapping[str, Finding], profile: Profile) -> Check:
-    notes = []
+def _name(apart: Apart) -> str:
+    path = apart.mine if apart.truth is None else apart.truth
+    return f"output {path or '0'}"
+
+
+def _apart(apart: Apart) -> Check:
+    """The row of an output that is compared with none."""
+    note = f"{apart.why}; {apart.remedy}" if apart.remedy else apart.why
+    return Check(_name(apart), None, None, math.inf, False, "", note=note)
+
+
+def _said(side: str, pair: TensorPair) -> str:
+    """How an output lies that does not lie as the truth's does, or is called otherwise."""
+    named = "" if pair.mine == pair.truth else f"output {pair.mine or '0'}"
+    said = ", ".join(filter(None, (named, layout_text(pair.split, pair.axes, pair.shape))))
+    return f"{side}: {said}" if said else ""
+
+
+def _check(
+    shown: str, found: Mapping[str, Finding], profile: Profile, lies: Sequence[str]
+) -> Check:
+    notes = [said for said in lies if said]
     for name, one in found.items():
         if one.errors.not_finite:
             notes.append(f"{name}: {one.errors.not_finite} elements are NaN or infinite")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from migrate.parity.ground.results import (
@@ -57,7 +57,8 @@ def conclude(
     """Say what came out.
 
     A side is worse if an own error of one of its layers breaches, or an output does. `PARTLY` if none does,
-    but another section fails, or the truth itself is NaN at the outputs.
+    but another section fails or an output is compared with none; `NOT_FINITE` if the truth itself is NaN at
+    the outputs.
 
     Args:
         judged: the layers.
@@ -68,31 +69,37 @@ def conclude(
     """
     parting = {breach.side for breach in judged.breaches} | set(outputs.parting)
     failed = [section.name for section in (outputs.section, *sections) if not section.passed]
+    undefined = outputs.undefined
     first = first_parting(judged)
     if first is not None:
         sentence = _parts(*first, parting, causes, truth)
     elif parting:
         sentence = _unplaced(judged, outputs, parting, truth)
+    elif undefined:
+        sentence = _undefined(outputs, undefined, failed)
+    elif outputs.apart:
+        sentence = _apart(judged, outputs, truth)
     elif failed:
-        sentence = (
-            f"{_matches(judged, outputs, truth)[:-1]}, but not everything does: {', '.join(failed)}"
-        )
-        sentence += f"{_undefined(outputs)}."
+        sentence = f"{_matches(judged, outputs, truth)[:-1]}, but not everything does: {', '.join(failed)}."
     else:
         sentence = _matches(judged, outputs, truth)
+    if outputs.apart and (first is not None or parting or undefined):
+        sentence += f" Not compared: {'; '.join(outputs.apart)}."
     return Outcome(
-        _verdict(parting, failed),
+        _verdict(parting, failed, undefined),
         sentence,
         None if first is None else first[0],
         None if first is None else first[1],
     )
 
 
-def _verdict(parting: set[str], failed: Sequence[str]) -> Verdict:
+def _verdict(parting: set[str], failed: Sequence[str], undefined: Mapping[str, int]) -> Verdict:
     if len(parting) == 2:
         return Verdict.BOTH_WORSE
     if parting:
         return Verdict.A_WORSE if "A" in parting else Verdict.B_WORSE
+    if undefined:
+        return Verdict.NOT_FINITE
     return Verdict.PARTLY if failed else Verdict.MATCH
 
 
@@ -101,7 +108,7 @@ def _matches(judged: Judgement, outputs: Outputs, truth: bool) -> str:
         return f"B matches A in all {len(judged.layers)} layers."
     name, found = outputs.worst["B"]
     limit, error = f"{found.limit:.1e}", found.errors.relative_l2
-    shown = "the output" if name == "0" else f"output {name}"
+    shown = _shown(name)
     if not truth:
         return f"B matches A: {shown} differs from A's by {error:.1e}, where {limit} is allowed."
     text = f"B matches A: {shown} is {error:.1e} from float64, where {limit} is allowed"
@@ -112,11 +119,26 @@ def _matches(judged: Judgement, outputs: Outputs, truth: bool) -> str:
     return text + "."
 
 
-def _undefined(outputs: Outputs) -> str:
+def _undefined(outputs: Outputs, undefined: Mapping[str, int], failed: Sequence[str]) -> str:
     """What is NaN in the truth itself, and so nothing that could match."""
-    counts = {name: one.errors.undefined for name, one in outputs.worst.values()}
-    found = [f"{count} elements of {name}" for name, count in counts.items() if count]
-    return f" ({', '.join(found)} are NaN in the truth itself)" if found else ""
+    told = [f"{count} elements of {_shown(name)}" for name, count in undefined.items()]
+    text = f"The truth itself is not finite: {', '.join(told)} are NaN in float64"
+    text += "; give inputs and weights for which the model computes numbers"
+    others = [name for name in failed if name != outputs.section.name]
+    return f"{text}. Besides, {', '.join(others)} failed." if others else f"{text}."
+
+
+def _apart(judged: Judgement, outputs: Outputs, truth: bool) -> str:
+    """The models do not give the same outputs; what of them is the same."""
+    text = f"A and B do not give the same: {'; '.join(outputs.apart)}"
+    if "B" in outputs.worst:
+        matches = _matches(judged, outputs, truth)
+        return f"{text}. Of the rest, {matches}"
+    return f"{text}."
+
+
+def _shown(name: str) -> str:
+    return "the output" if name == "0" else f"output {name}"
 
 
 def _ratio(found: Finding) -> str:
@@ -180,7 +202,7 @@ def _unplaced(judged: Judgement, outputs: Outputs, parting: set[str], truth: boo
     side = "B" if "B" in parting else "A"
     name, found = outputs.worst[side]
     who = "Both are" if len(parting) == 2 else f"{side} is"
-    shown = "the output" if name == "0" else f"output {name}"
+    shown = _shown(name)
     text = f"{who} off: {shown}: {_own(found, truth)}".replace("its own error", "the error")
     carried = next(
         (

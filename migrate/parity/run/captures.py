@@ -58,10 +58,12 @@ def capture_all(
     source = a if ready.truth_of_a else b
     layers, measured = options.layers, options.layers and options.keep is None
     explicit = None if options.align is None else load_alignment_file(options.align)
+    rules = options.rules(truth="A" if ready.truth_of_a else "B")
 
     def run(name: str, side: Side, settings: Settings, weights: WeightMap) -> Run:
-        said = explicit if side is not source else None
-        return Run(name, side, settings, weights, said, ready.inputs, work, layers, measured)
+        aligned, paired = (explicit, rules) if side is not source else (None, None)
+        inputs = ready.inputs
+        return Run(name, side, settings, weights, aligned, paired, inputs, work, layers, measured)
 
     runs = {"a": run("a", a, ready.a, ready.weights_a), "b": run("b", b, ready.b, ready.weights_b)}
     # A torch side on the CPU in the very precision is the emulation.

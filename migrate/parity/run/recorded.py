@@ -14,6 +14,7 @@ from migrate.parity.align.weight_map import WeightMap, load_file, same_names
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.errors import InputsError, ParityError
 from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.ground.outputs import OutputRules
 from migrate.parity.ground.results import Parity
 from migrate.parity.ground.settings import TRUTH, Settings
 from migrate.parity.inputs.set import InputSet, attended, read_inputs
@@ -74,9 +75,11 @@ def compare_recorded(a: Target, b: Target, options: Options, progress: Progress)
         _require_same_inputs(list(dumps.values()))
         inputs = inputs_of(next(iter(dumps.values())))
         truth: Dump | None = None
+        source = "A"
         weights = WeightMap({})
         if len(dumps) == 1:
             name, target, how = ("B", b, options.b) if "A" in dumps else ("A", a, options.a)
+            source = name
             progress("loading the model")
             (side,) = started({name: (target, how)}, options, work, stack)
             settings = _settings(how)
@@ -87,7 +90,7 @@ def compare_recorded(a: Target, b: Target, options: Options, progress: Progress)
             dumps[name], truth = Dump(work / name), Dump(work / "truth")
             side.ask(protocol.SaveWeights(work / _WEIGHTS))
             weights = same_names(work / _WEIGHTS)
-        return _compared(dumps, truth, weights, inputs, options)
+        return _compared(dumps, truth, weights, inputs, options, source)
 
 
 def _compared(
@@ -96,11 +99,15 @@ def _compared(
     weights: WeightMap,
     inputs: InputSet,
     options: Options,
+    source: str,
 ) -> Parity:
     explicit = None if options.align is None else load_alignment_file(options.align)
     measured = dumps["A"] if truth is None else truth
+    rules: dict[str, OutputRules | None] = dict.fromkeys("AB", options.rules(truth=source))
+    if truth is not None:
+        rules[source] = None
     judged = {
-        name: Judged(dump, None, align(measured, dump, weights.names, explicit))
+        name: Judged(dump, None, align(measured, dump, weights.names, explicit, rules[name]))
         for name, dump in dumps.items()
         if dump is not measured
     }

@@ -13,6 +13,7 @@ from migrate.parity.dump.dump import DUMP_FILE, Dump
 from migrate.parity.dump.joined import joined
 from migrate.parity.dump.reference import Forced
 from migrate.parity.ground.alignment import Alignment
+from migrate.parity.ground.outputs import OutputRules
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet, attended
 from migrate.parity.judge.measured import measure_dump
@@ -53,6 +54,7 @@ class Run:
         side, settings: what runs, and how.
         weights: the names of its weights in the truth's.
         explicit: layers of the side → of the truth, as the user says.
+        rules: what is said of the outputs; None: its model is the truth's.
         inputs: all of them.
         work: the folder of its folders.
         layers: whether layers are compared.
@@ -65,6 +67,7 @@ class Run:
     settings: Settings
     weights: WeightMap
     explicit: Mapping[str, str] | None
+    rules: OutputRules | None
     inputs: InputSet
     work: Path
     layers: bool
@@ -127,7 +130,7 @@ class Run:
         return Captured(self.settings, joined(self._plain), self._alignment, local, self.measured)
 
     def _aligned(self, truth: Dump, folder: Path) -> Alignment:
-        return align(truth, Dump(folder), self.weights.names, self.explicit)
+        return align(truth, Dump(folder), self.weights.names, self.explicit, self.rules)
 
 
 def part_of(numbers: Sequence[int], count: int) -> str:

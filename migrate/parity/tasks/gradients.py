@@ -27,7 +27,7 @@ from migrate.parity.ground.results import Check, Section
 from migrate.parity.judge.bootstrap import ratio
 from migrate.parity.judge.profiles import Profile
 from migrate.parity.sides import protocol
-from migrate.parity.tasks.outputs import floating_outputs, output, positions
+from migrate.parity.tasks.outputs import compared_outputs, output, positions
 from migrate.parity.tasks.party import Parties, Party
 
 Array = np.ndarray[Any, Any]
@@ -124,9 +124,11 @@ def write_cotangents(parties: Parties, party: Party, folder: Path) -> None:
 
     from migrate.parity.inputs.drawn import rounded
 
-    paths = list(floating_outputs(parties.truth.dump))
+    paths = compared_outputs(parties)
     if not paths:
-        raise ParityError("gradients: the model has no floating output", "leave --gradients out")
+        raise ParityError(
+            "gradients: the models have no floating output in common", "leave --gradients out"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(parties.inputs.count):
         made: dict[str, Array] = {}

@@ -19,7 +19,7 @@ import numpy as np
 
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.results import Check, Section
-from migrate.parity.tasks.outputs import as_truth, logits_path, output, positions
+from migrate.parity.tasks.outputs import as_truth, compared_outputs, logits_path, output, positions
 from migrate.parity.tasks.party import Parties, Party
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -75,7 +75,7 @@ def compare_logits(parties: Parties, named: str | None = None) -> Section | None
         ParityError: there is no output of that name, or a side has not got it.
     """
     path = logits_path(parties.truth.dump, named)
-    if path is None:
+    if path is None or (named is None and path not in compared_outputs(parties)):
         return None
     noises = {party.name: noise_of(parties, party, path) for party in parties.sides}
     allowed = allowed_noise(parties, path)
@@ -146,7 +146,7 @@ def _pieces(
         if pair is None:
             raise ParityError(
                 f"{party.name} has no output for the truth's {path or 'only one'}",
-                "say which it is with --align",
+                "say which it is with --outputs",
             )
         arrays.append(as_truth(pair, output(party.dump, number, pair.mine), truth.shape))
     kept = positions(parties, number, truth.shape[:-1])

@@ -63,6 +63,15 @@ def floating_outputs(dump: Dump) -> Iterator[str]:
             yield ref.path
 
 
+def compared_outputs(parties: Parties) -> list[str]:
+    """Paths of the truth's floating outputs that both sides have."""
+    return [
+        path
+        for path in floating_outputs(parties.truth.dump)
+        if all(party.pair(path) is not None for party in parties.sides)
+    ]
+
+
 def logits_path(dump: Dump, named: str | None = None) -> str | None:
     """The path of the output that holds logits: the one that is named, else one called so; None: none.
 

@@ -32,7 +32,7 @@ from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.requests import Training
 from migrate.parity.ground.results import Check, Section
 from migrate.parity.sides import protocol
-from migrate.parity.tasks.outputs import floating_outputs, logits_path, output, positions
+from migrate.parity.tasks.outputs import compared_outputs, logits_path, output, positions
 from migrate.parity.tasks.party import Parties, Party
 
 ORDERS = 5  # of A beside its own
@@ -122,9 +122,9 @@ def step_limits(parties: Parties, losses: dict[str, list[float]], optimizer: str
 def _loss(parties: Parties, options: TrainingOptions) -> tuple[str, str]:
     dump = parties.truth.dump
     logits = None if options.output is not None else logits_path(dump)
-    paths = list(floating_outputs(dump))
+    paths = compared_outputs(parties)
     path = options.output if options.output is not None else logits
-    if path is None and paths:
+    if paths and (path is None or (options.output is None and path not in paths)):
         path = paths[0]
     if path is None or path not in paths:
         raise ParityError(
@@ -133,7 +133,7 @@ def _loss(parties: Parties, options: TrainingOptions) -> tuple[str, str]:
         )
     loss = options.loss
     if loss == "auto":
-        loss = "cross_entropy" if logits is not None else "mse"
+        loss = "cross_entropy" if logits is not None and path == logits else "mse"
     return path, loss
 
 

@@ -103,6 +103,37 @@ def test_a_shape_alone_is_no_evidence():
     )
 
 
+def numbered(*shapes):
+    """Dense layers as linen's compact modules name them."""
+    target = {}
+    for index, (inputs, outputs) in enumerate(shapes):
+        target[f"params/Dense_{index}/kernel"] = (inputs, outputs)
+        target[f"params/Dense_{index}/bias"] = (outputs,)
+    return target
+
+
+def test_layers_without_names_are_paired_by_shapes_that_are_unique():
+    model = named(down=nn.Linear(4, 5), up=nn.Linear(3, 4))
+    done = fit(model, numbered((3, 4), (4, 5)))
+    assert done.moved["params/up/kernel"] == "params/Dense_0/kernel"
+    assert done.moved["params/down/bias"] == "params/Dense_1/bias"
+    assert any("params/Dense_0/kernel is params/up/kernel" in note for note in done.notes)
+    # The other side may be the one without names.
+    unnamed = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 5))
+    target = {"params/up/kernel": (3, 4), "params/up/bias": (4,)}
+    target |= {"params/down/kernel": (4, 5), "params/down/bias": (5,)}
+    assert fit(unnamed, target).moved["params/layers_2/kernel"] == "params/down/kernel"
+
+
+def test_layers_without_names_and_of_equal_shapes_are_refused():
+    model = named(up=nn.Linear(3, 4), other=nn.Linear(3, 4), down=nn.Linear(4, 5))
+    lines = misfits(model, numbered((3, 4), (3, 4), (4, 5)))
+    assert any("Dense_0" in line for line in lines)
+    # A side that is square may be turned; which, nothing says.
+    lines = misfits(named(up=nn.Linear(4, 4), down=nn.Linear(4, 5)), numbered((4, 5)))
+    assert any("no place for params/up/kernel" in line for line in lines)
+
+
 def test_all_that_does_not_fit_at_once():
     model = named(stem=nn.Linear(3, 4), middle=nn.Linear(4, 5), norm=nn.LayerNorm(5))
     lines = misfits(

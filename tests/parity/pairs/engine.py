@@ -32,7 +32,8 @@ def run(
 
     model = randomised(pair, seed)
     port = pair.other("" if fault is None or fault.spoil else fault.name)
-    side_a, side_b = SideOptions(Settings(dtype=dtype)), SideOptions(Settings(dtype=dtype))
+    settings = Settings(dtype=dtype)
+    side_a, side_b = SideOptions(settings), SideOptions(settings, outputs_last=pair.outputs_last)
     if fault is not None and fault.spoil is not None:
         weights = port_weights(pair, model, port, folder, fault)
         state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}

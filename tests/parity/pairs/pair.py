@@ -44,6 +44,7 @@ class Pair:
         other: builds the port, with a fault's name or "".
         inputs: makes one input of a generator; arguments by name, as torch takes them.
         channels_last: arguments that the port takes channels last.
+        outputs_last: outputs that it gives channels last.
         options: for `converters` (`scan`, `example`).
         fitted: whether the port has names of its own, to which the weights are fitted.
         faults: the mistakes.
@@ -55,6 +56,7 @@ class Pair:
     other: Callable[[str], Any]
     inputs: Callable[[np.random.Generator], dict[str, Array]]
     channels_last: tuple[str, ...] = ()
+    outputs_last: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     fitted: bool = False
     faults: tuple[Fault, ...] = ()

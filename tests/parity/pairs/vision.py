@@ -175,6 +175,7 @@ SEPARABLE = Pair(
     LinenSeparable,
     lambda g: {"x": normal(g, 2, 2, 9, 7)},
     channels_last=("x",),
+    outputs_last=("",),
     faults=(Fault("silu-for-hardswish", "swish in the place of hardswish", "", "activation"),),
 )
 
@@ -211,6 +212,7 @@ DECODER = Pair(
     LinenDecoder,
     lambda g: {"x": normal(g, 2, 3, 4, 5)},
     channels_last=("x",),
+    outputs_last=("",),
     faults=(
         Fault(
             "unflipped-transpose",
@@ -313,6 +315,7 @@ GROUPS = Pair(
     lambda fault: blank(NnxGroups, fault),
     lambda g: {"x": normal(g, 3, 4, 10, scale=0.2)},
     channels_last=("x",),
+    outputs_last=("",),
     faults=(
         Fault(
             "groupnorm-eps",
@@ -375,6 +378,7 @@ SE = Pair(
     LinenSeNet,
     lambda g: {"x": normal(g, 2, 3, 6, 5)},
     channels_last=("x",),
+    outputs_last=("",),
     faults=(Fault("hard-sigmoid", "the gate of MobileNetV3, not SENet's", "se", "activation"),),
 )
 

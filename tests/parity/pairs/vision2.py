@@ -66,6 +66,7 @@ UNET = Pair(
     LinenUNet,
     lambda g: {"x": normal(g, 2, 2, 8, 12)},
     channels_last=("x",),
+    outputs_last=("",),
     faults=(
         Fault(
             "align-corners", "resized with the corners aligned, as old torch did", "", "resize-form"
@@ -353,6 +354,7 @@ GATED = Pair(
     lambda fault: blank(NnxGatedConv, fault),
     lambda g: {"x": normal(g, 2, 5, 11)},
     channels_last=("x",),
+    outputs_last=("",),
     faults=(
         Fault("glu-halves", "the gate is taken from the first half", "", "swapped-halves"),
         Fault("dilation-missing", "the dilation was forgotten", "conv", "dilation"),

@@ -1,4 +1,10 @@
-"""The torch_tpu backend as far as it can be tried without a TPU: its names are there."""
+"""The torch_tpu backend as far as it can be tried without a TPU.
+
+With torch_tpu its names are looked up; without it a module stands in its place that says what torch_tpu 0.2
+says.
+"""
+
+from __future__ import annotations
 
 import importlib.util
 import os
@@ -9,35 +15,117 @@ import pytest
 
 from tests.waiting import LIMIT
 
-PROGRAM = """
+NAMES = """
 import torch, torch_tpu
 from shims.backends.tpu import TpuBackend
 backend = TpuBackend("a test")
-for name in ("device_count", "set_device_index", "synchronize"):
+for name in ("device_count", "synchronize", "get_memory_info", "memory_allocated", "max_memory_allocated"):
     assert callable(getattr(torch.accelerator, name)), name
 assert callable(torch.tpu.distributed.set_tpu_launch_env)
 assert "default_generators" in dir(torch.tpu)
+"""
+
+STAND_IN = """
+import sys, types
+import torch
+
+torch.utils.rename_privateuse1_backend("tpu")
+sys.modules["torch_tpu"] = types.ModuleType("torch_tpu")
+started = []
+
+def set_tpu_launch_env(nproc_per_node):
+    if nproc_per_node == 3:
+        raise RuntimeError("No TPU topology found\\nfor 3 ranks")
+    started.append(nproc_per_node)
+
+generators = [torch.Generator()]
+torch.tpu = types.SimpleNamespace(
+    distributed=types.SimpleNamespace(set_tpu_launch_env=set_tpu_launch_env),
+    default_generators=generators,
+)
+torch.accelerator.get_memory_info = lambda: (60, 100)
+torch.accelerator.memory_allocated = lambda: 30
+torch.accelerator.max_memory_allocated = lambda: 40
+torch.accelerator.device_count = lambda: 8
+
+from shims.api_errors import LaunchError, UnsupportedError
+from shims.backends.base import MemoryUse
+from shims.backends.tpu import TpuBackend
+
+def refused(error, call):
+    try:
+        call()
+    except error as told:
+        return str(told)
+    raise AssertionError("not refused")
+
+backend = TpuBackend("a test")
+"""
+
+BEHAVIOUR = """
+import os
+from torch import nn
+
+os.environ.update(LOCAL_RANK="1", RANK="1", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+# The chip of every rank is its number 0.
+assert backend.device() == torch.device("tpu:0")
+state = backend.device_rng_state()
+drawn = torch.rand(2, generator=generators[0])
+backend.set_device_rng_state(state)
+assert torch.equal(drawn, torch.rand(2, generator=generators[0]))
+assert backend.memory() == MemoryUse(30, 40, 100)
+refused(UnsupportedError, lambda: backend.autocast(torch.float16, True, None))
 scaler = backend.grad_scaler({})
 assert scaler.state_dict() == torch.amp.GradScaler("cpu").state_dict()
-assert scaler.get_scale() == 1.0
-for refused in (backend.memory, lambda: backend.autocast(torch.float16, True)):
-    try:
-        refused()
-    except Exception as error:
-        print(type(error).__name__)
+
+class Elsewhere(TpuBackend):
+    def device(self):
+        return torch.device("meta")  # a move there makes new parameters, as on a TPU
+
+tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+tied[1].weight = tied[0].weight
+moved = Elsewhere("a test").to_device(tied)
+assert moved[1].weight is moved[0].weight
+assert moved[0].weight.device.type == "meta"
+
+# Started by torchrun alone nobody has said how the chips are connected.
+for call in (lambda: backend.launch(print, (), None), lambda: backend.init_distributed(None)):
+    said = refused(LaunchError, call)
+    assert "python -m torch.tpu.distributed" in said and "TORCH_TPU_TOPOLOGY" in said, said
+os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+backend.launch(lambda rank: started.append("ran"), (), None)
+assert started == [1, "ran"], started
+os.environ.update(RANK="1", WORLD_SIZE="2", TORCH_TPU_TOPOLOGY="1,2,1")
+os.environ.update(TORCH_TPU_SLICEBUILDER_ADDRESSES="localhost:1,localhost:2")
+backend.launch(lambda rank: started.append(rank), (), None)
+assert started == [1, "ran", 1], started
+for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+    del os.environ[name]
+said = refused(LaunchError, lambda: backend.launch(print, (), 3))
+assert "cannot start 3 ranks here: No TPU topology found" in said and "1, 4 or 8" in said, said
+assert "\\n" not in said
+print("right")
 """
 
 
-def test_the_names_that_it_uses_exist() -> None:
-    if importlib.util.find_spec("torch_tpu") is None:
-        pytest.skip("torch_tpu is not installed")
+def ran(program: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM],
-        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+        [sys.executable, "-W", "ignore", "-c", program],
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-2:] == ["MemoryUnknownError", "UnsupportedError"]
+    return done.stdout
+
+
+def test_the_names_that_it_uses_exist() -> None:
+    if importlib.util.find_spec("torch_tpu") is None:
+        pytest.skip("torch_tpu is not installed")
+    ran(NAMES)
+
+
+def test_what_it_does_where_torch_tpu_says_what_it_says() -> None:
+    assert ran(STAND_IN + BEHAVIOUR) == "right\n"

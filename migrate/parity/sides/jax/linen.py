@@ -21,12 +21,18 @@ from migrate.parity.sides.jax.weights import Weights, require_fit
 
 # Collections that a call writes and that no call needs to be given.
 _PASSING = ("intermediates", "cache", "perturbations")
+_LEFT = (
+    "a layer was left in training mode: it writes its statistics also where the model is not trained; "
+    "it was run with them mutable"
+)
 # Drawing so many numbers by code that was compiled in haste takes longer than compiling it well.
 _MANY = 1_000_000
 
 
 class LinenModel(JaxModel):
     """A linen module; its variables are initialised from the first input if none are loaded."""
+
+    mode = "evaluation mode"
 
     def __init__(self, module: Any, shown: str) -> None:
         super().__init__(shown)
@@ -36,6 +42,7 @@ class LinenModel(JaxModel):
             module, variables = module.unbind()
             self._keep(variables)
         self._module = module
+        self._writes = False
 
     def parameters(self) -> list[inspect.Parameter]:
         """See `JaxModel`."""
@@ -63,6 +70,29 @@ class LinenModel(JaxModel):
             wanted = {"/".join(path): tuple(one.shape) for path, one in leaves.items()}
             require_fit(self.weights, wanted, self.shown)
             self._paths = {"/".join(path): path for path in leaves}
+        self._look_at_mode(bound)
+
+    def _look_at_mode(self, bound: Bound) -> None:
+        """Find out whether it writes statistics where it is not trained: a layer left in training mode.
+
+        Statistics can be written only where they are mutable, and models ask for just that
+        (`self.is_mutable_collection`) to know whether they are trained: so they are not, until it fails.
+        """
+        import jax
+        from flax import errors
+
+        if all(self.is_parameter(name) for name in self._paths):
+            return  # nothing that it could write
+        own = (self.weights or {}).items()
+        shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in own}
+        # What else it raises is told where it runs.
+        with contextlib.suppress(Exception):
+            try:
+                jax.eval_shape(lambda weights: self.apply(weights, bound)[0], shapes)
+            except errors.ModifyScopeVariableError:
+                self._writes = True
+                self.mode = "training mode: it writes its statistics"
+                self.notes = (_LEFT,)
 
     def take(self, weights: Weights) -> None:
         """See `JaxModel`."""
@@ -84,12 +114,15 @@ class LinenModel(JaxModel):
         modes = dict(bound.modes)
         if train:
             modes |= trained(modes)
-        # Also where it is not trained: a layer that was left in training mode writes its statistics.
-        changing = sorted({name.partition("/")[0] for name in weights} - {"params"})
+        statistics = sorted({name.partition("/")[0] for name in weights} - {"params"})
+        changing = statistics if train or self._writes else False
         with linen.intercept_methods(_adapted), _first_states_in_float64():
-            made, changed = self._module.apply(
+            made = self._module.apply(
                 self._tree(weights), *bound.args, **bound.kwargs, **modes, mutable=changing
             )
+        changed: Mapping[str, Any] = {}
+        if changing is not False:
+            made, changed = made
         kept = _leaves(changed) if train else {}
         after = {"/".join(path): value for path, value in kept.items()}
         return made, {name: value for name, value in after.items() if name in weights}

@@ -26,9 +26,11 @@ class JaxModel(ABC):
         shown: what the user named.
         weights: by `/`-joined path, in numpy; None until they are known.
         notes: what the report must say of it.
+        mode: in which it runs where it is not trained, as far as it has one.
     """
 
     notes: tuple[str, ...] = ()
+    mode = ""
 
     def __init__(self, shown: str) -> None:
         self.shown = shown

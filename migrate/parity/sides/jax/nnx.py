@@ -19,6 +19,8 @@ from migrate.parity.sides.jax.weights import Weights
 class NnxModel(JaxModel):
     """An nnx module, split into its graph and its arrays; the module itself is never called."""
 
+    mode = "evaluation mode"
+
     def __init__(self, module: Any, shown: str) -> None:
         from flax import nnx
 

@@ -53,6 +53,7 @@ class JaxRunner:
             session.emulated is not None,
             _versions(),
             self._model.notes,
+            self._model.mode,
         )
 
     def arguments(self) -> tuple[tuple[str, bool], ...]:

@@ -54,6 +54,7 @@ class TorchRunner(TorchModel):
             settings.precision if says or torch_variant.on_tpu(where) else "",
             emulated,
             {name: found for name in packages if (found := _version(name))},
+            mode="evaluation mode",
         )
 
     def arguments(self) -> tuple[tuple[str, bool], ...]:

@@ -175,6 +175,7 @@ class LayerRow:
         first: whether it is the first that parts.
         cells: of `COLUMNS`.
         ratios, most, ulps: of A and B, as texts.
+        layouts: how the sides' tensors lie, where that is not as the truth's.
         names: of the sides where they differ from the truth's, and how they were aligned.
         places: where the sides' layers are defined and called.
     """
@@ -186,6 +187,7 @@ class LayerRow:
     ratios: tuple[str, str]
     most: tuple[str, str]
     ulps: tuple[str, str]
+    layouts: tuple[str, ...]
     names: tuple[str, ...]
     places: tuple[str, ...]
 
@@ -207,6 +209,9 @@ def layer_row(parity: Parity, layer: LayerResult) -> LayerRow:
         ratios=_pair(words.ratio(side.ratio) if side else "–" for side in (layer.a, layer.b)),
         most=_pair(words.size(main.max_over_rms if main else None) for main in mains),
         ulps=_pair(words.figure(main.ulps if main else None) for main in mains),
+        layouts=tuple(
+            f"{letter} {text}" for letter, side in words.two(layer) for text in words.layouts(side)
+        ),
         names=tuple(
             f"{letter} {words.side_name(layer, side)}"
             for letter, side in words.two(layer)

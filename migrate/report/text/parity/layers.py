@@ -182,6 +182,8 @@ def _in_full(title: Text, layer: LayerResult, parity: Parity, is_first: bool) ->
     for letter, side in words.two(layer):
         source = words.where(parity.layers, layer, letter, side)
         lines.append(Text(f"{letter}: {words.side_name(layer, side)}  {source}".rstrip(), "dim"))
+        for layout in words.layouts(side):
+            lines.append(Text(f"{letter}: {layout} of the truth's", "dim"))
         if undefined := max(
             (one.undefined for one in (side.local, side.accumulated) if one), default=0
         ):

@@ -57,6 +57,9 @@ def _header(parity: Parity) -> Table:
     table.add_row(
         "limits", f"{escape(parity.profile)} [dim](where each comes from: --html, --json)[/dim]"
     )
+    layouts = [f"{letter} lies otherwise: {text}" for letter, text in words.all_layouts(parity)]
+    if layouts:
+        table.add_row("layouts", Text("\n".join(layouts)))
     table.add_row("inputs", Text("\n".join(parity.inputs)))
     table.add_row(
         "floor", f"{words.size(parity.floor)} relative L2 between two correct runs, at the outputs"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
 
 PARTING = frozenset({LayerVerdict.A_PARTS, LayerVerdict.B_PARTS, LayerVerdict.BOTH_PART})
+_NAMED = 3  # layers of a layout
 # Losses, KL and rates of agreement read better with digits than as powers of ten.
 _PLAIN_FROM, _PLAIN_TO = 1e-2, 1e5
 
@@ -100,6 +101,7 @@ def facts(one: Facts) -> str:
     parts = (
         one.device,
         one.dtype,
+        one.mode,
         f"{precision}, emulated on the CPU" if one.emulated and precision else precision,
         " ".join(f"{name} {version}" for name, version in one.versions.items()),
     )
@@ -158,6 +160,31 @@ def side_name(layer: LayerResult, side: Side) -> str:
         return f"(no layer of its own, measured {side.aligned})"
     usual = side.aligned in ("", "same model", "weights")
     return layer_name(side.name) + ("" if usual else f" (by {side.aligned})")
+
+
+def layouts(side: Side) -> list[str]:
+    """How a side's tensors lie, where that is not as the truth's: "output: axes 0, 2, 3, 1"."""
+    found: dict[str, list[str]] = {}
+    for one in side.layouts:
+        name = one.what if one.path in ("", "0") else f"{one.what} {one.path}"
+        found.setdefault(one.text, []).append(name)
+    return [f"{' and '.join(dict.fromkeys(names))}: {text}" for text, names in found.items()]
+
+
+def all_layouts(parity: Parity) -> Iterator[tuple[str, str]]:
+    """Of each side, which layouts its layers' tensors have, with the layers that have them."""
+    for letter in "AB":
+        found: dict[str, list[str]] = {}
+        for layer in parity.layers:
+            side = layer.a if letter == "A" else layer.b
+            for text in {one.text: None for one in (side.layouts if side else ())}:
+                # Sizes differ from layer to layer: what all have in common is the order.
+                text = re.sub(r"reshaped to \(.*?\)", "reshaped", text)
+                found.setdefault(text, []).append(layer_name(layer.name))
+        for text, names in found.items():
+            names = list(dict.fromkeys(names))
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            yield letter, f"{text} at {', '.join(names[:_NAMED])}{more}"
 
 
 def parting_sides(layer: LayerResult) -> str:
