@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from migrate.errors import MigrateError
+from migrate.reading.accelerators.led import led_of
+from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import ModuleCalls, calls_of_file
 from migrate.reading.facts import facts_of
@@ -67,6 +69,7 @@ def rewrite_folder(
     concerned = [path for path in paths if concerns_rules(contents[path])]
     progress(f"reading {len(paths)} files of {folder}")
     first = Analysis(_project(folder, paths, {path: contents[path] for path in concerned}))
+    concerned = [path for path in paths if path in concerned or _starts_training(path, first)]
     calls = {path: calls_of_file(first, path) for path in concerned}
     with Workers(len(concerned), processes) as workers:
         jobs = [
@@ -100,6 +103,12 @@ def rewrite_folder(
         tuple(path.relative_to(folder) for path in paths if path.suffix == SUFFIX),
         in_order(files, first.project),
     )
+
+
+def _starts_training(path: Path, analysis: Analysis) -> bool:
+    """Whether a file trains for several replicas, though it speaks of none itself: it needs a launch."""
+    top = analysis.scopes.get(path.resolve())
+    return top is not None and is_distributed_training(analysis, top)
 
 
 def files_of(folder: Path) -> Iterator[Path]:
@@ -185,6 +194,8 @@ def _after(job: _Job, draft: Draft, script: Workspace) -> _Done:
     """Return the file after a turn; with its hazards where it is settled."""
     if not draft.settled:
         return _Done(_file(job, draft), draft)
+    if draft.led:
+        return _Done(_file(job, draft))
     keep(script)
     return _Done(_file(job, with_hazards(draft, facts_of(script))))
 
@@ -207,11 +218,12 @@ def _with_functions(
     A file that concerns no rule may hold such a function; it is added.
     """
     root = folder.resolve()
+    led = led_of(first)  # what these run is a framework's
     left = left_in_functions(
         first,
         last,
         {path.resolve(): of_file for path, of_file in calls.items()},
-        {path.resolve(): data for path, data in contents.items()},
+        {path.resolve(): d for path, d in contents.items() if path.resolve() not in led},
         {
             root / file.name: [(n.line, n.column, n.rule, n.message) for n in file.findings]
             for file in files
@@ -222,7 +234,7 @@ def _with_functions(
     notes = {
         path.relative_to(root): tuple(Note(o.line, o.column, o.code, o.message) for o in found)
         for path, found in left.items()
-        if found
+        if found and path not in led
     }
     found = {file.name: file for file in files}
     for name, more in notes.items():

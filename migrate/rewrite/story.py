@@ -20,7 +20,8 @@ from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.apply import apply
 from migrate.rewrite.edits.one_cell import within_cells
 from migrate.rewrite.left.after import after_rewrite, run_elsewhere
-from migrate.rewrite.left.net import without_step
+from migrate.rewrite.left.framework import left_to_framework
+from migrate.rewrite.left.net import without_launch, without_step
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.plan import Plan, plan
 from migrate.rewrite.results import Note, Rewrite
@@ -74,6 +75,8 @@ def rewrite_source(
         RuleConflictError, NotStableError: a defect of the rules.
     """
     draft, script = first_turn(source, rules, calls=calls, options=options)
+    if draft.led:
+        return Rewrite(source, draft.data, (), draft.findings)
     while not draft.settled:
         if check:
             draft, script = next_turn(draft, rules, options=options)
@@ -99,6 +102,7 @@ class Draft:
             weights that are tied.
         turns: how many turns there were.
         settled: whether the last of them changed nothing.
+        led: whether a framework runs its training, so that it stays as it is.
     """
 
     path: Path
@@ -109,6 +113,7 @@ class Draft:
     moved: tuple[int, ...] = ()
     turns: int = 1
     settled: bool = True
+    led: bool = False
 
 
 def first_turn(
@@ -133,8 +138,14 @@ def first_turn(
     first, later = _in_turns(all_rules() if rules is None else rules)
     found = _plan(script, first)
     findings = list(found.findings)
+    if rules is None and script.calls.led is not None:
+        left = list(left_to_framework(found, script.calls.led))
+        return Draft(
+            source.path, source.data, source.data, (), _notes(found, left), led=True
+        ), script
     if rules is None:
         findings += without_step(found)
+        findings += without_launch(found)
     looks = options.defer_reads or source.is_notebook or COLLECTIVE.search(source.data)
     if later and looks and not found.edits:
         after = _plan(script, later, rest=False)

@@ -216,24 +216,8 @@ def patches(devices: Devices, generators: Any) -> Iterator[Patch]:
     def get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
         return [devices.current], [generators.get_rng_state()]
 
-    yield patch(torch, "Generator", _made_on_host(devices), "a generator of the host")
     # It looks for the states of tensors that are not on the CPU: a recomputed dropout would draw
     # another mask.
     yield patch(
         checkpoint, "get_device_states", get_device_states, "the generator of the current device"
     )
-
-
-def _made_on_host(devices: Devices) -> type:
-    """Return the class that makes a host's generator where a CUDA device's is asked for."""
-    original: Any = torch.Generator
-
-    class Either(type(original)):  # type: ignore[misc]
-        def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, original)
-
-    class Generator(original, metaclass=Either):  # type: ignore[misc]
-        def __new__(cls, device: Any = "cpu") -> Any:
-            return original.__new__(cls, "cpu" if devices.names_cuda(device) else device)
-
-    return Generator

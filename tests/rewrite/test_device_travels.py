@@ -568,3 +568,29 @@ def test_a_device_beside_an_index_stands(tmp_path: Path) -> None:
     folder = written(tmp_path / "project", {"start.py": start, "main.py": main})
     (folder / "engine.py").write_text(engine)
     assert "with torch_xla.step():" in after(rewrite_folder(folder), "engine.py")
+
+
+def test_a_loop_of_a_model_that_another_file_moves_seeds_xla_in_the_same_turn(
+    tmp_path: Path,
+) -> None:
+    files = {
+        "factory.py": "import torch\n\n\ndef make():\n    return torch.nn.Linear(2, 2).to('cuda')\n",
+        "train.py": """
+            import torch
+            from factory import make
+
+
+            def fit(loader, loss_fn):
+                torch.manual_seed(0)
+                model = make()
+                optimizer = torch.optim.Adam(model.parameters())
+                for inputs, labels in loader:
+                    optimizer.zero_grad()
+                    loss_fn(model(inputs), labels).backward()
+                    optimizer.step()
+        """,
+    }
+    done = rewrite_folder(written(tmp_path, files), processes=1)
+    text = after(done, "train.py")
+    assert "torch_xla.manual_seed(0)" in text
+    assert "with torch_xla.step():" in text

@@ -12,12 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.devices import is_surely_cpu, may_be_accelerator
 from migrate.reading.calls.kinds import External
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
+from migrate.reading.values.words import CALLED_MODEL
 
 T = TypeVar("T")
 # A file without any of them has to do with no accelerator.
@@ -88,6 +89,41 @@ class Programs:
         """Return `starts` and all that they run."""
         return _closure(starts, self._edges)
 
+    def moved_in(self, scope: Scope, region: Region) -> int:
+        """Return the line of what the loop `region` of `scope` moves to an accelerator; 0 for none.
+
+        That is a move in the loop, or above it in the function one of what the loop calls.
+        """
+        inside = [entry for one in self._analysis.regions(region) for entry in one.calls]
+        called = {ast.unparse(call.func) for call, _ in inside}
+        assert region.loop is not None
+        for call, at in inside:
+            functions = self._analysis.running[call].functions
+            if self.is_move(call, at) or any(one in self.movers for one in functions):
+                return call.lineno
+        for call, at in self._calls(scope):
+            above = call.lineno < region.loop.lineno and isinstance(call.func, ast.Attribute)
+            if above and self.is_move(call, at):
+                moved = ast.unparse(cast(ast.Attribute, call.func).value)
+                if any(name == moved or name.startswith(f"{moved}.") for name in called):
+                    return call.lineno
+        return 0
+
+    @cached_property
+    def movers(self) -> frozenset[Scope]:
+        """The functions that move something to an accelerator themselves; no forward of a module."""
+        functions = (one for top in self._analysis.scopes.values() for one in top.functions)
+        own = frozenset({"__call__", "__init__", "forward"})
+        return frozenset(one for one in functions if one.name not in own and self._moves(one))
+
+    @cached_property
+    def training(self) -> frozenset[Scope]:
+        """The functions in which a loop trains, and those that run them."""
+        loops = self._analysis.step_loops
+        functions = (one for top in self._analysis.scopes.values() for one in top.functions)
+        own = [f for f in functions if not loops.isdisjoint(self._analysis.regions(f.region))]
+        return frozenset(_closure(own, self._callers))
+
     def _leading_to(self, scope: Scope) -> set[Scope]:
         return _closure([scope], self._callers)
 
@@ -96,7 +132,7 @@ class Programs:
         if scope not in self._certain:
             has_signs = SIGNS.search(scope.module.data) or b".to(" in scope.module.data
             self._certain[scope] = bool(has_signs) and any(
-                self._is_move(call, at) for call, at in self._calls(scope)
+                self.is_move(call, at) for call, at in self._calls(scope)
             )
         return self._certain[scope]
 
@@ -114,7 +150,8 @@ class Programs:
             for region in self._analysis.regions(root):
                 yield from region.calls
 
-    def _is_move(self, call: ast.Call, scope: Scope) -> bool:
+    def is_move(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether `call` moves something to an accelerator."""
         function = call.func
         if isinstance(function, ast.Attribute) and function.attr == "cuda":
             return not self._analysis.running[call].functions and not self._names(call, scope)
@@ -170,6 +207,22 @@ class Programs:
 def programs_of(analysis: Analysis) -> Programs:
     """Return the programs of a project's loops; found once, for all files."""
     return Programs(analysis)
+
+
+# Without one of these in its bytes a file has no loop that only evaluates.
+EVALUATES = re.compile(rb"no_grad|inference_mode|\.eval\(")
+
+
+def may_evaluate(analysis: Analysis, region: Region, top: ModuleScope) -> bool:
+    """Whether a loop calls what by its name is a model, in a file that computes without gradients."""
+    if EVALUATES.search(top.module.data) is None:
+        return False
+    return any(
+        CALLED_MODEL.fullmatch(getattr(call.func, "attr", "") or getattr(call.func, "id", ""))
+        for one in analysis.regions(region)
+        for call, _ in one.calls
+        if call.args or call.keywords
+    )
 
 
 def _roots(scope: Scope) -> list[Region]:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
 from migrate.reading.accelerators.asked import devices_of, spelled_devices
 from migrate.reading.accelerators.halves import halves_of
-from migrate.reading.accelerators.programs import programs_of
+from migrate.reading.accelerators.led import led_of
+from migrate.reading.accelerators.moved import moved_of
+from migrate.reading.accelerators.programs import may_evaluate, programs_of
+from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.kinds import Kind
 from migrate.reading.calls.launching import joining_of, launching_of
 from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.saves import Saved, saves_of
-from migrate.reading.calls.scopes import ModuleScope, Region
+from migrate.reading.calls.scopes import ModuleScope, Region, Scope
 from migrate.reading.calls.ties import FileTies, ties_of
 from migrate.reading.project.project import Module, Project, file_of
 from migrate.reading.replicas.rank_tests import first_attributes
@@ -61,13 +64,22 @@ class ModuleCalls:
         stars: what the names stand for that `from module import *` brings from outside of the project, also
             by way of its files.
         gives_all: whether a file of the project imports `*` from this one.
-        on_accelerator: whether each step loop, by its line, trains on an accelerator; None where the
-            source does not decide it.
+        on_accelerator: whether each loop that trains or may evaluate, by its line, runs on an accelerator;
+            None where the source does not decide it.
+        on_cpu: the lines of the loops of which a comment `# migrate: cpu` says so, each with the line of
+            what it moves to an accelerator all the same; 0 where nothing is seen to move.
+        led: whether a framework runs its training that launches and moves by itself (Accelerate): None where
+            none does, empty where the file calls it, else the file that does and uses this one.
+        distributed: whether running the file trains on an accelerator, for several processes that nothing
+            in the project is seen to start.
         saves: the calls that save by a function of another file.
         saved_by_first: the lines of its functions that save and that only tests of the rank in other files
             call, which are rewritten too; whether one replica of every host passes these.
         joins: the calls that join a process group by a function of another file.
         first: the attributes that hold on the first replica alone, wherever in the project they are made.
+        after_move: the optimizers that are made after another function has moved a model.
+        training: the calls that run a function in which a loop trains.
+        moving: the calls that run a function that moves something to an accelerator.
     """
 
     effects: Mapping[End, Effect] = field(default_factory=dict)
@@ -90,6 +102,12 @@ class ModuleCalls:
     saved_by_first: Mapping[int, bool] = field(default_factory=dict)
     joins: frozenset[End] = frozenset()
     first: frozenset[str] = frozenset()
+    after_move: frozenset[End] = frozenset()
+    training: frozenset[End] = frozenset()
+    moving: frozenset[End] = frozenset()
+    on_cpu: Mapping[int, int] = field(default_factory=dict)
+    led: str | None = None
+    distributed: bool = False
 
 
 def calls_of_script(script: Path, data: bytes) -> ModuleCalls:
@@ -151,7 +169,21 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         _saved_by_first(analysis, scope) if not alone else {},
         frozenset(_joins(analysis, scope)),
         first_attributes(analysis),
+        frozenset(_end(call, scope.module) for call in moved_of(analysis).optimizers(scope)),
+        frozenset(_running(analysis, scope, programs_of(analysis).training)),
+        frozenset(_running(analysis, scope, programs_of(analysis).movers)),
+        dict(_on_cpu(analysis, scope)),
+        led_of(analysis).get(scope.module.path),
+        is_distributed_training(analysis, scope),
     )
+
+
+def _running(analysis: Analysis, top: ModuleScope, functions: Set[Scope]) -> Iterator[End]:
+    """Yield the calls of a file that run one of `functions`."""
+    for region in _regions(analysis, top) if functions else ():
+        for call, _ in region.calls:
+            if not functions.isdisjoint(analysis.running[call].functions):
+                yield _end(call, top.module)
 
 
 def _joins(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
@@ -191,14 +223,27 @@ def _give_all(analysis: Analysis) -> frozenset[Path]:
 
 
 def _on_accelerator(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, bool | None]]:
-    """Yield the line of each step loop of a file, and whether it trains on an accelerator."""
+    """Yield the line of each loop of a file that trains or evaluates, and whether on an accelerator."""
     for scope in (top, *top.functions):
         roots = [scope.region] if scope is not top else [top.region, top.guard]
         for root in roots:
             for region in analysis.regions(root):
-                if region in analysis.step_loops and region.loop is not None:
+                if region.loop is not None and (
+                    region in analysis.step_loops or may_evaluate(analysis, region, top)
+                ):
                     where = programs_of(analysis).on_accelerator(scope, region)
                     yield region.loop.lineno, where
+
+
+def _on_cpu(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, int]]:
+    """Yield the line of each loop that is said to run on the CPU, and that of what it moves elsewhere."""
+    if b"migrate:" not in top.module.data:
+        return
+    for scope in (top, *top.functions):
+        roots = [scope.region] if scope is not top else [top.region, top.guard]
+        for region in (one for root in roots for one in analysis.regions(root)):
+            if region.loop is not None and region.on_cpu:
+                yield region.loop.lineno, programs_of(analysis).moved_in(scope, region)
 
 
 def _early_seeds(analysis: Analysis, scope: ModuleScope) -> Iterator[End]:
@@ -223,8 +268,10 @@ def _unused_marks(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
 
 def _open_loops(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
     """Return the lines of the loops that may train, and what to do about each."""
-    halves = dict(halves_of(analysis, scope))
-    return halves | {one.line: _by_hand(one) for one in registries_of(analysis).loops(scope)}
+    found = dict(halves_of(analysis, scope))
+    found |= {one.line: _by_hand(one) for one in registries_of(analysis).loops(scope)}
+    said = {line for line, moved in _on_cpu(analysis, scope) if not moved}
+    return {line: why for line, why in found.items() if line not in said}
 
 
 def _by_hand(hidden: Hidden) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -16,6 +17,7 @@ from migrate.reading.project.project import Module
 
 Loop = ast.For | ast.AsyncFor | ast.While
 MARK = re.compile(r"#\s*migrate:\s*step\b")
+CPU_MARK = re.compile(r"#\s*migrate:\s*cpu\b")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,7 @@ class Region:
         default_factory=list
     )  # the contexts of the `with`
     marks: list[int] = field(default_factory=list)  # lines of the comments that mark the loop
+    on_cpu: list[int] = field(default_factory=list)  # of those that say that it runs on the CPU
     calls: list[tuple[ast.Call, Scope]] = field(default_factory=list)
     imports: list[tuple[Binding, Scope]] = field(default_factory=list)
     inner: list[Region] = field(default_factory=list)
@@ -158,7 +161,7 @@ def scopes_of(module: Module) -> ModuleScope:
 class _Walk:
     def __init__(self, module: Module) -> None:
         self.top = ModuleScope(module, None, module.path.stem)
-        self._marks = _marks(module)
+        self._marks, self._cpu_marks = _marks(module, MARK), _marks(module, CPU_MARK)
         self._loop_lines: set[int] = set()
         self._waiting: list[tuple[ast.AST, Scope, Region]] = []
         for statement in module.tree.body:
@@ -168,8 +171,9 @@ class _Walk:
             )
         while self._waiting:
             self._visit(*self._waiting.pop())
-        at_loops = {line for loop in self._loop_lines for line in self._marks_at(loop)}
-        self.top.unused_marks = sorted(self._marks.keys() - at_loops)
+        marks = self._marks | self._cpu_marks
+        at_loops = {line for loop in self._loop_lines for line in self._marks_at(loop, marks)}
+        self.top.unused_marks = sorted(marks - at_loops)
 
     def _visit(self, node: ast.AST, scope: Scope, region: Region) -> None:
         match node:
@@ -257,7 +261,11 @@ class _Walk:
 
     def _loop(self, node: Loop, scope: Scope, region: Region) -> None:
         self._loop_lines.add(node.lineno)
-        inner = Region(node, marks=self._marks_at(node.lineno))
+        inner = Region(
+            node,
+            marks=self._marks_at(node.lineno, self._marks),
+            on_cpu=self._marks_at(node.lineno, self._cpu_marks),
+        )
         region.inner.append(inner)
         if isinstance(node, ast.While):
             # `while` runs its test in every turn.
@@ -275,13 +283,13 @@ class _Walk:
         self._waiting += [(item, scope, region) for item in node.items]
         self._waiting += [(statement, scope, inner) for statement in node.body]
 
-    def _marks_at(self, line: int) -> list[int]:
-        """Return the lines of the marks on the loop at `line`, or on the comments above it."""
-        found = [line] if line in self._marks else []
+    def _marks_at(self, line: int, marks: Set[int]) -> list[int]:
+        """Return the lines of `marks` on the loop at `line`, or on the comments above it."""
+        found = [line] if line in marks else []
         lines = self.top.module.lines
         above = line - 1
         while above >= 1 and lines[above - 1].lstrip().startswith("#"):
-            if above in self._marks:
+            if above in marks:
                 found.append(above)
             above -= 1
         return found
@@ -304,6 +312,11 @@ class _Walk:
                     self._bind_attribute(part, binding, scope)
 
     def _bind_element(self, target: ast.expr, value: ast.expr, scope: Scope) -> None:
+        parts = _zipped(target, value)
+        if parts:
+            for part, of in parts:
+                self._bind_element(part, of, scope)
+            return
         for name in ast.walk(target):
             if isinstance(name, ast.Name):
                 self._home(scope, name.id)[name.id].append(Binding("element", scope, value))
@@ -349,12 +362,22 @@ def lambda_name(node: ast.Lambda) -> str:
     return f"<lambda {node.lineno}:{node.col_offset}>"
 
 
-def _marks(module: Module) -> dict[int, str]:
+def _marks(module: Module, mark: re.Pattern[str]) -> set[int]:
     if b"migrate:" not in module.data:
-        return {}
-    return {number: line for number, line in enumerate(module.lines, 1) if MARK.search(line)}
+        return set()
+    return {number for number, line in enumerate(module.lines, 1) if mark.search(line)}
 
 
 def _is_main_guard(test: ast.expr) -> bool:
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
     return "__name__" in names and "__main__" in ast.unparse(test)
+
+
+def _zipped(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """Return the names of `for a, b in zip(x, y)`, each with what it is an element of."""
+    match target, value:
+        case ast.Tuple(elts=names), ast.Call(func=ast.Name(id="zip"), args=args):
+            starred = any(isinstance(one, ast.Starred) for one in (*names, *args))
+            if len(names) == len(args) and not starred:
+                return list(zip(names, args, strict=True))
+    return []

@@ -49,11 +49,23 @@ LAUNCHERS = (
     *_trains(
         "lightning pytorch_lightning",
         "Lightning runs on TPUs by itself",
-        "Trainer(accelerator='tpu', devices='auto', precision='bf16-true'); leave the script as it is",
+        "Trainer(accelerator='tpu', devices='auto', precision='bf16-true'), and so of Fabric; leave the "
+        "script as it is",
     ),
     # Of these nothing is known but that they start the replicas.
     Entry("composer", WORKS),
     Entry("ray", WORKS),
+)
+# Of these what runs the training, and the classes that it trains: a script that uses one stays as it is.
+_LIGHTNING = ("lightning", "lightning.pytorch", "pytorch_lightning")
+RUNNERS = frozenset(
+    {"accelerate.Accelerator", "accelerate.accelerator.Accelerator"}
+    | {f"{home}.{name}" for home in _LIGHTNING for name in ("Trainer", "cli.LightningCLI")}
+    | {f"{home}.Fabric" for home in ("lightning", "lightning.fabric", "lightning_fabric")}
+    | {"lightning.fabric.fabric.Fabric", "lightning.pytorch.trainer.Trainer"}
+)
+LED_CLASSES = frozenset(
+    f"{home}.{name}" for home in _LIGHTNING for name in ("LightningModule", "LightningDataModule")
 )
 # Of apex, what torch has no counterpart of.
 _alone = Family("apex", RAISES, "XLA404", "apex-optimizers")

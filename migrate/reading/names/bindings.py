@@ -16,6 +16,8 @@ from migrate.reading.tree.tree import bind, is_attribute_of_self
 Owner = cst.FunctionDef | cst.Module
 Place = tuple[int, int]
 
+# Methods that give pairs of a name and what has it.
+NAMED = frozenset({"items", "named_buffers", "named_children", "named_modules", "named_parameters"})
 # They hand on what they iterate over.
 TRANSPARENT = frozenset({"tqdm", "trange", "iter", "reversed", "list", "tuple", "islice", "track"})
 
@@ -27,7 +29,7 @@ class How(Enum):
     PART = auto()  # it is a part of the value: `a, b = value`
     ELEMENT = auto()  # it is what iterating over the value gives
     ADDED = auto()  # it was something before, and the value is added to it
-    COUNTER = auto()  # a Python integer
+    COUNTER = auto()  # a Python integer, or the name of something
     OTHER = auto()
 
 
@@ -220,6 +222,10 @@ def pairs(
     elif name == "zip" and len(parts) == len(args):
         for part, arg in zip(parts, args, strict=True):
             yield from pairs(part, arg)
+    elif name in NAMED and len(parts) == 2:
+        yield parts[0], How.COUNTER, None
+        for one in _flat(parts[1]):
+            yield one, How.ELEMENT, value
     elif name in TRANSPARENT or name == "log_every":
         yield from pairs(target, args[0]) if args else ()
     else:

@@ -15,8 +15,10 @@ from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
 from migrate.reading.steps.tails import tail
-from migrate.reading.tree.tree import base_name, nodes_of
+from migrate.reading.tree.tree import base_name, nodes, nodes_of
 from migrate.reading.values.device_values import DeviceValues
+from migrate.reading.values.devices import moves
+from migrate.reading.values.words import HOST_ROOTS
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -92,16 +94,75 @@ class Body:
         that a later one of the step uses, or clears gradients. What only the host computes stays above.
         """
         first = backward
-        used = set(self.statements[backward].flow.used)
+        used = self._inputs(backward)
         for index in range(backward - 1, -1, -1):
             statement = self.statements[index]
+            if statement.outside is Outside.STEPS:
+                break  # what is above is there before the steps of that loop
             if overlap(statement.flow.written, used):
-                used |= statement.flow.used
+                if isinstance(statement.node, cst.SimpleStatementLine):
+                    made = statement.flow.assigned
+                    used = {n for n in used if n.split(".")[0] not in made and n not in made}
+                used |= self._inputs(index)
                 if statement.on_device or statement.clears_gradients:
                     first = index
             elif statement.clears_gradients and statement.outside is None:
                 first = index
         return first
+
+    def _inputs(self, index: int) -> set[str]:
+        """Return the names that the statement at `index` reads, without those of the host that it moves."""
+        statement = self.statements[index]
+        sources = {
+            id(name)
+            for call in moves(statement.node, self.context)
+            if isinstance(call.func, cst.Attribute)
+            for name in nodes_of(call.func.value, cst.Name)
+        }
+        if not sources:
+            return set(statement.flow.used)
+        bound = {id(n) for t in nodes_of(statement.node, cst.AssignTarget) for n in nodes(t.target)}
+        others = {
+            name.value
+            for name in nodes_of(statement.node, cst.Name)
+            if id(name) not in sources | bound or self.is_on_device(name.value, index, False)
+        }
+        return {name for name in statement.flow.used if name.split(".")[0] in others}
+
+    def is_on_device(self, name: str, index: int, batch: bool) -> bool:
+        """Whether `name` holds a tensor of the device where the statement at `index` begins.
+
+        Args:
+            name: the name.
+            index: of the statement.
+            batch: whether what the loop binds is on the device.
+        """
+        if name not in {one.split(".")[0] for one in self.values.names}:
+            return False
+        for before in range(index - 1, -1, -1):
+            statement = self.statements[before]
+            if name not in {one.split(".")[0] for one in statement.flow.assigned}:
+                continue
+            found = [self._is_made_on_device(v, before, batch) for v in _made(name, statement)]
+            if any(found) or not found:
+                return True
+            if isinstance(statement.node, cst.SimpleStatementLine):
+                return False
+        return batch if name in self.batch else True
+
+    def _is_made_on_device(self, value: cst.BaseExpression, index: int, batch: bool) -> bool:
+        """Whether what the statement at `index` binds to `value` is on the device."""
+        call = value.func if isinstance(value, cst.Call) else None
+        name = (self.context.qualified_name(call) or "").split(".")[0]
+        if name in HOST_ROOTS or not self.values.mentions(value):
+            return False
+        if next(moves(value, self.context), None) is not None:
+            return True
+        calls = list(nodes_of(value, cst.Call))
+        if any(self.values.is_state(one) or self.context.effects.moves(one) for one in calls):
+            return True
+        names = {name.value for name in nodes_of(value, cst.Name)}
+        return any(self.is_on_device(one, index, batch) for one in names)
 
     def ends(self) -> list[int]:
         """Return the indices that may be the last of the step, the preferred one first.
@@ -120,3 +181,13 @@ class Body:
             if ends or (averages and over_logs):
                 found.insert(0, index)
         return found
+
+
+def _made(name: str, statement: Statement) -> list[cst.BaseExpression]:
+    """Return what `statement` binds `name` to, where it does so plainly."""
+    return [
+        assign.value
+        for assign in nodes_of(statement.node, cst.Assign)
+        for target in assign.targets
+        if any(one.value == name for one in nodes_of(target.target, cst.Name))
+    ]

@@ -64,6 +64,13 @@ class Effects:
         """Whether a comment `# migrate: step` on `loop`, or right above it, marks it."""
         return self._context.position(loop).line in self._calls.marked
 
+    def on_cpu(self, loop: Loop) -> int | None:
+        """Return what speaks against a comment `# migrate: cpu` on `loop`: the line of a move, or 0.
+
+        None where there is no such comment.
+        """
+        return self._calls.on_cpu.get(self._context.position(loop).line)
+
     def hidden(self, loop: Loop) -> str | None:
         """Return what to do about a loop that may train through a class chosen by name; None for others."""
         return self._calls.hidden.get(self._context.position(loop).line)
@@ -71,6 +78,18 @@ class Effects:
     def obstacle(self, call: cst.Call) -> str | None:
         """Return why `call`, which trains, can be part of no step; None where it can."""
         return self._calls.obstacles.get(self._end(call))
+
+    def has_steps(self, call: cst.Call) -> bool:
+        """Whether `call` runs a function in which a loop trains."""
+        return bool(self._calls.training) and self._end(call) in self._calls.training
+
+    def moves(self, call: cst.Call) -> bool:
+        """Whether `call` runs a function, of any file, that moves something to an accelerator."""
+        return bool(self._calls.moving) and self._end(call) in self._calls.moving
+
+    def follows_move(self, call: cst.Call) -> bool:
+        """Whether `call` makes an optimizer after another function has moved a model."""
+        return self._end(call) in self._calls.after_move
 
     def seeds_early(self, call: cst.Call) -> bool:
         """Whether `call` runs a seeding function of another file before the replicas are launched."""

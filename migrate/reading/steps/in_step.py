@@ -15,10 +15,11 @@ from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.spans import Span, Trained
 from migrate.reading.tree.tree import code, nodes, nodes_of
+from migrate.reading.values.words import CACHE, EVALUATION, NO_GRADIENTS, SAVE
 
 FORWARDS = frozenset({"forward", "training_step"})
 # What a step may have in its middle and is none of its work.
-APART = (Outside.SAVE, Outside.EVALUATION)
+APART = (Outside.SAVE, Outside.EVALUATION, Outside.STEPS)
 
 
 class When(Enum):
@@ -63,7 +64,8 @@ class Steps:
             if id(loop) not in in_marks:
                 self._take_steps(loop.body, batch_names(loop))
         for function in context.all_of(cst.FunctionDef):
-            if self.is_forward(function):
+            # Of what nothing is learned from only that is in a step which a step calls.
+            if self.is_forward(function) and not self._without_gradients(function):
                 self._take(function.body)
         self._follow()
         for entry in (entries or {}).values():
@@ -128,12 +130,22 @@ class Steps:
         if around is None or not around.bases:
             return False
         names = [self._context.qualified_name(base.value) or "" for base in around.bases]
-        # A data pipeline or an autograd.Function has a `forward` too, but is no module.
+        # A data pipeline or an autograd.Function has a `forward` too, but is no module, and what keeps
+        # the past of a sequence is used to generate.
+        if CACHE.fullmatch(around.name.value):
+            return False
         return not any("autograd" in name or "Transform" in name for name in names)
 
     def in_mark(self, call: cst.Call) -> bool:
         """Whether a call of the steps, one of `calls`, runs within `with torch_xla.step():`."""
         return id(call) in self._marked
+
+    def _without_gradients(self, function: cst.FunctionDef) -> bool:
+        names = (
+            decorator.func if isinstance(decorator, cst.Call) else decorator
+            for decorator in (one.decorator for one in function.decorators)
+        )
+        return any(self._context.qualified_name(name) in NO_GRADIENTS for name in names)
 
     def _take(self, node: cst.CSTNode, origin: str = "", marked: bool = False) -> None:
         """Note that `node` runs inside of a step, and with it what it calls."""
@@ -147,7 +159,9 @@ class Steps:
                 self._marked.update(map(id, calls))
 
     def _in_evaluation(self, call: cst.Call, step: cst.CSTNode) -> bool:
-        """Whether a call in a step runs in evaluation only: below `if not self.training:`."""
+        """Whether a call in a step runs in evaluation only, as below `if not self.training:`."""
+        if _is_of_cache(call) or self._is_apart(call):
+            return True
         below: cst.CSTNode = call
         for above in self._context.ancestors(call):
             if isinstance(above, cst.If) and _evaluates(above, below):
@@ -156,6 +170,15 @@ class Steps:
                 return False
             below = above
         return False
+
+    def _is_apart(self, call: cst.Call) -> bool:
+        """Whether a call evaluates or saves, by the name of the function of the project that it runs."""
+        effects = self._context.effects
+        name = code(call.func).rpartition(".")[2]
+        named = EVALUATION.fullmatch(name) or SAVE.fullmatch(name)
+        if not named or effects.of(call) or not self._context.run_by(call):
+            return False
+        return not self.is_forward(self._context.function_around(call))
 
     def _take_steps(self, suite: cst.BaseSuite, batch: Sequence[str], origin: str = "") -> None:
         """Take the steps of a block that trains: a loop's, or that of a function that is a whole step."""
@@ -213,6 +236,12 @@ class Steps:
             self._take_steps(function.body, names, origin)
         else:
             self._take(function.body, origin)
+
+
+def _is_of_cache(call: cst.Call) -> bool:
+    """Whether a call is one of a cache, or of a method of it: `self.kv_cache(k, v)`, `cache.get_pos()`."""
+    parts = code(call.func).split(".")
+    return any(CACHE.fullmatch(part) for part in parts[-2:] if part.isidentifier())
 
 
 def is_step(block: cst.With, context: Script) -> bool:

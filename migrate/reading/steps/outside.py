@@ -29,12 +29,15 @@ class Outside(StrEnum):
     SYNC = "a wait for the device"
     TIMER = "a timer"
     SCHEDULE = "the learning rate"
+    STEPS = "a loop with steps of its own"
 
 
 def why_outside(
     statement: cst.BaseStatement, values: DeviceValues, context: Script
 ) -> Outside | None:
     """Return why `statement` does not belong in a step; None where nothing speaks against it."""
+    if _has_steps(statement, context):
+        return Outside.STEPS
     for test in (node.test for node in nodes_of(statement, cst.If)):
         if context.guards.asks(test):
             return Outside.GUARD
@@ -54,6 +57,15 @@ def why_outside(
     if qualified & CLOCKS:
         return Outside.TIMER
     return Outside.SCHEDULE if _schedules(statement, calls) else None
+
+
+def _has_steps(statement: cst.BaseStatement, context: Script) -> bool:
+    """Whether a loop that trains is in `statement`, or in what it calls."""
+    effects = context.effects
+    loops = nodes_of(statement, cst.For | cst.While)  # type: ignore[arg-type]
+    return any(effects.is_step_loop(loop) for loop in loops) or any(
+        effects.has_steps(call) for call in _calls(statement)
+    )
 
 
 def _calls(statement: cst.CSTNode) -> list[cst.Call]:

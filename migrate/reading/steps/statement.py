@@ -78,7 +78,9 @@ class Statement:
     @cached_property
     def moves(self) -> bool:
         """Whether it moves something to the device, itself or in a function of the script."""
-        calls = nodes_of(self.node, cst.Call)
+        calls = list(nodes_of(self.node, cst.Call))
+        if any(self.context.effects.moves(call) for call in calls if not self.effect):
+            return True
         called = (function for call in calls for function in self.context.called(call))
         places = (self.node, *(function.body for function in called))
         return any(next(moves(place, self.context), None) is not None for place in places)

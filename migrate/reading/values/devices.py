@@ -241,9 +241,11 @@ class Devices:
             for node in self._context.all_of(cst.Attribute, cst.Name)
             if not isinstance(self._context.parent(node), cst.Attribute)
         )
-        used = any(name.startswith(packages) and not name.startswith(added) for name in names)
-        trains = True in self._context.calls.on_accelerator.values()
-        return self._context.moves_to_accelerator or used or trains
+        if any(name.startswith(packages) and not name.startswith(added) for name in names):
+            return True
+        # Another file moves the model: the loop gets its step here.
+        trains = any(where for where in self._context.calls.on_accelerator.values())
+        return trains or bool(self._context.calls.marked) or self._context.moves_to_accelerator
 
     def _is_loop_variable(self, name: cst.Name) -> bool:
         return any(

@@ -162,7 +162,7 @@ class Tensors:
             return Kind.HOST  # of an array or an image; a tensor is asked with a call
         base = self.kind(node.value)
         if base in TENSORS:
-            return base
+            return Kind.UNKNOWN if v.NUMBER.search(name) else base  # `images.image_sizes`
         if base is Kind.HOST:
             return Kind.HOST
         if base is Kind.MODEL:

@@ -159,6 +159,10 @@ EVALUATION = re.compile(
     re.IGNORECASE,
 )
 OF_EVALUATION = re.compile("val|test|eval|sequential|dev_")
+# Below these nothing is differentiated.
+NO_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
+# What a model keeps while it generates, one token after the other: no training step has it.
+CACHE = re.compile(r"(\w*_)?(kv_?cache|cache|past(_key_values?|_kv)?|layer_past)s?", re.IGNORECASE)
 MASK = re.compile(r"(^|_)(mask|masks|keep|valid|is_\w+|ignore|selected)(_\w+)?$", re.IGNORECASE)
 BOOLEAN_METHODS = words(
     "bool eq ne gt ge lt le isnan isinf isfinite logical_and logical_or logical_not logical_xor "
@@ -175,6 +179,7 @@ NUMBER = re.compile(
     r"^(self|cls|n|k|h|w|b|c|t|d|i|j|height|width|size|shape|scale|alpha|beta|gamma|eps|ratio|temperature|"
     r"length|start_pos|mode|train|training|epoch|step|iteration|iters|layer|level|stage|name|config|cfg|"
     r"args|kwargs|state|cache|meta|info|opt|options|fn|func|device|dtype|ctx|steps|resolution|"
+    r"\w*(feature|feat|image|img|im|input|spatial)_?(shapes|sizes|h|w)|"
     r"(num|n|max|min|use|return|is|has|with)_\w+|\w+_(size|len|length|idx|index|dim|num|ratio|scale|"
     r"type|name|fn|shape|shapes|hw|args|kwargs|list|dict|info|metas|step|steps|id|p|prob|rate))$",
     re.IGNORECASE,

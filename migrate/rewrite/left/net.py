@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from migrate.reading.replicas.launch import Style
 from migrate.reading.steps.loops import Loop, has_sync
 from migrate.reading.tree.tree import nodes
 from migrate.rewrite.plan import Plan
@@ -20,13 +21,35 @@ WHY = (
 )
 
 
+LAUNCH = "launch-main"
+ALONE = (
+    "this script trains for several replicas, and nothing in it is seen to start them: as it stands it is "
+    "one replica; start them with {}, the function that trains as its first argument"
+)
+
+
+def without_launch(found: Plan) -> Iterator[Finding]:
+    """Yield a finding for a script that trains for several replicas and does not start them."""
+    context = found.context
+    said = {one.rule for one in (*found.edits, *found.findings)}
+    if (
+        context.calls.distributed
+        and context.launch.style is Style.NONE
+        and "frameworks" not in said
+    ):
+        node = context.launch.guard or next(iter(context.module.body), context.module)
+        yield Finding(LAUNCH, node, ALONE.format(context.vocabulary.say("launch")))
+
+
 def without_step(found: Plan) -> Iterator[Finding]:
     """Yield a finding for each loop that trains, is in no step, and of which nothing is said."""
     context = found.context
     loops = [
         one
         for one in context.all_of(cst.For, cst.While)
-        if context.effects.is_step_loop(one) and id(one) not in context.for_cuda
+        if context.effects.is_step_loop(one)
+        and id(one) not in context.for_cuda
+        and context.effects.on_cpu(one) != 0
     ]
     if not loops:
         return

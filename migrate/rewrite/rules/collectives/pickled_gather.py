@@ -237,7 +237,7 @@ def _is_plain(
     """Whether the statements do nothing else, and gather from all replicas."""
     returns = sum(len(list(nodes_of(one, cst.Return))) for one in statements)
     whole = all(
-        (bind(call, TENSORS["all_gather"]) or {"group": None}).keys() == {"tensor_list", "tensor"}
+        set(bind(call, TENSORS["all_gather"]) or ()) == {"tensor_list", "tensor"}
         for call in gathers
     )
     prints = any(_named(one, ("print", "builtins.print"), context) for one in statements)

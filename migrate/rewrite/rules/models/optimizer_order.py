@@ -218,7 +218,7 @@ def _is_optimizer(node: cst.Call, context: Workspace) -> bool:
 
 def _is_too_early(node: cst.Call, context: Workspace) -> bool:
     """Whether `node` makes an optimizer and its function moves nothing to the device before it."""
-    if not _is_optimizer(node, context):
+    if not _is_optimizer(node, context) or context.effects.follows_move(node):
         return False
     return not _is_moved_before(node, context, frozenset())
 

@@ -7,21 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.reading.catalogue.entry import public
+from migrate.reading.tree.tree import nodes
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.models.sync_batch_norm import CONVERSIONS
-from migrate.rewrite.rules.precision.apex_amp import INITIALIZE, SCALE_LOSS
-from migrate.rewrite.rules.precision.apex_optimizers import TORCH
-from migrate.rewrite.rules.precision.clip_gradients import NORM
+from migrate.rewrite.rules.models.sync_batch_norm import SyncBatchNorm
+from migrate.rewrite.rules.precision.apex_amp import ApexAmp
+from migrate.rewrite.rules.precision.apex_optimizers import ApexOptimizers
+from migrate.rewrite.rules.precision.clip_gradients import ClipGradients
 from migrate.rewrite.workspace import Workspace
 
-HANDLED = (
-    INITIALIZE
-    | SCALE_LOSS
-    | CONVERSIONS
-    | TORCH.keys()
-    | {NORM, "apex.amp.master_params", "apex.amp.state_dict", "apex.amp.load_state_dict"}
-)
+# What speaks of the uses of apex.
+HANDLE = (ApexAmp(), ApexOptimizers(), ClipGradients(), SyncBatchNorm())
 
 
 class ApexImports(Rule):
@@ -72,6 +67,17 @@ class ApexImports(Rule):
             amp.register_float_function(torch, "sum")
             """,
             "stops",
+        ),
+        reported(
+            """
+            try:
+                from apex.optimizers import FusedAdam
+            except ImportError:
+                raise ImportError("Please install apex")
+
+            optimizer = FusedAdam(parameters, bias_correction=False)
+            """,
+            "`FusedAdam` is still in use",
         ),
     )
 
@@ -156,12 +162,24 @@ def _is_use(name: cst.Name, context: Workspace) -> bool:
 
 
 def _is_handled(name: cst.Name, context: Workspace) -> bool:
+    """Whether another rule takes care of a use of `name`: what it may not rewrite keeps its import."""
     whole: cst.CSTNode = name
     while isinstance(context.parent(whole), cst.Attribute):
         above = context.parent(whole)
         assert above is not None
         whole = above
-    call = context.parent(whole)
-    called = isinstance(call, cst.Call) and call.func is whole
-    found = public(context.qualified_name(whole) or "")
-    return called and found in HANDLED
+    places = []
+    for place in (whole, *context.ancestors(whole)):
+        places.append(place)
+        if isinstance(place, cst.BaseStatement):
+            break
+    gone = (
+        part
+        for place in places
+        for rule in HANDLE
+        if isinstance(place, rule.nodes)
+        for found in rule.find(place, context)
+        if isinstance(found, Edit)
+        for part in found.consumes
+    )
+    return any(node is name for part in gone for node in nodes(part))

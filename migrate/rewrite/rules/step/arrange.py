@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.reading.flow.dataflow import overlap
+from migrate.reading.flow.dataflow import flow, overlap
 from migrate.reading.flow.reads import Reads
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.leaving import ends_program, leaves_turn
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
 from migrate.reading.steps.tails import Tail
-from migrate.reading.tree.tree import base_name, code, nodes_of
+from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.words import READ_METHODS
 from migrate.rewrite.rules.step.detached_read import Read, as_read
 
@@ -57,7 +57,7 @@ class Arrangement:
 
     def obstacles(self) -> list[int]:
         """Return the indices of what must not be in a step and cannot be moved out of it."""
-        never = {Outside.GUARD, Outside.SAVE, Outside.EVALUATION, Outside.LOG}
+        never = {Outside.GUARD, Outside.SAVE, Outside.EVALUATION, Outside.LOG, Outside.STEPS}
         return [i for i in self.staying() if self.body.statements[i].outside in never]
 
 
@@ -93,7 +93,7 @@ def _tail_depends(found: Arrangement, end: Tail, index: int) -> bool:
     leaving = [Statement(node, statement.values, context) for node in end.statements]
     later = list(found.after(index))
     if isinstance(end.node, cst.If):
-        asked = {str(base_name(name)) for name in nodes_of(end.node.test, cst.Name)}
+        asked = flow(end.node.test, statement.values, context).used
         if any(overlap(asked, other.flow.written) for other in (statement, *later)):
             return True
     used = {name for one in leaving for name in one.flow.used}
@@ -135,7 +135,7 @@ def _settle(found: Arrangement, core: set[int]) -> bool:
                 if later not in core:
                     found.below.add(later)
                     return True
-                why = f"`{_head(statements[later].node)}` needs it"
+                why = f"`{head(statements[later].node)}` needs it"
         if why:
             found.below.discard(index)
             found.kept[index] = why
@@ -153,7 +153,7 @@ def _obstacle(found: Arrangement, statement: Statement, index: int) -> str:
         return "it is bound anew before the step ends" if rebinds else ""
     changes = [s for s in later if s.effect or s.averages or s.clears_gradients]
     if changes and _on_state(found, statement):
-        return f"`{_head(changes[0].node)}` changes what it looks at"
+        return f"`{head(changes[0].node)}` changes what it looks at"
     hits = _changed(found, statement, later)
     copies = _copies(found, index)
     if hits and set(copies) != hits:
@@ -282,7 +282,7 @@ def exits(found: Arrangement) -> list[cst.BaseStatement]:
     return [node for node in moved if ends_program(node)]
 
 
-def _head(node: cst.BaseStatement) -> str:
+def head(node: cst.BaseStatement) -> str:
     """Return the first line of a statement, without what stands above it."""
     if isinstance(node, cst.SimpleStatementLine):
         return code(node.body[0])

@@ -11,18 +11,34 @@ from libcst.helpers import get_full_name_for_node
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.loops import Loop, batch_names, has_sync
+from migrate.reading.steps.outside import Outside
 from migrate.reading.tree.tree import nodes, nodes_of
-from migrate.reading.values.words import CALLED_MODEL
-from migrate.rewrite.rules.step.arrange import Arrangement, arrange
-from migrate.rewrite.rules.step.steps import Step, steps_of, trains_on_accelerator
+from migrate.reading.values.words import CALLED_MODEL, NO_GRADIENTS
+from migrate.rewrite.rules.step.arrange import Arrangement, arrange, head
+from migrate.rewrite.rules.step.steps import (
+    ON_CPU,
+    Step,
+    Undecided,
+    steps_of,
+    trains_on_accelerator,
+)
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
 
-NO_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
+
+UNSEEN = (
+    "the source does not show whether this evaluation runs on the accelerator: see that its steps end "
+    "there, by `# migrate: step` above the loop, or say that it does not, by `# migrate: cpu`"
+)
+TIMED = (
+    "`{}`: the loop takes the time of the model. What nobody keeps is not computed on XLA, and a step is "
+    "only recorded until it ends: put each forward in `with torch_xla.step():`, keep its output until then, "
+    "and let `torch_xla.sync(wait=True)` come before each look at the clock"
+)
 
 
-def evaluation_step(loop: cst.For, context: Workspace) -> Step | None:
+def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | None:
     """Return the part of an evaluation loop that is work of the device; None for any other loop.
 
     Only a loop over batches, or one that fetches them to the device, without gradients, whose forward is
@@ -30,7 +46,9 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | None:
     """
     if not isinstance(loop.body, cst.IndentedBlock) or not any(_models(loop.body)):
         return None
-    if not trains_on_accelerator(context):
+    said = context.effects.on_cpu(loop)
+    where = trains_on_accelerator(context) or context.effects.on_accelerator(loop)
+    if where is False or said == 0 or context.effects.is_step_loop(loop):
         return None
     if context.effects.of(loop.body) != Effect.NONE or not _without_gradients(loop, context):
         return None
@@ -40,10 +58,23 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | None:
     part = _part(loop.body, batch, context)
     if part is None or part.obstacles():
         return None
+    if said is not None:
+        return Undecided(loop, ON_CPU.format(said))
+    if where is None:
+        return Undecided(loop, UNSEEN)
+    timers = (s.node for s in part.body.statements if s.outside is Outside.TIMER)
+    if (timer := next(timers, None)) is not None and _waits(part):
+        return Undecided(timer, TIMED.format(head(timer)))
     inner = {node for i in part.staying() for node in nodes(part.body.statements[i].node)}
     uses_batch = any(isinstance(n, cst.Name) and n.value in batch for n in inner)
     moves = any(part.body.statements[i].moves for i in part.staying())
     return Step(loop, part.body, tuple(batch), (part,)) if uses_batch or moves else None
+
+
+def _waits(part: Arrangement) -> bool:
+    """Whether something between the first and the last work of the device waits for it."""
+    statements = part.body.statements[part.first : part.last + 1]
+    return any(statement.outside is Outside.SYNC for statement in statements)
 
 
 def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arrangement | None:
@@ -62,9 +93,20 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arr
     last = max(
         i
         for i, s in enumerate(body.statements)
-        if i >= forward[0] and s.outside is None and s.on_device
+        if i >= forward[0]
+        and s.outside is None
+        and (i == forward[0] or (s.on_device and _computes(body, i)))
     )
     return arrange(body, body.first(forward[0]), last)
+
+
+def _computes(body: Body, index: int) -> bool:
+    """Whether the statement at `index` has to do with the device: not with what was read from it before."""
+    statement = body.statements[index]
+    if statement.moves or _runs_model(statement.node, body):
+        return True
+    used = {name.split(".")[0] for name in statement.flow.used}
+    return any(body.is_on_device(name, index, True) for name in used)
 
 
 def _runs_model(node: cst.BaseStatement, body: Body) -> bool:

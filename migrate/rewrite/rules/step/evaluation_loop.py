@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap, left_alone, reported, rewritten
 from migrate.rewrite.rules.step.evaluation import evaluation_step
 from migrate.rewrite.rules.step.inputs import unmoved_inputs
+from migrate.rewrite.rules.step.steps import Undecided
 from migrate.rewrite.rules.step.wrapping import Wrapping
 from migrate.rewrite.workspace import Workspace
 
@@ -23,7 +24,9 @@ class EvaluationLoop(Rule):
     **Left alone.** Loops with gradients, loops in a model's own methods, and those whose forward stands
     in the statement that reads it (`outputs.append(model(x).cpu())`): they work as they are.
 
-    **Reported.** Values that are read in the middle of what is computed on the device.
+    **Reported.** Values that are read in the middle of what is computed on the device. Loops that take the
+    time of the model. Loops of which the project does not show where they run: a comment
+    `# migrate: step` says on the accelerator, `# migrate: cpu` on the CPU ([step](step.md)).
 
     Source: torch_xla 2.9, `torch_xla.step`.
     """
@@ -93,6 +96,69 @@ class EvaluationLoop(Rule):
             """,
             "each step waits for it",
         ),
+        reported(
+            """
+            import time
+
+            import torch
+
+
+            @torch.no_grad()
+            def throughput(model, loader):
+                model.to('xla')
+                for images, _ in loader:
+                    images = images.to('xla')
+                    for _ in range(10):
+                        model(images)
+                    torch.cuda.synchronize()
+                    start = time.time()
+                    for _ in range(30):
+                        model(images)
+                    torch.cuda.synchronize()
+                    print(time.time() - start)
+                    return
+            """,
+            "takes the time of the model",
+        ),
+        reported(
+            """
+            import torch
+
+
+            @torch.no_grad()
+            def evaluate(model, loader, device):
+                for images, _ in loader:
+                    outputs = model(images.to(device))
+                    print(outputs.argmax(1).tolist())
+            """,
+            "does not show whether this evaluation runs on the accelerator",
+        ),
+        left_alone(
+            """
+            import torch
+
+
+            @torch.no_grad()
+            def evaluate(model, loader, device):
+                for images, _ in loader:  # migrate: cpu
+                    outputs = model(images.to(device))
+                    print(outputs.argmax(1).tolist())
+            """
+        ),
+        reported(
+            """
+            import torch
+
+
+            @torch.no_grad()
+            def evaluate(model, loader):
+                # migrate: cpu
+                for images, _ in loader:
+                    outputs = model(images.to('xla'))
+                    print(outputs.argmax(1).tolist())
+            """,
+            "but line 8 moves something to the accelerator",
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | Finding]:
@@ -100,6 +166,9 @@ class EvaluationLoop(Rule):
         assert isinstance(node, cst.For)
         step = evaluation_step(node, context)
         if step is None:
+            return
+        if isinstance(step, Undecided):
+            yield from self.report(step.node, step.why)
             return
         moved = unmoved_inputs(step, context)
         # An evaluation with inputs on the host fails at once: there is nothing to warn of.

@@ -24,6 +24,7 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     places = [step.body.block, step.loop.body]
     moved = {name for place in places for name in _receivers(moves(place, context))}
     moved |= {name for place in places for name in _rebound(place, context)}
+    moved |= {name for place in places for name in _given_to_mover(place, context)}
     if moved & set(names) or (step.body.block is not step.loop.body and moved):
         return []  # where the script moves some of them it knows why it leaves the others
     unmoved = [name for name in names if name in used]
@@ -48,6 +49,13 @@ def _rebound(root: cst.CSTNode, context: Workspace) -> Iterator[str]:
     for assign in nodes_of(root, cst.Assign):
         if next(moves(assign.value, context), None) is not None:
             yield from (name for name in _targets(assign) if name)
+
+
+def _given_to_mover(root: cst.CSTNode, context: Workspace) -> Iterator[str]:
+    """Yield the names that are given to a function which moves something: `to_device(batch, device)`."""
+    for call in nodes_of(root, cst.Call):
+        if context.effects.moves(call) and not context.effects.of(call):
+            yield from (name.value for arg in call.args for name in nodes_of(arg, cst.Name))
 
 
 def _targets(assign: cst.Assign) -> Iterator[str | None]:

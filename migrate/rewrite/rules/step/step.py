@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.calls.scopes import MARK
+from migrate.reading.calls.scopes import CPU_MARK, MARK
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap, left_alone, reported, rewritten
 from migrate.rewrite.rules.step.inputs import unmoved_inputs
 from migrate.rewrite.rules.step.steps import Undecided, steps_of
@@ -37,6 +37,10 @@ class Step(Rule):
     *By hand.* A comment `# migrate: step` on a loop, or right above it, says that one turn of it is one
     step. It is for loops of which the source does not show that they train: where the class of
     `model` in `model.optimize_parameters()` comes from a registry or is named by a string.
+
+    A comment `# migrate: cpu` says the other thing: the loop runs on the CPU, and gets no step. It is for
+    loops, of training and of evaluation, of which the source does not show where they run. Where the loop
+    moves something to the accelerator all the same, that is reported, and the comment does not count.
 
     *Settings of the learning rate* between the move of the inputs and the forward go above the block.
 
@@ -293,6 +297,8 @@ class Step(Rule):
             why = context.calls.unused_marks.get(context.position(node).line)
             if why is not None and MARK.search(node.value):
                 yield from self.report(node, f"the mark makes no step: {why}")
+            elif why is not None and CPU_MARK.search(node.value):
+                yield from self.report(node, f"the mark says nothing: {why}")
             return
         assert isinstance(node, cst.For | cst.While)
         for found in steps_of(context).of(node):

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 UNSEEN = (
     "the source does not show whether this loop trains on the accelerator: if it does, write "
-    "`# migrate: step` above it"
+    "`# migrate: step` above it, if not, `# migrate: cpu`"
+)
+ON_CPU = (
+    "`# migrate: cpu` says that this loop runs on the CPU, but line {} moves something to the "
+    "accelerator: take the comment away, or leave what it uses on the CPU"
 )
 
 
@@ -65,6 +69,11 @@ class Steps:
             marked, hidden = context.effects.is_marked(loop), context.effects.hidden(loop)
             trains = context.effects.is_step_loop(loop)
             where = on_accelerator or (trains and context.effects.on_accelerator(loop))
+            said = context.effects.on_cpu(loop)
+            if said == 0:
+                continue
+            if said is not None:
+                self._undecided(loop, loop, ON_CPU.format(said))
             if not (marked or hidden or where is not False) or has_sync(loop, context):
                 continue
             if hidden and not marked:

@@ -1,0 +1,40 @@
+"""What is said of a file whose training a framework runs: it stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from migrate.rewrite.plan import Plan
+from migrate.rewrite.rule import Finding
+
+RULE = "frameworks"
+MOST = 4  # lines that a message names
+
+
+def left_to_framework(found: Plan, user: str) -> Iterator[Finding]:
+    """Yield the one finding of such a file, with the lines in which it speaks of CUDA itself.
+
+    Args:
+        found: what the rules would have done.
+        user: the file that calls the framework and uses this one; empty where it does so itself.
+    """
+    context = found.context
+    lines = context.source.text.splitlines()
+    others = [one for one in (*found.edits, *found.findings) if one.rule != RULE]
+    places = {context.position(one.node).line: one.node for one in others}
+    cuda = sorted(line for line in places if _speaks_of_cuda(lines[line - 1]))
+    named = ", ".join(map(str, cuda[:MOST])) + f" and {len(cuda) - MOST} more" * (len(cuda) > MOST)
+    yours = f"; what it says of CUDA itself is yours to change: line {named}" if cuda else ""
+    own = [one for one in found.findings if one.rule == RULE and "leave the script" in one.message]
+    if own:
+        yield Finding(RULE, own[0].node, f"{own[0].message}{yours}")
+    elif cuda or not user:
+        place = places[cuda[0]] if cuda else next(iter(context.module.body), context.module)
+        message = (
+            f"a framework runs the training of {user or 'this script'}: this file is left as it is"
+        )
+        yield Finding(RULE, place, f"{message}{yours}")
+
+
+def _speaks_of_cuda(line: str) -> bool:
+    return "cuda" in line.lower() or "nccl" in line

@@ -1,0 +1,112 @@
+"""Reads that are in no training step: generation, evaluation, saves, numbers of the host."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.check.config import Config
+from migrate.check.file import check_file
+from migrate.check.finding import Finding
+
+HEAD = "import torch\nfrom torch import nn\n"
+SCRIPTS = {
+    "post-processing that nothing is learned from": """
+        class PostProcess(nn.Module):
+            @torch.no_grad()
+            def forward(self, results, outputs, max_target_sizes):
+                max_h, max_w = max_target_sizes.max(0)[0].tolist()
+                return outputs["masks"].cpu(), max_h, max_w
+    """,
+    "names of what a model returns": """
+        class Distill(nn.Module):
+            def forward(self, batch):
+                out = self.student(batch)
+                out.update({f"dist_{k}": v for k, v in self.teacher(batch).items()})
+                return out
+    """,
+    "the sizes of images": """
+        class Padded(nn.Module):
+            def forward(self, images):
+                return self.mask(images.tensor, images.image_sizes)
+
+            def mask(self, x, image_sizes):
+                for i, (h, w) in enumerate(image_sizes):
+                    x[i, : int(float(h) / 2), : int(float(w) / 2)] = 0
+                return x
+
+
+        class Jpeg(nn.Module):
+            def forward(self, y, imgh, imgw):
+                return y[:, : int(imgh / 2), : int(imgw / 2)]
+    """,
+    "a cache of what was generated": """
+        class KVCache(nn.Module):
+            def get_pos(self):
+                return self.seen[0].item()
+
+            def forward(self, input_pos, k):
+                return k[: input_pos.max().item()]
+
+
+        class Attention(nn.Module):
+            def forward(self, x, kv_cache=None):
+                start = 0 if kv_cache is None else kv_cache.get_pos()
+                return self.kv_cache(start, x)
+    """,
+    "an evaluation and a save between steps": """
+        class Recipe:
+            def validate(self):
+                total = torch.zeros(1, device="cuda")
+                torch.distributed.all_reduce(total)
+                return (total / 2).item()
+
+            def save_checkpoint(self, model):
+                return {k: v.cpu() for k, v in model.state_dict().items()}
+
+            def train(self, model, loader, optimizer):
+                model.cuda()
+                for i, x in enumerate(loader):
+                    loss = model(x.cuda()).mean()
+                    loss.backward()
+                    if i % 4 == 0:
+                        optimizer.step()
+                        optimizer.zero_grad()
+                        if i % 8 == 0:
+                            self.save_checkpoint(model)
+                            self.validate()
+    """,
+}
+
+
+def found(folder: Path, source: str) -> list[Finding]:
+    """Return the reads that are reported of a script."""
+    path = folder / "script.py"
+    path.write_text(HEAD + textwrap.dedent(source))
+    return [one for one in check_file(path, Config()) if one.code.startswith("XLA2")]
+
+
+@pytest.mark.parametrize("source", SCRIPTS.values(), ids=SCRIPTS)
+def test_nothing_is_said(tmp_path: Path, source: str) -> None:
+    assert not [one for one in found(tmp_path, source) if one.severity.value != "info"]
+
+
+def test_what_a_loss_reads_is_still_said(tmp_path: Path) -> None:
+    source = """
+        class Matcher(nn.Module):
+            @torch.no_grad()
+            def forward(self, cost):
+                return cost.cpu()
+
+
+        class Criterion(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.matcher = Matcher()
+
+            def forward(self, outputs):
+                return self.matcher(outputs.exp())
+    """
+    assert [one.code for one in found(tmp_path, source)] == ["XLA203"]

@@ -1,0 +1,65 @@
+"""A script that trains for several replicas and gets no launch says so."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from migrate.rewrite.folder import rewrite_folder
+
+LIBRARY = """
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+
+    def run(loader, optimizer):
+        {join}
+        model = torch.nn.Linear(2, 2).cuda()
+        model = {wrapped}
+        for x in loader:
+            loss = model(x.cuda()).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+DISTRIBUTED = LIBRARY.format(
+    join='dist.init_process_group("nccl")', wrapped="DistributedDataParallel(model)"
+)
+ONE = LIBRARY.format(join="print('one device')", wrapped="torch.nn.Sequential(model)")
+
+
+def findings(folder: Path, files: dict[str, str]) -> dict[str, list[str]]:
+    """Return what is said of launches, by file."""
+    for name, text in files.items():
+        (folder / name).write_text(textwrap.dedent(text).lstrip())
+    done = rewrite_folder(folder, processes=1)
+    assert not done.problems
+    return {
+        file.name.as_posix(): [n.message for n in file.findings if "nothing in it" in n.message]
+        for file in done.files
+    }
+
+
+def test_a_script_whose_training_another_file_runs_at_import(tmp_path: Path) -> None:
+    said = findings(tmp_path, {"library.py": DISTRIBUTED, "train.py": START})
+    assert len(said["train.py"]) == 1
+    assert "torch_xla.launch" in said["train.py"][0]
+    assert not said["library.py"]
+
+
+START = "from library import run\n\nrun([], None)\n"
+
+
+def test_a_script_for_one_device_needs_none(tmp_path: Path) -> None:
+    said = findings(tmp_path, {"library.py": ONE, "train.py": START})
+    assert not any(said.values())
+
+
+def test_a_script_that_gets_its_launch_needs_no_word(tmp_path: Path) -> None:
+    guarded = 'from library import run\n\nif __name__ == "__main__":\n    run([], None)\n'
+    said = findings(tmp_path, {"library.py": DISTRIBUTED, "train.py": guarded})
+    assert not any(said.values())
+    done = rewrite_folder(tmp_path, processes=1)
+    train = next(file for file in done.files if file.name == Path("train.py"))
+    assert "torch_xla.launch" in train.after.decode()

@@ -1,0 +1,290 @@
+"""Where a step begins and ends, in the shapes of public training loops that are hard to tell."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.story import rewrite
+
+STEP = "with torch_xla.step():"
+
+
+def after(folder: Path, source: str, more: dict[str, str] | None = None) -> tuple[str, list[str]]:
+    """Return what becomes of a script, and what is left to do."""
+    for name, text in {**(more or {}), "train.py": source}.items():
+        (folder / name).write_text(textwrap.dedent(text).lstrip())
+    if more:
+        done = rewrite_folder(folder, processes=1)
+        assert not done.problems
+        file = next(one for one in done.files if one.name == Path("train.py"))
+        return file.after.decode(), [note.message for note in file.findings]
+    one = rewrite(folder / "train.py")
+    return one.data.decode(), [note.message for note in one.findings]
+
+
+def block(text: str, number: int = 0) -> str:
+    """Return what stands in the step block `number`."""
+    lines = text.splitlines()
+    start = [at for at, line in enumerate(lines) if line.strip() == STEP][number]
+    depth = len(lines[start]) - len(lines[start].lstrip())
+    inside = []
+    for line in lines[start + 1 :]:
+        if line.strip() and len(line) - len(line.lstrip()) <= depth:
+            break
+        inside.append(line)
+    return "\n".join(inside)
+
+
+RECIPE = """
+    import time
+
+    import torch
+    from torch import nn
+
+    import training
+
+
+    class Recipe:
+        def __init__(self, cfg):
+            self._device = torch.device("cuda")
+            self._model = nn.Linear(4, 4).to(self._device)
+            self.optimizer = torch.optim.AdamW(self._model.parameters())
+            self._loss_fn = nn.CrossEntropyLoss()
+            self._profiler = training.profiler()
+
+        def _loss_step(self, batch):
+            labels = batch.pop("labels")
+            return self._loss_fn(self._model(**batch), labels)
+
+        def save_checkpoint(self, step):
+            print(step)
+
+        def validate(self):
+            print(self._model)
+
+        def train(self):
+            running_loss = num_tokens = 0
+            for idx, batch in enumerate(self._dataloader):
+                training.batch_to_device(batch, self._device)
+                current_num_tokens = (batch["labels"] != self._loss_fn.ignore_index).sum()
+                num_tokens += current_num_tokens
+                current_loss = self._loss_step(batch) * current_num_tokens
+                running_loss += current_loss
+                current_loss.backward()
+                if (idx + 1) % self._gradient_accumulation_steps == 0:
+                    self.optimizer.step()
+                    self.optimizer.zero_grad(set_to_none=True)
+                    self.global_step += 1
+                    loss_value = (running_loss / num_tokens).item()
+                    print(loss_value)
+                    if self.global_step % self.save_every_n_steps == 0:
+                        self.save_checkpoint(self.global_step)
+                    running_loss, num_tokens = 0.0, 0
+                    t0 = time.perf_counter()
+                    self.validate()
+                self._profiler.step()
+"""
+TRAINING = """
+    import torch
+
+
+    def profiler():
+        return torch.profiler.profile()
+
+
+    def batch_to_device(batch, device):
+        for key, value in batch.items():
+            batch[key] = value.to(device)
+"""
+
+
+def test_the_forward_is_in_and_saves_and_evaluations_are_out(tmp_path: Path) -> None:
+    text, left = after(tmp_path, RECIPE, {"training.py": TRAINING})
+    inside = block(text)
+    assert "self._loss_step(batch)" in inside
+    assert "self.optimizer.zero_grad" in inside
+    for out in (".item()", "save_checkpoint", "validate", "_profiler", "perf_counter"):
+        assert out not in inside
+        assert out in text
+    assert not [message for message in left if "`batch` on the device" in message]
+
+
+def test_a_loop_with_steps_of_its_own_lies_in_no_other_step(tmp_path: Path) -> None:
+    source = """
+        import torch
+
+        gen, disc = torch.nn.Linear(4, 4).cuda(), torch.nn.Linear(4, 1).cuda()
+        opt_g = torch.optim.Adam(gen.parameters())
+        opt_d = torch.optim.Adam(disc.parameters())
+
+
+        def critic(x):
+            for _ in range(5):
+                loss = disc(gen(x).detach()).mean()
+                opt_d.zero_grad()
+                loss.backward()
+                opt_d.step()
+
+
+        def train(loader):
+            for x, _ in loader:
+                x = x.cuda()
+                {inner}
+                loss_g = -disc(gen(x)).mean()
+                opt_g.zero_grad()
+                loss_g.backward()
+                opt_g.step()
+                print(loss_g.item())
+    """
+    text, left = after(tmp_path, source.format(inner="critic(x)"))
+    assert text.count(STEP) == 2
+    assert "critic(x)" not in block(text, 1)
+    assert not left
+
+
+def test_optimizers_and_schedulers_are_told_apart_in_a_zip(tmp_path: Path) -> None:
+    source = """
+        import torch
+
+
+        class Muon(torch.optim.Optimizer):
+            def step(self):
+                for p in self.param_groups[0]["params"]:
+                    p.data.add_(p.grad, alpha=-0.1)
+
+
+        model = torch.nn.Linear(4, 4).cuda()
+        optimizers = [torch.optim.AdamW([model.bias]), Muon([model.weight], {})]
+        schedulers = [torch.optim.lr_scheduler.LambdaLR(one, lambda s: 1.0) for one in optimizers]
+        for step in range(100):
+            loss = model(torch.randn(4, 4, device="cuda")).mean()
+            loss.backward()
+            for opt, sched in zip(optimizers, schedulers):
+                opt.step()
+                sched.step()
+            model.zero_grad(set_to_none=True)
+            print(step)
+    """
+    text, left = after(tmp_path, source)
+    assert "opt.step()" in block(text)
+    assert "loss.backward()" in block(text)
+    assert not left
+
+
+def test_numpy_and_files_are_no_part_of_a_step(tmp_path: Path) -> None:
+    source = """
+        import glob
+
+        import cv2
+        import numpy as np
+        import torch
+
+        device = torch.device("cuda")
+        model = torch.nn.Linear(4, 4).to(device).eval()
+        for idx, path in enumerate(sorted(glob.glob("*.png"))):
+            img = cv2.imread(path).astype(np.float32) / 255.0
+            img = torch.from_numpy(np.transpose(img[:, :, [2, 1, 0]], (2, 0, 1))).float()
+            img = img.unsqueeze(0).to(device)
+            with torch.no_grad():
+                output = model(img)
+                output = output[:, :, 0:3]
+            output = output.data.squeeze().float().cpu().clamp_(0, 1).numpy()
+            if output.ndim == 3:
+                output = np.transpose(output[[2, 1, 0], :, :], (1, 2, 0))
+            output = (output * 255.0).round().astype(np.uint8)
+            cv2.imwrite("out.png", output)
+    """
+    text, left = after(tmp_path, source)
+    inside = block(text)
+    assert "img.unsqueeze(0).to(device)" in inside
+    assert "output[:, :, 0:3]" in inside
+    assert "np." not in inside
+    assert "imread" not in inside
+    assert ".cpu()" not in inside
+    assert not left
+
+
+MAIN = """
+    import torch
+    from evaluation import evaluate
+
+    device = torch.device("cuda")
+    evaluate(torch.nn.Linear(2, 2).to(device), [], device)
+"""
+EVALUATION = """
+    import torch
+
+
+    @torch.no_grad()
+    def evaluate(model, loader, device):
+        model.eval()
+        for images, labels in loader:
+            outputs = model(images.to(device))
+            print(outputs.argmax(1).tolist())
+"""
+
+
+def test_the_device_of_an_evaluation_comes_from_another_file(tmp_path: Path) -> None:
+    text, left = after(tmp_path, EVALUATION, {"evaluation.py": EVALUATION, "main.py": MAIN})
+    assert STEP not in text  # nobody is seen to run train.py's
+    assert any("# migrate: cpu" in message for message in left)
+    done = rewrite_folder(tmp_path, processes=1)
+    other = next(one for one in done.files if one.name == Path("evaluation.py"))
+    assert "outputs = model(images.to(device))" in block(other.after.decode())
+    assert not other.findings
+
+
+def test_an_undecided_evaluation_is_only_to_be_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(textwrap.dedent(EVALUATION).lstrip())
+    done = rewrite(tmp_path / "train.py")
+    assert len(done.findings) == 1
+    assert not done.needs_hands
+
+
+@pytest.mark.parametrize("place", ["for images, labels in loader:  {}", "{}\n        for images"])
+def test_a_users_word_says_that_a_loop_runs_on_the_cpu(tmp_path: Path, place: str) -> None:
+    mark = place.format("# migrate: cpu")
+    marked = EVALUATION.replace(
+        "for images, labels in loader:" if "loader" in place else "for images", mark
+    )
+    assert "# migrate: cpu" in marked
+    text, left = after(tmp_path, marked)
+    assert STEP not in text
+    assert not left
+
+
+TRAINS = """
+    import torch
+
+
+    def train(model, loader, optimizer, device):
+        {above}
+        for x in loader:  # migrate: cpu
+            loss = model({x}).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+
+
+def test_the_word_holds_for_training_too(tmp_path: Path) -> None:
+    text, left = after(tmp_path, TRAINS.format(above="print(device)", x="x.to(device)"))
+    assert STEP not in text
+    assert not left
+
+
+@pytest.mark.parametrize(
+    ("above", "x", "line"),
+    [("print(device)", "x.cuda()", 7), ("model.cuda()", "x", 5)],
+    ids=["in the loop", "above it"],
+)
+def test_the_word_is_refused_where_the_loop_is_on_the_device(
+    tmp_path: Path, above: str, x: str, line: int
+) -> None:
+    text, left = after(tmp_path, TRAINS.format(above=above, x=x))
+    assert STEP in text
+    assert any(f"but line {line} moves something" in message for message in left)
