@@ -191,7 +191,7 @@ def _made_on_host(devices: Devices) -> type:
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, original)
 
-    class Generator(original, metaclass=Either):  # type: ignore[misc]
+    class Generator(original, metaclass=Either):
         def __new__(cls, device: Any = "cpu") -> Any:
             return original.__new__(cls, "cpu" if devices.names_cuda(device) else device)
 

@@ -149,8 +149,9 @@ def saves_of(analysis: Analysis) -> Saves:
 
 def _definition(function: Function) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     for node in function.module.nodes:
-        is_def = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if is_def and (node.lineno, node.name) == (function.line, function.name):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if (node.lineno, node.name) == (function.line, function.name):
             return node
     return None
 
