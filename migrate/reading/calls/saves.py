@@ -151,13 +151,12 @@ def saves_of(analysis: Analysis) -> Saves:
 
 
 def _definition(function: Function) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    definitions = (
-        node
-        for node in function.module.nodes
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
-    wanted = function.line, function.name
-    return next((one for one in definitions if (one.lineno, one.name) == wanted), None)
+    for node in function.module.nodes:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if (node.lineno, node.name) == (function.line, function.name):
+            return node
+    return None
 
 
 def _test_around(call: ast.Call, scope: Scope, attributes: frozenset[str]) -> ast.expr | None:

@@ -18,7 +18,7 @@ def is_wrapped(name: cst.Name, context: Parsed) -> bool:
     return any(True for _ in wraps(name, context))
 
 
-def wraps(name: cst.Name, context: Parsed) -> Iterator[cst.CSTNode]:
+def wraps(name: cst.Name, context: Parsed) -> Iterator[cst.BaseExpression]:
     """Yield the values that are assigned to `name`, in the scope that binds it, and that wrap a model."""
     for value in context.bound_values(name):
         made = context.qualified_name(_made_by(value)) or ""

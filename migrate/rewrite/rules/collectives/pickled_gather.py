@@ -236,9 +236,7 @@ def _is_plain(
 ) -> bool:
     """Whether the statements do nothing else, and gather from all replicas."""
     returns = sum(len(list(nodes_of(one, cst.Return))) for one in statements)
-    whole = all(
-        set(bind(call, TENSORS["all_gather"]) or ()) == {"tensor_list", "tensor"}
-        for call in gathers
-    )
+    bound = [bind(call, TENSORS["all_gather"]) for call in gathers]
+    whole = all(one is not None and one.keys() == {"tensor_list", "tensor"} for one in bound)
     prints = any(_named(one, ("print", "builtins.print"), context) for one in statements)
     return returns == 1 and whole and not prints
