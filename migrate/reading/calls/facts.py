@@ -68,6 +68,7 @@ class ModuleCalls:
             call, which are rewritten too; whether one replica of every host passes these.
         joins: the calls that join a process group by a function of another file.
         first: the attributes that hold on the first replica alone, wherever in the project they are made.
+        launches: whether running the file calls a function, of whatever file, that starts the replicas.
     """
 
     effects: Mapping[End, Effect] = field(default_factory=dict)
@@ -90,6 +91,7 @@ class ModuleCalls:
     saved_by_first: Mapping[int, bool] = field(default_factory=dict)
     joins: frozenset[End] = frozenset()
     first: frozenset[str] = frozenset()
+    launches: bool = False
 
 
 def calls_of_script(script: Path, data: bytes) -> ModuleCalls:
@@ -151,6 +153,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         _saved_by_first(analysis, scope) if not alone else {},
         frozenset(_joins(analysis, scope)),
         first_attributes(analysis),
+        launching_of(analysis).led_by(scope),
     )
 
 
