@@ -37,6 +37,8 @@ CONFIGURES = re.compile(
 CUDA_TEXT = re.compile(r"torch\.cuda|^nccl$|^cuda:|^cuda$|cuda:nccl")
 # Options of kernels and memory that only CUDA has; a variable of this name stays False on XLA.
 FOR_CUDA = re.compile(r"fused|pin_memory|pinned")
+# What scripts keep the index of a device under.
+DEVICE = re.compile(r"device|accelerator|gpu|cuda|rank|(^|[._])dev$")
 # Calls in which all replicas have to take part, by the modules that have them.
 COLLECTIVES = {
     "torch_xla.core.xla_model": frozenset(
@@ -278,11 +280,13 @@ def _is_of_cuda(node: ast.Attribute | ast.Name, name: str, code: Code) -> bool:
 
 
 def _is_unread(text: ast.Constant, code: Code, read: Set[str]) -> bool:
-    """Whether `text` is the default of an option of a command line that nothing reads."""
+    """Whether `text` is the default of an option that nothing reads, or whose help says so."""
     keyword = code.above.get(text)
     call = code.above.get(keyword) if isinstance(keyword, ast.keyword) else None
     if not isinstance(call, ast.Call) or keyword.arg != "default":  # type: ignore[union-attr]
         return False
+    if any(k.arg == "help" and "no effect on a TPU" in ast.unparse(k.value) for k in call.keywords):
+        return True
     names = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
     names += [
         k.value.value
@@ -449,6 +453,21 @@ def under_a_rank(pairs: Sequence[Pair]) -> Iterator[Broken]:
         seen.add(place)
         if not pair.told(line):
             yield Broken(pair.name, line, f"{what}, below a test of the rank")
+
+
+def numbers_lost(pair: Pair) -> Iterator[Broken]:
+    """Yield the numbers that became the name of a device, though nothing says that they were one."""
+    before = {
+        node.lineno: node for node in ast.walk(pair.before.tree) if isinstance(node, ast.Assign)
+    }
+    for node in ast.walk(pair.after.tree):
+        if isinstance(node, ast.Assign) and getattr(node.value, "value", None) == "xla":
+            was = before.get(pair.origins.get(node.lineno, 0))
+            number = was.value if was is not None else None
+            name = ast.unparse(node.targets[0])
+            is_number = isinstance(number, ast.Constant) and isinstance(number.value, int)
+            if is_number and not DEVICE.search(name):
+                yield Broken(pair.name, node.lineno, f"{name} was a number")
 
 
 MYPY = (

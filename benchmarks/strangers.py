@@ -6,7 +6,8 @@ Each project is rewritten as a whole, into a folder of its own, and linted; the 
 These must hold of the result, each compared with the original, so that only what we made counts:
 
 - loops: no loop that trains without a step or a finding (the reading of `step_loops/run.py`);
-- names: none is read on a path that does not bind it, and bound on that path before (mypy);
+- names: none is read on a path that does not bind it, and bound on that path before (mypy); none that held
+  a number holds the name of a device;
 - CUDA: no `torch.cuda`, `.cuda()`, "nccl", "cuda" or "cuda:0" in code without a finding on its statement;
 - ranks: no collective, `xm.save` or `xm.rendezvous` under a test of the rank, in a called function of another
   file either, without a finding;
@@ -41,6 +42,7 @@ from invariants import (
     attributes_read,
     compiles,
     cuda_left,
+    numbers_lost,
     unbound,
     under_a_rank,
     unresolved,
@@ -116,7 +118,12 @@ def judged(folder: Path, into: Path) -> Row:
     row.files = done.scripts + len(done.notebooks)
     row.lines = sum(len(pair.before.lines) for pair in pairs)
     with tempfile.TemporaryDirectory() as scratch:
-        row.broken["names"] = _told(unbound(pairs, Path(scratch), into.parent / ".mypy"))
+        row.broken["names"] = _told(
+            [
+                *unbound(pairs, Path(scratch), into.parent / ".mypy"),
+                *(broken for pair in pairs for broken in numbers_lost(pair)),
+            ]
+        )
     read = attributes_read(pair.after for pair in pairs)
     row.broken["cuda"] = _told(broken for pair in pairs for broken in cuda_left(pair, read))
     row.broken["ranks"] = _told(under_a_rank(pairs))

@@ -594,3 +594,70 @@ def test_a_loop_of_a_model_that_another_file_moves_seeds_xla_in_the_same_turn(
     text = after(done, "train.py")
     assert "torch_xla.manual_seed(0)" in text
     assert "with torch_xla.step():" in text
+
+
+def test_an_accuracy_and_a_development_set_are_no_devices() -> None:
+    """`acc` and `dev` are also what scripts call these; a number under such a name stays one."""
+    kept = (
+        "best_acc = 0\nepoch_train_acc = 0\nacc, dev_acc = 0, 0\nacc = 0\nbest_dev = 0\ndevice_time = 0\n"
+        "device_time += 1\n\n\ndef last_dev():\n    return 0\n"
+    )
+    source = f"import torch\n\nmodel = torch.nn.Linear(1, 1).cuda()\n{kept}"
+    done = rewrite_source(parse(source.encode(), Path("script.py")))
+    assert kept in done.data.decode()
+
+
+READS_FILES = """
+import torch
+{more}
+
+def main(model, optimizer, names):
+    model.cuda()
+    for first, second in zip(names[:-1], names[1:]):
+        one = load(first)
+        two = load(second)
+        model(one, two).sum().backward()
+        optimizer.step()
+"""
+LOAD = "\n\ndef load(name):\n    return torch.load(name)"
+
+
+@pytest.mark.parametrize(("load", "said"), [(LOAD, True), (LOAD + ".cuda()", False)])
+def test_names_of_files_are_not_moved(load: str, said: bool) -> None:
+    """What a loop hands to a function of the user's may be no tensor."""
+    source = READS_FILES.format(more=load)
+    done = rewrite_source(parse(source.encode(), Path("script.py")))
+    after = done.data.decode()
+    assert "with torch_xla.step():" in after
+    assert "first.to(" not in after
+    messages = [note.message for note in done.findings]
+    shown = "the script does not show where first, second move to the device"
+    assert any(shown in message for message in messages) is said
+
+
+def test_names_of_languages_are_not_moved(tmp_path: Path) -> None:
+    """A step that a method of another file makes; what it is given is no tensor."""
+    files = {
+        "trainer.py": """
+            class Trainer:
+                def __init__(self, model, optimizer):
+                    self.model, self.optimizer = model.cuda(), optimizer
+
+                def make_step(self, source, target):
+                    self.model(self.batch(source, target).cuda()).sum().backward()
+                    self.optimizer.step()
+        """,
+        "train.py": """
+            import torch
+            from trainer import Trainer
+
+            trainer = Trainer(torch.nn.Linear(1, 1), optimizer)
+            for source, target in [("en", "fr")]:
+                trainer.make_step(source, target)
+        """,
+    }
+    done = rewrite_folder(written(tmp_path, files), processes=1)
+    text = after(done, "train.py")
+    assert "with torch_xla.step():" in text
+    assert "source.to(" not in text
+    assert any("source, target move" in message for message in findings(done, "train.py"))

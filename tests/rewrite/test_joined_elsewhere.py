@@ -121,3 +121,47 @@ def test_what_joins_nothing_launches_nothing(tmp_path: Path) -> None:
 def test_what_is_handed_to_a_cluster_runs_there(tmp_path: Path) -> None:
     done = rewritten(tmp_path, SUBMITTED, "_join()")
     assert "launch" not in done
+
+
+LAUNCH = """\
+import torch.multiprocessing as mp
+
+
+def launch(worker, count, args):
+    if count > 1:
+        mp.spawn(_work, nprocs=count, args=(worker, args))
+    else:
+        worker(*args)
+
+
+def _work(rank, worker, args):
+    worker(*args)
+"""
+LAUNCHED = """\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from launching import launch
+
+
+def main(model, loader):
+    model = DistributedDataParallel(model.cuda())
+    for x in loader:
+        print(model(x.cuda()))
+
+
+if __name__ == "__main__":
+    launch(main, 2, (None, []))
+"""
+
+
+def test_a_launcher_of_another_file_is_the_only_one(tmp_path: Path) -> None:
+    (tmp_path / "launching.py").write_text(LAUNCH)
+    (tmp_path / "evaluate.py").write_text(LAUNCHED)
+    done = rewrite_folder(tmp_path, processes=1)
+    after = {file.name.name: file.after.decode() for file in done.files}
+    assert "torch_xla.launch(_work" in after["launching.py"]
+    assert after["evaluate.py"].endswith(
+        'if __name__ == "__main__":\n    launch(main, 2, (None, []))\n'
+    )
+    assert "_mp_fn" not in after["evaluate.py"]

@@ -80,6 +80,7 @@ class ModuleCalls:
         after_move: the optimizers that are made after another function has moved a model.
         training: the calls that run a function in which a loop trains.
         moving: the calls that run a function that moves something to an accelerator.
+        launches: whether running the file calls a function, of whatever file, that starts the replicas.
     """
 
     effects: Mapping[End, Effect] = field(default_factory=dict)
@@ -108,6 +109,7 @@ class ModuleCalls:
     on_cpu: Mapping[int, int] = field(default_factory=dict)
     led: str | None = None
     distributed: bool = False
+    launches: bool = False
 
 
 def calls_of_script(script: Path, data: bytes) -> ModuleCalls:
@@ -175,6 +177,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         dict(_on_cpu(analysis, scope)),
         led_of(analysis).get(scope.module.path),
         is_distributed_training(analysis, scope),
+        launching_of(analysis).led_by(scope),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from migrate.reading.calls.callers import reaching
@@ -50,6 +50,30 @@ class Launching:
         self.functions: set[Function] = set()
         for call, _ in self.calls():
             self.functions |= set(self._below(call))
+
+    def led_by(self, scope: ModuleScope) -> bool:
+        """Whether running the file calls a function that starts the replicas."""
+        return any(
+            function in self._starting
+            for root in (scope.guard, scope.region)
+            for region in self._analysis.regions(root)
+            for call, _ in region.calls
+            for function in self._analysis.running[call].functions
+        )
+
+    @cached_property
+    def _starting(self) -> frozenset[Function]:
+        """The functions that start the replicas, themselves or by what they call."""
+        first = {
+            function: True
+            for scope in self._analysis.scopes.values()
+            if any(word in scope.module.data for word in WORDS)
+            for function in scope.functions
+            for region in self._analysis.regions(function.region)
+            for call, at in region.calls
+            if self._is_one_of(LAUNCHERS, call, at)
+        }
+        return frozenset(reaching(self._analysis, first))
 
     def calls(self) -> Iterator[tuple[ast.Call, Scope]]:
         """Yield the calls that come before a launch in a body that launches, or leads to one."""

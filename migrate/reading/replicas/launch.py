@@ -88,7 +88,7 @@ class Launch:
 
     def _starts_itself(self) -> bool:
         names = LAUNCHERS | SPAWN | PROCESS
-        return any(
+        return self._context.calls.launches or any(
             self._context.qualified_name(node.func) in names
             for node in self._context.all_of(cst.Call)
         )

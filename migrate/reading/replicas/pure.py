@@ -89,10 +89,6 @@ def is_pure(statement: cst.CSTNode) -> bool:
     return places and all(_last(call.func) in PURE_CALLS for call in nodes_of(statement, cst.Call))
 
 
-def _last(function: cst.BaseExpression) -> str:
-    return function.attr.value if isinstance(function, cst.Attribute) else code(function)
-
-
 def bound_with_effects(
     body: Sequence[cst.CSTNode], wanted: Callable[[cst.CSTNode], bool]
 ) -> str | None:

@@ -21,11 +21,13 @@ OF_STRINGS = words("endswith find format lower partition replace rsplit split st
 
 
 def says_a_device(name: str) -> bool:
-    """Whether a number kept, or returned, under `name` is the index of a device by that name alone."""
-    words = name.lower().split("_")
-    return not _OF_NUMBERS.fullmatch(name) and any(
-        word in ("dev", "device", "acc", "accelerator") for word in words
-    )
+    """Whether a number kept, or returned, under `name` is the index of a device by that name alone.
+
+    `best_acc` is an accuracy, and `best_dev` what a development set gave.
+    """
+    words = name.lower().strip("_").split("_")
+    named = words == ["dev"] or any(word in ("device", "accelerator") for word in words)
+    return named and not _OF_NUMBERS.fullmatch(name)
 
 
 def used_as_number(target: cst.Attribute | cst.Name, context: Workspace) -> bool:
@@ -33,6 +35,8 @@ def used_as_number(target: cst.Attribute | cst.Name, context: Workspace) -> bool
     for node in context.mentions(target):
         above = context.parent(node)
         if isinstance(above, cst.BinaryOperation) and not names_cuda(above):
+            return True
+        if isinstance(above, cst.AugAssign):
             return True
         if isinstance(above, cst.Index | cst.ComparisonTarget | cst.Comparison):
             return context.devices.kind(node) is Kind.INDEX

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -13,6 +13,9 @@ from migrate.rewrite.rules.step.steps import Step
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
+
+# What the call of a module runs: it takes tensors.
+FORWARDS = frozenset({"forward", "__call__"})
 
 
 def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
@@ -37,11 +40,48 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
         if any(next(moves(callee.body, context), None) for callee in callees):
             return []
         return f"the script does not show where {listed} move to the device"
+    given = _given(unmoved, block, context)
+    if any(f is not None and next(moves(f.body, context), None) is not None for f in given):
+        return []
+    if given:
+        return f"the script does not show where {listed} move to the device"
     if context.effects.is_marked(step.loop):
         return f"see that {listed} are on the device: they are not moved in the loop"
     if not isinstance(step.loop, cst.For) or len(names) < 2:
         return f"is `{listed}` on the device? It is not moved in the loop"
     return unmoved
+
+
+def _given(
+    names: Collection[str], block: Iterable[cst.CSTNode], context: Workspace
+) -> list[cst.FunctionDef | None]:
+    """Return the user's functions that get one of `names`, where one is used in no other way.
+
+    It may be the path of a file then: `image = load(name)`. None for a function of another file.
+    """
+    given: list[cst.FunctionDef | None] = []
+    for name in names:
+        mentions = [m for part in block for m in nodes_of(part, cst.Name) if m.value == name]
+        functions = [_function_given(mention, context) for mention in mentions]
+        if functions and all(is_given for is_given, _ in functions):
+            given += [function for _, function in functions]
+    return given
+
+
+def _function_given(mention: cst.Name, context: Workspace) -> tuple[bool, cst.FunctionDef | None]:
+    """Return whether `mention` is given to a function of the user's, and the function, if it is here."""
+    arg = context.parent(mention)
+    call = context.parent(arg) if isinstance(arg, cst.Arg) else None
+    if not isinstance(call, cst.Call) or arg is call.func:
+        return False, None
+    if isinstance(call.func, cst.Name) and call.func.value in context.functions:
+        return True, context.functions[call.func.value]
+    for definition in context.effects.definitions(call):
+        if definition.name not in FORWARDS:
+            is_here = definition.path == context.source.path.resolve()
+            return True, context.effects.function_at(definition.line) if is_here else None
+    imported = context.qualified_name(call.func) or ""
+    return any(imported.startswith(f"{module}.") for module in context.calls.local), None
 
 
 def _rebound(root: cst.CSTNode, context: Workspace) -> Iterator[str]:
