@@ -119,6 +119,10 @@ def _bound(statement: cst.CSTNode) -> Iterator[str]:
         yield statement.name.value
 
 
+def _last(function: cst.BaseExpression) -> str:
+    return function.attr.value if isinstance(function, cst.Attribute) else code(function)
+
+
 def _leaves(test: cst.BaseExpression) -> list[cst.Name | cst.Attribute]:
     found: list[cst.Name | cst.Attribute] = []
     stack: list[cst.CSTNode] = [test]

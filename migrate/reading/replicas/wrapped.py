@@ -22,7 +22,7 @@ def wraps(name: cst.Name, context: Parsed) -> Iterator[cst.BaseExpression]:
     """Yield the values that are assigned to `name`, in the scope that binds it, and that wrap a model."""
     for value in context.bound_values(name):
         made = context.qualified_name(_made_by(value)) or ""
-        if value is not None and made.endswith(WRAPPERS):
+        if isinstance(value, cst.BaseExpression) and made.endswith(WRAPPERS):
             yield value
 
 

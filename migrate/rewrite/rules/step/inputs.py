@@ -76,10 +76,10 @@ def _function_given(mention: cst.Name, context: Workspace) -> tuple[bool, cst.Fu
         return False, None
     if isinstance(call.func, cst.Name) and call.func.value in context.functions:
         return True, context.functions[call.func.value]
-    for definition in context.effects.definitions(call):
+    for definition in context.run_by(call):
         if definition.name not in FORWARDS:
             is_here = definition.path == context.source.path.resolve()
-            return True, context.effects.function_at(definition.line) if is_here else None
+            return True, context.function_at(definition.line) if is_here else None
     imported = context.qualified_name(call.func) or ""
     return any(imported.startswith(f"{module}.") for module in context.calls.local), None
 
