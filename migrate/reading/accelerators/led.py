@@ -65,7 +65,9 @@ def _is_program(top: ModuleScope | None) -> bool:
 
 def _name(path: Path, analysis: Analysis) -> str:
     root = analysis.project.root
-    return path.relative_to(root).as_posix() if root in path.parents else path.name
+    if root is None or root not in path.parents:
+        return path.name
+    return path.relative_to(root).as_posix()
 
 
 def _calls_one(analysis: Analysis, top: ModuleScope) -> bool:
