@@ -571,7 +571,7 @@ def test_a_device_beside_an_index_stands(tmp_path: Path) -> None:
     assert "with torch_xla.step():" in after(rewrite_folder(folder), "engine.py")
 
 
-def test_a_loop_of_a_model_that_another_file_moves_seeds_xla_in_the_same_turn(
+def test_a_loop_of_a_model_that_another_file_moves_is_settled_in_one_turn(
     tmp_path: Path,
 ) -> None:
     files = {
@@ -589,11 +589,13 @@ def test_a_loop_of_a_model_that_another_file_moves_seeds_xla_in_the_same_turn(
                     optimizer.zero_grad()
                     loss_fn(model(inputs), labels).backward()
                     optimizer.step()
+                torch.save(model.state_dict(), "model.pt")
         """,
     }
     done = rewrite_folder(written(tmp_path, files), processes=1)
     text = after(done, "train.py")
     assert "torch_xla.manual_seed(0)" in text
+    assert "xm.save(" in text
     assert "with torch_xla.step():" in text
 
 

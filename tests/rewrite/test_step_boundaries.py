@@ -288,3 +288,26 @@ def test_the_word_is_refused_where_the_loop_is_on_the_device(
     text, left = after(tmp_path, TRAINS.format(above=above, x=x))
     assert STEP in text
     assert any(f"but line {line} moves something" in message for message in left)
+
+
+def test_a_function_that_reads_comes_after_the_step_of_an_evaluation(tmp_path: Path) -> None:
+    source = """
+        import torch
+        from metrics import accuracy
+
+
+        @torch.no_grad()
+        def evaluate(model, loader):
+            model.cuda().eval()
+            hits = 0
+            for images, labels in loader:
+                logits = model(images.cuda()).softmax(1)
+                logits = logits * 100
+                hits += accuracy(logits, labels.cuda())
+            return hits
+    """
+    metrics = "def accuracy(x, y):\n    return (x.argmax(1) == y).sum().item()\n"
+    text, left = after(tmp_path, source, {"metrics.py": metrics})
+    assert "logits * 100" in block(text)
+    assert "accuracy" not in block(text)
+    assert not left

@@ -18,7 +18,7 @@ from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.devices import is_surely_cpu, may_be_accelerator
 from migrate.reading.calls.kinds import External
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
-from migrate.reading.values.words import CALLED_MODEL
+from migrate.reading.values.words import CALLED_MODEL, READ_METHODS
 
 T = TypeVar("T")
 # A file without any of them has to do with no accelerator.
@@ -115,6 +115,21 @@ class Programs:
         functions = (one for top in self._analysis.scopes.values() for one in top.functions)
         own = frozenset({"__call__", "__init__", "forward"})
         return frozenset(one for one in functions if one.name not in own and self._moves(one))
+
+    @cached_property
+    def readers(self) -> frozenset[Scope]:
+        """The functions that read values of tensors themselves: `.item()`, `.cpu()`."""
+        functions = (one for top in self._analysis.scopes.values() for one in top.functions)
+        return frozenset(
+            one
+            for one in functions
+            if any(
+                isinstance(call.func, ast.Attribute)
+                and call.func.attr in READ_METHODS
+                and not call.args
+                for call, _ in self._calls(one)
+            )
+        )
 
     @cached_property
     def training(self) -> frozenset[Scope]:

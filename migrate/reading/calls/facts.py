@@ -72,6 +72,7 @@ class ModuleCalls:
             none does, empty where the file calls it, else the file that does and uses this one.
         distributed: whether running the file trains on an accelerator, for several processes that nothing
             in the project is seen to start.
+        reading: the calls that run a function that reads values of tensors.
         saves: the calls that save by a function of another file.
         saved_by_first: the lines of its functions that save and that only tests of the rank in other files
             call, which are rewritten too; whether one replica of every host passes these.
@@ -110,6 +111,12 @@ class ModuleCalls:
     led: str | None = None
     distributed: bool = False
     launches: bool = False
+    reading: frozenset[End] = frozenset()
+
+    @property
+    def run_on_accelerator(self) -> bool:
+        """Whether a loop of the file runs on an accelerator, whatever file moves there what it uses."""
+        return bool(self.marked) or any(self.on_accelerator.values())
 
 
 def calls_of_script(script: Path, data: bytes) -> ModuleCalls:
@@ -178,6 +185,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         led_of(analysis).get(scope.module.path),
         is_distributed_training(analysis, scope),
         launching_of(analysis).led_by(scope),
+        frozenset(_running(analysis, scope, programs_of(analysis).readers)),
     )
 
 

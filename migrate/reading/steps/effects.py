@@ -87,6 +87,10 @@ class Effects:
         """Whether `call` runs a function, of any file, that moves something to an accelerator."""
         return bool(self._calls.moving) and self._end(call) in self._calls.moving
 
+    def reads(self, call: cst.Call) -> bool:
+        """Whether `call` runs a function, of any file, that reads values of tensors."""
+        return bool(self._calls.reading) and self._end(call) in self._calls.reading
+
     def follows_move(self, call: cst.Call) -> bool:
         """Whether `call` makes an optimizer after another function has moved a model."""
         return self._end(call) in self._calls.after_move

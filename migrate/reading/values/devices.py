@@ -243,9 +243,8 @@ class Devices:
         )
         if any(name.startswith(packages) and not name.startswith(added) for name in names):
             return True
-        # Another file moves the model: the loop gets its step here.
-        trains = any(where for where in self._context.calls.on_accelerator.values())
-        return trains or bool(self._context.calls.marked) or self._context.moves_to_accelerator
+        # Where another file moves the model, its loop still gets its step here.
+        return self._context.moves_to_accelerator or self._context.calls.run_on_accelerator
 
     def _is_loop_variable(self, name: cst.Name) -> bool:
         return any(

@@ -163,7 +163,8 @@ class OptimizerOrder(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of one construction of an optimizer, or of one move of a model."""
         assert isinstance(node, cst.Call)
-        if not context.moves_to_accelerator or _is_swapped(context):
+        there = context.moves_to_accelerator or context.calls.run_on_accelerator
+        if not there or _is_swapped(context):
             return
         if _is_optimizer(node, context):
             yield from self._optimizer(node, context)

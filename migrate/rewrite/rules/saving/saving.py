@@ -111,6 +111,8 @@ class Saving:
         context = self._context
         if context.moves_to_accelerator or context.calls.saves or context.calls.saved_by_first:
             return True
+        if context.calls.run_on_accelerator:
+            return True
         roots = ("torch.distributed", "torch.cuda", "torch_xla")
         names = (context.qualified_name(node) for node in context.all_of(cst.Attribute))
         if any(name is not None and name.startswith(roots) for name in names):

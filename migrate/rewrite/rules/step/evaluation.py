@@ -90,14 +90,22 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arr
         if isinstance(inner, cst.IndentedBlock):
             return _part(inner, batch, context)
         return None  # the forward is in a statement that reads: `out.append(model(x).cpu())`
+    # What reads, in a function of its own, comes after the block: post-processing, metrics.
+    reads = (i for i in range(forward[0] + 1, len(body.statements)) if _reads(body, i, context))
+    end = next(reads, len(body.statements))
     last = max(
         i
-        for i, s in enumerate(body.statements)
+        for i, s in enumerate(body.statements[:end])
         if i >= forward[0]
         and s.outside is None
         and (i == forward[0] or (s.on_device and _computes(body, i)))
     )
     return arrange(body, body.first(forward[0]), last)
+
+
+def _reads(body: Body, index: int, context: Workspace) -> bool:
+    node = body.statements[index].node
+    return any(context.effects.reads(call) for call in nodes_of(node, cst.Call))
 
 
 def _computes(body: Body, index: int) -> bool:
