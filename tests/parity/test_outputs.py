@@ -10,11 +10,13 @@ import torch
 from torch import nn
 
 from migrate.cli.parity import _options, parity
-from migrate.parity.compare import compare_sides
+from migrate.parity.compare import compare, compare_sides
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.options import Options, SideOptions
 from migrate.parity.ground.results import Parity, Verdict
+from migrate.parity.run.recorded import record
 from migrate.parity.sides.side import InProcess
+from migrate.parity.sides.target import parse_target
 from migrate.parity.sides.torch.runner import TorchRunner
 
 
@@ -206,6 +208,43 @@ def test_gradients_are_of_what_both_give(tmp_path: Path) -> None:
     )
     assert found.matches, found.sentence
     assert [section.name for section in found.sections] == ["outputs", "gradients", "training"]
+
+
+NETS = """
+import torch
+from torch import nn
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(6, 6)
+    def forward(self, x):
+        return self.layer(x)
+
+class Named(Plain):
+    def forward(self, x):
+        return {"logits": self.layer(x)}
+"""
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "pair"),
+    [
+        ("dump:{}/dump", "{}/net.py:Named", "A=B.logits"),
+        ("{}/net.py:Named", "dump:{}/dump", "A.logits=B"),
+    ],
+)
+def test_a_dump_is_held_to_the_same(a: str, b: str, pair: str, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NETS)
+    inputs = ("x=float32[2,6]",)
+    plain = parse_target(f"{tmp_path}/net.py:Plain")
+    recorded = Options(inputs=inputs, count=2, keep=tmp_path / "dump")
+    record(plain, recorded, lambda text: None)
+    sides = [parse_target(one.format(tmp_path)) for one in (a, b)]
+    for said in ((), (pair,)):
+        found = compare(*sides, Options(count=2, outputs=said), lambda text: None)
+        assert found.matches is bool(said), found.sentence
 
 
 def test_layers_are_compared_where_no_output_can_be(tmp_path: Path) -> None:

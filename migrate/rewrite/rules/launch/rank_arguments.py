@@ -40,6 +40,8 @@ class RankArguments(Rule):
     default that asks the environment already.
 
     **Reported.** A parser at module level whose options are parsed where this rule cannot see it.
+    `--rank` with the default 0, which a launcher of the project's own passes to each process: every
+    replica would have rank 0.
 
     Source: torch_xla 2.9; Python's argparse.
     """
@@ -188,6 +190,26 @@ class RankArguments(Rule):
             """,
             "after the options are parsed",
         ),
+        reported(
+            """
+            import argparse
+
+            import torch.distributed as dist
+
+
+            def main():
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--rank", type=int, default=0)
+                args = parser.parse_args()
+                dist.init_process_group("nccl", rank=args.rank, world_size=8)
+                print(args.rank)
+
+
+            if __name__ == "__main__":
+                main()
+            """,
+            "every replica has rank 0",
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -197,6 +219,12 @@ class RankArguments(Rule):
             yield from self._local_rank(node, context)
         elif (flag := _inert_flag(node)) is not None:
             yield from self._inert(node, flag, context)
+        elif context.launch.style is Style.MAIN and _is_rank_0(node, context):
+            message = (
+                "every replica has rank 0 here, as nobody passes --rank: set it once the options are parsed, "
+                "`args.rank = int(os.environ['RANK'])`"
+            )
+            yield from self.report(node, message)
 
     def _local_rank(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         default = keyword(node, "default")
@@ -304,6 +332,16 @@ def _inert_flag(call: cst.Call) -> cst.Arg | None:
         if flag and flag.startswith("--") and flag[2:].replace("-", "_") in INERT:
             return arg
     return None
+
+
+def _is_rank_0(call: cst.Call, context: Workspace) -> bool:
+    """Whether `call` declares `--rank` with the default 0, and nothing sets it later."""
+    if not (isinstance(call.func, cst.Attribute) and call.func.attr.value == "add_argument"):
+        return False
+    flags = [string_value(arg.value) for arg in call.args if arg.keyword is None]
+    default = keyword(call, "default")
+    is_0 = default is not None and code(default.value) == "0"
+    return "--rank" in flags and is_0 and "rank" not in context.attributes
 
 
 def _with_note(text: cst.BaseExpression, said: str) -> cst.BaseExpression:
