@@ -63,7 +63,7 @@ def _is_of_others(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
 
 
 def _candidates(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:
-    for root in (top.region, top.guard, *(one.region for one in top.functions)):
+    for root in top.all_roots:
         for region in analysis.regions(root):
             for call, scope in region.calls:
                 function = call.func

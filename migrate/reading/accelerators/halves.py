@@ -30,12 +30,11 @@ def halves_of(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, str]]
     for scope in (top, *top.functions):
         if scope in _trained(analysis):
             continue
-        roots = [scope.region, top.guard] if scope is top else [scope.region]
         whole = Effect.NONE
-        for root in roots:
+        for root in scope.roots:
             whole |= _effect(analysis, root)
         if whole in (Effect.BACKWARD, Effect.STEP):
-            for root in roots:
+            for root in scope.roots:
                 for region in _outermost(analysis, root):
                     if programs_of(analysis).on_accelerator(scope, region) is not False:
                         assert region.loop is not None

@@ -75,7 +75,7 @@ def _calls_one(analysis: Analysis, top: ModuleScope) -> bool:
     if SIGNS.search(top.module.data) is None:
         return False
     evaluator = analysis.evaluator
-    for root in (top.region, top.guard, *(one.region for one in top.functions)):
+    for root in top.all_roots:
         for region in analysis.regions(root):
             for call, scope in region.calls:
                 values = evaluator.values(call.func, scope)

@@ -32,7 +32,7 @@ class Moved:
         """Yield the constructions of optimizers of a file before which a helper or a caller moves a model."""
         if b"optim" not in top.module.data:
             return
-        for root in (top.region, top.guard, *(one.region for one in top.functions)):
+        for root in top.all_roots:
             for region in self.analysis.regions(root):
                 for call, scope in region.calls:
                     if self._is_optimizer(call, scope) and self._before(call, scope, frozenset()):
@@ -89,8 +89,7 @@ class Moved:
         return False
 
     def _calls(self, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
-        roots = [scope.region, scope.guard] if isinstance(scope, ModuleScope) else [scope.region]
-        for root in roots:
+        for root in scope.roots:
             for region in self.analysis.regions(root):
                 yield from region.calls
 

@@ -70,7 +70,7 @@ class Programs:
         for top in self._analysis.scopes.values():
             for scope in (top, *top.functions):
                 found[scope] = {
-                    one for root in _roots(scope) for one in self.run_by(root) if one is not scope
+                    one for root in scope.roots for one in self.run_by(root) if one is not scope
                 }
         return found
 
@@ -161,7 +161,7 @@ class Programs:
         return self._possible[scope]
 
     def _calls(self, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
-        for root in _roots(scope):
+        for root in scope.roots:
             for region in self._analysis.regions(root):
                 yield from region.calls
 
@@ -238,10 +238,6 @@ def may_evaluate(analysis: Analysis, region: Region, top: ModuleScope) -> bool:
         for call, _ in one.calls
         if call.args or call.keywords
     )
-
-
-def _roots(scope: Scope) -> list[Region]:
-    return [scope.region, scope.guard] if isinstance(scope, ModuleScope) else [scope.region]
 
 
 def _closure(starts: Iterable[T], edges: dict[T, set[T]]) -> set[T]:

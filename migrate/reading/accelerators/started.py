@@ -33,7 +33,7 @@ def is_distributed_training(analysis: Analysis, top: ModuleScope) -> bool:
         programs_of(analysis).on_accelerator(scope, region)
         for at in analysis.scopes.values()
         for scope in (at, *at.functions)
-        for root in ([at.region, at.guard] if scope is at else [scope.region])
+        for root in scope.roots
         for region in analysis.regions(root)
         if region in loops
     )

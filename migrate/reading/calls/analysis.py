@@ -67,7 +67,7 @@ class Analysis:
         """What runs on its own: the bodies of functions, of modules, and of main guards."""
         found: list[Region] = []
         for scope in self.scopes.values():
-            found += [scope.region, scope.guard, *(function.region for function in scope.functions)]
+            found += scope.all_roots
         return found
 
     def effect(self, call: ast.Call) -> Effect:

@@ -236,8 +236,7 @@ def _give_all(analysis: Analysis) -> frozenset[Path]:
 def _on_accelerator(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, bool | None]]:
     """Yield the line of each loop of a file that trains or evaluates, and whether on an accelerator."""
     for scope in (top, *top.functions):
-        roots = [scope.region] if scope is not top else [top.region, top.guard]
-        for root in roots:
+        for root in scope.roots:
             for region in analysis.regions(root):
                 if region.loop is not None and (
                     region in analysis.step_loops or may_evaluate(analysis, region, top)
@@ -251,8 +250,7 @@ def _on_cpu(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, int]]:
     if b"migrate:" not in top.module.data:
         return
     for scope in (top, *top.functions):
-        roots = [scope.region] if scope is not top else [top.region, top.guard]
-        for region in (one for root in roots for one in analysis.regions(root)):
+        for region in (one for root in scope.roots for one in analysis.regions(root)):
             if region.loop is not None and region.on_cpu:
                 yield region.loop.lineno, programs_of(analysis).moved_in(scope, region)
 
@@ -309,7 +307,7 @@ def _local(analysis: Analysis, scope: ModuleScope) -> Iterator[str]:
 
 
 def _regions(analysis: Analysis, scope: ModuleScope) -> Iterator[Region]:
-    for root in (scope.region, scope.guard, *(function.region for function in scope.functions)):
+    for root in scope.all_roots:
         yield from analysis.regions(root)
 
 

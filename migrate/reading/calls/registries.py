@@ -82,8 +82,7 @@ class Registries:
 
     def loops(self, scope: ModuleScope) -> Iterator[Hidden]:
         """Yield the loops of a module that train only through such methods."""
-        roots = (scope.region, scope.guard, *(function.region for function in scope.functions))
-        for root in roots:
+        for root in scope.all_roots:
             for region in reversed(list(self.analysis.regions(root))):  # inner loops first
                 hidden = self._loop(region)
                 if hidden is not None:

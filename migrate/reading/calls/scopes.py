@@ -74,6 +74,11 @@ class Scope:
     bindings: dict[str, list[Binding]] = field(default_factory=lambda: defaultdict(list))
 
     @property
+    def roots(self) -> list[Region]:
+        """What it runs itself: its body, of a module the main guard, too."""
+        return [self.region]
+
+    @property
     def top(self) -> ModuleScope:
         """The scope of the module around it."""
         scope = self
@@ -97,6 +102,16 @@ class ModuleScope(Scope):
         default_factory=lambda: defaultdict(list)
     )
     unused_marks: list[int] = field(default_factory=list)  # lines of marks that stand at no loop
+
+    @property
+    def roots(self) -> list[Region]:
+        """Its body and its main guard."""
+        return [self.region, self.guard]
+
+    @property
+    def all_roots(self) -> list[Region]:
+        """The same, and the bodies of all its functions."""
+        return [*self.roots, *(function.region for function in self.functions)]
 
 
 @dataclass(eq=False)

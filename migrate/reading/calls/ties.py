@@ -202,7 +202,7 @@ class Ties:
         analysis = self._analysis
         moves = []
         for top in analysis.scopes.values():
-            for home in (top.region, top.guard, *(f.region for f in top.functions)):
+            for home in top.all_roots:
                 for region in analysis.regions(home):
                     for call, scope in region.calls:
                         for function in analysis.running[call].functions:

@@ -78,7 +78,7 @@ class Evaluator(Families):
     def calls(self) -> Iterator[tuple[ast.Call, Scope]]:
         """Yield every call of the project, and where it stands."""
         for scope in self._scopes.values():
-            waiting = [scope.region, scope.guard, *(one.region for one in scope.functions)]
+            waiting = scope.all_roots
             while waiting:
                 region = waiting.pop()
                 yield from region.calls

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import nodes_of, string_value
+from migrate.reading.tree.tree import last_part, nodes_of, string_value
 from migrate.reading.values.words import (
     FIRST_DECORATOR,
     FIRST_NAME,
@@ -87,7 +87,7 @@ class Guards:
         if isinstance(test, cst.Call):
             return self._is_call_for_rank(test) or self._is_call_for_first(test)
         if isinstance(test, cst.Name | cst.Attribute):
-            last = _last_part(test)
+            last = last_part(test)
             if (
                 RANK_NAME.fullmatch(last)
                 or FIRST_NAME.fullmatch(last)
@@ -102,7 +102,7 @@ class Guards:
         if self._context.ranks.is_rank(node):
             return True
         if isinstance(node, cst.Name | cst.Attribute):
-            last = _last_part(node)
+            last = last_part(node)
             return bool(RANK_NAME.fullmatch(last) or GPU_NAME.fullmatch(last))
         if isinstance(node, cst.BinaryOperation):
             return isinstance(node.operator, cst.Modulo) and self.is_index(node.left)
@@ -126,10 +126,10 @@ class Guards:
             return first is not None and self.is_index(first)
         if name in ("os.getenv", "os.environ.get"):
             return string_value(first) in (RANK_VARIABLES | GROUP_VARIABLES)
-        return bool(RANK_FUNCTION.fullmatch(_last_part(call.func)))
+        return bool(RANK_FUNCTION.fullmatch(last_part(call.func)))
 
     def _is_call_for_first(self, call: cst.Call) -> bool:
-        if FIRST_NAME.fullmatch(_last_part(call.func)):
+        if FIRST_NAME.fullmatch(last_part(call.func)):
             return True
         return any(self._returns_first(function) for function in self._context.called(call))
 
@@ -199,12 +199,12 @@ class Guards:
         context = self._context
         branches, tests = context.all_of(cst.If, cst.IfExp), context.all_of(cst.While, cst.Assert)
         return any(self.asks(node.test) for node in (*branches, *tests)) or any(
-            FIRST_DECORATOR.fullmatch(_last_part(one.decorator))
+            FIRST_DECORATOR.fullmatch(last_part(one.decorator))
             for one in context.all_of(cst.Decorator)
         )
 
     def _only_guarded_calls(self, function: cst.FunctionDef) -> bool:
-        if any(FIRST_DECORATOR.fullmatch(_last_part(d.decorator)) for d in function.decorators):
+        if any(FIRST_DECORATOR.fullmatch(last_part(d.decorator)) for d in function.decorators):
             return True
         if id(function) in self._under_way:
             return False
@@ -235,13 +235,6 @@ class Guards:
             called, above = above, self._context.parent(above)
         is_call = isinstance(above, cst.Call) and above.func is called
         return is_call and self.around(called) is not None
-
-
-def _last_part(node: cst.BaseExpression) -> str:
-    """Return `c` of `a.b.c`, and of `c`; empty for anything else."""
-    if isinstance(node, cst.Attribute):
-        return node.attr.value
-    return node.value if isinstance(node, cst.Name) else ""
 
 
 def _sides(test: cst.Comparison) -> list[cst.BaseExpression]:

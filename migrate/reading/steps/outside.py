@@ -9,7 +9,7 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from migrate.reading.flow.reads import Reads, is_log
-from migrate.reading.tree.tree import code, nodes, nodes_of
+from migrate.reading.tree.tree import code, last_part, nodes, nodes_of
 from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
 from migrate.reading.values.words import CLOCKS, EVALUATION, SAVE, SCHEDULE, WAITS
@@ -42,7 +42,7 @@ def why_outside(
         if context.guards.asks(test):
             return Outside.GUARD
     calls = _calls(statement)
-    names = [_last(call) for call in calls if not _is_computation(call, context)]
+    names = [last_part(call.func) for call in calls if not _is_computation(call, context)]
     if any(SAVE.fullmatch(name) for name in names):
         return Outside.SAVE
     if any(EVALUATION.fullmatch(name) for name in names):
@@ -80,13 +80,6 @@ def _calls(statement: cst.CSTNode) -> list[cst.Call]:
             found.append(node)
         stack.extend(children(node))
     return found
-
-
-def _last(call: cst.Call) -> str:
-    func = call.func
-    if isinstance(func, cst.Attribute):
-        return func.attr.value
-    return func.value if isinstance(func, cst.Name) else ""
 
 
 def _is_computation(call: cst.Call, context: Script) -> bool:

@@ -171,6 +171,13 @@ def dotted(node: cst.CSTNode) -> str:
     return ""
 
 
+def last_part(node: cst.CSTNode) -> str:
+    """Return `c` of `a.b.c`, and of `c`; empty for anything else."""
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
 def base_name(node: cst.CSTNode) -> str | None:
     """Return the dotted name at the root of `x.y[0].z()`: `x.y`; None where there is none."""
     while not is_dotted_name(node):

@@ -16,7 +16,7 @@ from migrate.reading.names.names import Names
 from migrate.reading.project.entries import Entry, Kind
 from migrate.reading.script import Script
 from migrate.reading.steps.in_step import Steps
-from migrate.reading.tree.tree import code, is_attribute_of_self, keyword, string_value
+from migrate.reading.tree.tree import code, is_attribute_of_self, keyword, last_part, string_value
 from migrate.reading.values import words as v
 from migrate.reading.values.device_values import is_host_method
 from migrate.reading.values.devices import is_accelerator
@@ -355,6 +355,4 @@ class Tensors:
 def _last_name(node: cst.CSTNode) -> str:
     while isinstance(node, cst.Call | cst.Subscript):
         node = node.func if isinstance(node, cst.Call) else node.value
-    if isinstance(node, cst.Attribute):
-        return node.attr.value
-    return node.value if isinstance(node, cst.Name) else ""
+    return last_part(node)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from migrate.reading.replicas.pure import PURE_CALLS
-from migrate.reading.tree.tree import nodes, nodes_of
+from migrate.reading.tree.tree import last_part, nodes, nodes_of
 from migrate.reading.values.devices import is_device_count
 from migrate.reading.values.words import EXITS, LOGGING_METHODS
 from migrate.rewrite.rules.ranks.index_sums import added_index, is_index, is_rank_increment
@@ -97,7 +97,7 @@ def _is_counted(
 
 
 def _is_plain(test: cst.BaseExpression, context: Workspace) -> bool:
-    return all(_last(call) in PURE_CALLS for call in nodes_of(test, cst.Call))
+    return all(last_part(call.func) in PURE_CALLS for call in nodes_of(test, cst.Call))
 
 
 def _only_checks(node: cst.If, context: Workspace) -> bool:
@@ -168,7 +168,9 @@ def overwritten_ranks(
                     and isinstance(target.value, cst.Name)
                     and (target.value.value, target.attr.value) == (object_, attribute)
                 )
-                plain = all(_last(inner) in READS for inner in nodes_of(node.value, cst.Call))
+                plain = all(
+                    last_part(inner.func) in READS for inner in nodes_of(node.value, cst.Call)
+                )
                 if same and plain and context.function_around(node) is around:
                     yield node
 
@@ -202,9 +204,3 @@ def _ranked(statement: cst.CSTNode | None, context: Workspace) -> cst.BaseExpres
         if is_sum or is_index(value, context):
             return statement.targets[0].target
     return None
-
-
-def _last(call: cst.Call) -> str:
-    if isinstance(call.func, cst.Attribute):
-        return call.func.attr.value
-    return call.func.value if isinstance(call.func, cst.Name) else ""

@@ -9,10 +9,9 @@ import libcst as cst
 from migrate.reading.replicas.first_replica import on_first
 from migrate.reading.replicas.wrapped import is_wrapped, wraps
 from migrate.reading.tree.tree import code
+from migrate.reading.values.words import NO_GRADIENTS
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
-
-WITHOUT_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode"})
 
 
 class UnwrappedForward(Rule):
@@ -154,7 +153,7 @@ def _without_gradients(call: cst.Call, context: Workspace) -> bool:
             return False
         if isinstance(above, cst.With) and any(
             isinstance(item.item, cst.Call)
-            and context.qualified_name(item.item.func) in WITHOUT_GRADIENTS
+            and context.qualified_name(item.item.func) in NO_GRADIENTS
             for item in above.items
         ):
             return True

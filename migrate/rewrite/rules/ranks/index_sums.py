@@ -6,6 +6,7 @@ import re
 
 import libcst as cst
 
+from migrate.reading.tree.tree import last_part
 from migrate.rewrite.workspace import Workspace
 
 # Told by the last part of the name: `args.nr`, `node_rank`, `args.rank`, `machine`.
@@ -26,7 +27,7 @@ def added_index(
             continue
         if not is_index(index, context):
             continue
-        names = (_last_name(other.left), _last_name(other.right))
+        names = (last_part(other.left).lower(), last_part(other.right).lower())
         for one, two in (names, names[::-1]):
             if DEVICES.search(two) and one:
                 return index, NODE.search(one) is not None
@@ -36,7 +37,9 @@ def added_index(
 def is_rank_increment(node: cst.AugAssign, context: Workspace) -> bool:
     """Whether `node` is `args.rank += index`, in a worker."""
     adds = isinstance(node.operator, cst.AddAssign)
-    return adds and _last_name(node.target).endswith("rank") and is_index(node.value, context)
+    return (
+        adds and last_part(node.target).lower().endswith("rank") and is_index(node.value, context)
+    )
 
 
 def is_index(node: cst.BaseExpression, context: Workspace) -> bool:
@@ -61,9 +64,3 @@ def is_index(node: cst.BaseExpression, context: Workspace) -> bool:
     return (
         len(assigned) == 1 and isinstance(assigned[0], cst.Name) and is_index(assigned[0], context)
     )
-
-
-def _last_name(node: cst.BaseExpression) -> str:
-    if isinstance(node, cst.Attribute):
-        return node.attr.value.lower()
-    return node.value.lower() if isinstance(node, cst.Name) else ""
