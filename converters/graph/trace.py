@@ -141,12 +141,11 @@ def _export(
     module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], free: bool, called: _Called
 ) -> tuple[torch.export.ExportedProgram, Any]:
     outputs: list[Any] = []
-    wrapper = _Wrapper(module, outputs)
+    wrapper = _wrapped(module, inputs, outputs)
     shapes = None
     if free:
         auto = torch.export.Dim.AUTO
-        sides = {name: dict.fromkeys(range(x.dim()), auto) for name, x in inputs.items()}
-        shapes = {"inputs": sides}
+        shapes = {name: dict.fromkeys(range(x.dim()), auto) for name, x in inputs.items()}
     with (
         _marked(module, called),
         _all_frames(),
@@ -168,7 +167,7 @@ class _Wrapper(torch.nn.Module):
         self.model = module
         self._keep = outputs.append  # export sets changed attributes back
 
-    def forward(self, **inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def run(self, **inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         found = plain(self.model(**inputs))
         leaves: list[torch.Tensor] = []
 
@@ -180,6 +179,17 @@ class _Wrapper(torch.nn.Module):
 
         self._keep(pytree.tree_map(place, found))
         return tuple(leaves)
+
+
+def _wrapped(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], outputs: list[Any]
+) -> torch.nn.Module:
+    """The wrapper, its forward with one argument for each input: export leaves no side of `**inputs` free."""
+    names = ", ".join(inputs)
+    given = ", ".join(f"{name}={name}" for name in inputs)
+    space: dict[str, Any] = {}
+    exec(f"def forward(self, {names}): return self.run({given})", space)
+    return type("_Wrapper", (_Wrapper,), {"forward": space["forward"]})(module, outputs)
 
 
 @dataclass(frozen=True)
