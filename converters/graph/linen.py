@@ -1,0 +1,141 @@
+"""The classes of a port as the source of Flax linen modules: the only file that knows how these are written."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Mapping, Sequence
+
+from converters.graph.classes import Class, Method, Model
+from converters.graph.loops import rolled
+from converters.graph.ops.functions import functions
+
+
+def modeling(model: Model, config: str, title: str) -> str:
+    """The source of `modeling.py`.
+
+    Args:
+        model: the classes.
+        config: the name of the configuration's class.
+        title: the first line of the module's docstring.
+    """
+    parts = [_class(cls, config) for cls in model.classes]
+    used = _functions(parts)
+    helpers = [inspect.getsource(functions()[name]) for name in used]
+    text = "\n\n\n".join((*helpers, *parts))
+    return "\n".join((f'"""{title}"""', "", _imports(text, config), "", "", text, ""))
+
+
+def configuration(model: Model, name: str, title: str) -> str:
+    """The source of `config.py`."""
+    lines = [
+        f'"""{title}"""',
+        "",
+        "from dataclasses import dataclass",
+        "",
+        "",
+        "@dataclass(frozen=True)",
+        f"class {name}:",
+        f'    """{title}"""',
+        "",
+        *(f"    {key}: {type(value).__name__} = {value!r}" for key, value in model.settings.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _imports(text: str, config: str) -> str:
+    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    lines = ["import jax"] if "jax" in names else []
+    lines += ["import jax.numpy as jnp"] if "jnp" in names else []
+    lines += ["import numpy as np"] if "np" in names else []
+    lines += ["from flax import linen as nn"] if "nn" in names else []
+    if config in names:
+        lines += ["", f"from .config import {config}"]
+    return "\n".join(lines)
+
+
+def _functions(parts: Sequence[str]) -> list[str]:
+    """The functions of ours that are called, those that others call first."""
+    known = functions()
+    found: list[str] = []
+
+    def add(text: str) -> None:
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Name) and node.id in known and node.id not in found:
+                add(inspect.getsource(known[node.id]).replace(f"def {node.id}(", "def _("))
+                found.append(node.id)
+
+    for part in parts:
+        add(part)
+    return found
+
+
+def _class(cls: Class, config: str) -> str:
+    body: list[ast.stmt] = []
+    doc = (inspect.getdoc(cls.origin) or "").strip().split("\n")[0] if cls.origin.__doc__ else ""
+    if doc:
+        body.append(ast.Expr(ast.Constant(doc)))
+    if cls.configured:
+        body.append(_field("config", config))
+    body += [_field(name, kind) for name, kind in cls.fields.items()]
+    lengths = {name: len(value.elts) for name, value in _lists(cls.setup)}
+    if cls.setup:
+        body.append(_function("setup", (), [_comprehended(one) for one in cls.setup], None))
+    for name, method in cls.methods.items():
+        statements = rolled(method.body, lengths)
+        body.append(
+            _function(
+                name, method.arguments, [*statements, ast.Return(method.result)], _returns(method)
+            )
+        )
+    made = ast.ClassDef(cls.name, [ast.parse("nn.Module", mode="eval").body], [], body, [])
+    return ast.unparse(ast.fix_missing_locations(made))
+
+
+def _field(name: str, kind: str) -> ast.stmt:
+    return ast.AnnAssign(ast.Name(name, ast.Store()), ast.Name(kind, ast.Load()), None, 1)
+
+
+def _returns(method: Method) -> str:
+    match method.result:
+        case ast.Dict():
+            return "dict[str, jax.Array]"
+        case ast.Tuple(elts=parts):
+            return f"tuple[{', '.join(['jax.Array'] * len(parts))}]"
+    return "jax.Array"
+
+
+def _function(
+    name: str, arguments: Sequence[str], body: list[ast.stmt], returns: str | None
+) -> ast.stmt:
+    kind = ast.parse("jax.Array", mode="eval").body
+    given = [ast.arg("self"), *(ast.arg(one, kind) for one in arguments)]
+    result = ast.parse(returns or "None", mode="eval").body
+    signature = ast.arguments([], given, None, [], [], None, [])
+    return ast.FunctionDef(name, signature, body, [], result)
+
+
+def _lists(setup: Sequence[ast.stmt]) -> list[tuple[str, ast.List]]:
+    return [
+        (one.targets[0].attr, one.value)
+        for one in setup
+        if isinstance(one, ast.Assign)
+        and isinstance(one.targets[0], ast.Attribute)
+        and isinstance(one.value, ast.List)
+    ]
+
+
+def _comprehended(statement: ast.stmt) -> ast.stmt:
+    """A list of equal constructors as a comprehension."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.List):
+        return statement
+    parts = statement.value.elts
+    if len(parts) < 2 or len({ast.dump(one) for one in parts}) > 1:
+        return statement
+    text = f"[{ast.unparse(parts[0])} for _ in range({len(parts)})]"
+    return ast.Assign(statement.targets, ast.parse(text, mode="eval").body)
+
+
+def settings_of(model: Model) -> Mapping[str, int | float]:
+    """The values of the configuration."""
+    return model.settings
