@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 
+from converters.graph.constants import computed
 from converters.graph.draft import Draft, Drafter, fill
 from converters.graph.expression import Hole, SettingFloat, SettingInt, as_code, call, code
 from converters.graph.ir import Call, calls
+from converters.graph.settings import of_count, of_parameter
 from converters.graph.trace import GraphError
 
 _CONFIG = "config"
@@ -97,7 +99,8 @@ class _Classes:
             if self.drafter.layer(one.path) is None and not (
                 one.path and self.drafter.dissolves(one)
             ):
-                self.drafts[one.path].append(self.drafter.draft(one))
+                given = None if one.path else self.drafter.graph.inputs
+                self.drafts[one.path].append(self.drafter.draft(one, given))
         instances = {
             path: self._instance(path, drafts) for path, drafts in self.drafts.items()
         }
@@ -182,17 +185,23 @@ class _Classes:
         if isinstance(module, torch.nn.ModuleList):
             while inner and isinstance(inner[-1], ast.Constant):
                 inner.pop()
-            return ast.List(inner, ast.Load())
+            count = of_count(parent, name, len(inner))
+            return call("_list", ast.List(inner, ast.Load()), count)
         raise GraphError(
             f"{path}: a module whose parts are called from outside of it",
             "see docs/port.md, 'What it does not do'",
         )
 
     def _parameter(self, one: _Instance, name: str, key: str) -> ast.expr:
-        from converters.graph.settings import of_number
-
         tensor = self.drafter.constants[key]
-        shape = tuple(of_number(side, one.module) for side in tensor.shape)
+        shape = tuple(
+            of_parameter(one.module, name, axis, side) for axis, side in enumerate(tensor.shape)
+        )
+        if key in self.drafter.volatile:
+            found = computed(tensor, one.module)
+            if found is not None:
+                self.drafter.recomputed.add(key)
+                return found
         if key in self.drafter.buffers:
             return code(
                 "self.variable('buffers', {name}, jnp.zeros, {shape}).value", name=name, shape=shape

@@ -108,6 +108,7 @@ class Drafter:
             if key not in self.buffers and key.rpartition(".")[0] not in self._owners(key)
         }
         self.read: dict[str, torch.nn.Module] = {}
+        self.recomputed: set[str] = set()
 
     def _owners(self, key: str) -> set[str]:
         """The module that holds a parameter of this name, if there is one."""
@@ -122,7 +123,7 @@ class Drafter:
         return {
             buffer_path(self.root, key): self.constants[key].detach().cpu().numpy()
             for key in self.read
-            if key in self.volatile
+            if key in self.volatile and key not in self.recomputed
         }
 
     def draft(self, one: Call, arguments: Sequence[tuple[str, int]] | None = None) -> Draft:
@@ -563,16 +564,27 @@ class _Naming:
                 if out not in last:
                     targets.append(ast.Name("_", ast.Store()))
                     continue
-                name = self._free_name(self._wanted(one, place), index, holder, last)
+                wanted = self._wanted(one, place)
+                kept = self._kept(wanted, index, holder, last)
+                if kept:
+                    body.append(ast.Assign([ast.Name(kept, ast.Store())], ast.Name(wanted, ast.Load())))
+                    holder[kept] = holder.pop(wanted)
+                    names_of[holder[kept]] = kept
+                name = self._free_name(wanted, index, holder, last)
                 holder[name] = out
                 names_of[out] = name
                 targets.append(ast.Name(name, ast.Store()))
             single = one.single and len(targets) == 1
             target = targets[0] if single else ast.Tuple(targets, ast.Store())
             body.append(ast.Assign([target], value))
+        final = self._named(result, names_of)
+        if body and isinstance(final, ast.Name) and isinstance(body[-1], ast.Assign):
+            target = body[-1].targets[0]
+            if isinstance(target, ast.Name) and target.id == final.id:
+                final = body.pop().value
         self.writer.made.arguments = tuple(name for name, _ in self.arguments)
         self.writer.made.body = body
-        self.writer.made.result = self._named(result, names_of)
+        self.writer.made.result = final
         self.writer.made.results = len(self.results) if isinstance(self.results, tuple) else 1
 
     def _result(self, results: Any) -> ast.expr:
@@ -592,12 +604,27 @@ class _Naming:
 
     def _wanted(self, one: Statement, place: int) -> str:
         found = _targets(one.frames)
+        if len(found) == 1 and not one.single:
+            found = names.parts_of(found[0], type(self.writer.module).forward) or tuple(
+                f"{found[0]}_{number}" for number in range(len(one.outs))
+            )
         if found:
             name = found[min(place, len(found) - 1)]
             if name and name != "_":
                 return names.clean(name)
         refs = list(_refs(one.value))
         return "x" if not refs else "hidden"
+
+    def _kept(
+        self, wanted: str, index: int, holder: Mapping[str, int], last: Mapping[int, int]
+    ) -> str:
+        """The name that the original keeps a value under whose own is needed now, if it does."""
+        if wanted not in holder or last.get(holder[wanted], -1) <= index:
+            return ""
+        found = names.other_name(wanted, type(self.writer.module).forward)
+        if not found or (found in holder and last.get(holder[found], -1) >= index):
+            return ""
+        return found
 
     def _free_name(
         self, wanted: str, index: int, holder: Mapping[str, int], last: Mapping[int, int]

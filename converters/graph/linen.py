@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 
 from converters.graph.classes import Class, Method, Model
+from converters.graph.expression import code
 from converters.graph.loops import rolled
 from converters.graph.ops.functions import functions
 
@@ -80,7 +81,7 @@ def _class(cls: Class, config: str) -> str:
     body += [_field(name, kind) for name, kind in cls.fields.items()]
     lengths = {name: len(value.elts) for name, value in _lists(cls.setup)}
     if cls.setup:
-        body.append(_function("setup", (), [_comprehended(one) for one in cls.setup], None))
+        body.append(_function("setup", (), [_Comprehended().visit(one) for one in cls.setup], None))
     for name, method in cls.methods.items():
         statements = rolled(method.body, lengths)
         body.append(
@@ -117,23 +118,35 @@ def _function(
 
 def _lists(setup: Sequence[ast.stmt]) -> list[tuple[str, ast.List]]:
     return [
-        (one.targets[0].attr, one.value)
+        (one.targets[0].attr, one.value.args[0])
         for one in setup
         if isinstance(one, ast.Assign)
         and isinstance(one.targets[0], ast.Attribute)
-        and isinstance(one.value, ast.List)
+        and _is_list(one.value)
+        and isinstance(one.value, ast.Call)
+        and isinstance(one.value.args[0], ast.List)
     ]
 
 
-def _comprehended(statement: ast.stmt) -> ast.stmt:
+def _is_list(value: ast.expr) -> bool:
+    """Whether this is what `classes` writes for a list of modules: the list, and how many it has."""
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "_list"
+
+
+class _Comprehended(ast.NodeTransformer):
     """A list of equal constructors as a comprehension."""
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.List):
-        return statement
-    parts = statement.value.elts
-    if len(parts) < 2 or len({ast.dump(one) for one in parts}) > 1:
-        return statement
-    text = f"[{ast.unparse(parts[0])} for _ in range({len(parts)})]"
-    return ast.Assign(statement.targets, ast.parse(text, mode="eval").body)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        if not _is_list(node):
+            return node
+        parts, count = node.args
+        assert isinstance(parts, ast.List)
+        if not parts.elts or len({ast.dump(one) for one in parts.elts}) > 1:
+            return parts
+        if len(parts.elts) == 1 and isinstance(count, ast.Constant):
+            return parts
+        return code("[{one} for _ in range({count})]", one=parts.elts[0], count=count)
 
 
 def settings_of(model: Model) -> Mapping[str, int | float]:

@@ -18,7 +18,7 @@ def rolled(body: Sequence[ast.stmt], length: dict[str, int]) -> list[ast.stmt]:
     """
     made = list(body)
     for attribute, count in length.items():
-        if count > 1:
+        if count:
             made = _rolled(made, attribute, count)
     return made
 
@@ -31,7 +31,7 @@ def _rolled(body: list[ast.stmt], attribute: str, count: int) -> list[ast.stmt]:
     }
     if sorted(first) != list(range(count)):
         return body
-    step = first[1] - first[0]
+    step = first[1] - first[0] if count > 1 else 1
     starts = [first[0] + index * step for index in range(count)]
     if step < 1 or any(first[index] < starts[index] for index in range(count)):
         return body

@@ -19,17 +19,20 @@ _STATEMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr, a
 @cache
 def _lines(file: str) -> dict[int, ast.stmt]:
     """Line → the innermost simple statement that it belongs to."""
-    text = "".join(linecache.getlines(file))
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return {}
     found: dict[int, ast.stmt] = {}
-    for node in ast.walk(tree):
+    for node in ast.walk(_tree(file)):
         if isinstance(node, _STATEMENTS) and isinstance(node, ast.stmt):
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                 found.setdefault(line, node)
     return found
+
+
+@cache
+def _tree(file: str) -> ast.AST:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ast.Module([], [])
 
 
 def statement(frame: Frame) -> ast.stmt | None:
@@ -106,13 +109,36 @@ def argument_name(label: str, module: Any) -> tuple[str, int]:
 
 def _part(name: str, rest: Sequence[str | int], forward: Any) -> str:
     if len(rest) == 1 and isinstance(rest[0], int):
-        for node in ast.walk(source_tree(forward)):
-            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Name):
-                continue
-            parts = _names(node.targets[0])
-            if node.value.id == name and len(parts) > rest[0] and parts[rest[0]]:
-                return parts[rest[0]]
+        parts = parts_of(name, forward)
+        if len(parts) > rest[0] and parts[rest[0]]:
+            return parts[rest[0]]
     return "_".join((name, *map(str, rest)))
+
+
+def parts_of(name: str, forward: Any) -> tuple[str, ...]:
+    """What the parts of a tuple are called where it is taken apart: in a forward, else in its file."""
+    function = inspect.unwrap(forward)
+    file = getattr(getattr(function, "__code__", None), "co_filename", "")
+    return _parts_in(source_tree(forward), name) or _parts_in(_tree(file), name)
+
+
+def _parts_in(tree: ast.AST, name: str) -> tuple[str, ...]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+            parts = _names(node.targets[0])
+            if node.value.id == name and isinstance(node.targets[0], ast.Tuple):
+                return parts
+    return ()
+
+
+def other_name(name: str, forward: Any) -> str:
+    """Under which name a forward keeps a value before it gives its name to another (`residual = x`)."""
+    for node in ast.walk(source_tree(forward)):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+            found = _names(node.targets[0])
+            if node.value.id == name and len(found) == 1 and found[0] != name:
+                return clean(found[0])
+    return ""
 
 
 @cache

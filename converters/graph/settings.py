@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import operator
 import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from converters.graph.expression import SettingFloat, SettingInt
+from converters.graph.expression import SettingFloat, SettingInt, code
 from converters.graph.names import source_tree
 
 # Attributes with such names hold sizes and factors; others (a layer's index) meet a value by chance.
@@ -70,12 +71,102 @@ def of_layer(parent: Any, attribute: str, layer: Any, argument: str, value: Any)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     for expression in _written(type(parent), attribute, type(layer), argument):
-        name = _last(expression)
-        if name and not _NO_SETTING.search(name):
-            return (
-                SettingInt(value, (name,)) if isinstance(value, int) else SettingFloat(value, (name,))
-            )
+        found = _as_written(expression, parent, value)
+        if found is not None:
+            return found
     return of_number(value, parent)
+
+
+def of_parameter(owner: Any, name: str, axis: int, value: int) -> Any:
+    """A side of a parameter as a setting, by what the original's constructor writes there."""
+    for expression in _made(type(owner), name):
+        for node in ast.walk(expression):
+            if isinstance(node, ast.Call) and len(node.args) > axis:
+                found = _as_written(node.args[axis], owner, value)
+                if found is not None:
+                    return found
+    return of_number(value, owner)
+
+
+def of_count(owner: Any, name: str, value: int) -> Any:
+    """The length of a list of modules as a setting: the original's `range(config.num_hidden_layers)`."""
+    for expression in _made(type(owner), name):
+        for node in ast.walk(expression):
+            if isinstance(node, ast.comprehension):
+                inside = node.iter.args[-1] if isinstance(node.iter, ast.Call) and node.iter.args else None
+                found = None if inside is None else _as_written(inside, owner, value)
+                if found is not None:
+                    return found
+    return value
+
+
+@cache
+def _made(cls: type, attribute: str) -> tuple[ast.expr, ...]:
+    """What classes write after `self.attribute =` in their constructors."""
+    found = []
+    for owner in cls.__mro__:
+        if "__init__" not in vars(owner) or owner.__module__.startswith("torch."):
+            continue
+        for node in ast.walk(source_tree(vars(owner)["__init__"])):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            if any(isinstance(one, ast.Attribute) and one.attr == attribute for one in targets):
+                found.append(node.value)  # type: ignore[attr-defined]
+    return tuple(found)
+
+
+def _as_written(expression: ast.expr, owner: Any, value: int | float) -> Any:
+    """What a constructor writes, with its names as settings; None where that is not the value."""
+    if isinstance(expression, ast.BinOp) and isinstance(
+        expression.op, ast.Mult | ast.FloorDiv | ast.Add | ast.Sub
+    ):
+        return _computed(expression, owner, value)
+    name = _last(expression)
+    if not name or _NO_SETTING.search(name):
+        return None
+    known = _known(expression, owner)
+    if known is not None and (type(known) not in (int, float) or known != value):
+        return None
+    return SettingInt(value, (name,)) if isinstance(value, int) else SettingFloat(value, (name,))
+
+
+def _computed(expression: ast.BinOp, owner: Any, value: int | float) -> Any:
+    """`num_heads * head_dim`, where both are known and give the value."""
+    operators: dict[type, tuple[str, Any]] = {
+        ast.Mult: ("*", operator.mul),
+        ast.FloorDiv: ("//", operator.floordiv),
+        ast.Add: ("+", operator.add),
+        ast.Sub: ("-", operator.sub),
+    }
+    symbol, compute = operators[type(expression.op)]
+    sides = [_known(one, owner) for one in (expression.left, expression.right)]
+    if not all(type(one) is int and one > 0 for one in sides) or compute(*sides) != value:
+        return None
+    parts = [
+        _as_written(one, owner, side) if not isinstance(one, ast.Constant) else side
+        for one, side in zip((expression.left, expression.right), sides, strict=True)
+    ]
+    if any(part is None for part in parts):
+        return None
+    return code(f"{{a}} {symbol} {{b}}", a=parts[0], b=parts[1])
+
+
+def _known(expression: ast.expr, owner: Any) -> Any:
+    """The value of `config.x`, `self.x` or `x` in a module's constructor, as far as the module shows it."""
+    match expression:
+        case ast.Constant():
+            return expression.value
+        case ast.Attribute(value=ast.Name(id="self"), attr=name) | ast.Name(id=name):
+            return getattr(owner, name, None)
+        case ast.Attribute(value=ast.Name() | ast.Attribute(value=ast.Name(id="self")), attr=name):
+            return getattr(getattr(owner, "config", None), name, None)
+        case ast.BinOp():
+            sides = [_known(one, owner) for one in (expression.left, expression.right)]
+            compute = {ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}.get(
+                type(expression.op)
+            )
+            if compute and all(type(one) is int and one for one in sides):
+                return compute(*sides)
+    return None
 
 
 def _last(expression: ast.expr) -> str:
