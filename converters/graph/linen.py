@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from converters.graph.classes import Class, Method, Model
 from converters.graph.expression import code
 from converters.graph.loops import rolled
+from converters.graph.names import aliases
 from converters.graph.ops.functions import functions
 
 
@@ -80,15 +81,17 @@ def _class(cls: Class, config: str) -> str:
         body.append(_field("config", config))
     body += [_field(name, kind) for name, kind in cls.fields.items()]
     lengths = {name: len(value.elts) for name, value in _lists(cls.setup)}
-    if cls.setup:
-        body.append(_function("setup", (), [_Comprehended().visit(one) for one in cls.setup], None))
+    methods: list[ast.stmt] = []
+    over: set[str] = set()
     for name, method in cls.methods.items():
-        statements = rolled(method.body, lengths)
-        body.append(
-            _function(
-                name, method.arguments, [*statements, ast.Return(method.result)], _returns(method)
-            )
-        )
+        statements, found = rolled(method.body, lengths, aliases(cls.origin.forward))  # type: ignore[attr-defined]
+        over |= found
+        whole = [*statements, ast.Return(method.result)]
+        methods.append(_function(name, method.arguments, whole, _returns(method)))
+    if cls.setup:
+        setup = [_listed(one, over) for one in cls.setup]
+        body.append(_function("setup", (), setup, None))
+    body += methods
     made = ast.ClassDef(cls.name, [ast.parse("nn.Module", mode="eval").body], [], body, [])
     return ast.unparse(ast.fix_missing_locations(made))
 
@@ -133,8 +136,17 @@ def _is_list(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "_list"
 
 
-class _Comprehended(ast.NodeTransformer):
-    """A list of equal constructors as a comprehension."""
+def _listed(statement: ast.stmt, over: Set[str]) -> ast.stmt:
+    """A constructor's statement, with a list of equal modules that a loop goes over as a comprehension."""
+    assert isinstance(statement, ast.Assign)
+    target = statement.targets[0]
+    looped = isinstance(target, ast.Attribute) and target.attr in over
+    return _Listed(looped).visit(statement)
+
+
+class _Listed(ast.NodeTransformer):
+    def __init__(self, looped: bool) -> None:
+        self.looped = looped
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
@@ -144,6 +156,9 @@ class _Comprehended(ast.NodeTransformer):
         assert isinstance(parts, ast.List)
         if not parts.elts or len({ast.dump(one) for one in parts.elts}) > 1:
             return parts
+        if not self.looped and (len(parts.elts) == 1 or not isinstance(count, ast.Constant)):
+            # Another number of them would not be called.
+            count = ast.Constant(len(parts.elts))
         if len(parts.elts) == 1 and isinstance(count, ast.Constant):
             return parts
         return code("[{one} for _ in range({count})]", one=parts.elts[0], count=count)

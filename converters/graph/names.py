@@ -131,6 +131,17 @@ def _parts_in(tree: ast.AST, name: str) -> tuple[str, ...]:
     return ()
 
 
+def aliases(forward: Any) -> frozenset[tuple[str, str]]:
+    """(new, old) where a forward gives a value another name."""
+    return frozenset(
+        (clean(node.targets[0].id), clean(node.value.id))
+        for node in ast.walk(source_tree(forward))
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Name)
+        and isinstance(node.targets[0], ast.Name)
+    )
+
+
 def other_name(name: str, forward: Any) -> str:
     """Under which name a forward keeps a value before it gives its name to another (`residual = x`)."""
     for node in ast.walk(source_tree(forward)):
