@@ -14,7 +14,20 @@ import torch
 
 from converters.graph import names, settings
 from converters.graph.expression import Hole, as_code, call, code
-from converters.graph.ir import Call, Fact, Frame, Free, Graph, Held, Item, Op, Ref, references
+from converters.graph.functions import argument_names, own_frames, with_functions
+from converters.graph.ir import (
+    Apply,
+    Call,
+    Fact,
+    Frame,
+    Free,
+    Graph,
+    Held,
+    Item,
+    Op,
+    Ref,
+    references,
+)
 from converters.graph.layers import Layer, layer_of
 from converters.graph.ops import lowerings
 from converters.graph.ops.registry import Result, Size, Tensor
@@ -108,6 +121,8 @@ class Drafter:
             if key not in self.buffers and key.rpartition(".")[0] not in self._owners(key)
         }
         self.read: dict[str, torch.nn.Module] = {}
+        self.functions: list[ast.FunctionDef] = []
+        self.forms: dict[tuple[str, str], dict[str, str]] = {}
         self.recomputed: set[str] = set()
 
     def _owners(self, key: str) -> set[str]:
@@ -129,6 +144,32 @@ class Drafter:
     def draft(self, one: Call, arguments: Sequence[tuple[str, int]] | None = None) -> Draft:
         """What is written for a call; those within it are not looked into, but where they dissolve."""
         return _Writer(self, one).write(arguments)
+
+    def function(self, writer: _Writer, item: Apply) -> tuple[str, list[int]]:
+        """The function that does what was recorded, which is written where there is none yet.
+
+        Returns:
+            Its name, and the positions of its arguments among those of the item.
+        """
+        within = _FunctionWriter(self, writer, item)
+        drafted = within.write_function()
+        form = ast.dump(drafted)
+        origin = (item.frame.file, item.frame.function)
+        forms = self.forms.setdefault(origin, {})
+        if form not in forms:
+            name = names.clean(item.frame.function.strip("_") or "function")
+            taken = {one.name for one in self.functions}
+            number, unique = 1, name
+            while unique in taken:
+                number += 1
+                unique = f"{name}_{number}"
+            drafted.name = forms[form] = unique
+            found = names.function_at(item.frame)
+            doc = (ast.get_docstring(found) or "") if found else ""
+            if doc.strip():
+                drafted.body.insert(0, ast.Expr(ast.Constant(doc.strip().split("\n")[0])))
+            self.functions.append(drafted)
+        return forms[form], within.order
 
     def layer(self, path: str) -> Layer | None:
         """The layer of Flax's that a module is, if it is one."""
@@ -163,6 +204,7 @@ class _Writer:
         self.made = Draft(one.path, self.module)
         self.same: dict[int, Any] = {}
         self.statements: list[Statement] = []
+        self.arguments: list[tuple[str, int]] = []
         self.prefix = f"{one.path}." if one.path else ""
 
     # From items to statements.
@@ -170,7 +212,11 @@ class _Writer:
     def write(self, arguments: Sequence[tuple[str, int]] | None) -> Draft:
         if arguments is None:
             arguments = self._arguments()
-        self._items(self.call.body)
+        self.arguments = list(arguments)
+        results = self._results()
+        later = {one.id for one in references(results)}
+        items = [(item, self._own(item)) for item in self.call.body]
+        self._items([item for item, _ in with_functions(items, later)])
         results = self._results()
         self._inline(results)
         _Naming(self, list(arguments), results).run()
@@ -190,6 +236,30 @@ class _Writer:
             made.append((name if taken[name] == 1 else f"{name}_{taken[name]}", number))
         return made
 
+    def wanted(self, one: Statement, place: int) -> str:
+        """What the original calls one of the tensors that a statement gives; "" if it does not say."""
+        found = _targets(one.frames)
+        if len(found) == 1 and not one.single:
+            found = names.parts_of(found[0], type(self.module).forward) or tuple(
+                f"{found[0]}_{number}" for number in range(len(one.outs))
+            )
+        if not found:
+            return ""
+        name = found[min(place, len(found) - 1)]
+        return names.clean(name) if name and name != "_" else ""
+
+    def value_name(self, value: Any) -> str:
+        """What a value is called here; "" if nothing says it."""
+        if isinstance(value, Held):
+            return value.key.rpartition(".")[2]
+        for name, number in self.arguments:
+            if number == value.id:
+                return name
+        for one in self.statements:
+            if value.id in one.outs:
+                return self.wanted(one, one.outs.index(value.id))
+        return ""
+
     def _results(self) -> Any:
         if not self.call.path:
             return self._resolved(self.drafter.graph.outputs)
@@ -206,10 +276,15 @@ class _Writer:
             return {key: self._resolved(one) for key, one in value.items()}
         return value
 
+    def _own(self, item: Item) -> tuple[Frame, ...]:
+        return own_frames(self._frames(item.frames))
+
     def _items(self, items: Sequence[Item]) -> None:
         for item in items:
             if isinstance(item, Op):
                 self._op(item)
+            elif isinstance(item, Apply):
+                self._apply(item)
             elif self.drafter.dissolves(item):
                 for given in item.given:
                     self.same[given.inside] = given.value
@@ -237,6 +312,14 @@ class _Writer:
             Statement(item.outs, value, self._frames(item.frames), item.single)
         )
 
+    def _apply(self, item: Apply) -> None:
+        """A call of a function of the original, which is written beside the classes."""
+        name, order = self.drafter.function(self, item)
+        given = [as_code(self._operand(value, _NO_OP)) for value in item.given]
+        value = ast.Call(ast.Name(name, ast.Load()), [given[index] for index in order], [])
+        frames = self._frames(item.frames)[:-1] or item.frames[:-1]
+        self.statements.append(Statement(item.outs, value, frames, len(item.outs) == 1))
+
     def _lack(self, item: Op, reason: str) -> None:
         line = str(item.frames[-1]) if item.frames else ""
         self.drafter.missing.append(Missing(item.target, reason, self.call.path, line))
@@ -256,8 +339,11 @@ class _Writer:
             case bool():
                 return value
             case int() | float():
-                return settings.of_number(value, self.module) if _sized(item.target, value) else value
+                return self._number(value, item)
         return value
+
+    def _number(self, value: Any, item: Op) -> Any:
+        return settings.of_number(value, self.module) if _sized(item.target, value) else value
 
     def _fact(self, fact: Fact) -> Result:
         return Result(
@@ -399,6 +485,80 @@ class _Writer:
             bool(one.frames) and bool(user.frames) and one.frames[-1] == user.frames[-1]
         )
         return same and length <= _LONG
+
+
+class _FunctionWriter(_Writer):
+    """Writes a function: it holds nothing, so what it needs are arguments; sizes are those of these."""
+
+    def __init__(self, drafter: Drafter, above: _Writer, item: Apply) -> None:
+        super().__init__(drafter, above.call)
+        self.item = item
+        self.same = above.same
+        values = [above._resolved(value) for value in item.given]
+        called = [above.value_name(value) for value in values]
+        frames = above._own(item)
+        made = argument_names(frames[:-1] or frames, item.frame, called)
+        parameters = names.function_parameters(item.frame)
+        self.order = sorted(
+            range(len(values)),
+            key=lambda index: parameters.index(made[index]) if made[index] in parameters else 99,
+        )
+        # A number for each: its own, or one below zero for what a module holds.
+        self.given: dict[Any, tuple[str, int]] = {}
+        for index in self.order:
+            value = values[index]
+            key, number = (
+                (value.key, -2 - index) if isinstance(value, Held) else (value.id, value.id)
+            )
+            self.given[key] = (made[index], number)
+
+    def write_function(self) -> ast.FunctionDef:
+        for key, (_, number) in self.given.items():
+            if isinstance(key, str):
+                tensor = self.drafter.constants[key]
+                self.facts = {**self.facts, number: Fact(tuple(tensor.shape), tensor.dtype)}
+        self.arguments = list(self.given.values())
+        self._items(self.item.body)
+        refs = tuple(self._resolved(Ref(one)) for one in self.item.outs)
+        results = refs[0] if len(refs) == 1 else refs
+        self._inline(results)
+        _Naming(self, list(self.given.values()), results).run()
+        kind = code("jax.Array")
+        parts = len(refs)
+        returns = kind if parts == 1 else code("tuple[{*k}]", k=[kind] * parts)
+        return ast.FunctionDef(
+            "_",
+            ast.arguments(
+                [], [ast.arg(one, kind) for one in self.made.arguments], None, [], [], None, []
+            ),
+            [*self.made.body, ast.Return(self.made.result)],
+            [],
+            returns,
+        )
+
+    def _held(self, value: Held) -> Tensor:
+        if value.key in self.given:
+            number = self.given[value.key][1]
+            fact = self._fact(self.facts[number])
+            return Tensor(fact.shape, fact.dtype, Hole(Ref(number)))
+        return super()._held(value)
+
+    def _number(self, value: Any, item: Op) -> Any:
+        """A size as that of an argument which has it."""
+        if isinstance(value, int) and _sized(item.target, value) and value > 2:
+            for _, number in self.given.values():
+                for axis, side in enumerate(self.facts[number].shape):
+                    if side == value:
+                        return Size(code("{x}.shape[{i}]", x=Hole(Ref(number)), i=axis), value)
+        return value
+
+    def _frames(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+        """Those from the function inwards."""
+        own = own_frames(super()._frames(frames))
+        for index, one in enumerate(own):
+            if (one.file, one.function) == (self.item.frame.file, self.item.frame.function):
+                return own[index:]
+        return own
 
 
 _NO_OP = Op("", (), {}, (), True, ())
@@ -603,17 +763,7 @@ class _Naming:
         return as_code(results)
 
     def _wanted(self, one: Statement, place: int) -> str:
-        found = _targets(one.frames)
-        if len(found) == 1 and not one.single:
-            found = names.parts_of(found[0], type(self.writer.module).forward) or tuple(
-                f"{found[0]}_{number}" for number in range(len(one.outs))
-            )
-        if found:
-            name = found[min(place, len(found) - 1)]
-            if name and name != "_":
-                return names.clean(name)
-        refs = list(_refs(one.value))
-        return "x" if not refs else "hidden"
+        return self.writer.wanted(one, place) or ("hidden" if list(_refs(one.value)) else "x")
 
     def _kept(
         self, wanted: str, index: int, holder: Mapping[str, int], last: Mapping[int, int]

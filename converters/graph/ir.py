@@ -153,7 +153,26 @@ class Call:
         return tuple(one.outside for one in self.taken)
 
 
-Item: TypeAlias = "Op | Call"
+@dataclass(frozen=True)
+class Apply:
+    """A call of a function of the original, which operators were recorded in.
+
+    Attributes:
+        frame: a line of the function.
+        given: its arguments, `Ref` or `Held`.
+        outs: the tensors that it gives.
+        body: what happens in it.
+        frames: where it is called, and the frame in it.
+    """
+
+    frame: Frame
+    given: tuple[Any, ...]
+    outs: tuple[int, ...]
+    body: tuple[Item, ...]
+    frames: tuple[Frame, ...]
+
+
+Item: TypeAlias = "Op | Call | Apply"
 
 
 @dataclass(frozen=True)

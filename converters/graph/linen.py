@@ -13,15 +13,19 @@ from converters.graph.names import aliases
 from converters.graph.ops.functions import functions
 
 
-def modeling(model: Model, config: str, title: str) -> str:
+def modeling(
+    model: Model, config: str, title: str, written: Sequence[ast.FunctionDef] = ()
+) -> str:
     """The source of `modeling.py`.
 
     Args:
         model: the classes.
         config: the name of the configuration's class.
         title: the first line of the module's docstring.
+        written: functions of the original.
     """
-    parts = [_class(cls, config) for cls in model.classes]
+    parts = [ast.unparse(ast.fix_missing_locations(one)) for one in written]
+    parts += [_class(cls, config) for cls in model.classes]
     used = _functions(parts)
     helpers = [inspect.getsource(functions()[name]) for name in used]
     text = "\n\n\n".join((*helpers, *parts))

@@ -76,6 +76,66 @@ def parameters(forward: Any) -> tuple[str, ...]:
     )
 
 
+@cache
+def function_at(frame: Frame) -> ast.FunctionDef | None:
+    """The function whose line a frame is."""
+    found = None
+    for node in ast.walk(_tree(frame.file)):
+        if (
+            isinstance(node, ast.FunctionDef)
+            and node.name == frame.function
+            and node.lineno <= frame.line <= (node.end_lineno or node.lineno)
+        ):
+            found = node
+    return found
+
+
+def calls_of(frame: Frame, function: str) -> tuple[dict[str, str], ...]:
+    """Calls of a function in the statement at a frame: name that is given → the function's name for it."""
+    found = statement(frame)
+    if found is None:
+        return ()
+    made = []
+    definition = _definition(frame.file, function)
+    parameters = [] if definition is None else [one.arg for one in definition.args.args]
+    parameters = [one for one in parameters if one != "self"]
+    for node in ast.walk(found):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name != function:
+            continue
+        given = {
+            one.id: parameters[index]
+            for index, one in enumerate(node.args)
+            if isinstance(one, ast.Name) and index < len(parameters)
+        }
+        named = {
+            one.value.id: one.arg
+            for one in node.keywords
+            if isinstance(one.value, ast.Name) and one.arg
+        }
+        made.append({**given, **named})
+    return tuple(made)
+
+
+@cache
+def _definition(file: str, function: str) -> ast.FunctionDef | None:
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return node
+    return None
+
+
+def function_parameters(frame: Frame) -> tuple[str, ...]:
+    """The names of its arguments, without `self`."""
+    found = function_at(frame)
+    if found is None:
+        return ()
+    given = [one.arg for one in (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs)]
+    return tuple(name for name in given if name != "self")
+
+
 _PART = re.compile(r"\[(?:'(?P<name>[^']*)'|(?P<index>\d+))\]|\.(?P<attribute>\w+)")
 
 

@@ -185,7 +185,7 @@ def softmax(x: Any, dim: int, dtype: torch.dtype | None = None) -> ast.expr:
     """`jax.nn.softmax`."""
     if dtype is not None:
         x = cast(x, dtype)
-    if _without_axes(x):
+    if x.ndim == 0:
         return code("jax.nn.softmax({x}[None])[0]", x=x)
     return call("jax.nn.softmax", x, axis=axis_name(dim, x.ndim))
 
@@ -203,13 +203,9 @@ def log_softmax(x: Any, dim: int, dtype: torch.dtype | None = None) -> ast.expr:
     """`jax.nn.log_softmax`."""
     if dtype is not None:
         x = cast(x, dtype)
-    if _without_axes(x):
+    if x.ndim == 0:
         return code("jax.nn.log_softmax({x}[None])[0]", x=x)
     return call("jax.nn.log_softmax", x, axis=axis_name(dim, x.ndim))
-
-
-def _without_axes(x: Any) -> bool:
-    return getattr(x, "ndim", 1) == 0
 
 
 @op(

@@ -72,9 +72,11 @@ def same_dtype(one: torch.dtype, other: torch.dtype) -> bool:
 
 def cast(x: Any, dtype: torch.dtype) -> Any:
     """A tensor in another dtype; itself if it has it."""
-    if isinstance(x, Tensor) and same_dtype(x.dtype, dtype):
+    if not isinstance(x, Tensor):
+        return method(x, "astype", dtype)
+    if same_dtype(x.dtype, dtype):
         return x
-    return method(x, "astype", dtype)
+    return Tensor(x.shape, dtype, method(x, "astype", dtype))
 
 
 def inexact(x: Tensor, out: Result) -> Any:
