@@ -29,9 +29,11 @@ from converters.graph.ir import (
     references,
 )
 from converters.graph.layers import Layer, layer_of
+from converters.graph.layout import LAST, Flat, as_flat, as_flax, as_torch, layouts, stays
 from converters.graph.ops import lowerings
 from converters.graph.ops.registry import Result, Size, Tensor
 from converters.graph.trace import GraphError
+from converters.mapping.flatten import flattened_inputs
 
 # How long an expression may be that is put into another one of the same line.
 _LONG = 88
@@ -121,9 +123,16 @@ class Drafter:
             if key not in self.buffers and key.rpartition(".")[0] not in self._owners(key)
         }
         self.read: dict[str, torch.nn.Module] = {}
+        shapes = [tuple(_hint(side) for side in graph.facts[number].shape) for _, number in graph.inputs]
+        self.flattened = flattened_inputs(root, shapes)
+        self.layouts = layouts(graph, self._channels_last)
         self.functions: list[ast.FunctionDef] = []
         self.forms: dict[tuple[str, str], dict[str, str]] = {}
         self.recomputed: set[str] = set()
+
+    def _channels_last(self, path: str) -> bool:
+        layer = self.layer(path)
+        return layer is not None and layer.flax.channels_last
 
     def _owners(self, key: str) -> set[str]:
         """The module that holds a parameter of this name, if there is one."""
@@ -205,6 +214,8 @@ class _Writer:
         self.same: dict[int, Any] = {}
         self.statements: list[Statement] = []
         self.arguments: list[tuple[str, int]] = []
+        self.layouts = drafter.layouts
+        self.lying: set[int] = set()
         self.prefix = f"{one.path}." if one.path else ""
 
     # From items to statements.
@@ -264,6 +275,9 @@ class _Writer:
         if not self.call.path:
             return self._resolved(self.drafter.graph.outputs)
         refs = [self._resolved(Ref(one.inside)) for one in self.call.taken]
+        for one, ref in zip(self.call.taken, refs, strict=True):
+            if self.layouts.get(one.outside) is not None:
+                self.lying.add(ref.id)
         return refs[0] if len(refs) == 1 else tuple(refs)
 
     def _resolved(self, value: Any) -> Any:
@@ -296,6 +310,12 @@ class _Writer:
                 self._call(item)
 
     def _op(self, item: Op) -> None:
+        made = stays(item, self.layouts, self.facts)
+        if made is not None:
+            value = made[1](lambda one: self._lying(one, item))
+            frames = self._frames(item.frames)
+            self.statements.append(Statement(item.outs, value, frames, item.single))
+            return
         lowering = lowerings().get(item.target)
         outs = [self._fact(self.facts[one]) if one >= 0 else None for one in item.outs]
         arguments = tuple(self._operand(one, item) for one in item.arguments)
@@ -329,7 +349,8 @@ class _Writer:
         match value:
             case Ref():
                 fact = self._fact(self.facts[value.id])
-                return Tensor(fact.shape, fact.dtype, Hole(value))
+                layout = self.layouts.get(value.id)
+                return Tensor(fact.shape, fact.dtype, as_torch(Hole(value), layout, fact.ndim))
             case Held():
                 return self._held(value)
             case Free():
@@ -341,6 +362,17 @@ class _Writer:
             case int() | float():
                 return self._number(value, item)
         return value
+
+    def _lying(self, value: Any, item: Op) -> Any:
+        """As `_operand`; a tensor as it lies, its shape too."""
+        value = self._resolved(value)
+        if not isinstance(value, Ref):
+            return self._operand(value, item)
+        fact = self._fact(self.facts[value.id])
+        shape = fact.shape
+        if self.layouts.get(value.id) == LAST:
+            shape = (shape[0], *shape[2:], shape[1])
+        return Tensor(shape, fact.dtype, Hole(value))
 
     def _number(self, value: Any, item: Op) -> Any:
         return settings.of_number(value, self.module) if _sized(item.target, value) else value
@@ -384,19 +416,41 @@ class _Writer:
         frames = self._frames(item.frames)
         layer = self.drafter.layer(item.path)
         if layer is not None and len(item.given) == 1 and len(item.taken) == 1:
-            given = self._operand(item.given[0].value, _NO_OP)
-            tied = self._tied(item, given)
-            value = tied if tied is not None else layer.applied(self.access(item.path), given)
+            tied = self._tied(item)
+            value = tied if tied is not None else self._layer(item, layer)
             self.statements.append(Statement(item.outs, value, frames))
             return
         module = self.drafter.modules[item.path]
         ordered = sorted(item.given, key=lambda one: names.argument_name(one.label, module)[1])
-        given = [self._operand(one.value, _NO_OP) for one in ordered]
+        given = [self._crossing(one.value, one.inside) for one in ordered]
         function: ast.expr = self.access(item.path)
         value = ast.Call(function, [as_code(one) for one in given], [])
         self.statements.append(Statement(item.outs, value, frames, len(item.taken) == 1))
 
-    def _tied(self, item: Call, given: Any) -> ast.expr | None:
+    def _layer(self, item: Call, layer: Layer) -> ast.expr:
+        """The call of a layer of Flax's."""
+        value = self._resolved(item.given[0].value)
+        fact = self.facts[value.id] if isinstance(value, Ref) else None
+        if fact is None:
+            return layer.applied(self.access(item.path), as_code(self._operand(value, _NO_OP)))
+        layout, rank = self.layouts.get(value.id), len(fact.shape)
+        flat = self.drafter.flattened.get(item.path)
+        if layer.flax.channels_last:
+            x = as_flax(as_torch(Hole(value), layout, rank) if layout != LAST else Hole(value), layout, rank)
+        elif flat is not None and flat.order:
+            x = as_flat(as_torch(Hole(value), layout, rank) if layout != Flat(flat.sides) else Hole(value), layout, flat.sides)
+        else:
+            x = as_torch(Hole(value), layout, rank)
+        return layer.applied(self.access(item.path), x)
+
+    def _crossing(self, value: Any, target: int) -> Any:
+        """An argument of a module's call, in the order that the module takes it in."""
+        value = self._resolved(value)
+        if isinstance(value, Ref) and self.layouts.get(target) is not None:
+            return Hole(value)
+        return self._operand(value, _NO_OP)
+
+    def _tied(self, item: Call) -> ast.expr | None:
         """A Linear whose weight is an embedding's: the embedding's `attend`."""
         module = self.drafter.modules[item.path]
         if not isinstance(module, torch.nn.Linear):
@@ -408,6 +462,7 @@ class _Writer:
                         f"{item.path}: has the weight of {path}, which {self.call.path} does not hold",
                         "see docs/port.md, 'What it does not do'",
                     )
+                given = self._operand(item.given[0].value, _NO_OP)
                 found = code("{e}.attend({x})", e=self.access(path), x=given)
                 if module.bias is None:
                     return found
@@ -504,6 +559,7 @@ class _FunctionWriter(_Writer):
             key=lambda index: parameters.index(made[index]) if made[index] in parameters else 99,
         )
         # A number for each: its own, or one below zero for what a module holds.
+        self.layouts = {}
         self.given: dict[Any, tuple[str, int]] = {}
         for index in self.order:
             value = values[index]
@@ -569,6 +625,10 @@ def names_container(module: Any) -> bool:
     return isinstance(
         module, torch.nn.ModuleList | torch.nn.ModuleDict | torch.nn.ParameterList
     )
+
+
+def _hint(side: int | Free) -> int:
+    return side.hint if isinstance(side, Free) else side
 
 
 def _sized(target: str, value: Any) -> bool:
@@ -750,7 +810,11 @@ class _Naming:
     def _result(self, results: Any) -> ast.expr:
         match results:
             case Ref():
-                return _filled(Hole(results), self.writer.held_results)
+                value = _filled(Hole(results), self.writer.held_results)
+                if results.id in self.writer.lying:
+                    return value
+                rank = len(self.facts[results.id].shape)
+                return as_torch(value, self.writer.layouts.get(results.id), rank)
             case Held():
                 return as_code(self.writer._held(results))
             case tuple():

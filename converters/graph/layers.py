@@ -11,7 +11,6 @@ import torch
 
 from converters.graph import settings
 from converters.graph.expression import as_code, call, code
-from converters.graph.ops.registry import Tensor
 from converters.layers.flax_call import Call, FlaxCall, Maker, Name, Variable
 from converters.layers.registry import find_entry, flax_calls
 
@@ -56,20 +55,15 @@ class Layer:
                 return settings.of_layer(parent, attribute, self.module, torch_name, value)
         return _value(value)
 
-    def applied(self, layer: ast.expr, x: Tensor) -> ast.expr:
-        """The expression that calls it."""
-        given: Any = x
-        if self.flax.channels_last and x.ndim > 2:
-            given = code("jnp.moveaxis({x}, 1, -1)", x=given)
+    def applied(self, layer: ast.expr, x: ast.expr) -> ast.expr:
+        """The expression that calls it, on a tensor in Flax's order."""
+        given = x
         for before in self.flax.before:
             named = {name: _value(value) for name, value in before.named.items()}
             given = call(_spelled(before.of), given, *map(_value, before.first), **named)
         options = {name: _value(value) for name, value in self.flax.options.items()}
         keywords = [ast.keyword(name, as_code(value)) for name, value in options.items()]
-        found: ast.expr = ast.Call(layer, [as_code(given)], keywords)
-        if self.flax.channels_last and x.ndim > 2:
-            found = code("jnp.moveaxis({x}, -1, 1)", x=found)
-        return found
+        return ast.Call(layer, [given], keywords)
 
     def weight(self, layer: ast.expr, name: str) -> ast.expr | None:
         """The torch tensor `name` of the layer, as an expression."""
