@@ -531,6 +531,8 @@ class _Writer:
         self.held_results = held
 
     def _together(self, one: Statement, user: Statement | None) -> bool:
+        if user is not None and _is_turn(one.value) and any(map(_is_turn, ast.walk(user.value))):
+            return False  # turns of a loop
         length = len(_text(one.value))
         if user is None:
             return not _targets(one.frames) and length <= 2 * _LONG
@@ -618,6 +620,17 @@ class _FunctionWriter(_Writer):
 
 
 _NO_OP = Op("", (), {}, (), True, ())
+
+
+def _is_turn(value: ast.AST) -> bool:
+    """Whether this is a call of a module in a list: `self.layers[0](x)`."""
+    return (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Subscript)
+        and isinstance(value.func.value, ast.Attribute)
+        and isinstance(value.func.value.value, ast.Name)
+        and value.func.value.value.id == "self"
+    )
 
 
 def names_container(module: Any) -> bool:
