@@ -207,6 +207,16 @@ def op(
     return register
 
 
+def refuse(*names: str, reason: str) -> None:
+    """Say of operators why there cannot be a lowering."""
+
+    def write(*_: Any, **__: Any) -> ast.expr:
+        raise CannotLowerError(reason)
+
+    for name in names:
+        _REGISTERED.setdefault(name, Lowering(names, write, ()))
+
+
 @cache
 def _load() -> None:
     package = importlib.import_module("converters.graph.ops")

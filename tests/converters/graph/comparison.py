@@ -36,9 +36,18 @@ def takes(name: str, arguments: Any, named: Any) -> bool:
         if one.name not in given:
             if not one.has_default_value():
                 return False
+        elif isinstance(given[one.name], int) and _is_list(one.type):
+            if one.N is None:  # a single number stands for a list only where torch knows how long it is
+                return False
         elif not _fits(one.type, given[one.name], name.split(".")[1]):
             return False
     return True
+
+
+def _is_list(wanted: Any) -> bool:
+    if wanted.kind() == "OptionalType":
+        return _is_list(wanted.getElementType())
+    return bool(wanted.kind() == "ListType")
 
 
 def _fits(wanted: Any, value: Any, packet: str) -> bool:
@@ -49,7 +58,7 @@ def _fits(wanted: Any, value: Any, packet: str) -> bool:
         within = wanted.getElementType()
         if isinstance(value, list | tuple):
             return all(_fits(within, one, packet) for one in value)
-        return within.kind() == "IntType" and isinstance(value, int)
+        return False
     if value is None:
         return False
     if kind == "TensorType":
@@ -240,7 +249,12 @@ def _gradients(
     real = [one for one in leaves if one.requires_grad]
     if not real or not weights:
         return []
-    results = _flat(call(*given, **others))
+    try:
+        results = _flat(call(*given, **others))
+    except RuntimeError as error:
+        if "is not implemented" in str(error):  # torch has no gradient of it
+            return []
+        raise
     parts = list(_parts(results, weights))
     if not parts:
         return []
