@@ -37,7 +37,9 @@ def takes(name: str, arguments: Any, named: Any) -> bool:
             if not one.has_default_value():
                 return False
         elif isinstance(given[one.name], int) and _is_list(one.type):
-            if one.N is None:  # a single number stands for a list only where torch knows how long it is
+            if (
+                one.N is None
+            ):  # a single number stands for a list only where torch knows how long it is
                 return False
         elif not _fits(one.type, given[one.name], name.split(".")[1]):
             return False
@@ -250,15 +252,14 @@ def _gradients(
     if not real or not weights:
         return []
     try:
-        results = _flat(call(*given, **others))
+        parts = list(_parts(_flat(call(*given, **others)), weights))
+        if not parts:
+            return []
+        found = iter(torch.autograd.grad(sum(parts), real, allow_unused=True))
     except RuntimeError as error:
         if "is not implemented" in str(error):  # torch has no gradient of it
             return []
         raise
-    parts = list(_parts(results, weights))
-    if not parts:
-        return []
-    found = iter(torch.autograd.grad(sum(parts), real, allow_unused=True))
     return [next(found) if one.requires_grad else None for one in leaves]
 
 
