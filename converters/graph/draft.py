@@ -126,6 +126,8 @@ class Drafter:
         shapes = [tuple(_hint(side) for side in graph.facts[number].shape) for _, number in graph.inputs]
         self.flattened = flattened_inputs(root, shapes)
         self.layouts = layouts(graph, self._channels_last)
+        # Which method of a module a call of it is.
+        self.methods: dict[tuple[str, int], str] = {}
         self.symbols: dict[sympy.Expr, str] = {}
         for _, number in graph.inputs:
             for side in graph.facts[number].shape:
@@ -434,6 +436,9 @@ class _Writer:
         ordered = sorted(item.given, key=lambda one: names.argument_name(one.label, module)[1])
         given = [self._crossing(one.value, one.inside) for one in ordered]
         function: ast.expr = self.access(item.path)
+        name = self.drafter.methods.get((item.path, item.number), "__call__")
+        if name != "__call__":
+            function = ast.Attribute(function, name, ast.Load())
         value = ast.Call(function, [as_code(one) for one in given], [])
         self.statements.append(Statement(item.outs, value, frames, len(item.taken) == 1))
 
