@@ -18,6 +18,7 @@ from converters.graph.constants import computed
 from converters.graph.draft import Draft, Drafter, fill
 from converters.graph.expression import Hole, SettingFloat, SettingInt, as_code, call, code
 from converters.graph.ir import Call, calls
+from converters.graph.layers import weight_of
 from converters.graph.settings import of_count, of_parameter
 from converters.graph.trace import GraphError
 
@@ -189,9 +190,16 @@ class _Classes:
 
     def _parameter(self, one: _Instance, name: str, key: str) -> ast.expr:
         tensor = self.drafter.constants[key]
-        shape = tuple(
-            of_parameter(one.module, name, axis, side) for axis, side in enumerate(tensor.shape)
-        )
+        found = weight_of(one.module, key.rpartition(".")[2])
+        sides = tuple(tensor.shape) if found is None else found.shape(tuple(tensor.shape))
+        shape = tuple(of_parameter(one.module, name, axis, side) for axis, side in enumerate(sides))
+        if found is not None and found.collection != "params":
+            return code(
+                "self.variable({c}, {name}, jnp.zeros, {shape}).value",
+                c=found.collection,
+                name=name,
+                shape=shape,
+            )
         if key in self.drafter.volatile:
             found = computed(tensor, one.module)
             if found is not None:

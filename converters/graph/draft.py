@@ -28,7 +28,7 @@ from converters.graph.ir import (
     Ref,
     references,
 )
-from converters.graph.layers import Layer, layer_of
+from converters.graph.layers import Layer, layer_of, weight_of
 from converters.graph.layout import LAST, Flat, as_flat, as_flax, as_torch, layouts, stays
 from converters.graph.ops import lowerings
 from converters.graph.ops.registry import Result, Size, Tensor
@@ -408,8 +408,11 @@ class _Writer:
             name = f"{last}_{name}"
         self.drafter.read[value.key] = self.drafter.modules[owner]
         if owner == self.call.path:
-            self.made.held[name] = value.key
-            return Tensor(shape, dtype, ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load()))
+            found = weight_of(self.module, name)
+            attribute = found.linen if found else name
+            self.made.held[attribute] = value.key
+            own: ast.expr = ast.Attribute(ast.Name("self", ast.Load()), attribute, ast.Load())
+            return Tensor(shape, dtype, found.turned(own) if found else own)
         if value.key.startswith(self.prefix) and (layer := self.drafter.layer(owner)):
             access = layer.weight(self.access(owner), name)
             if access is not None:
