@@ -32,6 +32,8 @@ from converters.graph.layers import Layer, layer_of, weight_of
 from converters.graph.layout import LAST, Flat, as_flat, as_flax, as_torch, layouts, stays
 from converters.graph.ops import lowerings
 from converters.graph.ops.registry import Result, Size, Tensor
+from converters.graph.shared import first_names, with_shared
+from converters.graph.tidy import tidied
 from converters.graph.trace import GraphError
 from converters.mapping.flatten import flattened_inputs
 
@@ -123,6 +125,8 @@ class Drafter:
             if key not in self.buffers and key.rpartition(".")[0] not in self._owners(key)
         }
         self.read: dict[str, torch.nn.Module] = {}
+        self.first = first_names(root)
+        self.graph = graph = with_shared(graph, constants, self.dissolves, self.graph_constants)
         shapes = [tuple(_hint(side) for side in graph.facts[number].shape) for _, number in graph.inputs]
         self.flattened = flattened_inputs(root, shapes)
         self.layouts = layouts(graph, self._channels_last)
@@ -194,10 +198,15 @@ class Drafter:
         """The layer of Flax's that a module is, if it is one."""
         if path not in self.layers:
             found = layer_of(self.modules[path])
-            if found is None:
+            if found is None or self._elsewhere(path):
                 return None
             self.layers[path] = found
         return self.layers[path]
+
+    def _elsewhere(self, path: str) -> bool:
+        """Whether a module's weights are tied to those of one before it."""
+        names_of = [f"{path}.{name}" for name in self.modules[path]._parameters]
+        return any(self.first.get(key, key) != key for key in names_of)
 
     def dissolves(self, one: Call) -> bool:
         """Whether a module has no class of its own in the port: a Sequential, or operators without weights."""
@@ -206,6 +215,9 @@ class Drafter:
             return False
         if isinstance(module, torch.nn.Sequential):
             return type(module).forward is torch.nn.Sequential.forward
+        if self._elsewhere(one.path) and not module._modules and not module._buffers:
+            keys = [f"{one.path}.{name}" for name in module._parameters]
+            return all(self.first.get(key, key) != key for key in keys if key in self.first)
         if any(True for _ in module.parameters()) or any(True for _ in module.buffers()):
             return False
         plain = type(module).__module__.startswith("torch.nn.modules.")
@@ -326,6 +338,11 @@ class _Writer:
             frames = self._frames(item.frames)
             self.statements.append(Statement(item.outs, value, frames, item.single))
             return
+        attended = self._attended(item)
+        if attended is not None:
+            frames = self._frames(item.frames)
+            self.statements.append(Statement(item.outs, attended, frames))
+            return
         lowering = lowerings().get(item.target)
         outs = [self._fact(self.facts[one]) if one >= 0 else None for one in item.outs]
         arguments = tuple(self._operand(one, item) for one in item.arguments)
@@ -374,6 +391,20 @@ class _Writer:
             case int() | float():
                 return self._number(value, item)
         return value
+
+    def _attended(self, item: Op) -> ast.expr | None:
+        """A Linear without bias whose weight is an embedding's: the embedding's `attend`."""
+        if item.target != "aten.linear.default" or len(item.arguments) != 2:
+            return None
+        weight = self._resolved(item.arguments[1])
+        if not isinstance(weight, Held) or not weight.key.startswith(self.prefix):
+            return None
+        owner = weight.key.rpartition(".")[0]
+        layer = self.drafter.layer(owner)
+        if layer is None or not isinstance(layer.module, torch.nn.Embedding):
+            return None
+        x = self._operand(item.arguments[0], item)
+        return code("{e}.attend({x})", e=self.access(owner), x=x)
 
     def _lying(self, value: Any, item: Op) -> Any:
         """As `_operand`; a tensor as it lies, its shape too."""
@@ -431,8 +462,7 @@ class _Writer:
         frames = self._frames(item.frames)
         layer = self.drafter.layer(item.path)
         if layer is not None and len(item.given) == 1 and len(item.taken) == 1:
-            tied = self._tied(item)
-            value = tied if tied is not None else self._layer(item, layer)
+            value = self._layer(item, layer)
             self.statements.append(Statement(item.outs, value, frames))
             return
         module = self.drafter.modules[item.path]
@@ -467,27 +497,6 @@ class _Writer:
         if isinstance(value, Ref) and self.layouts.get(target) is not None:
             return Hole(value)
         return self._operand(value, _NO_OP)
-
-    def _tied(self, item: Call) -> ast.expr | None:
-        """A Linear whose weight is an embedding's: the embedding's `attend`."""
-        module = self.drafter.modules[item.path]
-        if not isinstance(module, torch.nn.Linear):
-            return None
-        for path, other in self.drafter.modules.items():
-            if isinstance(other, torch.nn.Embedding) and other.weight is module.weight:
-                if not path.startswith(self.prefix):
-                    raise GraphError(
-                        f"{item.path}: has the weight of {path}, which {self.call.path} does not hold",
-                        "see docs/port.md, 'What it does not do'",
-                    )
-                given = self._operand(item.given[0].value, _NO_OP)
-                found = code("{e}.attend({x})", e=self.access(path), x=given)
-                if module.bias is None:
-                    return found
-                name = f"{item.path}.bias"
-                self.made.held.setdefault("_tied_bias", name)
-                raise GraphError(f"{item.path}: a tied Linear with a bias", "not yet")
-        return None
 
     def access(self, path: str) -> ast.expr:
         """`self.layers[0].mlp` for a module below this one."""
@@ -556,10 +565,9 @@ class _Writer:
             return not _targets(one.frames) and length <= 2 * _LONG
         if not _targets(one.frames):
             return length <= _LONG
-        same = one.frames == user.frames or (
-            bool(one.frames) and bool(user.frames) and one.frames[-1] == user.frames[-1]
-        )
-        return same and length <= _LONG
+        # The line that names it: what it goes into may be of functions that are called on that line.
+        line = next(frame for frame in reversed(one.frames) if names.targets(frame))
+        return line in user.frames and length <= _LONG
 
 
 class _FunctionWriter(_Writer):
@@ -848,6 +856,8 @@ class _Naming:
             target = body[-1].targets[0]
             if isinstance(target, ast.Name) and target.id == final.id:
                 final = body.pop().value
+        body = [tidied(one) for one in body]
+        final = tidied(final)
         self.writer.made.arguments = tuple(name for name, _ in self.arguments)
         self.writer.made.body = body
         self.writer.made.result = final

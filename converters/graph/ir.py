@@ -114,7 +114,7 @@ class Given:
     """
 
     label: str
-    value: Ref
+    value: Ref | Held
     inside: int
 
 
@@ -215,7 +215,12 @@ def uses(item: Item) -> Iterator[int]:
             yield one.id
     else:
         for given in item.given:
-            yield given.value.id
+            if isinstance(given, Ref | Held):
+                found: Any = given
+            else:
+                found = given.value
+            if isinstance(found, Ref):
+                yield found.id
 
 
 def held(value: Any) -> Iterator[Held]:

@@ -87,7 +87,8 @@ class _Walk:
                     self.found[item.outs[0]] = LAST
                 return
             for index, given in enumerate(item.given):
-                self._boundary(item.path, index, given.value.id, given.inside)
+                if isinstance(given.value, Ref):
+                    self._boundary(item.path, index, given.value.id, given.inside)
             for inner in item.body:
                 self._item(inner)
             for index, taken in enumerate(item.taken):
