@@ -30,7 +30,9 @@ def assemble(
     title = f"{name} in Flax, ported from {type(module).__module__}."
     missing = tuple({(one.op, one.path, one.line): one for one in drafter.missing}.values())
     return Port(
-        modeling=linen.modeling(model, config, title, drafter.functions),
+        modeling=linen.modeling(
+            model, config, title, drafter.functions, drafter.classes_of_ours()
+        ),
         config=linen.configuration(model, config, f"The sizes of {name}."),
         model_class=name,
         config_class=config,

@@ -48,9 +48,10 @@ class Class:
 
 @dataclass
 class Method:
-    """A forward: names of its arguments, statements, what it returns, and how many values these are."""
+    """A forward: names of its arguments and of sizes after them, statements, what it returns, how many values."""
 
     arguments: tuple[str, ...]
+    sizes: tuple[str, ...]
     body: list[ast.stmt]
     result: ast.expr
     results: int
@@ -126,7 +127,7 @@ class _Classes:
     def _draft(self, one: Call, given: Any) -> None:
         """Write a call; the first of those of a module that do the same gives the method its name."""
         draft = self.drafter.draft(one, given)
-        method = Method(draft.arguments, draft.body, draft.result, draft.results)
+        method = Method(draft.arguments, draft.sizes, draft.body, draft.result, draft.results)
         form = (draft.arguments, _dump(_all(method)), _numbers(method))
         forms = self.forms[one.path]
         name = forms.setdefault(form, f"call_{len(forms)}" if forms else "__call__")
@@ -278,6 +279,7 @@ class _Classes:
         methods = {
             name: Method(
                 method.arguments,
+                method.sizes,
                 [_slotted(statement, fill_in) for statement in method.body],
                 _slotted(method.result, fill_in),
                 method.results,

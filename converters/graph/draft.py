@@ -26,6 +26,7 @@ from converters.graph.ir import (
     Item,
     Op,
     Ref,
+    calls,
     references,
 )
 from converters.graph.layers import Layer, layer_of, weight_of
@@ -67,12 +68,14 @@ class Statement:
         value: the expression; tensors in it are holes.
         frames: the lines of the original, from the module's forward inwards.
         single: whether the value is one tensor.
+        nested: how the tensors are nested, where they are.
     """
 
     outs: tuple[int, ...]
     value: ast.expr
     frames: tuple[Frame, ...]
     single: bool = True
+    nested: Any = None
 
 
 @dataclass
@@ -83,6 +86,7 @@ class Draft:
         path: of the module.
         module: the torch module.
         arguments: names of what the call takes.
+        sizes: names of sizes that come after them.
         body: statements.
         result: what it returns.
         children: attribute path → the module's path below, in the order of their first use.
@@ -92,6 +96,7 @@ class Draft:
     path: str
     module: torch.nn.Module
     arguments: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
     body: list[ast.stmt] = field(default_factory=list)
     result: ast.expr = field(default_factory=lambda: ast.Constant(None))
     results: int = 1
@@ -126,12 +131,15 @@ class Drafter:
         }
         self.read: dict[str, torch.nn.Module] = {}
         self.first = first_names(root)
+        self.called = {one.path for one in calls(graph.root)}
         self.graph = graph = with_shared(graph, constants, self.dissolves, self.graph_constants)
         shapes = [tuple(_hint(side) for side in graph.facts[number].shape) for _, number in graph.inputs]
         self.flattened = flattened_inputs(root, shapes)
         self.layouts = layouts(graph, self._channels_last)
         # Which method of a module a call of it is.
         self.methods: dict[tuple[str, int], str] = {}
+        # Sizes that a call is given, as none of its tensors shows them.
+        self.sizes: dict[tuple[str, int], list[sympy.Expr]] = {}
         self.symbols: dict[sympy.Expr, str] = {}
         for _, number in graph.inputs:
             for side in graph.facts[number].shape:
@@ -143,6 +151,11 @@ class Drafter:
         self.functions: list[ast.FunctionDef] = []
         self.forms: dict[tuple[str, str], dict[str, str]] = {}
         self.recomputed: set[str] = set()
+
+    def classes_of_ours(self) -> list[type]:
+        """The classes of `converters.modules` that the layers are."""
+        found = (layer.ours for layer in self.layers.values())
+        return list(dict.fromkeys(one for one in found if one is not None))
 
     def _channels_last(self, path: str) -> bool:
         layer = self.layer(path)
@@ -197,7 +210,7 @@ class Drafter:
     def layer(self, path: str) -> Layer | None:
         """The layer of Flax's that a module is, if it is one."""
         if path not in self.layers:
-            found = layer_of(self.modules[path])
+            found = layer_of(self.modules[path], path in self.called)
             if found is None or self._elsewhere(path):
                 return None
             self.layers[path] = found
@@ -238,6 +251,7 @@ class _Writer:
         self.arguments: list[tuple[str, int]] = []
         self.layouts = drafter.layouts
         self.lying: set[int] = set()
+        self.sizes: dict[sympy.Expr, str] = {}
         self.prefix = f"{one.path}." if one.path else ""
 
     # From items to statements.
@@ -253,6 +267,8 @@ class _Writer:
         results = self._results()
         self._inline(results)
         _Naming(self, list(arguments), results).run()
+        self.made.sizes = tuple(self.sizes.values())
+        self.drafter.sizes[self.call.path, self.call.number] = list(self.sizes)
         return self.made
 
     def _arguments(self) -> list[tuple[str, int]]:
@@ -280,6 +296,11 @@ class _Writer:
             return ""
         name = found[min(place, len(found) - 1)]
         return names.clean(name) if name and name != "_" else ""
+
+    def size_argument(self, symbol: sympy.Expr) -> str:
+        """An argument for a size that none of the tensors shows."""
+        names_of = self.drafter.symbols
+        return self.sizes.setdefault(symbol, names_of.get(symbol, f"size_{len(self.sizes)}"))
 
     def value_name(self, value: Any) -> str:
         """What a value is called here; "" if nothing says it."""
@@ -461,6 +482,9 @@ class _Writer:
     def _call(self, item: Call) -> None:
         frames = self._frames(item.frames)
         layer = self.drafter.layer(item.path)
+        if layer is not None and layer.gives is not None:
+            self._several(item, layer, frames)
+            return
         if layer is not None and len(item.given) == 1 and len(item.taken) == 1:
             value = self._layer(item, layer)
             self.statements.append(Statement(item.outs, value, frames))
@@ -468,12 +492,46 @@ class _Writer:
         module = self.drafter.modules[item.path]
         ordered = sorted(item.given, key=lambda one: names.argument_name(one.label, module)[1])
         given = [self._crossing(one.value, one.inside) for one in ordered]
+        sizes = self.drafter.sizes.get((item.path, item.number), [])
+        given += [Hole(Free(one, 0)) for one in sizes]
         function: ast.expr = self.access(item.path)
         name = self.drafter.methods.get((item.path, item.number), "__call__")
         if name != "__call__":
             function = ast.Attribute(function, name, ast.Load())
         value = ast.Call(function, [as_code(one) for one in given], [])
         self.statements.append(Statement(item.outs, value, frames, len(item.taken) == 1))
+
+    def _several(self, item: Call, layer: Layer, frames: tuple[Frame, ...]) -> None:
+        """The call of a layer that takes and gives several tensors, as torch's does."""
+        ordered = [
+            (*names.argument_name(one.label, layer.module), self._operand(one.value, _NO_OP))
+            for one in item.given
+        ]
+        ordered.sort(key=lambda one: one[1])
+        named: dict[str, Any] = {}
+        for name, _, value in ordered:
+            base = name.removesuffix("_0").removesuffix("_1")
+            if base != name:  # an LSTM's two states
+                named[base] = (*named.get(base, ()), value)
+            else:
+                named[name] = value
+        first = named.pop(next(iter(named)))
+        labels = {names.label_path(one.label): one.outside for one in item.taken}
+        weights = labels.get((1,))
+        if isinstance(layer.module, torch.nn.MultiheadAttention) and weights is not None:
+            if len(self.facts[weights].shape) == len(self.facts[labels.get((0,), weights)].shape) + 1:
+                named["average_attn_weights"] = False
+        value = layer.applied(self.access(item.path), as_code(first), **named)
+        outs: list[int] = []
+
+        def place(gives: Any, path: tuple[Any, ...]) -> Any:
+            if gives is None:
+                outs.append(labels.get(path, -1))
+                return None
+            return tuple(place(one, (*path, index)) for index, one in enumerate(gives))
+
+        shape = place(layer.gives, ())
+        self.statements.append(Statement(tuple(outs), value, frames, False, shape))
 
     def _layer(self, item: Call, layer: Layer) -> ast.expr:
         """The call of a layer of Flax's."""
@@ -588,7 +646,6 @@ class _FunctionWriter(_Writer):
         )
         # A number for each: its own, or one below zero for what a module holds.
         self.layouts = {}
-        self.sizes: dict[sympy.Expr, str] = {}
         self.given: dict[Any, tuple[str, int]] = {}
         for index in self.order:
             value = values[index]
@@ -596,11 +653,6 @@ class _FunctionWriter(_Writer):
                 (value.key, -2 - index) if isinstance(value, Held) else (value.id, value.id)
             )
             self.given[key] = (made[index], number)
-
-    def size_argument(self, symbol: sympy.Expr) -> str:
-        """An argument for a size that none of the tensors shows."""
-        names_of = self.drafter.symbols
-        return self.sizes.setdefault(symbol, names_of.get(symbol, f"size_{len(self.sizes)}"))
 
     def write_function(self) -> ast.FunctionDef:
         for key, (_, number) in self.given.items():
@@ -849,7 +901,7 @@ class _Naming:
                 names_of[out] = name
                 targets.append(ast.Name(name, ast.Store()))
             single = one.single and len(targets) == 1
-            target = targets[0] if single else ast.Tuple(targets, ast.Store())
+            target = targets[0] if single else _nested(iter(targets), one.nested or (None,) * len(targets))
             body.append(ast.Assign([target], value))
         final = self._named(result, names_of)
         if body and isinstance(final, ast.Name) and isinstance(body[-1], ast.Assign):
@@ -899,6 +951,8 @@ class _Naming:
     def _free_name(
         self, wanted: str, index: int, holder: Mapping[str, int], last: Mapping[int, int]
     ) -> str:
+        if wanted in {one.name for one in self.writer.drafter.functions}:
+            wanted = f"{wanted}_"
         name, number = wanted, 1
         while name in holder and last.get(holder[name], -1) > index:
             number += 1
@@ -944,12 +998,18 @@ class _Naming:
             return call(kind.lower(), *parts)
         if expression.is_Pow and expression.args[1].is_Integer and int(expression.args[1]) > 0:
             return code("{a} ** {b}", a=parts[0], b=parts[1])
-        if expression.is_Symbol and isinstance(self.writer, _FunctionWriter):
+        if expression.is_Symbol and (self.writer.call.path or isinstance(self.writer, _FunctionWriter)):
             return ast.Name(self.writer.size_argument(expression), ast.Load())
         raise GraphError(
             f"{self.writer.call.path or 'the model'}: the size {expression} cannot be told from its inputs",
             "see docs/port.md, 'Models that do not export'",
         )
+
+
+def _nested(targets: Iterator[ast.expr], shape: Any) -> ast.expr:
+    if shape is None:
+        return next(targets)
+    return ast.Tuple([_nested(targets, one) for one in shape], ast.Store())
 
 
 def _joined(operator: str, parts: Sequence[ast.expr]) -> ast.expr:

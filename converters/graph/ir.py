@@ -215,12 +215,9 @@ def uses(item: Item) -> Iterator[int]:
             yield one.id
     else:
         for given in item.given:
-            if isinstance(given, Ref | Held):
-                found: Any = given
-            else:
-                found = given.value
-            if isinstance(found, Ref):
-                yield found.id
+            value = given.value if isinstance(given, Given) else given
+            if isinstance(value, Ref):
+                yield value.id
 
 
 def held(value: Any) -> Iterator[Held]:

@@ -115,7 +115,7 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
         if any(x._version != version for x, version in versions[name].pop()):
             called.changed.add(name)
 
-    with ExitStack() as stack, torch.no_grad(), warnings.catch_warnings():
+    with ExitStack() as stack, _slow_paths(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, one in module.named_modules():
             if not name:
@@ -148,6 +148,7 @@ def _export(
         shapes = {name: dict.fromkeys(range(x.dim()), auto) for name, x in inputs.items()}
     with (
         _marked(module, called),
+        _slow_paths(),
         _all_frames(),
         torch.no_grad(),
         warnings.catch_warnings(),
@@ -253,6 +254,17 @@ def _marked(module: torch.nn.Module, called: _Called) -> Iterator[None]:
             ):
                 stack.callback(hook.remove)
         yield
+
+
+@contextmanager
+def _slow_paths() -> Iterator[None]:
+    """torch's attention in one operator, which leaves the layers' modules out, is not taken."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextmanager
