@@ -161,27 +161,27 @@ def eigvalsh(x: Any, UPLO: str = "L") -> ast.expr:  # noqa: N803
     ),
 )
 def svd(
-    A: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None
-) -> ast.expr:  # noqa: N803
+    x: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None
+) -> ast.expr:
     """`jnp.linalg.svd`: each pair of vectors up to its sign."""
     demand(compute_uv, "singular values without vectors, in three results")
-    return call("jnp.linalg.svd", A, full_matrices=full_matrices)
+    return call("jnp.linalg.svd", x, full_matrices=full_matrices)
 
 
 @op("aten.linalg_svdvals.default", samples=(sample(real(4, 3), tolerance=1e-5),))
-def svdvals(A: Any, *, driver: Any = None) -> ast.expr:  # noqa: N803
+def svdvals(x: Any, *, driver: Any = None) -> ast.expr:
     """`jnp.linalg.svd` without vectors."""
-    return call("jnp.linalg.svd", A, compute_uv=False)
+    return call("jnp.linalg.svd", x, compute_uv=False)
 
 
 @op(
     "aten.linalg_qr.default",
     samples=(sample(real(4, 3), values=False, gradient=False, why=_SIGNS),),
 )
-def qr(A: Any, mode: str = "reduced") -> ast.expr:  # noqa: N803
+def qr(x: Any, mode: str = "reduced") -> ast.expr:
     """`jnp.linalg.qr`: each column up to its sign."""
     demand(mode in ("reduced", "complete"), "qr without q")
-    return call("jnp.linalg.qr", A, mode=mode)
+    return call("jnp.linalg.qr", x, mode=mode)
 
 
 @op(
@@ -237,8 +237,8 @@ def _transform(name: str, real_in: bool = False, from_half: bool = False) -> Non
 
     write.__doc__ = several.__doc__ = plane.__doc__ = f"`jnp.fft.{name}`."
     x = real(2, 4, 6) if real_in else real(2, 4, 6, dtype=_COMPLEX)
-    long = {"tolerance": 4e-6}
-    no = (
+    long: dict[str, Any] = {"tolerance": 4e-6}
+    no: dict[str, Any] = (
         {"gradient": False, "why": "of half a spectrum the gradients are a matter of convention"}
         if from_half
         else {}

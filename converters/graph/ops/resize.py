@@ -17,7 +17,7 @@ def _scales(x: Any, out: Result, factors: Any, rank: int) -> dict[str, Any]:
     for side, new, factor in zip(x.shape[-rank:], out.shape[-rank:], factors, strict=True):
         old, wanted = getattr(side, "hint", side), getattr(new, "hint", new)
         if factor is not None and (
-            not known(side) and factor != int(factor) or old * factor != wanted
+            (not known(side) and factor != int(factor)) or old * factor != wanted
         ):
             return {"scale": tuple(factors)}
     return {}
@@ -103,7 +103,8 @@ def _vec(rank: int, exact: bool) -> None:
     name = f"{'_upsample_nearest_exact' if exact else 'upsample_nearest'}{rank}d"
     x = real(*_SHAPES[rank])
     sizes = ([7, 9, 4][:rank], [3, 2, 2][:rank], [10, 8, 6][:rank])
-    cases = tuple(sample(x, size, None) for size in sizes) + (
+    cases = (
+        *tuple(sample(x, size, None) for size in sizes),
         sample(x, None, [2.0] * rank),
         sample(x, None, [1.5] * rank),
         sample(x, None, [0.7] * rank),
@@ -151,7 +152,7 @@ def _smooth(name: str, rank: int, kind: str = "linear", antialias: bool = False)
     ) -> ast.expr:
         return _linear(x, out, [scales_d, scales_h, scales_w], align_corners, rank, kind, antialias)
 
-    default = {1: one, 2: two, 3: three}[rank]
+    default: Any = {1: one, 2: two, 3: three}[rank]
     for function in (write, default):
         function.__doc__ = f"Between pixels, {kind}."
     x = real(*_SHAPES[rank])
