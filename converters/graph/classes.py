@@ -17,7 +17,7 @@ import torch
 from converters.graph.constants import computed
 from converters.graph.draft import Draft, Drafter, fill
 from converters.graph.expression import Hole, SettingFloat, SettingInt, as_code, call, code
-from converters.graph.ir import Call, calls
+from converters.graph.ir import Call
 from converters.graph.layers import weight_of
 from converters.graph.settings import of_count, of_parameter
 from converters.graph.trace import GraphError
@@ -93,12 +93,10 @@ class _Classes:
 
     def run(self) -> Model:
         heights: dict[str, int] = {}
-        for one in calls(self.drafter.graph.root):
+        for one in self._written(self.drafter.graph.root):
             inner = [h for p, h in self._below(one, heights)]
             heights[one.path] = max([heights.get(one.path, 0), *(h + 1 for h in inner)])
-            if self.drafter.layer(one.path) is None and not (
-                one.path and self.drafter.dissolves(one)
-            ):
+            if not (one.path and self.drafter.dissolves(one)):
                 given = None if one.path else self.drafter.graph.inputs
                 self._draft(one, given)
         instances = {
@@ -119,10 +117,19 @@ class _Classes:
                 self._merge(cls, group)
         return Model(tuple(self.classes), self._used())
 
+    def _written(self, one: Call) -> Iterator[Call]:
+        """The calls that have a class of their own, or dissolve; the innermost first."""
+        if one.path and self.drafter.layer(one.path) is not None:
+            return
+        for item in one.body:
+            if isinstance(item, Call):
+                yield from self._written(item)
+        yield one
+
     def _below(self, one: Call, heights: Mapping[str, int]) -> Iterator[tuple[str, int]]:
         for item in one.body:
             if isinstance(item, Call):
-                yield item.path, heights[item.path]
+                yield item.path, heights.get(item.path, 0)
 
     def _draft(self, one: Call, given: Any) -> None:
         """Write a call; the first of those of a module that do the same gives the method its name."""
