@@ -1,7 +1,8 @@
 """From the calls of modules to classes: one for each class of the original whose forward did the same.
 
-Instances of one torch class are one Flax class where what is written for them differs in numbers only. Numbers
-that a setting of the model gives are read from the configuration; others that differ are fields of the class.
+Instances of one torch class are one Flax class where what is written for them differs in numbers only.
+Numbers that a setting of the model gives are read from the configuration; others that differ are fields of
+the class.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Class:
 
 @dataclass
 class Method:
-    """A forward: names of its arguments and of sizes after them, statements, what it returns, how many values."""
+    """A forward: names of its arguments and of sizes after them, statements, what it returns."""
 
     arguments: tuple[str, ...]
     sizes: tuple[str, ...]
@@ -99,20 +100,16 @@ class _Classes:
             if not (one.path and self.drafter.dissolves(one)):
                 given = None if one.path else self.drafter.graph.inputs
                 self._draft(one, given)
-        instances = {
-            path: self._instance(path, drafts) for path, drafts in self.drafts.items()
-        }
-        for height in sorted({heights[path] for path in instances}):
-            level = [one for path, one in instances.items() if heights[path] == height]
-            for one in level:
-                self._setup(one)
+        instances = {path: self._instance(path, drafts) for path, drafts in self.drafts.items()}
+        for instance in instances.values():
+            self._setup(instance)
         self._configure(instances.values())
         for height in sorted({heights[path] for path in instances}):
             groups: dict[Any, list[_Instance]] = defaultdict(list)
-            for path, one in instances.items():
+            for path, instance in instances.items():
                 if heights[path] == height:
-                    self._children(one)
-                    groups[type(one.module), _form(one)].append(one)
+                    self._children(instance)
+                    groups[type(instance.module), _form(instance)].append(instance)
             for (cls, _), group in groups.items():
                 self._merge(cls, group)
         return Model(tuple(self.classes), self._used())
@@ -209,15 +206,17 @@ class _Classes:
                 shape=shape,
             )
         if key in self.drafter.volatile:
-            found = computed(tensor, one.module)
-            if found is not None:
+            again = computed(tensor, one.module)
+            if again is not None:
                 self.drafter.recomputed.add(key)
-                return found
+                return again
         if key in self.drafter.buffers:
             return code(
                 "self.variable('buffers', {name}, jnp.zeros, {shape}).value", name=name, shape=shape
             )
-        return code("self.param({name}, {init}, {shape})", name=name, init=_init(tensor), shape=shape)
+        return code(
+            "self.param({name}, {init}, {shape})", name=name, init=_init(tensor), shape=shape
+        )
 
     def _children(self, one: _Instance) -> None:
         """The holes of the children as calls of their classes."""
@@ -314,7 +313,11 @@ class _Classes:
             )
 
     def _field(
-        self, name: str, values: list[Any], group: Sequence[_Instance], fields: Mapping[str, list[Any]]
+        self,
+        name: str,
+        values: list[Any],
+        group: Sequence[_Instance],
+        fields: Mapping[str, list[Any]],
     ) -> str:
         candidates = [name] if name else []
         for attribute in vars(group[0].module):
@@ -422,7 +425,9 @@ def _shape(node: Any) -> str:
         return "#"
     if isinstance(node, Hole):
         return f"?{node.value}"
-    return f"{type(node).__name__}({','.join(_shape(getattr(node, f, None)) for f in node._fields)})"
+    return (
+        f"{type(node).__name__}({','.join(_shape(getattr(node, f, None)) for f in node._fields)})"
+    )
 
 
 class _Slotted(ast.NodeTransformer):

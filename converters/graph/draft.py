@@ -133,7 +133,9 @@ class Drafter:
         self.first = first_names(root)
         self.called = {one.path for one in calls(graph.root)}
         self.graph = graph = with_shared(graph, constants, self.dissolves, self.graph_constants)
-        shapes = [tuple(_hint(side) for side in graph.facts[number].shape) for _, number in graph.inputs]
+        shapes = [
+            tuple(_hint(side) for side in graph.facts[number].shape) for _, number in graph.inputs
+        ]
         self.flattened = flattened_inputs(root, shapes)
         self.layouts = layouts(graph, self._channels_last)
         # Which method of a module a call of it is.
@@ -222,7 +224,7 @@ class Drafter:
         return any(self.first.get(key, key) != key for key in names_of)
 
     def dissolves(self, one: Call) -> bool:
-        """Whether a module has no class of its own in the port: a Sequential, or operators without weights."""
+        """Whether a module has no class of its own in the port: a Sequential, or one without weights."""
         module = self.modules[one.path]
         if self.layer(one.path) is not None:
             return False
@@ -354,15 +356,10 @@ class _Writer:
 
     def _op(self, item: Op) -> None:
         made = stays(item, self.layouts, self.facts)
-        if made is not None:
-            value = made[1](lambda one: self._lying(one, item))
+        written = made[1](lambda one: self._lying(one, item)) if made else self._attended(item)
+        if written is not None:
             frames = self._frames(item.frames)
-            self.statements.append(Statement(item.outs, value, frames, item.single))
-            return
-        attended = self._attended(item)
-        if attended is not None:
-            frames = self._frames(item.frames)
-            self.statements.append(Statement(item.outs, attended, frames))
+            self.statements.append(Statement(item.outs, written, frames, item.single))
             return
         lowering = lowerings().get(item.target)
         outs = [self._fact(self.facts[one]) if one >= 0 else None for one in item.outs]
@@ -376,9 +373,7 @@ class _Writer:
                 value = lowering(arguments, named, outs[0] if item.single else tuple(outs))
             except (ValueError, TypeError, NotImplementedError) as error:
                 self._lack(item, f"{error}")
-        self.statements.append(
-            Statement(item.outs, value, self._frames(item.frames), item.single)
-        )
+        self.statements.append(Statement(item.outs, value, self._frames(item.frames), item.single))
 
     def _apply(self, item: Apply) -> None:
         """A call of a function of the original, which is written beside the classes."""
@@ -518,9 +513,15 @@ class _Writer:
         first = named.pop(next(iter(named)))
         labels = {names.label_path(one.label): one.outside for one in item.taken}
         weights = labels.get((1,))
-        if isinstance(layer.module, torch.nn.MultiheadAttention) and weights is not None:
-            if len(self.facts[weights].shape) == len(self.facts[labels.get((0,), weights)].shape) + 1:
-                named["average_attn_weights"] = False
+        if (
+            isinstance(layer.module, torch.nn.MultiheadAttention)
+            and weights is not None
+            and (
+                len(self.facts[weights].shape)
+                == len(self.facts[labels.get((0,), weights)].shape) + 1
+            )
+        ):
+            named["average_attn_weights"] = False
         value = layer.applied(self.access(item.path), as_code(first), **named)
         outs: list[int] = []
 
@@ -542,9 +543,15 @@ class _Writer:
         layout, rank = self.layouts.get(value.id), len(fact.shape)
         flat = self.drafter.flattened.get(item.path)
         if layer.flax.channels_last:
-            x = as_flax(as_torch(Hole(value), layout, rank) if layout != LAST else Hole(value), layout, rank)
+            x = as_flax(
+                as_torch(Hole(value), layout, rank) if layout != LAST else Hole(value), layout, rank
+            )
         elif flat is not None and flat.order:
-            x = as_flat(as_torch(Hole(value), layout, rank) if layout != Flat(flat.sides) else Hole(value), layout, flat.sides)
+            x = as_flat(
+                as_torch(Hole(value), layout, rank) if layout != Flat(flat.sides) else Hole(value),
+                layout,
+                flat.sides,
+            )
         else:
             x = as_torch(Hole(value), layout, rank)
         return layer.applied(self.access(item.path), x)
@@ -573,7 +580,7 @@ class _Writer:
             else:
                 found = ast.Attribute(found, part, ast.Load())
             attribute = f"{attribute}.{part}" if attribute else part
-            at = at._modules[part]  # type: ignore[assignment]
+            at = at._modules[part]
         self.made.children.setdefault(attribute, path)
         return found
 
@@ -593,9 +600,9 @@ class _Writer:
         count: Counter[int] = Counter()
         consumer: dict[int, int] = {}
         for index, one in enumerate(self.statements):
-            for ref in _refs(one.value):
-                count[ref] += 1
-                consumer[ref] = index
+            for number in _refs(one.value):
+                count[number] += 1
+                consumer[number] = index
         for ref in references(results):
             count[ref.id] += 2 if not isinstance(results, Ref) else 1
             consumer[ref.id] = -1
@@ -728,9 +735,7 @@ def _is_turn(value: ast.AST) -> bool:
 
 def names_container(module: Any) -> bool:
     """Whether a module is a list or dict, which is no module in linen."""
-    return isinstance(
-        module, torch.nn.ModuleList | torch.nn.ModuleDict | torch.nn.ParameterList
-    )
+    return isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict | torch.nn.ParameterList)
 
 
 def _hint(side: int | Free) -> int:
@@ -741,7 +746,15 @@ def _sized(target: str, value: Any) -> bool:
     """Whether a number at this operator may be a setting: sizes of shapes, and factors."""
     packet = target.split(".")[1] if "." in target else ""
     if isinstance(value, float):
-        return packet in {"add", "mul", "div", "sub", "clamp", "pow", "scaled_dot_product_attention"}
+        return packet in {
+            "add",
+            "mul",
+            "div",
+            "sub",
+            "clamp",
+            "pow",
+            "scaled_dot_product_attention",
+        }
     return packet in {
         "view",
         "reshape",
@@ -771,8 +784,6 @@ def _text(value: ast.expr) -> str:
     class Shown(ast.NodeTransformer):
         def visit_Hole(self, node: Hole) -> ast.expr:
             return ast.Name("xxxxxxxx", ast.Load())
-
-    from converters.graph.expression import _copy
 
     return ast.unparse(ast.fix_missing_locations(Shown().visit(_copy_holes(value))))
 
@@ -859,9 +870,7 @@ def _literal(tensor: torch.Tensor) -> ast.expr:
 class _Naming:
     """Sizes, and then names: as in the original, where two values do not need one name at one time."""
 
-    def __init__(
-        self, writer: _Writer, arguments: list[tuple[str, int]], results: Any
-    ) -> None:
+    def __init__(self, writer: _Writer, arguments: list[tuple[str, int]], results: Any) -> None:
         self.writer = writer
         self.facts = writer.facts
         self.arguments = arguments
@@ -881,7 +890,7 @@ class _Naming:
         for ref in _refs(result):
             last[ref] = len(statements)
         names_of = {number: name for name, number in self.arguments}
-        holder = {name: number for name, number in self.arguments}
+        holder = dict(self.arguments)
         body: list[ast.stmt] = []
         for index, one in enumerate(statements):
             value = self._named(one.value, names_of)
@@ -893,7 +902,9 @@ class _Naming:
                 wanted = self._wanted(one, place)
                 kept = self._kept(wanted, index, holder, last)
                 if kept:
-                    body.append(ast.Assign([ast.Name(kept, ast.Store())], ast.Name(wanted, ast.Load())))
+                    body.append(
+                        ast.Assign([ast.Name(kept, ast.Store())], ast.Name(wanted, ast.Load()))
+                    )
                     holder[kept] = holder.pop(wanted)
                     names_of[holder[kept]] = kept
                 name = self._free_name(wanted, index, holder, last)
@@ -901,13 +912,19 @@ class _Naming:
                 names_of[out] = name
                 targets.append(ast.Name(name, ast.Store()))
             single = one.single and len(targets) == 1
-            target = targets[0] if single else _nested(iter(targets), one.nested or (None,) * len(targets))
+            target = (
+                targets[0]
+                if single
+                else _nested(iter(targets), one.nested or (None,) * len(targets))
+            )
             body.append(ast.Assign([target], value))
         final = self._named(result, names_of)
         if body and isinstance(final, ast.Name) and isinstance(body[-1], ast.Assign):
-            target = body[-1].targets[0]
+            last_one = body[-1]
+            target = last_one.targets[0]
             if isinstance(target, ast.Name) and target.id == final.id:
-                final = body.pop().value
+                body.pop()
+                final = last_one.value
         body = [tidied(one) for one in body]
         final = tidied(final)
         self.writer.made.arguments = tuple(name for name, _ in self.arguments)
@@ -991,14 +1008,22 @@ class _Naming:
         if expression.is_Mul:
             return _joined("*", parts)
         kind = type(expression).__name__
-        binary = {"FloorDiv": "//", "CleanDiv": "//", "Mod": "%", "PythonMod": "%", "IntTrueDiv": "/"}
+        binary = {
+            "FloorDiv": "//",
+            "CleanDiv": "//",
+            "Mod": "%",
+            "PythonMod": "%",
+            "IntTrueDiv": "/",
+        }
         if kind in binary:
             return code(f"{{a}} {binary[kind]} {{b}}", a=parts[0], b=parts[1])
         if kind in ("Max", "Min"):
             return call(kind.lower(), *parts)
         if expression.is_Pow and expression.args[1].is_Integer and int(expression.args[1]) > 0:
             return code("{a} ** {b}", a=parts[0], b=parts[1])
-        if expression.is_Symbol and (self.writer.call.path or isinstance(self.writer, _FunctionWriter)):
+        if expression.is_Symbol and (
+            self.writer.call.path or isinstance(self.writer, _FunctionWriter)
+        ):
             return ast.Name(self.writer.size_argument(expression), ast.Load())
         raise GraphError(
             f"{self.writer.call.path or 'the model'}: the size {expression} cannot be told from its inputs",

@@ -95,7 +95,9 @@ class _Group:
 
     def _node(self, node: fx.Node, root: _Open) -> None:
         name = _name(node.target)
-        if isinstance(node.meta.get("val"), torch.SymInt | int) and not name.startswith("aten.item"):
+        if isinstance(node.meta.get("val"), torch.SymInt | int) and not name.startswith(
+            "aten.item"
+        ):
             self.values[node] = _size(node.meta["val"])
             return
         if isinstance(node.meta.get("val"), torch.SymFloat | float | torch.SymBool | bool):
@@ -190,7 +192,9 @@ class _Group:
         leaves = [self._argument(one) for one in node.args[0]]
         specs = self.trace.program.graph_signature.output_specs
         leaves = [
-            leaf for leaf, spec in zip(leaves, specs, strict=True) if spec.kind.name == "USER_OUTPUT"
+            leaf
+            for leaf, spec in zip(leaves, specs, strict=True)
+            if spec.kind.name == "USER_OUTPUT"
         ]
         return _placed(self.trace.outputs, leaves)
 

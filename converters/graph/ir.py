@@ -120,7 +120,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Taken:
-    """A result of a call: where it stands in what the call returns ("[0]"), its numbers within and outside."""
+    """A result of a call: its place in what is returned ("[0]"), its numbers within and outside."""
 
     label: str
     inside: int

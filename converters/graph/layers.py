@@ -46,7 +46,7 @@ class Layer:
 
     @property
     def ours(self) -> type | None:
-        """The class of `converters.modules` that it is, whose source comes into the port; None: it is Flax's."""
+        """Its class in `converters.modules`, whose source comes into the port; None: it is Flax's."""
         place, _, name = self.flax.of.rpartition(".")
         if not place.startswith("converters."):
             return None

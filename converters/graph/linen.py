@@ -1,4 +1,4 @@
-"""The classes of a port as the source of Flax linen modules: the only file that knows how these are written."""
+"""The classes of a port as the source of Flax linen modules: the only file that knows how to write these."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from converters.graph.sources import copied
 
 
 def modeling(
-    model: Model, config: str, title: str, written: Sequence[ast.FunctionDef] = (),
+    model: Model,
+    config: str,
+    title: str,
+    written: Sequence[ast.FunctionDef] = (),
     layers: Sequence[type] = (),
 ) -> str:
     """The source of `modeling.py`.
@@ -48,7 +51,10 @@ def configuration(model: Model, name: str, title: str) -> str:
         f"class {name}:",
         f'    """{title}"""',
         "",
-        *(f"    {key}: {type(value).__name__} = {value!r}" for key, value in model.settings.items()),
+        *(
+            f"    {key}: {type(value).__name__} = {value!r}"
+            for key, value in model.settings.items()
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -74,7 +80,12 @@ def _imports(text: str, config: str, more: Iterable[str]) -> str:
 
 def _functions(parts: Sequence[str]) -> list[str]:
     """The functions of ours that are called."""
-    called = {node.id for part in parts for node in ast.walk(ast.parse(part)) if isinstance(node, ast.Name)}
+    called = {
+        node.id
+        for part in parts
+        for node in ast.walk(ast.parse(part))
+        if isinstance(node, ast.Name)
+    }
     return [name for name in functions() if name in called]
 
 
@@ -147,7 +158,11 @@ def _lists(setup: Sequence[ast.stmt]) -> list[tuple[str, ast.List]]:
 
 def _is_list(value: ast.expr) -> bool:
     """Whether this is what `classes` writes for a list of modules: the list, and how many it has."""
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "_list"
+    return (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Name)
+        and value.func.id == "_list"
+    )
 
 
 def _listed(statement: ast.stmt, over: Set[str]) -> ast.stmt:
@@ -159,7 +174,7 @@ def _listed(statement: ast.stmt, over: Set[str]) -> ast.stmt:
 
 
 class _Sequences(ast.NodeTransformer):
-    """The calls of all modules of a Sequential, one on what the other gives, as the call of the Sequential."""
+    """The calls of all modules of a Sequential, each on what the one before gives, as its own call."""
 
     def __init__(self, lengths: Mapping[str, int]) -> None:
         self.lengths = lengths

@@ -1,7 +1,7 @@
 """Weights that a module uses and another one holds: they are handed down from where both are.
 
-Tied weights are one leaf, at the first of their names. A module that has another of the names, or that reads a
-weight of a module elsewhere, is given it as an argument by whoever holds both.
+Tied weights are one leaf, at the first of their names. A module that has another of the names, or that reads
+a weight of a module elsewhere, is given it as an argument by whoever holds both.
 """
 
 from __future__ import annotations

@@ -103,7 +103,11 @@ def _imported(module: ModuleType) -> dict[str, tuple[str, str, str | None]]:
                 inner = f"{node.module}.{one.name}"
                 ours = str(node.module).startswith("converters.") and _is_module(inner)
                 name = one.asname or one.name
-                found[name] = (made, inner if ours else str(node.module), None if ours else one.name)
+                found[name] = (
+                    made,
+                    inner if ours else str(node.module),
+                    None if ours else one.name,
+                )
     return found
 
 

@@ -140,7 +140,10 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
 
 
 def _export(
-    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], free: Callable[[int], range], called: _Called
+    module: torch.nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    free: Callable[[int], range],
+    called: _Called,
 ) -> tuple[torch.export.ExportedProgram, Any]:
     outputs: list[Any] = []
     wrapper = _wrapped(module, inputs, outputs)
@@ -285,11 +288,11 @@ def _all_frames() -> Iterator[None]:
             [one for one in user if not one.filename.startswith(inside)]
         )
 
-    TracerBase._filter_traceback_frames = frames  # type: ignore[method-assign]
+    TracerBase._filter_traceback_frames = frames
     try:
         yield
     finally:
-        TracerBase._filter_traceback_frames = kept  # type: ignore[method-assign]
+        TracerBase._filter_traceback_frames = kept
 
 
 def _first_line(error: BaseException) -> str:
