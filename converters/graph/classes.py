@@ -151,6 +151,7 @@ class _Classes:
         for draft in self.drafts[one.path]:
             children |= draft.children
             held |= draft.held
+        held |= self.drafter.lent.get(one.path, {})
         for name, key in held.items():
             one.setup.append(_assign(name, self._parameter(one, name, key)))
         tree: dict[str, Any] = {}
@@ -161,6 +162,17 @@ class _Classes:
                 at = at.setdefault(part, {})
             at[last] = path
         prefix = f"{one.path}." if one.path else ""
+        if isinstance(one.module, torch.nn.Sequential):  # one with a forward of its own
+            inner = [
+                self._held(one.module, key, f"{prefix}{key}", child, tree[key])
+                if key in tree
+                else _placeholder(child)
+                for key, child in one.module._modules.items()
+            ]
+            one.setup.append(
+                _assign("layers", call("_list", ast.List(inner, ast.Load()), len(inner)))
+            )
+            return
         for name in sorted(tree, key=list(one.module._modules).index):
             child = one.module._modules[name]
             one.setup.append(
@@ -355,6 +367,8 @@ def _bare(value: Any) -> Any:
 
 
 def _assign(name: str, value: ast.expr) -> ast.stmt:
+    if not name.isidentifier():
+        return ast.Expr(call("setattr", ast.Name("self", ast.Load()), name, value))
     return ast.Assign([ast.Attribute(ast.Name("self", ast.Load()), name, ast.Store())], value)
 
 

@@ -153,6 +153,8 @@ class Drafter:
         self.functions: list[ast.FunctionDef] = []
         self.forms: dict[tuple[str, str], dict[str, str]] = {}
         self.recomputed: set[str] = set()
+        # Path of a module → what others read of it, by name.
+        self.lent: dict[str, dict[str, str]] = {}
 
     def classes_of_ours(self) -> list[type]:
         """The classes of `converters.modules` that the layers are."""
@@ -468,6 +470,7 @@ class _Writer:
             inner = self.drafter.modules[owner]
             below = self.access(owner)
             if not names_container(inner):
+                self.drafter.lent.setdefault(owner, {})[name] = value.key
                 return Tensor(shape, dtype, ast.Attribute(below, name, ast.Load()))
         raise GraphError(
             f"{value.key}: is used by {self.call.path or 'the model'}, which does not hold it",
@@ -577,8 +580,10 @@ class _Writer:
                 found = code("{f}[{i}]", f=found, i=list(at._modules).index(part))
             elif isinstance(at, torch.nn.ModuleDict):
                 found = code("{f}[{i}]", f=found, i=part)
-            else:
+            elif part.isidentifier():
                 found = ast.Attribute(found, part, ast.Load())
+            else:
+                found = call("getattr", found, part)
             attribute = f"{attribute}.{part}" if attribute else part
             at = at._modules[part]
         self.made.children.setdefault(attribute, path)

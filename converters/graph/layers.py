@@ -157,6 +157,8 @@ def layer_of(module: torch.nn.Module, called: bool = True) -> Layer | None:
     entry, _ = find_entry(module)
     if entry is None or (called and type(module).forward is not _forward_of(module)):
         return None
+    if entry.kind.startswith("Transformer"):
+        return None  # made of layers that are known
     several = type(module).__name__ in _GIVES
     for one in flax_calls(module, "linen"):
         if several and not one.of.startswith("converters."):

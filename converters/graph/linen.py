@@ -167,8 +167,7 @@ def _is_list(value: ast.expr) -> bool:
 
 def _listed(statement: ast.stmt, over: Set[str]) -> ast.stmt:
     """A constructor's statement, with a list of equal modules that a loop goes over as a comprehension."""
-    assert isinstance(statement, ast.Assign)
-    target = statement.targets[0]
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else statement
     looped = isinstance(target, ast.Attribute) and target.attr in over
     return _Listed(looped).visit(statement)
 

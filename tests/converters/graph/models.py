@@ -1,0 +1,179 @@
+"""Small torch models, each with one thing that a port has to get right."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 (its usual name)
+
+
+class Mlp(nn.Module):
+    """Two layers."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, hidden)
+        self.act = nn.GELU()
+        self.fc2 = nn.Linear(hidden, width)
+
+    def forward(self, x):
+        return self.fc2(self.act(self.fc1(x)))
+
+
+def halves_turned(x):
+    """The second half of the features before the first, with the other sign."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((-second, first), dim=-1)
+
+
+class Block(nn.Module):
+    """A residual block with a norm, and a function that is called twice."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.mlp = Mlp(width, 4 * width)
+
+    def forward(self, hidden_states, scale):
+        residual = hidden_states
+        hidden_states = self.norm(hidden_states)
+        hidden_states = halves_turned(hidden_states) * scale + halves_turned(residual)
+        return residual + self.mlp(hidden_states)
+
+
+class Stack(nn.Module):
+    """Blocks in a list, of which the first reads another name than the others."""
+
+    def __init__(self, width: int = 6, depth: int = 3) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, width)
+        self.blocks = nn.ModuleList([Block(width) for _ in range(depth)])
+        self.head = nn.Linear(width, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        embedded = self.embed(ids)
+        scale = torch.arange(1, ids.shape[1] + 1, device=ids.device)[:, None] / 10
+        hidden_states = embedded
+        for block in self.blocks:
+            hidden_states = block(hidden_states, scale)
+        return {"logits": self.head(hidden_states), "hidden": hidden_states}
+
+
+class Pyramid(nn.Module):
+    """Convolutions of several strides, norms, pools, and features flattened behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.pool = nn.MaxPool2d(2)
+        self.down = nn.Conv2d(8, 5, 3, stride=2, padding=1, groups=1)
+        self.head = nn.Linear(5 * 3 * 2, 7)
+
+    def forward(self, x):
+        x = self.pool(self.stem(x))
+        x = F.relu(self.down(x))
+        return self.head(x.flatten(1))
+
+
+class Squeezed(nn.Module):
+    """Channels that are weighted by what is in them, and joined with those before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3, padding=1, bias=False)
+        self.squeeze = nn.Conv2d(6, 6, 1)
+
+    def forward(self, x):
+        y = self.conv(x)
+        weights = torch.sigmoid(self.squeeze(y.mean((2, 3), keepdim=True)))
+        return torch.cat([x, y * weights], dim=1)
+
+
+class Tagger(nn.Module):
+    """A bidirectional LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(9, 5)
+        self.lstm = nn.LSTM(5, 4, num_layers=2, bidirectional=True, batch_first=True)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, ids):
+        output, (hidden, _) = self.lstm(self.embed(ids))
+        return self.out(output), hidden
+
+
+class Encoder(nn.Module):
+    """torch's own Transformer encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x):
+        return self.encoder(x)
+
+
+class TwoWays(nn.Module):
+    """One module that is called in two ways, and one that is called twice in one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = nn.Linear(4, 4)
+        self.modes = Modes()
+
+    def forward(self, x):
+        x = self.shared(self.shared(x))
+        return self.modes(x, "up") + self.modes(x, "down")
+
+
+class Modes(nn.Module):
+    """What it does depends on a word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(4))
+        self.register_buffer("down", torch.randn(4))
+
+    def forward(self, x, mode):
+        return x * self.up if mode == "up" else x - self.down
+
+
+class OwnLayer(nn.Linear):
+    """A Linear with a forward of its own: its weight lies as Flax has it, and is read as torch does."""
+
+    def forward(self, x):
+        return F.linear(x, self.weight * 0.5, self.bias)
+
+
+class Owner(nn.Module):
+    """Reads the weight of a layer below it, and constants that its constructor computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = OwnLayer(6, 3)
+        self.plain = nn.Linear(3, 3)
+        frequencies = 1.0 / 10000.0 ** (torch.arange(0, 6, 2).float() / 6)
+        self.register_buffer("frequencies", frequencies, persistent=False)
+        self.register_buffer("odd", torch.tensor([3.0, 1.0, 4.0]), persistent=False)
+
+    def forward(self, x):
+        y = self.inner(x) * self.frequencies + self.odd
+        return F.linear(y, self.plain.weight) + self.plain(y)
+
+
+class InPlace(nn.Module):
+    """Changes its tensors in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(5, 5)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        y = self.fc(x)
+        y += x
+        y[:, 0] = 1.5
+        return self.relu(y).mul_(2)

@@ -1,0 +1,182 @@
+"""A port computes what the original does, for its shapes and others, and looks as one would write it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from converters import convert_to_pytree
+from converters.graph import GraphError, Port, port
+from tests.converters.graph import models
+
+Inputs = dict[str, torch.Tensor]
+
+
+def real(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+def ids(high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(1))
+
+
+CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
+    "mlp": (lambda: models.Mlp(6, 10), [{"x": real(2, 3, 6)}, {"x": real(1, 5, 6)}]),
+    "stack": (models.Stack, [{"ids": ids(11, 2, 4)}, {"ids": ids(11, 3, 7)}]),
+    "pyramid": (models.Pyramid, [{"x": real(2, 3, 12, 8)}, {"x": real(5, 3, 12, 8)}]),
+    "squeezed": (models.Squeezed, [{"x": real(2, 3, 6, 5)}, {"x": real(3, 3, 6, 5)}]),
+    "tagger": (models.Tagger, [{"ids": ids(9, 2, 6)}, {"ids": ids(9, 3, 4)}]),
+    "encoder": (models.Encoder, [{"x": real(2, 5, 8)}, {"x": real(3, 7, 8)}]),
+    "two ways": (models.TwoWays, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
+    "owner": (models.Owner, [{"x": real(2, 6)}, {"x": real(5, 6)}]),
+    "in place": (models.InPlace, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
+}
+
+
+def made(name: str) -> tuple[torch.nn.Module, list[Inputs], Port]:
+    torch.manual_seed(0)
+    factory, inputs = CASES[name]
+    model = factory().eval()
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            assert module.running_mean is not None and module.running_var is not None
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+    return model, inputs, port(model, inputs[0])
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Iterator[Callable[[Port], Any]]:
+    """A port → its model, imported as its folder would be."""
+
+    def run(written: Port) -> Any:
+        package = tmp_path / "a_port_of_the_tests"
+        package.mkdir()
+        (package / "__init__.py").write_text("")
+        (package / "modeling.py").write_text(written.modeling)
+        (package / "config.py").write_text(written.config)
+        sys.path.insert(0, str(tmp_path))
+        modeling = importlib.import_module("a_port_of_the_tests.modeling")
+        config = importlib.import_module("a_port_of_the_tests.config")
+        cls = getattr(modeling, written.model_class)
+        sizes = getattr(config, written.config_class)()
+        return cls(sizes) if "config" in cls.__dataclass_fields__ else cls()
+
+    yield run
+    sys.path[:] = [one for one in sys.path if one != str(tmp_path)]
+    for name in [name for name in sys.modules if name.startswith("a_port_of_the_tests")]:
+        del sys.modules[name]
+
+
+def variables(model: torch.nn.Module, written: Port, inputs: Inputs) -> dict[str, Any]:
+    """The weights as `migrate weights` writes them, with what the port computes nowhere."""
+    found: dict[str, Any] = {}
+    example = [tuple(one.shape) for one in inputs.values()]
+
+    def put(tree: Any, path: tuple[str, ...]) -> None:
+        if hasattr(tree, "items"):
+            for name, value in tree.items():
+                put(value, (*path, *name.split("/")))
+            return
+        at = found
+        for part in path[:-1]:
+            at = at.setdefault(part, {})
+        at[path[-1]] = jnp.asarray(np.asarray(tree))
+
+    put(convert_to_pytree(model.state_dict(), model=model, example=example), ())
+    put(written.constants, ())
+    return found
+
+
+def leaves(value: Any) -> list[np.ndarray[Any, Any]]:
+    return [np.asarray(one) for one in jax.tree.leaves(value)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_computes_what_torch_does(name: str, load: Callable[[Port], Any]) -> None:
+    model, inputs, written = made(name)
+    assert not written.missing
+    flax, weights = load(written), variables(model, written, inputs[0])
+    for given in inputs:
+        with torch.no_grad():
+            wanted = jax.tree.map(lambda one: one.numpy(), model(**given))
+        arrays = {key: jnp.asarray(value.numpy()) for key, value in given.items()}
+        with jax.default_matmul_precision("highest"):
+            found = jax.jit(lambda w, a: flax.apply(w, **a))(weights, arrays)
+        assert jax.tree.structure(found) == jax.tree.structure(wanted)
+        for one, other in zip(leaves(found), leaves(wanted), strict=True):
+            assert one.shape == other.shape
+            distance = np.linalg.norm(one - other) / np.linalg.norm(other)
+            # float32's rounding over a few layers
+            assert distance < 2e-6
+
+
+def test_a_list_of_blocks_is_a_loop_over_one_class() -> None:
+    text = made("stack")[2].modeling
+    assert text.count("class Block(") == 1
+    assert "for block in self.blocks:" in text
+    assert "for _ in range(" in text
+
+
+def test_a_function_that_is_called_twice_is_written_once() -> None:
+    text = made("stack")[2].modeling
+    assert text.count("def halves_turned(") == 1
+    assert text.count("halves_turned(") == 3
+
+
+def test_a_tied_head_attends_with_the_embedding() -> None:
+    text = made("stack")[2].modeling
+    assert "self.embed.attend(" in text
+    assert "self.head" not in text
+
+
+def test_values_have_the_names_of_the_original() -> None:
+    text = made("stack")[2].modeling
+    assert "residual = hidden_states" in text
+    assert "def __call__(self, hidden_states: jax.Array, scale: jax.Array)" in text
+
+
+def test_images_are_turned_at_the_model_s_border_only() -> None:
+    text = made("pyramid")[2].modeling
+    assert text.count("moveaxis") == 1
+
+
+def test_sizes_are_settings() -> None:
+    written = made("mlp")[2]
+    assert "hidden: int = 10" in written.config
+    assert "nn.Dense(self.config.hidden)" in written.modeling
+
+
+def test_what_a_constructor_computes_is_computed() -> None:
+    written = made("owner")[2]
+    assert "1.0 / self.config.rope_theta **" in written.modeling
+    assert list(written.constants) == ["buffers/odd"]
+
+
+def test_its_free_sides_are_named() -> None:
+    written = made("stack")[2]
+    assert written.inputs[0].shape == ("batch", "length")
+
+
+def test_inputs_that_the_model_does_not_take_are_one_line() -> None:
+    with pytest.raises(GraphError, match="Mlp does not take these inputs"):
+        port(models.Mlp(6, 10), {"y": real(2, 6)})
+
+
+def test_an_operator_without_a_lowering_is_listed_with_its_line() -> None:
+    class Odd(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.multinomial(x.softmax(-1), 1) + torch.bernoulli(x)
+
+    missing = port(Odd(), {"x": torch.rand(2, 3)}).missing
+    assert {one.op.split(".")[1] for one in missing} == {"multinomial", "bernoulli"}
+    assert all("test_port.py:" in one.line for one in missing)
