@@ -1,7 +1,7 @@
 """The samples of torch's own operator database, through the same comparison.
 
-Each entry of the database is run once; every call of an operator that has a lowering, seen by the dispatcher or
-made by the entry's name (operators that torch takes apart), is a sample.
+Each entry of the database is run once; every call of an operator that has a lowering, seen by the dispatcher
+or made by the entry's name (operators that torch takes apart), is a sample.
 """
 
 from __future__ import annotations
