@@ -1,0 +1,196 @@
+"""Layers of torch that Flax has: how one is made, called, and where its weights are."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from converters.graph import settings
+from converters.graph.expression import as_code, call, code
+from converters.layers.flax_call import Call, FlaxCall, Maker, Name, Variable
+from converters.layers.layout import UNCHANGED, Permute
+from converters.layers.registry import find_entry, flax_calls
+
+# Argument of a Flax layer → the attribute of torch's that it comes from.
+_FROM = {
+    "features": ("out_features", "out_channels", "embedding_dim"),
+    "num_embeddings": ("num_embeddings",),
+    "epsilon": ("eps",),
+    "num_groups": ("num_groups",),
+}
+# Layers that give several tensors, and how these are nested; Flax's own differ in it, ours do not.
+_GIVES: Mapping[str, Any] = {
+    "MultiheadAttention": (None, None),
+    "LSTM": (None, (None, None)),
+    "GRU": (None, None),
+    "RNN": (None, None),
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of Flax's own that computes as a torch one.
+
+    Attributes:
+        module: the torch layer.
+        flax: how Flax's is made and called.
+    """
+
+    module: torch.nn.Module
+    flax: FlaxCall
+
+    @property
+    def ours(self) -> type | None:
+        """The class of `converters.modules` that it is, whose source comes into the port; None: it is Flax's."""
+        place, _, name = self.flax.of.rpartition(".")
+        if not place.startswith("converters."):
+            return None
+        found: type = getattr(importlib.import_module(place), name)
+        return found
+
+    @property
+    def gives(self) -> Any:
+        """What it returns: None for one tensor, a tuple of these for several."""
+        return _GIVES.get(type(self.module).__name__)
+
+    def made(self, parent: Any, attribute: str) -> ast.expr:
+        """The expression that makes it; sizes are settings of the model."""
+        named = {**self.flax.sizes, **self.flax.settings}
+        written = {
+            name: self._argument(parent, attribute, name, value) for name, value in named.items()
+        }
+        first = [written.pop(one) for one in ("num_embeddings", "features") if one in written]
+        name = self.flax.of.rpartition(".")[2]
+        return call(name if self.ours else f"nn.{name}", *first, **written)
+
+    def _argument(self, parent: Any, attribute: str, name: str, value: Any) -> Any:
+        for torch_name in _FROM.get(name, ()):
+            if hasattr(self.module, torch_name):
+                return settings.of_layer(parent, attribute, self.module, torch_name, value)
+        return _value(value)
+
+    def applied(self, layer: ast.expr, x: ast.expr, **more: Any) -> ast.expr:
+        """The expression that calls it, on a tensor in Flax's order; `more` are other arguments."""
+        given = x
+        for before in self.flax.before:
+            named = {name: _value(value) for name, value in before.named.items()}
+            given = call(_spelled(before.of), given, *map(_value, before.first), **named)
+        options = {**more, **{name: _value(value) for name, value in self.flax.options.items()}}
+        keywords = [ast.keyword(name, as_code(value)) for name, value in options.items()]
+        return ast.Call(layer, [given], keywords)
+
+    def weight(self, layer: ast.expr, name: str) -> ast.expr | None:
+        """The torch tensor `name` of the layer, as an expression; None if it is not one array of Flax's."""
+        found = weight_of(self.module, name)
+        if found is None:
+            return None
+        if found.linen == "embedding":
+            return found.turned(ast.Attribute(layer, "embedding", ast.Load()))
+        return found.turned(
+            code(
+                "{layer}.variables[{collection}][{name}]",
+                layer=layer,
+                collection=found.collection,
+                name=found.linen,
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where `migrate weights` puts a tensor of a layer.
+
+    Attributes:
+        linen: its name.
+        collection: "params" or "batch_stats".
+        axes: torch's order of its axes, by those that it has in Flax; None where it is the same.
+    """
+
+    linen: str
+    collection: str
+    axes: tuple[int, ...] | None
+
+    def turned(self, array: ast.expr) -> ast.expr:
+        """The torch tensor, given Flax's array."""
+        if self.axes is None:
+            return array
+        if self.axes == (1, 0):
+            return ast.Attribute(array, "T", ast.Load())
+        return code("{x}.transpose({axes})", x=array, axes=self.axes)
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Flax's shape of a tensor of this torch shape."""
+        if self.axes is None:
+            return shape
+        turned = [0] * len(shape)
+        for torch_axis, axis in enumerate(self.axes):
+            turned[axis] = shape[torch_axis]
+        return tuple(turned)
+
+
+def weight_of(module: torch.nn.Module, name: str) -> Placed | None:
+    """Where a tensor of a layer is; None where it has parts, or the module is no layer that is known."""
+    entry, _ = find_entry(module)
+    if entry is None:
+        return None
+    places = [one for one in entry.weights_of(module) if one.torch == name]
+    if len(places) != 1 or places[0].part is not None or "/" in places[0].linen:
+        return None
+    layout = places[0].layout.inverse
+    if isinstance(layout, Permute):
+        return Placed(places[0].linen, places[0].collection, layout.axes)
+    return Placed(places[0].linen, places[0].collection, None) if layout == UNCHANGED else None
+
+
+def layer_of(module: torch.nn.Module, called: bool = True) -> Layer | None:
+    """The Flax layer that a module is; None where it is the user's own, or Flax has none.
+
+    Args:
+        module: any module.
+        called: whether it is called; else it only holds weights, and what its forward does is nothing.
+    """
+    entry, _ = find_entry(module)
+    if entry is None or (called and type(module).forward is not _forward_of(module)):
+        return None
+    several = type(module).__name__ in _GIVES
+    for one in flax_calls(module, "linen"):
+        if several and not one.of.startswith("converters."):
+            continue
+        if not one.called_otherwise and not one.differs:
+            return Layer(module, one)
+    return None
+
+
+def _forward_of(module: torch.nn.Module) -> Any:
+    """The forward of the nearest class of torch itself."""
+    for cls in type(module).__mro__:
+        if cls.__module__.startswith("torch.nn.modules.") and "forward" in vars(cls):
+            return vars(cls)["forward"]
+    return None
+
+
+def _value(value: Any) -> Any:
+    """A value of a `FlaxCall` as an expression."""
+    match value:
+        case Variable():
+            # The port runs in inference: nothing is drawn and statistics stay.
+            return True
+        case Name():
+            return code(_spelled(value.of))
+        case Call():
+            named: Mapping[str, Any] = {n: _value(v) for n, v in value.named.items()}
+            return call(_spelled(value.of), *map(_value, value.first), **named)
+        case Maker():
+            return code("lambda: {c}", c=_value(value.call))
+        case tuple():
+            return tuple(_value(one) for one in value)
+    return value
+
+
+def _spelled(of: str) -> str:
+    return of.replace("jax.numpy.", "jnp.").replace("flax.linen.", "nn.")

@@ -1,0 +1,229 @@
+"""The classes of a port as the source of Flax linen modules: the only file that knows how these are written."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from converters.graph.classes import Class, Method, Model
+from converters.graph.expression import code
+from converters.graph.loops import rolled
+from converters.graph.names import aliases
+from converters.graph.ops.functions import functions
+from converters.graph.sources import copied
+
+
+def modeling(
+    model: Model, config: str, title: str, written: Sequence[ast.FunctionDef] = (),
+    layers: Sequence[type] = (),
+) -> str:
+    """The source of `modeling.py`.
+
+    Args:
+        model: the classes.
+        config: the name of the configuration's class.
+        title: the first line of the module's docstring.
+        written: functions of the original.
+        layers: classes of ours that it uses.
+    """
+    parts = [ast.unparse(ast.fix_missing_locations(one)) for one in written]
+    parts += [_class(cls, config) for cls in model.classes]
+    needed = [functions()[name] for name in _functions(parts)] + list(layers)
+    helpers, imports = copied(dict.fromkeys(needed))
+    text = "\n\n\n".join((*helpers, *parts))
+    return "\n".join((f'"""{title}"""', "", _imports(text, config, imports), "", "", text, ""))
+
+
+def configuration(model: Model, name: str, title: str) -> str:
+    """The source of `config.py`."""
+    lines = [
+        f'"""{title}"""',
+        "",
+        "from dataclasses import dataclass",
+        "",
+        "",
+        "@dataclass(frozen=True)",
+        f"class {name}:",
+        f'    """{title}"""',
+        "",
+        *(f"    {key}: {type(value).__name__} = {value!r}" for key, value in model.settings.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _imports(text: str, config: str, more: Iterable[str]) -> str:
+    """The statements that the names in the source need."""
+    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    needed = {
+        "jax": "import jax",
+        "jnp": "import jax.numpy as jnp",
+        "np": "import numpy as np",
+        "nn": "from flax import linen as nn",
+    }
+    lines = [line for name, line in needed.items() if name in names]
+    lines = list(dict.fromkeys((*more, *lines)))
+    plain = [line for line in lines if not re.match(r"(import|from) (jax|flax|numpy)", line)]
+    others = [line for line in lines if line not in plain]
+    parts = ["from __future__ import annotations", "\n".join(plain), "\n".join(others)]
+    if config in names:
+        parts.append(f"from .config import {config}")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _functions(parts: Sequence[str]) -> list[str]:
+    """The functions of ours that are called."""
+    called = {node.id for part in parts for node in ast.walk(ast.parse(part)) if isinstance(node, ast.Name)}
+    return [name for name in functions() if name in called]
+
+
+def _class(cls: Class, config: str) -> str:
+    body: list[ast.stmt] = []
+    doc = (inspect.getdoc(cls.origin) or "").strip().split("\n")[0] if cls.origin.__doc__ else ""
+    if doc:
+        body.append(ast.Expr(ast.Constant(doc)))
+    if cls.configured:
+        body.append(_field("config", config))
+    body += [_field(name, kind) for name, kind in cls.fields.items()]
+    lengths = {name: len(value.elts) for name, value in _lists(cls.setup)}
+    methods: list[ast.stmt] = []
+    over: set[str] = set()
+    for name, method in cls.methods.items():
+        whole_sequences = _Sequences(_sequences(cls.setup))
+        method.body = [whole_sequences.visit(one) for one in method.body]
+        method.result = whole_sequences.visit(method.result)
+        statements, found = rolled(method.body, lengths, aliases(cls.origin.forward))  # type: ignore[attr-defined]
+        over |= found
+        whole = [*statements, ast.Return(method.result)]
+        methods.append(_function(name, method.arguments, whole, _returns(method), method.sizes))
+    if cls.setup:
+        setup = [_listed(one, over) for one in cls.setup]
+        body.append(_function("setup", (), setup, None))
+    body += methods
+    made = ast.ClassDef(cls.name, [ast.parse("nn.Module", mode="eval").body], [], body, [])
+    return ast.unparse(ast.fix_missing_locations(made))
+
+
+def _field(name: str, kind: str) -> ast.stmt:
+    return ast.AnnAssign(ast.Name(name, ast.Store()), ast.Name(kind, ast.Load()), None, 1)
+
+
+def _returns(method: Method) -> str:
+    match method.result:
+        case ast.Dict():
+            return "dict[str, jax.Array]"
+        case ast.Tuple(elts=parts):
+            return f"tuple[{', '.join(['jax.Array'] * len(parts))}]"
+    return "jax.Array"
+
+
+def _function(
+    name: str,
+    arguments: Sequence[str],
+    body: list[ast.stmt],
+    returns: str | None,
+    sizes: Sequence[str] = (),
+) -> ast.stmt:
+    kind = ast.parse("jax.Array", mode="eval").body
+    given = [ast.arg("self"), *(ast.arg(one, kind) for one in arguments)]
+    given += [ast.arg(one, ast.Name("int", ast.Load())) for one in sizes]
+    result = ast.parse(returns or "None", mode="eval").body
+    signature = ast.arguments([], given, None, [], [], None, [])
+    return ast.FunctionDef(name, signature, body, [], result)
+
+
+def _lists(setup: Sequence[ast.stmt]) -> list[tuple[str, ast.List]]:
+    return [
+        (one.targets[0].attr, one.value.args[0])
+        for one in setup
+        if isinstance(one, ast.Assign)
+        and isinstance(one.targets[0], ast.Attribute)
+        and _is_list(one.value)
+        and isinstance(one.value, ast.Call)
+        and isinstance(one.value.args[0], ast.List)
+    ]
+
+
+def _is_list(value: ast.expr) -> bool:
+    """Whether this is what `classes` writes for a list of modules: the list, and how many it has."""
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "_list"
+
+
+def _listed(statement: ast.stmt, over: Set[str]) -> ast.stmt:
+    """A constructor's statement, with a list of equal modules that a loop goes over as a comprehension."""
+    assert isinstance(statement, ast.Assign)
+    target = statement.targets[0]
+    looped = isinstance(target, ast.Attribute) and target.attr in over
+    return _Listed(looped).visit(statement)
+
+
+class _Sequences(ast.NodeTransformer):
+    """The calls of all modules of a Sequential, one on what the other gives, as the call of the Sequential."""
+
+    def __init__(self, lengths: Mapping[str, int]) -> None:
+        self.lengths = lengths
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        inner: ast.expr = node
+        owner, wanted = "", 0
+        while isinstance(inner, ast.Call) and (member := _member(inner)):
+            name, index = member
+            if not owner:
+                owner, wanted = name, self.lengths.get(name, 0) - 1
+            if name != owner or index != wanted or len(inner.args) != 1 or inner.keywords:
+                break
+            inner, wanted = inner.args[0], wanted - 1
+        if owner and wanted == -1:
+            return ast.Call(ast.parse(owner, mode="eval").body, [self.visit(inner)], [])
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+
+def _member(node: ast.Call) -> tuple[str, int] | None:
+    """`self.net.layers[2](x)` → ("self.net", 2)."""
+    match node.func:
+        case ast.Subscript(
+            value=ast.Attribute(value=ast.Attribute() as owner, attr="layers"),
+            slice=ast.Constant(value=int(index)),
+        ):
+            return ast.unparse(owner), index
+    return None
+
+
+def _sequences(setup: Sequence[ast.stmt]) -> dict[str, int]:
+    """Sequentials that a constructor makes, whose modules are all there, and how many these are."""
+    found = {}
+    for one in setup:
+        if not isinstance(one, ast.Assign) or not isinstance(one.value, ast.Call):
+            continue
+        made = one.value
+        if ast.unparse(made.func) == "nn.Sequential" and isinstance(made.args[0], ast.List):
+            parts = made.args[0].elts
+            if not any(isinstance(part, ast.Lambda) for part in parts):
+                found[ast.unparse(one.targets[0])] = len(parts)
+    return found
+
+
+class _Listed(ast.NodeTransformer):
+    def __init__(self, looped: bool) -> None:
+        self.looped = looped
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        if not _is_list(node):
+            return node
+        parts, count = node.args
+        assert isinstance(parts, ast.List)
+        if not parts.elts or len({ast.dump(one) for one in parts.elts}) > 1:
+            return parts
+        if not self.looped and (len(parts.elts) == 1 or not isinstance(count, ast.Constant)):
+            # Another number of them would not be called.
+            count = ast.Constant(len(parts.elts))
+        if len(parts.elts) == 1 and isinstance(count, ast.Constant):
+            return parts
+        return code("[{one} for _ in range({count})]", one=parts.elts[0], count=count)
+
+
+def settings_of(model: Model) -> Mapping[str, int | float]:
+    """The values of the configuration."""
+    return model.settings
