@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from converters.graph.ops import CannotLowerError, lowerings
 from tests.converters.graph.comparison import compare, operator, takes
+
+pytest.importorskip("expecttest")  # torch.testing needs it
+from torch.testing._internal.common_methods_invocations import op_db
 
 DTYPES = (torch.float32, torch.int64, torch.bool)
 # Calls of one operator with one dtype, elements of a tensor, samples of an entry: more prove nothing more.
