@@ -496,11 +496,15 @@ _running("cumprod", "jnp.cumprod")
 @op("aten.logcumsumexp.default", samples=(sample(real(2, 3), 1), sample(real(2, 3), 0)))
 def logcumsumexp(x: Any, dim: int) -> ast.expr:
     """`jax.lax.cumlogsumexp`."""
+    if x.ndim == 0:
+        return code("{x}", x=x)
     return call("jax.lax.cumlogsumexp", x, axis=axis_of(dim, x.ndim))
 
 
 def _running_extreme(name: str) -> None:
     def write(x: Any, dim: int) -> ast.expr:
+        if x.ndim == 0:
+            return code("({x}, jnp.zeros((), jnp.int32))", x=x)
         axis = axis_of(dim, x.ndim)
         most = call(f"jax.lax.{name}", x, axis=axis)
         return code("({most}, {place})", most=most, place=call("last_place", x, most, axis=axis))
