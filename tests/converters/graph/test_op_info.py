@@ -29,7 +29,10 @@ DTYPES = (torch.float32, torch.int64, torch.bool)
 CALLS, ELEMENTS, SAMPLES = 3, 2000, 12
 
 # Operator → why some of its samples do not agree. Strict: one of them must.
-EXCLUDED: dict[str, str] = {}
+EXCLUDED: dict[str, str] = {
+    "aten.digamma.default": "at 0 it is minus infinity in torch, NaN in JAX",
+    "aten.special_psi.default": "at 0 it is minus infinity in torch, NaN in JAX",
+}
 
 Calls = Mapping[str, list[tuple[Any, Any]]]
 
