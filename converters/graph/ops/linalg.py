@@ -152,20 +152,28 @@ def eigvalsh(x: Any, UPLO: str = "L") -> ast.expr:  # noqa: N803
     return call("jnp.linalg.eigvalsh", x, UPLO=UPLO)
 
 
-@op(
-    "aten.linalg_svd.default",
-    "aten._linalg_svd.default",
-    samples=(
-        sample(real(4, 3), False, values=False, gradient=False, why=_SIGNS),
-        sample(real(4, 3), True, values=False, gradient=False, why=_SIGNS),
-    ),
+def _singular(x: Any, full_matrices: bool) -> ast.expr:
+    return call("jnp.linalg.svd", x, full_matrices=full_matrices)
+
+
+_TALL = tuple(
+    sample(real(4, 3), full, values=False, gradient=False, why=_SIGNS) for full in (False, True)
 )
-def svd(
+
+
+@op("aten.linalg_svd.default", samples=_TALL)
+def svd(x: Any, full_matrices: bool = True, *, driver: Any = None) -> ast.expr:
+    """`jnp.linalg.svd`: each pair of vectors up to its sign."""
+    return _singular(x, full_matrices)
+
+
+@op("aten._linalg_svd.default", samples=_TALL)
+def svd_core(
     x: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None
 ) -> ast.expr:
     """`jnp.linalg.svd`: each pair of vectors up to its sign."""
     demand(compute_uv, "singular values without vectors, in three results")
-    return call("jnp.linalg.svd", x, full_matrices=full_matrices)
+    return _singular(x, full_matrices)
 
 
 @op("aten.linalg_svdvals.default", samples=(sample(real(4, 3), tolerance=1e-5),))

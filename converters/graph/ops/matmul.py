@@ -109,6 +109,10 @@ def _times(value: Any, factor: Any) -> Any:
 
 
 def _added(x: Any, product: ast.expr, beta: Any, alpha: Any) -> ast.expr:
+    real_ = x.dtype.is_floating_point or x.dtype.is_complex
+    plain = beta in (0, 1) and alpha == 1
+    whole = x.dtype != torch.bool and isinstance(beta, int) and isinstance(alpha, int)
+    demand(real_ or plain or whole, "integers times numbers with fractions, cut off")
     if known(beta) and beta == 0:
         return code("{p}", p=_times(product, alpha))
     return code("{x} + {p}", x=_times(x, beta), p=_times(product, alpha))

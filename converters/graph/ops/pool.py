@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from converters.graph.expression import call, code, method
-from converters.graph.ops.parts import known, listed
+from converters.graph.ops.parts import demand, known, listed
 from converters.graph.ops.registry import distinct, op, real, sample
 
 _SIZES = (2, 3, 7, 6, 5)
@@ -80,6 +80,7 @@ def _avg_pool(rank: int) -> None:
         count_include_pad: bool,
         divisor: Any,
     ) -> ast.expr:
+        demand(x.dtype.is_floating_point, "the mean of integers, cut off")
         places, named = _window(rank, kernel_size, stride, padding, 1, ceil_mode)
         if not count_include_pad:
             named["count_padding"] = False

@@ -25,7 +25,7 @@ from converters.graph.ops.registry import (
 def _options(x: Any, dim: Any, keepdim: bool) -> dict[str, Any]:
     """`axis=…, keepdims=True`; no axis is all of them."""
     named: dict[str, Any] = {}
-    if dim is not None and not (isinstance(dim, list | tuple) and not dim):
+    if x.ndim and dim is not None and not (isinstance(dim, list | tuple) and not dim):
         named["axis"] = axes_names(dim, x.ndim)
     return named | ({"keepdims": True} if keepdim else {})
 
@@ -496,11 +496,16 @@ _running("cumprod", "jnp.cumprod")
 @op("aten.logcumsumexp.default", samples=(sample(real(2, 3), 1), sample(real(2, 3), 0)))
 def logcumsumexp(x: Any, dim: int) -> ast.expr:
     """`jax.lax.cumlogsumexp`."""
+    if x.ndim == 0:
+        return code("{x}", x=x)
     return call("jax.lax.cumlogsumexp", x, axis=axis_of(dim, x.ndim))
 
 
 def _running_extreme(name: str) -> None:
     def write(x: Any, dim: int) -> ast.expr:
+        if x.ndim == 0:
+            return code("({x}, jnp.zeros((), jnp.int32))", x=x)
+        demand(x.dtype != torch.bool, "a running extreme of truths")
         axis = axis_of(dim, x.ndim)
         most = call(f"jax.lax.{name}", x, axis=axis)
         return code("({most}, {place})", most=most, place=call("last_place", x, most, axis=axis))

@@ -43,6 +43,5 @@ refuse(
     "aten.set_.source_Tensor",
     "aten.stride.int",
     "aten.storage_offset.default",
-    "aten.data_ptr.default",
     reason="it speaks of how a tensor lies in memory, of which JAX has no notion",
 )

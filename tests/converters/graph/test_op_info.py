@@ -1,7 +1,7 @@
 """The samples of torch's own operator database, through the same comparison.
 
-Each entry of the database is run once; every call of an operator that has a lowering, seen by the dispatcher or
-made by the entry's name (operators that torch takes apart), is a sample.
+Each entry of the database is run once; every call of an operator that has a lowering, seen by the dispatcher
+or made by the entry's name (operators that torch takes apart), is a sample.
 """
 
 from __future__ import annotations
@@ -11,22 +11,28 @@ from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from converters.graph.ops import CannotLowerError, lowerings
 from tests.converters.graph.comparison import compare, operator, takes
 
+pytest.importorskip("expecttest")  # torch.testing needs it
+from torch.testing._internal.common_methods_invocations import op_db
+
 DTYPES = (torch.float32, torch.int64, torch.bool)
-# Calls of one operator with one dtype, and elements of a tensor: more of them prove nothing more.
-CALLS, ELEMENTS = 6, 5000
+# Calls of one operator with one dtype, elements of a tensor, samples of an entry: more prove nothing more.
+CALLS, ELEMENTS, SAMPLES = 3, 2000, 12
 
 # Operator → why some of its samples do not agree. Strict: one of them must.
-EXCLUDED: dict[str, str] = {}
+EXCLUDED: dict[str, str] = {
+    "aten.digamma.default": "at 0 it is minus infinity in torch, NaN in JAX",
+    "aten.special_psi.default": "at 0 it is minus infinity in torch, NaN in JAX",
+}
 
 Calls = Mapping[str, list[tuple[Any, Any]]]
 
@@ -48,7 +54,7 @@ class _Seen(TorchDispatchMode):
             return
         key, fits = _key((args, kwargs))
         known = self.calls[name]
-        kind = key.split("torch.", 2)[1] if "torch." in key else ""
+        kind = key.split("torch.", 2)[1].split("[")[0] if "torch." in key else ""
         if fits and key not in known and sum(kind in one for one in known) < CALLS:
             known[key] = (_copy(args), _copy(kwargs))
 
@@ -93,7 +99,7 @@ def _calls() -> Calls:
 
 
 def _run(info: Any, dtype: torch.dtype, seen: _Seen) -> None:
-    for given in info.sample_inputs("cpu", dtype, requires_grad=False):
+    for given in islice(info.sample_inputs("cpu", dtype, requires_grad=False), SAMPLES):
         arguments = (given.input, *given.args)
         with suppress(Exception):  # what torch itself refuses is no sample
             name = f"aten::{info.aten_name}"

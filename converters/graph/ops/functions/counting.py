@@ -18,4 +18,4 @@ def count_in_bins(
 def last_place(x: jax.Array, running: jax.Array, axis: int) -> jax.Array:
     """Where a running extreme was taken from: the last place so far at which `x` is equal to it."""
     here = jax.lax.broadcasted_iota(jnp.int32, x.shape, axis)
-    return jax.lax.cummax(jnp.where(x == running, here, 0), axis=axis)
+    return jax.lax.cummax(jnp.where((x == running) | jnp.isnan(x), here, 0), axis=axis)
