@@ -28,6 +28,10 @@ from typing import Any
 import torch
 
 
+class CannotLowerError(ValueError):
+    """An operator was called in a way that has no exact equivalent in JAX; the message says which."""
+
+
 @dataclass(frozen=True)
 class Size:
     """A side of a tensor that depends on the inputs.
@@ -78,23 +82,32 @@ class Sample:
         arguments: a torch generator → arguments and named ones.
         tolerance: relative to the largest element.
         gradient: whether the gradients are compared too, where there are real inputs.
-        why: where the tolerance is not that of rounding.
+        values: whether the values are compared; False where torch says nothing of them (`empty`).
+        why: where the tolerance is not that of rounding, or something is not compared.
     """
 
     arguments: Callable[[torch.Generator], tuple[tuple[Any, ...], dict[str, Any]]]
     tolerance: float = 2e-6
     gradient: bool = True
+    values: bool = True
     why: str = ""
 
 
-def sample(*arguments: Any, tolerance: float = 2e-6, gradient: bool = True, **named: Any) -> Sample:
+def sample(
+    *arguments: Any,
+    tolerance: float = 2e-6,
+    gradient: bool = True,
+    values: bool = True,
+    why: str = "",
+    **named: Any,
+) -> Sample:
     """A sample of these arguments; a function among them (`real(2, 3)`) is given the generator."""
 
     def make(generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
         made = {name: _made(one, generator) for name, one in named.items()}
         return tuple(_made(one, generator) for one in arguments), made
 
-    return Sample(make, tolerance, gradient)
+    return Sample(make, tolerance, gradient, values, why)
 
 
 def real(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[..., torch.Tensor]:
@@ -107,14 +120,36 @@ def positive(*shape: int) -> Callable[..., torch.Tensor]:
     return lambda generator: torch.rand(shape, generator=generator) + 0.5
 
 
-def integers(*shape: int, low: int = 0, high: int = 10) -> Callable[..., torch.Tensor]:
+def within(low: float, high: float, *shape: int) -> Callable[..., torch.Tensor]:
+    """Values in [low, high)."""
+    return lambda generator: torch.rand(shape, generator=generator) * (high - low) + low
+
+
+def values(*given: Any, dtype: torch.dtype | None = None) -> Callable[..., torch.Tensor]:
+    """These values (a single list of lists has more axes)."""
+    return lambda generator: torch.tensor(given[0] if len(given) == 1 else given, dtype=dtype)
+
+
+def integers(
+    *shape: int, low: int = 0, high: int = 10, dtype: torch.dtype = torch.int64
+) -> Callable[..., torch.Tensor]:
     """Integers from `low` to below `high`."""
-    return lambda generator: torch.randint(low, high, shape, generator=generator)
+    return lambda generator: torch.randint(low, high, shape, generator=generator).to(dtype)
 
 
 def truths(*shape: int) -> Callable[..., torch.Tensor]:
     """Booleans."""
     return lambda generator: torch.rand(shape, generator=generator) > 0.5
+
+
+def distinct(*shape: int) -> Callable[..., torch.Tensor]:
+    """Real values, none of them twice: 0, 0.25, 0.5, … shuffled."""
+
+    def make(generator: torch.Generator) -> torch.Tensor:
+        count = torch.Size(shape).numel()
+        return torch.randperm(count, generator=generator).reshape(shape) / 4 - count / 8
+
+    return make
 
 
 def _made(value: Any, generator: torch.Generator) -> Any:
@@ -170,6 +205,16 @@ def op(
         return write
 
     return register
+
+
+def refuse(*names: str, reason: str) -> None:
+    """Say of operators why there cannot be a lowering."""
+
+    def write(*_: Any, **__: Any) -> ast.expr:
+        raise CannotLowerError(reason)
+
+    for name in names:
+        _REGISTERED.setdefault(name, Lowering(names, write, ()))
 
 
 @cache

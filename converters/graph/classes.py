@@ -1,0 +1,427 @@
+"""From the calls of modules to classes: one for each class of the original whose forward did the same.
+
+Instances of one torch class are one Flax class where what is written for them differs in numbers only. Numbers
+that a setting of the model gives are read from the configuration; others that differ are fields of the class.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from converters.graph.constants import computed
+from converters.graph.draft import Draft, Drafter, fill
+from converters.graph.expression import Hole, SettingFloat, SettingInt, as_code, call, code
+from converters.graph.ir import Call, calls
+from converters.graph.settings import of_count, of_parameter
+from converters.graph.trace import GraphError
+
+_CONFIG = "config"
+
+
+@dataclass
+class Class:
+    """A class of the port.
+
+    Attributes:
+        name: of the original, with a number where it has several forms.
+        origin: the original class.
+        fields: name → type, beside the configuration.
+        configured: whether it reads the configuration, or something below it does.
+        setup: what its `setup` does.
+        methods: name → arguments, statements and result.
+    """
+
+    name: str
+    origin: type
+    fields: dict[str, str]
+    configured: bool
+    setup: list[ast.stmt]
+    methods: dict[str, Method]
+
+
+@dataclass
+class Method:
+    """A forward: names of its arguments, statements, what it returns, and how many values these are."""
+
+    arguments: tuple[str, ...]
+    body: list[ast.stmt]
+    result: ast.expr
+    results: int
+
+
+@dataclass
+class _Instance:
+    """One module of the model, as it would be written alone."""
+
+    path: str
+    module: torch.nn.Module
+    setup: list[ast.stmt]
+    methods: dict[str, Method]
+    slots: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Model:
+    """All classes, those that others use first, and the values of the configuration."""
+
+    classes: tuple[Class, ...]
+    settings: Mapping[str, int | float]
+
+
+def classes(drafter: Drafter) -> Model:
+    """The classes of a graph.
+
+    Raises:
+        GraphError: a module is called in two ways that one method cannot be.
+    """
+    return _Classes(drafter).run()
+
+
+class _Classes:
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+        self.drafts: dict[str, list[Draft]] = defaultdict(list)
+        self.made: dict[str, tuple[Class, dict[str, Any]]] = {}
+        self.classes: list[Class] = []
+        self.settings: dict[str, int | float] = {}
+
+    def run(self) -> Model:
+        heights: dict[str, int] = {}
+        for one in calls(self.drafter.graph.root):
+            inner = [h for p, h in self._below(one, heights)]
+            heights[one.path] = max([heights.get(one.path, 0), *(h + 1 for h in inner)])
+            if self.drafter.layer(one.path) is None and not (
+                one.path and self.drafter.dissolves(one)
+            ):
+                given = None if one.path else self.drafter.graph.inputs
+                self.drafts[one.path].append(self.drafter.draft(one, given))
+        instances = {
+            path: self._instance(path, drafts) for path, drafts in self.drafts.items()
+        }
+        for height in sorted({heights[path] for path in instances}):
+            level = [one for path, one in instances.items() if heights[path] == height]
+            for one in level:
+                self._setup(one)
+        self._configure(instances.values())
+        for height in sorted({heights[path] for path in instances}):
+            groups: dict[Any, list[_Instance]] = defaultdict(list)
+            for path, one in instances.items():
+                if heights[path] == height:
+                    self._children(one)
+                    groups[type(one.module), _form(one)].append(one)
+            for (cls, _), group in groups.items():
+                self._merge(cls, group)
+        return Model(tuple(self.classes), self._used())
+
+    def _below(self, one: Call, heights: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+        for item in one.body:
+            if isinstance(item, Call):
+                yield item.path, heights[item.path]
+
+    def _instance(self, path: str, drafts: list[Draft]) -> _Instance:
+        methods: dict[str, Method] = {}
+        seen: list[tuple[str, Any]] = []
+        for draft in drafts:
+            made = Method(draft.arguments, draft.body, draft.result, draft.results)
+            key = (draft.arguments, _dump(draft.body), _dump([draft.result]), _numbers(made))
+            if key not in [one for _, one in seen]:
+                name = "__call__" if not seen else f"call_{len(seen)}"
+                methods[name] = made
+                seen.append((name, key))
+        if len(methods) > 1:
+            raise GraphError(
+                f"{path}: is called {len(methods)} times, and does something else each time",
+                "see docs/port.md, 'What it does not do'",
+            )
+        return _Instance(path, drafts[0].module, [], methods)
+
+    # The constructors.
+
+    def _setup(self, one: _Instance) -> None:
+        """What it holds: its children as holes, its parameters."""
+        children: dict[str, str] = {}
+        held: dict[str, str] = {}
+        for draft in self.drafts[one.path]:
+            children |= draft.children
+            held |= draft.held
+        for name, key in held.items():
+            one.setup.append(_assign(name, self._parameter(one, name, key)))
+        tree: dict[str, Any] = {}
+        for attribute, path in children.items():
+            at = tree
+            *parts, last = attribute.split(".")
+            for part in parts:
+                at = at.setdefault(part, {})
+            at[last] = path
+        prefix = f"{one.path}." if one.path else ""
+        for name in sorted(tree, key=list(one.module._modules).index):
+            child = one.module._modules[name]
+            one.setup.append(
+                _assign(name, self._held(one.module, name, f"{prefix}{name}", child, tree[name]))
+            )
+
+    def _held(self, parent: Any, name: str, path: str, module: Any, below: Any) -> ast.expr:
+        if isinstance(below, str):
+            layer = self.drafter.layer(path)
+            if layer is not None:
+                return layer.made(parent, name.split(".")[-1])
+            return Hole(_Child(path))
+        inner = [
+            self._held(parent, f"{name}.{key}", f"{path}.{key}", one, below[key])
+            if key in below
+            else _placeholder(one)
+            for key, one in module._modules.items()
+        ]
+        if isinstance(module, torch.nn.ModuleDict):
+            return ast.Dict([ast.Constant(key) for key in module._modules], inner)
+        if isinstance(module, torch.nn.Sequential):
+            return call("nn.Sequential", ast.List(inner, ast.Load()))
+        if isinstance(module, torch.nn.ModuleList):
+            while inner and isinstance(inner[-1], ast.Constant):
+                inner.pop()
+            count = of_count(parent, name, len(inner))
+            return call("_list", ast.List(inner, ast.Load()), count)
+        raise GraphError(
+            f"{path}: a module whose parts are called from outside of it",
+            "see docs/port.md, 'What it does not do'",
+        )
+
+    def _parameter(self, one: _Instance, name: str, key: str) -> ast.expr:
+        tensor = self.drafter.constants[key]
+        shape = tuple(
+            of_parameter(one.module, name, axis, side) for axis, side in enumerate(tensor.shape)
+        )
+        if key in self.drafter.volatile:
+            found = computed(tensor, one.module)
+            if found is not None:
+                self.drafter.recomputed.add(key)
+                return found
+        if key in self.drafter.buffers:
+            return code(
+                "self.variable('buffers', {name}, jnp.zeros, {shape}).value", name=name, shape=shape
+            )
+        return code("self.param({name}, {init}, {shape})", name=name, init=_init(tensor), shape=shape)
+
+    def _children(self, one: _Instance) -> None:
+        """The holes of the children as calls of their classes."""
+
+        def made(hole: Hole) -> ast.expr:
+            if not isinstance(hole.value, _Child):
+                return hole
+            cls, fields = self.made[hole.value.path]
+            first = [ast.Attribute(ast.Name("self", ast.Load()), _CONFIG, ast.Load())]
+            named = {key: as_code(value) for key, value in fields.items()}
+            return call(cls.name, *(first if cls.configured else []), **named)
+
+        one.setup = [fill(statement, made) for statement in one.setup]
+
+    # The configuration.
+
+    def _configure(self, instances: Any) -> None:
+        values: dict[str, set[int | float]] = defaultdict(set)
+        for one in instances:
+            for slot in _slots(one):
+                if isinstance(slot, SettingInt | SettingFloat):
+                    values[slot.names[0]].add(slot + 0)
+        self.settings = {
+            name: next(iter(found))
+            for name, found in values.items()
+            if len(found) == 1 and name.isidentifier()
+        }
+
+    def _used(self) -> dict[str, int | float]:
+        read = {
+            node.attr
+            for cls in self.classes
+            for statement in (*cls.setup, *(s for m in cls.methods.values() for s in _all(m)))
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Attribute)
+            and node.value.attr == _CONFIG
+        }
+        return {name: value for name, value in self.settings.items() if name in read}
+
+    # Merging.
+
+    def _merge(self, cls: type, group: Sequence[_Instance]) -> None:
+        slots = [list(_slots(one)) for one in group]
+        fields: dict[str, list[Any]] = {}
+        written: list[Any] = []
+        configured = False
+        for place in range(len(slots[0])):
+            values = [one[place] for one in slots]
+            first = values[0]
+            name = first.names[0] if isinstance(first, SettingInt | SettingFloat) else ""
+            if name in self.settings and all(_named(one, name) for one in values):
+                written.append(code(f"self.{_CONFIG}.{name}"))
+                configured = True
+                continue
+            if all(one == first and type(one) is type(first) for one in values):
+                written.append(as_code(_bare(first)))
+                continue
+            bare = [_bare(one) for one in values]
+            name = self._field(name, bare, group, fields)
+            fields[name] = bare
+            written.append(ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load()))
+        one = group[0]
+        fill_in = iter(written)
+        setup = [_slotted(statement, fill_in) for statement in one.setup]
+        methods = {
+            name: Method(
+                method.arguments,
+                [_slotted(statement, fill_in) for statement in method.body],
+                _slotted(method.result, fill_in),
+                method.results,
+            )
+            for name, method in one.methods.items()
+        }
+        configured = configured or any(
+            isinstance(node, ast.Attribute) and node.attr == _CONFIG
+            for statement in setup
+            for node in ast.walk(statement)
+        )
+        made = Class(
+            self._name(cls),
+            cls,
+            {name: type(values[0]).__name__ for name, values in fields.items()},
+            configured,
+            setup,
+            methods,
+        )
+        self.classes.append(made)
+        for index, instance in enumerate(group):
+            self.made[instance.path] = (
+                made,
+                {name: values[index] for name, values in fields.items()},
+            )
+
+    def _field(
+        self, name: str, values: list[Any], group: Sequence[_Instance], fields: Mapping[str, list[Any]]
+    ) -> str:
+        candidates = [name] if name else []
+        for attribute in vars(group[0].module):
+            if all(
+                type(vars(one.module).get(attribute)) is type(value)
+                and vars(one.module).get(attribute) == value
+                for one, value in zip(group, values, strict=True)
+            ):
+                candidates.append(attribute.strip("_"))
+        candidates += [f"value_{number}" for number in range(1, len(fields) + 2)]
+        return next(one for one in candidates if one not in fields or fields[one] == values)
+
+    def _name(self, cls: type) -> str:
+        taken = {one.name for one in self.classes}
+        if cls.__name__ not in taken:
+            return cls.__name__
+        return next(
+            name for number in range(2, 1000) if (name := f"{cls.__name__}{number}") not in taken
+        )
+
+
+@dataclass(frozen=True)
+class _Child:
+    """In a constructor, the module that stands there."""
+
+    path: str
+
+
+def _named(value: Any, name: str) -> bool:
+    return isinstance(value, SettingInt | SettingFloat) and value.names[0] == name
+
+
+def _bare(value: Any) -> Any:
+    return value + 0 if isinstance(value, SettingInt | SettingFloat) else value
+
+
+def _assign(name: str, value: ast.expr) -> ast.stmt:
+    return ast.Assign([ast.Attribute(ast.Name("self", ast.Load()), name, ast.Store())], value)
+
+
+def _placeholder(module: Any) -> ast.expr:
+    """What stands in a list for a module that holds nothing, or that is never called."""
+    known = {"ReLU": "nn.relu", "SiLU": "nn.silu", "Tanh": "nn.tanh", "Sigmoid": "nn.sigmoid"}
+    if module is not None and type(module).__name__ in known:
+        return code(known[type(module).__name__])
+    return code("lambda x: x")
+
+
+def _init(tensor: torch.Tensor) -> ast.expr:
+    if tensor.numel() and tensor.device.type != "meta":
+        if bool((tensor == 1).all()):
+            return code("nn.initializers.ones")
+        if not bool((tensor == 0).all()):
+            return code("nn.initializers.normal(0.02)")
+    return code("nn.initializers.zeros")
+
+
+def _all(method: Method) -> list[ast.AST]:
+    return [*method.body, method.result]
+
+
+def _trees(one: _Instance) -> list[ast.AST]:
+    return [*one.setup, *(tree for method in one.methods.values() for tree in _all(method))]
+
+
+def _is_slot(node: ast.AST) -> bool:
+    if isinstance(node, Hole):
+        return isinstance(node.value, SettingInt | SettingFloat)
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
+
+
+def _walk_slots(tree: ast.AST) -> Iterator[Any]:
+    if _is_slot(tree):
+        yield tree.value  # type: ignore[attr-defined]
+        return
+    for child in ast.iter_child_nodes(tree):
+        yield from _walk_slots(child)
+
+
+def _slots(one: _Instance) -> Iterator[Any]:
+    for tree in _trees(one):
+        yield from _walk_slots(tree)
+
+
+def _numbers(method: Method) -> tuple[Any, ...]:
+    return tuple(slot for tree in _all(method) for slot in _walk_slots(tree))
+
+
+def _form(one: _Instance) -> str:
+    arguments = [(name, method.arguments) for name, method in one.methods.items()]
+    return f"{arguments} {_dump(_trees(one))}"
+
+
+def _dump(trees: Sequence[ast.AST]) -> str:
+    return " ".join(map(_shape, trees))
+
+
+def _shape(node: Any) -> str:
+    """The structure of a tree: numbers are all alike."""
+    if isinstance(node, list):
+        return f"[{','.join(map(_shape, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    if _is_slot(node):
+        return "#"
+    if isinstance(node, Hole):
+        return f"?{node.value}"
+    return f"{type(node).__name__}({','.join(_shape(getattr(node, f, None)) for f in node._fields)})"
+
+
+class _Slotted(ast.NodeTransformer):
+    def __init__(self, values: Iterator[Any]) -> None:
+        self.values = values
+
+    def visit(self, node: ast.AST) -> Any:
+        if _is_slot(node):
+            return next(self.values)
+        return super().generic_visit(node)
+
+
+def _slotted(tree: Any, values: Iterator[Any]) -> Any:
+    return _Slotted(values).visit(fill(tree, lambda hole: hole))

@@ -1,0 +1,99 @@
+"""Buffers that the original's constructor computes, as the expressions that compute them."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import torch
+
+from converters.graph.expression import SettingFloat, as_code, code, dtype_name
+from converters.graph.settings import of_number
+
+
+def computed(tensor: torch.Tensor, owner: Any) -> ast.expr | None:
+    """An expression that gives the tensor, or None: then its values have to be stored.
+
+    It gives the same numbers but for the rounding of float32, which is checked.
+
+    Args:
+        tensor: the buffer.
+        owner: the module that holds it, whose attributes are settings.
+    """
+    if tensor.device.type == "meta" or tensor.numel() == 0:
+        return None
+    for recognise in (_filled, _counted, _frequencies, _triangle):
+        found = recognise(tensor, owner)
+        if found is not None:
+            return found
+    return None
+
+
+def _dtype(tensor: torch.Tensor) -> ast.expr:
+    return code(dtype_name(tensor.dtype))
+
+
+def _shape(tensor: torch.Tensor, owner: Any) -> tuple[Any, ...]:
+    return tuple(of_number(side, owner) for side in tensor.shape)
+
+
+def _filled(tensor: torch.Tensor, owner: Any) -> ast.expr | None:
+    first = tensor.flatten()[0]
+    if not bool((tensor == first).all()):
+        return None
+    return code(
+        "jnp.full({shape}, {value}, {dtype})",
+        shape=_shape(tensor, owner),
+        value=first.item(),
+        dtype=_dtype(tensor),
+    )
+
+
+def _counted(tensor: torch.Tensor, owner: Any) -> ast.expr | None:
+    """0, 1, 2, … along the last axis, the others of one element."""
+    if tensor.numel() != tensor.shape[-1]:
+        return None
+    if not torch.equal(tensor.flatten(), torch.arange(tensor.shape[-1], dtype=tensor.dtype)):
+        return None
+    found = code(
+        "jnp.arange({n}, dtype={dtype})", n=of_number(tensor.shape[-1], owner), dtype=_dtype(tensor)
+    )
+    for _ in range(tensor.dim() - 1):
+        found = code("{x}[None]", x=found)
+    return found
+
+
+def _frequencies(tensor: torch.Tensor, owner: Any) -> ast.expr | None:
+    """The inverse frequencies of rotary embeddings: 1 / base ** (0, 2, 4, … / dim)."""
+    if tensor.dim() != 1 or tensor.numel() < 2 or not tensor.is_floating_point():
+        return None
+    values, count = tensor.double(), tensor.numel()
+    if values[0] != 1 or values[-1] <= 0 or values[-1] >= 1:
+        return None
+    base = round(float(values[-1]) ** (-count / (count - 1)), 3)
+    steps = torch.arange(0, 2 * count, 2, dtype=torch.float64) / (2 * count)
+    if not torch.allclose(values, 1 / base**steps, rtol=1e-6, atol=0):
+        return None
+    setting = SettingFloat(base, ("rope_theta",))
+    return code(
+        "1.0 / {base} ** (jnp.arange(0, {dim}, 2) / {dim})",
+        base=setting,
+        dim=of_number(2 * count, owner),
+    )
+
+
+def _triangle(tensor: torch.Tensor, owner: Any) -> ast.expr | None:
+    if tensor.dim() < 2 or tensor.shape[-1] != tensor.shape[-2] or tensor[0].numel() < 2:
+        return None
+    if tensor.numel() != tensor.shape[-1] ** 2:
+        return None
+    square = tensor.reshape(tensor.shape[-2:])
+    ones = torch.ones_like(square)
+    for name, wanted in (("tril", torch.tril(ones)), ("triu", torch.triu(ones))):
+        if torch.equal(square, wanted):
+            return code(
+                f"jnp.{name}(jnp.ones({{shape}}, {{dtype}}))",
+                shape=as_code(_shape(tensor, owner)),
+                dtype=_dtype(tensor),
+            )
+    return None

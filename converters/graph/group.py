@@ -1,0 +1,328 @@
+"""From the flat graph of `torch.export` to the calls of modules that it was recorded from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export.graph_signature import InputKind
+
+from converters.graph.ir import Call, Fact, Frame, Free, Given, Graph, Held, Op, Ref, Taken, uses
+from converters.graph.simplify import same_as
+from converters.graph.trace import MARK, GraphError, Leaf, Trace
+
+# What says nothing of the values: checks of torch's, and arithmetic of sizes, which their symbols hold.
+_DROPPED = re.compile(
+    r"aten\._assert|aten\.sym_|_operator\.|aten\._check|math\.|torch\.sym|aten\.sym_constrain"
+)
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+
+
+def group(trace: Trace) -> Graph:
+    """The recorded graph as calls within calls.
+
+    Raises:
+        GraphError: a node has no form here (control flow, a side effect).
+    """
+    return _Group(trace).graph()
+
+
+@dataclass
+class _Open:
+    """A call whose nodes are being gathered."""
+
+    path: str
+    number: int = 0
+    items: list[Any] = field(default_factory=list)
+    given: list[Given] = field(default_factory=list)
+    taken: list[Taken] = field(default_factory=list)
+    frames: tuple[Frame, ...] = ()
+    inner: dict[str, _Open] = field(default_factory=dict)
+    computed: dict[Any, Any] = field(default_factory=dict)
+
+
+class _Group:
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.numbers: dict[fx.Node, int] = {}
+        self.values: dict[fx.Node, Any] = {}
+        self.facts: dict[int, Fact] = {}
+        self.inputs: list[tuple[str, int]] = []
+        self.count = 0
+
+    def graph(self) -> Graph:
+        program = self.trace.program
+        self._placeholders()
+        root = _Open("")
+        needed = _needed(program.graph)
+        for node in program.graph.nodes:
+            if node.op == "call_function" and node in needed:
+                self._node(node, root)
+        outputs = self._outputs()
+        closed = _close(root)
+        return Graph(
+            tuple(self.inputs), _with_free(closed, self.inputs, outputs), outputs, self.facts
+        )
+
+    def _placeholders(self) -> None:
+        program = self.trace.program
+        nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+        for spec in program.graph_signature.input_specs:
+            node = nodes[spec.arg.name]
+            if spec.kind is InputKind.USER_INPUT:
+                self.inputs.append((spec.arg.name, self._new(node)))
+            else:
+                self.values[node] = Held(str(spec.target).removeprefix("model."))
+
+    def _new(self, node: fx.Node, value: Any = None) -> int:
+        number, self.count = self.count, self.count + 1
+        self.facts[number] = self._fact(node.meta["val"] if value is None else value)
+        self.values.setdefault(node, Ref(number))
+        return number
+
+    def _fact(self, value: Any) -> Fact:
+        return Fact(tuple(self._side(side) for side in value.shape), value.dtype)
+
+    def _side(self, side: Any) -> int | Free:
+        return _size(side)
+
+    def _node(self, node: fx.Node, root: _Open) -> None:
+        name = _name(node.target)
+        if isinstance(node.meta.get("val"), torch.SymInt | int) and not name.startswith("aten.item"):
+            self.values[node] = _size(node.meta["val"])
+            return
+        if isinstance(node.meta.get("val"), torch.SymFloat | float | torch.SymBool | bool):
+            value = node.meta["val"]
+            if not isinstance(value, float | bool):
+                raise GraphError(f"{name}: a number that depends on the inputs' shapes", _SHAPES)
+            self.values[node] = value
+            return
+        if _DROPPED.match(name) and name != "_operator.getitem":
+            return
+        if name == "_operator.getitem":
+            source = self.values[node.args[0]]
+            self.values[node] = source[node.args[1]]
+            return
+        at = self._open(node, root)
+        arguments = tuple(self._argument(one) for one in node.args)
+        named = {key: self._argument(one) for key, one in node.kwargs.items()}
+        if name == MARK:
+            self._mark(node, at, arguments)
+            return
+        alias = same_as(name, arguments, named, self._fact_of, node.meta.get("val"))
+        if alias is not None:
+            self.values[node] = alias
+            return
+        again = (name, str(arguments), str(named))  # the same once more, in one call
+        if again in at.computed:
+            self.values[node] = at.computed[again]
+            return
+        value = node.meta.get("val")
+        single = isinstance(value, torch.Tensor)
+        outs = tuple(
+            self._new(node, one) if isinstance(one, torch.Tensor) else -1
+            for one in ([value] if single else value)
+        )
+        self.values[node] = Ref(outs[0]) if single else tuple(Ref(one) for one in outs)
+        at.computed[again] = self.values[node]
+        at.items.append(Op(name, arguments, named, outs, single, _frames(node)))
+
+    def _fact_of(self, value: Any) -> Fact | None:
+        return self.facts.get(value.id) if isinstance(value, Ref) else None
+
+    def _mark(self, node: fx.Node, at: _Open, arguments: tuple[Any, ...]) -> None:
+        value, text = arguments[0], arguments[1]
+        kind, path, number, label = text.split("|", 3)
+        if isinstance(value, Held):  # a parameter that is handed on
+            self.values[node] = value
+            return
+        if path != at.path:  # a call that the metadata does not show
+            self.values[node] = value
+            return
+        at.number = int(number)
+        if kind == "in":
+            at.frames = at.frames or _frames(node)
+            inside = self._new(node)
+            at.given.append(Given(label, value, inside))
+        else:
+            at.frames = at.frames or _frames(node)
+            outside = self._new(node)
+            at.taken.append(Taken(label, value.id, outside))
+
+    def _open(self, node: fx.Node, root: _Open) -> _Open:
+        """The call that a node belongs to."""
+        stack = node.meta.get("nn_module_stack") or {}
+        at = root
+        for key, (path, _) in stack.items():
+            if not path.startswith("model."):
+                continue  # what wraps the model, and the model
+            name = path.removeprefix("model.").split("@")[0]
+            if name not in self.trace.kinds:
+                continue
+            at = at.inner.get(key) or self._enter(at, key, name)
+        return at
+
+    def _enter(self, at: _Open, key: str, path: str) -> _Open:
+        made = at.inner[key] = _Open(path)
+        at.items.append(made)
+        return made
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            if value not in self.values:
+                raise GraphError(f"{value.target}: a value that has no form in JAX", _SHAPES)
+            return self.values[value]
+        if isinstance(value, list | tuple):
+            return tuple(self._argument(one) for one in value)
+        if isinstance(value, torch.SymInt):
+            return _size(value)
+        return value
+
+    def _outputs(self) -> Any:
+        node = next(node for node in self.trace.program.graph.nodes if node.op == "output")
+        leaves = [self._argument(one) for one in node.args[0]]
+        specs = self.trace.program.graph_signature.output_specs
+        leaves = [
+            leaf for leaf, spec in zip(leaves, specs, strict=True) if spec.kind.name == "USER_OUTPUT"
+        ]
+        return _placed(self.trace.outputs, leaves)
+
+
+_SHAPES = "see docs/port.md, 'Models that do not export'"
+
+
+def _placed(outputs: Any, leaves: list[Any]) -> Any:
+    if isinstance(outputs, Leaf):
+        return leaves[outputs.index]
+    if isinstance(outputs, dict):
+        return {key: _placed(one, leaves) for key, one in outputs.items()}
+    if isinstance(outputs, tuple | list):
+        return tuple(_placed(one, leaves) for one in outputs)
+    return outputs
+
+
+def _needed(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that the outputs rest on."""
+    found: set[fx.Node] = set()
+    todo = [node for node in graph.nodes if node.op == "output"]
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += node.all_input_nodes
+    return found
+
+
+def _close(open_: _Open) -> Call:
+    items = tuple(_close(one) if isinstance(one, _Open) else one for one in open_.items)
+    items = tuple(one for one in items if not isinstance(one, Call) or one.body or one.taken)
+    return Call(
+        open_.path, open_.number, tuple(open_.given), tuple(open_.taken), items, open_.frames
+    )
+
+
+def _with_free(root: Call, inputs: Iterable[tuple[str, int]], outputs: Any) -> Call:
+    """The calls, with what they use and give without a mark among their arguments and results."""
+    return _Boundaries(outputs).call(root, {number for _, number in inputs}, set())
+
+
+class _Boundaries:
+    """What crosses the boundaries of calls without a mark: given as the others are, without a label."""
+
+    def __init__(self, outputs: Any) -> None:
+        from converters.graph.ir import references
+
+        self.outputs = {one.id for one in references(_flat(outputs))}
+
+    def call(self, call: Call, visible: set[int], wanted: set[int]) -> Call:
+        body: list[Any] = []
+        produced: set[int] = set()
+        after: list[set[int]] = []
+        later: set[int] = set(wanted) | {one.inside for one in call.taken}
+        if not call.path:
+            later |= self.outputs
+        for item in reversed(call.body):
+            after.append(set(later))
+            later |= _all_uses(item)
+        after.reverse()
+        for item, then in zip(call.body, after, strict=True):
+            if isinstance(item, Call):
+                item = self.call(item, set(), then)
+                produced |= set(item.outs)
+            else:
+                produced |= set(item.outs)
+            body.append(item)
+        inside = produced | {one.inside for one in call.given}
+        missing = list(
+            dict.fromkeys(
+                number
+                for number in (
+                    *(one for item in body for one in uses(item)),
+                    *(one.inside for one in call.taken),
+                )
+                if number not in inside
+            )
+        )
+        given = list(call.given)
+        if call.path:
+            given += [Given("", Ref(number), number) for number in missing]
+        used = {one for item in body for one in uses(item)} | {one.inside for one in call.taken}
+        taken = list(call.taken)
+        outside = {one.outside for one in taken}
+        taken += [
+            Taken("", number, number)
+            for number in sorted(produced & wanted)
+            if number not in outside
+        ]
+        used |= {one.inside for one in taken}
+        return Call(
+            call.path,
+            call.number,
+            tuple(one for one in given if one.inside in used),
+            tuple(taken),
+            tuple(body),
+            call.frames,
+        )
+
+
+def _all_uses(item: Any) -> set[int]:
+    """What an item and all within it use."""
+    if isinstance(item, Op):
+        return set(uses(item))
+    found = {one.value.id for one in item.given} | {one.inside for one in item.taken}
+    for one in item.body:
+        found |= _all_uses(one)
+    return found
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [leaf for one in value.values() for leaf in _flat(one)]
+    if isinstance(value, tuple | list):
+        return [leaf for one in value for leaf in _flat(one)]
+    return [value]
+
+
+def _name(target: Any) -> str:
+    if hasattr(target, "_schema"):
+        return str(target)
+    module = getattr(target, "__module__", "")
+    return f"{module}.{getattr(target, '__name__', target)}"
+
+
+def _size(value: Any) -> int | Free:
+    if isinstance(value, int):
+        return int(value)
+    expression = value.node.expr
+    if expression.is_number:
+        return int(expression)
+    return Free(expression, int(value.node.hint) if value.node.hint is not None else 0)
+
+
+def _frames(node: fx.Node) -> tuple[Frame, ...]:
+    found = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return tuple(Frame(file, int(line), function) for file, line, function in found)

@@ -1,0 +1,323 @@
+"""Images stay as Flax has them, channels last, from one convolution to the next.
+
+torch counts the channels as axis 1. Rather than turning each input and output of a convolution, a tensor that a
+layer of Flax gives stays in Flax's order as long as what is done with it allows that; the axes that operators
+name are translated. Where an operator needs torch's order, the tensor is turned there.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from converters.graph.expression import call, code, method
+from converters.graph.ir import Call, Fact, Graph, Item, Op, Ref, references
+
+LAST = "channels last"
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Flattened from channels last: a torch tensor would have (C, H, W) where it has (H, W, C).
+
+    Attributes:
+        sides: of what was flattened, in torch's order.
+    """
+
+    sides: tuple[int, ...]
+
+
+Layout = str | Flat
+Operand = Callable[[Any], Any]
+Made = tuple[Layout | None, Callable[[Operand], ast.expr]]
+
+# Element by element: any order will do, if all have the same.
+_ELEMENTWISE = {
+    *("relu relu_ silu gelu sigmoid tanh hardtanh hardswish hardsigmoid leaky_relu elu selu mish softplus").split(),
+    *("neg exp abs sqrt rsqrt sin cos log pow clamp clamp_min clamp_max erf square reciprocal").split(),
+    *("add sub mul div maximum minimum where _to_copy to floor round hardshrink softsign celu relu6").split(),
+}
+_REDUCTIONS = {"mean", "sum", "amax", "amin"}
+
+
+def layouts(graph: Graph, channels_last: Callable[[str], bool]) -> dict[int, Layout]:
+    """Which tensors stay channels last, and how they are.
+
+    Args:
+        graph: the recorded model.
+        channels_last: whether a module is a layer that Flax has with its channels last.
+    """
+    found: dict[int, Layout] = {}
+    refused: set[tuple[str, int]] = set()
+    while True:
+        made = _Walk(graph.facts, channels_last, refused).walk(graph.root)
+        if made.conflicts <= refused:
+            found = made.found
+            return found
+        refused |= made.conflicts
+
+
+class _Walk:
+    def __init__(
+        self,
+        facts: Mapping[int, Fact],
+        channels_last: Callable[[str], bool],
+        refused: set[tuple[str, int]],
+    ) -> None:
+        self.facts, self.channels_last, self.refused = facts, channels_last, refused
+        self.found: dict[int, Layout] = {}
+        self.given: dict[tuple[str, int], Layout | None] = {}
+        self.conflicts: set[tuple[str, int]] = set()
+
+    def walk(self, one: Call) -> _Walk:
+        for item in one.body:
+            self._item(item)
+        return self
+
+    def _item(self, item: Item) -> None:
+        if isinstance(item, Op):
+            made = stays(item, self.found, self.facts)
+            if made is not None and made[0] is not None:
+                self.found[item.outs[0]] = made[0]
+        elif isinstance(item, Call):
+            if self.channels_last(item.path):
+                if len(self.facts[item.outs[0]].shape) > 2:
+                    self.found[item.outs[0]] = LAST
+                return
+            for index, given in enumerate(item.given):
+                self._boundary(item.path, index, given.value.id, given.inside)
+            for inner in item.body:
+                self._item(inner)
+            for index, taken in enumerate(item.taken):
+                self._boundary(item.path, -1 - index, taken.inside, taken.outside)
+
+    def _boundary(self, path: str, index: int, source: int, target: int) -> None:
+        """What crosses the boundary of a module has one order in all its calls."""
+        state = self.found.get(source)
+        place = (path, index)
+        if place in self.refused:
+            return
+        if self.given.setdefault(place, state) != state:
+            self.conflicts.add(place)
+        if state is not None:
+            self.found[target] = state
+
+
+def stays(item: Op, found: Mapping[int, Layout], facts: Mapping[int, Fact]) -> Made | None:
+    """How an operator is done on what is channels last; None where it needs torch's order.
+
+    Returns:
+        The order of the result (None: torch's), and what writes it, given a function from an argument to the
+        tensor as it lies.
+    """
+    refs = [ref for ref in references((item.arguments, item.named))]
+    states = {found.get(ref.id) for ref in refs}
+    packet = item.target.split(".")[1] if item.target.startswith("aten.") else ""
+    arguments = item.arguments
+    first = arguments[0] if arguments else None
+    if not item.single or not isinstance(first, Ref | tuple):
+        return None
+    rank = len(facts[first.id].shape) if isinstance(first, Ref) else 0
+    if packet in ("permute", "transpose") and isinstance(first, Ref):
+        return _turned(packet, item, found.get(first.id), rank)
+    if states <= {None}:
+        return None
+    if packet in _ELEMENTWISE:
+        return _elementwise(item, found, facts, refs)
+    if found.get(getattr(first, "id", -1)) != LAST and packet != "cat":
+        return None
+    shape = facts[first.id].shape if isinstance(first, Ref) else ()
+    if packet in _REDUCTIONS and len(arguments) > 1 and arguments[1]:
+        axes = tuple(sorted(_moved(axis, rank) for axis in _axes(arguments[1])))
+        keep = bool(arguments[2]) if len(arguments) > 2 else False
+        if not keep and any(axis % rank == 1 for axis in _axes(arguments[1])):
+            return None
+        left = rank if keep else rank - len(axes)
+        name = {"amax": "max", "amin": "min"}.get(packet, packet)
+        named = {"axis": axes, **({"keepdims": True} if keep else {})}
+        if item.named.get("dtype") is not None:
+            return None
+        return (LAST if left > 2 else None), lambda given: method(given(first), name, **named)
+    if packet in ("adaptive_avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool3d"):
+        size = arguments[1] if isinstance(arguments[1], tuple) else (arguments[1],)
+        if set(size) != {1}:
+            return None
+        axes = tuple(range(1, rank - 1))
+        return LAST, lambda given: method(given(first), "mean", axis=axes, keepdims=True)
+    if packet in ("max_pool2d", "max_pool1d", "max_pool3d", "avg_pool2d", "avg_pool1d", "avg_pool3d"):
+        return _pooled(packet, item, rank)
+    if packet in ("flatten", "view", "reshape") and isinstance(first, Ref):
+        return _flattened(item, shape, facts)
+    if packet == "cat" and isinstance(first, tuple):
+        if {found.get(one.id) for one in first} != {LAST}:
+            return None
+        axis = arguments[1] if len(arguments) > 1 else 0
+        rank = len(facts[first[0].id].shape)
+        return LAST, lambda given: call(
+            "jnp.concatenate", [given(one) for one in first], axis=_moved(axis, rank)
+        )
+    return None
+
+
+def _axes(value: Any) -> tuple[int, ...]:
+    return tuple(value) if isinstance(value, tuple) else (value,)
+
+
+def _moved(axis: int, rank: int) -> int:
+    """Where an axis of torch's is with the channels last."""
+    axis %= rank
+    return axis if axis == 0 else rank - 1 if axis == 1 else axis - 1
+
+
+def _turned(packet: str, item: Op, state: Layout | None, rank: int) -> Made | None:
+    """A turn that only changes from one order to the other costs nothing."""
+    first = item.arguments[0]
+    order = list(range(rank))
+    if packet == "permute":
+        order = [axis % rank for axis in item.arguments[1]]
+    else:
+        a, b = (axis % rank for axis in item.arguments[1:3])
+        order[a], order[b] = order[b], order[a]
+    if rank < 3:
+        return None
+    to_last = [0, *range(2, rank), 1]
+    to_first = [0, rank - 1, *range(1, rank - 1)]
+    if state == LAST and order == to_last:
+        return None if rank < 3 else (None, lambda given: given(first).code)
+    if state is None and order == to_first and rank > 3:
+        return LAST, lambda given: given(first).code
+    return None
+
+
+def _elementwise(
+    item: Op, found: Mapping[int, Layout], facts: Mapping[int, Fact], refs: list[Ref]
+) -> Made | None:
+    from converters.graph.ops import lowerings
+
+    out = facts[item.outs[0]]
+    state = next(found[ref.id] for ref in refs if ref.id in found)
+    for ref in refs:
+        rank = len(facts[ref.id].shape)
+        if rank == 0:
+            continue
+        if rank != len(out.shape) or (found.get(ref.id) != state):
+            return None
+    if len({len(facts[ref.id].shape) for ref in refs if facts[ref.id].shape}) != 1:
+        return None
+    lowering = lowerings().get(item.target)
+    if lowering is None:
+        return None
+
+    def write(given: Operand) -> ast.expr:
+        arguments = tuple(given(one) for one in item.arguments)
+        named = {key: given(one) for key, one in item.named.items()}
+        return lowering(arguments, named, given(Ref(item.outs[0])))
+
+    return state, write
+
+
+def _pooled(packet: str, item: Op, rank: int) -> Made | None:
+    spatial = rank - 2
+    given = list(item.arguments) + [None] * 6
+
+    def sides(value: Any, default: tuple[int, ...]) -> tuple[int, ...]:
+        if value in (None, ()):
+            return default
+        value = value if isinstance(value, tuple) else (value,)
+        return value * spatial if len(value) == 1 else value
+
+    if rank < 3:
+        return None
+    window = sides(given[1], ())
+    strides = sides(given[2], window)
+    padding = sides(given[3], (0,) * spatial)
+    pad = tuple((side, side) for side in padding) if any(padding) else "VALID"
+    named: dict[str, Any] = {"strides": strides, "padding": pad}
+    if packet.startswith("max"):
+        dilation, ceil = sides(given[4], (1,) * spatial), given[5]
+        if ceil or set(dilation) != {1}:
+            return None
+        name = "nn.max_pool"
+    else:
+        ceil, include, divisor = given[4], given[5], item.named.get("divisor_override")
+        if ceil or divisor is not None or len(item.arguments) > 6:
+            return None
+        if include is False and any(padding):
+            named["count_include_pad"] = False
+        name = "nn.avg_pool"
+    first = item.arguments[0]
+    return LAST, lambda operand: call(name, operand(first), window, **named)
+
+
+def _flattened(item: Op, shape: tuple[Any, ...], facts: Mapping[int, Fact]) -> Made | None:
+    """Space flattened behind the channels, or both into features."""
+    first = item.arguments[0]
+    after = facts[item.outs[0]].shape
+    rank = len(shape)
+    if len(after) == 3 and rank > 3 and after[:2] == shape[:2]:
+        return LAST, lambda given: code(
+            "{x}.reshape({x}.shape[0], -1, {x}.shape[-1])", x=given(first)
+        )
+    if len(after) == 2 and after[0] == shape[0]:
+        sides = shape[1:]
+        if not all(isinstance(side, int) for side in sides):
+            return None
+        one = all(side == 1 for side in sides[1:])
+        state = None if one else Flat(tuple(sides))
+        return state, lambda given: code("{x}.reshape({x}.shape[0], -1)", x=given(first))
+    return None
+
+
+def as_torch(value: ast.expr, layout: Layout | None, rank: int) -> ast.expr:
+    """A tensor in torch's order."""
+    if isinstance(layout, Flat):
+        sides, last = layout.sides, (*layout.sides[1:], layout.sides[0])
+        axes = (0, len(sides), *range(1, len(sides)))
+        return code(
+            "{x}.reshape(-1, {*last}).transpose({axes}).reshape(-1, {n})",
+            x=value,
+            last=last,
+            axes=axes,
+            n=_product(sides),
+        )
+    if layout == LAST:
+        return (
+            code("{x}.swapaxes(1, 2)", x=value)
+            if rank == 3
+            else code("jnp.moveaxis({x}, -1, 1)", x=value)
+        )
+    return value
+
+
+def as_flax(value: ast.expr, layout: Layout | None, rank: int) -> ast.expr:
+    """A tensor with its channels last."""
+    if layout == LAST or rank < 3:
+        return value
+    return (
+        code("{x}.swapaxes(1, 2)", x=value)
+        if rank == 3
+        else code("jnp.moveaxis({x}, 1, -1)", x=value)
+    )
+
+
+def as_flat(value: ast.expr, layout: Layout | None, sides: tuple[int, ...]) -> ast.expr:
+    """Features as they are flattened from channels last."""
+    if layout == Flat(sides):
+        return value
+    axes = (0, *range(2, len(sides) + 1), 1)
+    return code(
+        "{x}.reshape(-1, {*sides}).transpose({axes}).reshape(-1, {n})",
+        x=value,
+        sides=sides,
+        axes=axes,
+        n=_product(sides),
+    )
+
+
+def _product(sides: tuple[int, ...]) -> int:
+    total = 1
+    for side in sides:
+        total *= side
+    return total

@@ -1,0 +1,173 @@
+"""The classes of a port as the source of Flax linen modules: the only file that knows how these are written."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Mapping, Sequence, Set
+
+from converters.graph.classes import Class, Method, Model
+from converters.graph.expression import code
+from converters.graph.loops import rolled
+from converters.graph.names import aliases
+from converters.graph.ops.functions import functions
+
+
+def modeling(
+    model: Model, config: str, title: str, written: Sequence[ast.FunctionDef] = ()
+) -> str:
+    """The source of `modeling.py`.
+
+    Args:
+        model: the classes.
+        config: the name of the configuration's class.
+        title: the first line of the module's docstring.
+        written: functions of the original.
+    """
+    parts = [ast.unparse(ast.fix_missing_locations(one)) for one in written]
+    parts += [_class(cls, config) for cls in model.classes]
+    used = _functions(parts)
+    helpers = [inspect.getsource(functions()[name]) for name in used]
+    text = "\n\n\n".join((*helpers, *parts))
+    return "\n".join((f'"""{title}"""', "", _imports(text, config), "", "", text, ""))
+
+
+def configuration(model: Model, name: str, title: str) -> str:
+    """The source of `config.py`."""
+    lines = [
+        f'"""{title}"""',
+        "",
+        "from dataclasses import dataclass",
+        "",
+        "",
+        "@dataclass(frozen=True)",
+        f"class {name}:",
+        f'    """{title}"""',
+        "",
+        *(f"    {key}: {type(value).__name__} = {value!r}" for key, value in model.settings.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _imports(text: str, config: str) -> str:
+    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    lines = ["import jax"] if "jax" in names else []
+    lines += ["import jax.numpy as jnp"] if "jnp" in names else []
+    lines += ["import numpy as np"] if "np" in names else []
+    lines += ["from flax import linen as nn"] if "nn" in names else []
+    if config in names:
+        lines += ["", f"from .config import {config}"]
+    return "\n".join(lines)
+
+
+def _functions(parts: Sequence[str]) -> list[str]:
+    """The functions of ours that are called, those that others call first."""
+    known = functions()
+    found: list[str] = []
+
+    def add(text: str) -> None:
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Name) and node.id in known and node.id not in found:
+                add(inspect.getsource(known[node.id]).replace(f"def {node.id}(", "def _("))
+                found.append(node.id)
+
+    for part in parts:
+        add(part)
+    return found
+
+
+def _class(cls: Class, config: str) -> str:
+    body: list[ast.stmt] = []
+    doc = (inspect.getdoc(cls.origin) or "").strip().split("\n")[0] if cls.origin.__doc__ else ""
+    if doc:
+        body.append(ast.Expr(ast.Constant(doc)))
+    if cls.configured:
+        body.append(_field("config", config))
+    body += [_field(name, kind) for name, kind in cls.fields.items()]
+    lengths = {name: len(value.elts) for name, value in _lists(cls.setup)}
+    methods: list[ast.stmt] = []
+    over: set[str] = set()
+    for name, method in cls.methods.items():
+        statements, found = rolled(method.body, lengths, aliases(cls.origin.forward))  # type: ignore[attr-defined]
+        over |= found
+        whole = [*statements, ast.Return(method.result)]
+        methods.append(_function(name, method.arguments, whole, _returns(method)))
+    if cls.setup:
+        setup = [_listed(one, over) for one in cls.setup]
+        body.append(_function("setup", (), setup, None))
+    body += methods
+    made = ast.ClassDef(cls.name, [ast.parse("nn.Module", mode="eval").body], [], body, [])
+    return ast.unparse(ast.fix_missing_locations(made))
+
+
+def _field(name: str, kind: str) -> ast.stmt:
+    return ast.AnnAssign(ast.Name(name, ast.Store()), ast.Name(kind, ast.Load()), None, 1)
+
+
+def _returns(method: Method) -> str:
+    match method.result:
+        case ast.Dict():
+            return "dict[str, jax.Array]"
+        case ast.Tuple(elts=parts):
+            return f"tuple[{', '.join(['jax.Array'] * len(parts))}]"
+    return "jax.Array"
+
+
+def _function(
+    name: str, arguments: Sequence[str], body: list[ast.stmt], returns: str | None
+) -> ast.stmt:
+    kind = ast.parse("jax.Array", mode="eval").body
+    given = [ast.arg("self"), *(ast.arg(one, kind) for one in arguments)]
+    result = ast.parse(returns or "None", mode="eval").body
+    signature = ast.arguments([], given, None, [], [], None, [])
+    return ast.FunctionDef(name, signature, body, [], result)
+
+
+def _lists(setup: Sequence[ast.stmt]) -> list[tuple[str, ast.List]]:
+    return [
+        (one.targets[0].attr, one.value.args[0])
+        for one in setup
+        if isinstance(one, ast.Assign)
+        and isinstance(one.targets[0], ast.Attribute)
+        and _is_list(one.value)
+        and isinstance(one.value, ast.Call)
+        and isinstance(one.value.args[0], ast.List)
+    ]
+
+
+def _is_list(value: ast.expr) -> bool:
+    """Whether this is what `classes` writes for a list of modules: the list, and how many it has."""
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "_list"
+
+
+def _listed(statement: ast.stmt, over: Set[str]) -> ast.stmt:
+    """A constructor's statement, with a list of equal modules that a loop goes over as a comprehension."""
+    assert isinstance(statement, ast.Assign)
+    target = statement.targets[0]
+    looped = isinstance(target, ast.Attribute) and target.attr in over
+    return _Listed(looped).visit(statement)
+
+
+class _Listed(ast.NodeTransformer):
+    def __init__(self, looped: bool) -> None:
+        self.looped = looped
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        if not _is_list(node):
+            return node
+        parts, count = node.args
+        assert isinstance(parts, ast.List)
+        if not parts.elts or len({ast.dump(one) for one in parts.elts}) > 1:
+            return parts
+        if not self.looped and (len(parts.elts) == 1 or not isinstance(count, ast.Constant)):
+            # Another number of them would not be called.
+            count = ast.Constant(len(parts.elts))
+        if len(parts.elts) == 1 and isinstance(count, ast.Constant):
+            return parts
+        return code("[{one} for _ in range({count})]", one=parts.elts[0], count=count)
+
+
+def settings_of(model: Model) -> Mapping[str, int | float]:
+    """The values of the configuration."""
+    return model.settings

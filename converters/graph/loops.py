@@ -1,0 +1,177 @@
+"""Repeated calls of the modules of a list as a loop over the list."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence, Set
+
+from converters.graph.draft import fill
+from converters.graph.expression import as_code, call
+
+
+def rolled(
+    body: Sequence[ast.stmt], length: Mapping[str, int], aliases: Set[tuple[str, str]] = frozenset()
+) -> tuple[list[ast.stmt], set[str]]:
+    """Statements with runs that differ in the index of a module only made a loop.
+
+    Args:
+        body: the statements.
+        length: attribute → how many modules its list has.
+        aliases: (new, old) where the original gives a value another name (`hidden_states = inputs_embeds`).
+
+    Returns:
+        The statements, and the lists that a loop goes over: with these, any number of modules will do.
+    """
+    made, over = list(body), set()
+    for attribute, count in length.items():
+        if count and attribute not in over:
+            made, found = _rolled(made, attribute, count, aliases)
+            over |= found
+    return made, over
+
+
+def _rolled(
+    body: list[ast.stmt], attribute: str, count: int, aliases: Set[tuple[str, str]]
+) -> tuple[list[ast.stmt], set[str]]:
+    first = {
+        index: place
+        for place in reversed(range(len(body)))
+        for index in _indices(body[place], attribute)
+    }
+    if sorted(first) != list(range(count)):
+        return body, set()
+    step = first[1] - first[0] if count > 1 else 1
+    starts = [first[0] + index * step for index in range(count)]
+    if step < 1 or any(not starts[i] <= first[i] < starts[i] + step for i in range(count)):
+        return body, set()
+    end = starts[-1] + step
+    # The statement that names the module need not be the first of its turn.
+    for shift in range(step):
+        low, high = starts[0] - shift, end - shift
+        if low < 0 or high > len(body):
+            continue
+        turns = [body[low + i * step : low + (i + 1) * step] for i in range(count)]
+        lists = _lists(turns, count)
+        made = [_turn(turn, lists, index) for index, turn in enumerate(turns)]
+        before: list[ast.stmt] = []
+        renamed = _carried(made, aliases)
+        if renamed:
+            old, new = renamed
+            made[0] = [_Renamed(old, new).visit(one) for one in made[0]]
+            before = [ast.Assign([ast.Name(new, ast.Store())], ast.Name(old, ast.Load()))]
+        forms = {"\n".join(map(ast.dump, turn)) for turn in made}
+        if len(forms) == 1 and _goes_on(made[0]):
+            return [*body[:low], *before, _loop(made[0], lists), *body[high:]], set(lists)
+    return body, set()
+
+
+def _carried(
+    turns: Sequence[Sequence[ast.stmt]], aliases: Set[tuple[str, str]]
+) -> tuple[str, str] | None:
+    """What the first turn reads under another name than the others: (its name, theirs)."""
+    targets = {one.id for one in _names(turns[0]) if isinstance(one.ctx, ast.Store)}
+    if len(turns) == 1:
+        read = [one.id for one in _names(turns[0]) if isinstance(one.ctx, ast.Load)]
+        if targets & set(read):
+            return None
+        return next(
+            ((old, new) for new, old in sorted(aliases) if new in targets and old in read), None
+        )
+    pairs = {
+        (one.id, other.id)
+        for one, other in zip(_names(turns[0]), _names(turns[1]), strict=False)
+        if one.id != other.id
+    }
+    if len(pairs) != 1:
+        return None
+    old, new = pairs.pop()
+    return (old, new) if new in targets else None
+
+
+def _goes_on(turn: Sequence[ast.stmt]) -> bool:
+    """Whether a turn reads what it gives: else a loop would do the same again and again."""
+    stored: set[str] = set()
+    for statement in turn:
+        names = _names([statement])
+        if any(isinstance(one.ctx, ast.Load) and one.id not in stored for one in names):
+            read = {one.id for one in names if isinstance(one.ctx, ast.Load)}
+            given = {one.id for one in _names(turn) if isinstance(one.ctx, ast.Store)}
+            if (read - stored) & given:
+                return True
+        stored |= {one.id for one in names if isinstance(one.ctx, ast.Store)}
+    return False
+
+
+def _names(turn: Sequence[ast.stmt]) -> list[ast.Name]:
+    return [node for one in turn for node in ast.walk(one) if isinstance(node, ast.Name)]
+
+
+class _Renamed(ast.NodeTransformer):
+    def __init__(self, old: str, new: str) -> None:
+        self.old, self.new = old, new
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        if node.id == self.old and isinstance(node.ctx, ast.Load):
+            return ast.Name(self.new, ast.Load())
+        return node
+
+
+def _indices(tree: ast.AST, attribute: str) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if (found := _member(node)) and found[0] == attribute:
+            yield found[1]
+
+
+def _member(node: ast.AST) -> tuple[str, int] | None:
+    """`self.layers[3]` → ("layers", 3)."""
+    match node:
+        case ast.Subscript(
+            value=ast.Attribute(value=ast.Name(id="self"), attr=name),
+            slice=ast.Constant(value=int(index)),
+        ):
+            return name, index
+    return None
+
+
+def _lists(turns: Sequence[Sequence[ast.stmt]], count: int) -> list[str]:
+    """The lists whose module of each turn has the turn's number."""
+    found: dict[str, set[tuple[int, int]]] = {}
+    for number, turn in enumerate(turns):
+        for statement in turn:
+            for node in ast.walk(statement):
+                if member := _member(node):
+                    found.setdefault(member[0], set()).add((number, member[1]))
+    return [name for name, seen in found.items() if seen == {(i, i) for i in range(count)}]
+
+
+def _variable(name: str) -> str:
+    if name.endswith("ies"):
+        return f"{name[:-3]}y"
+    if name.endswith("ses") or name.endswith("xes"):
+        return name[:-2]
+    return name[:-1] if name.endswith("s") and len(name) > 2 else f"{name}_i"
+
+
+class _Members(ast.NodeTransformer):
+    def __init__(self, lists: Sequence[str], index: int) -> None:
+        self.lists, self.index = lists, index
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        member = _member(node)
+        if member and member[0] in self.lists and member[1] == self.index:
+            return ast.Name(_variable(member[0]), ast.Load())
+        return self.generic_visit(node)
+
+
+def _turn(turn: Sequence[ast.stmt], lists: Sequence[str], index: int) -> list[ast.stmt]:
+    return [_Members(lists, index).visit(fill(one, lambda hole: hole)) for one in turn]
+
+
+def _loop(turn: Sequence[ast.stmt], lists: Sequence[str]) -> ast.stmt:
+    sources = [
+        ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load()) for name in lists
+    ]
+    names: list[ast.expr] = [ast.Name(_variable(name), ast.Store()) for name in lists]
+    over = sources[0] if len(lists) == 1 else call("zip", *sources, strict=True)
+    target = names[0] if len(lists) == 1 else ast.Tuple(names, ast.Store())
+    return ast.For(target, as_code(over), list(turn), [])

@@ -1,0 +1,235 @@
+"""The names that the original's source has for values: targets of assignments, parameters of `forward`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import keyword
+import linecache
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from converters.graph.ir import Frame
+
+_STATEMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr, ast.NamedExpr)
+
+
+@cache
+def _lines(file: str) -> dict[int, ast.stmt]:
+    """Line → the innermost simple statement that it belongs to."""
+    found: dict[int, ast.stmt] = {}
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, _STATEMENTS) and isinstance(node, ast.stmt):
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                found.setdefault(line, node)
+    return found
+
+
+@cache
+def _tree(file: str) -> ast.AST:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ast.Module([], [])
+
+
+def statement(frame: Frame) -> ast.stmt | None:
+    """The statement that runs at a frame."""
+    return _lines(frame.file).get(frame.line)
+
+
+def targets(frame: Frame) -> tuple[str, ...]:
+    """The names that the statement at a frame assigns; none for a return or an expression."""
+    found = statement(frame)
+    match found:
+        case ast.Assign():
+            return _names(found.targets[0])
+        case ast.AnnAssign() | ast.AugAssign():
+            return _names(found.target)
+    return ()
+
+
+def _names(target: ast.expr) -> tuple[str, ...]:
+    match target:
+        case ast.Name():
+            return (target.id,)
+        case ast.Tuple() | ast.List():
+            return tuple(name for one in target.elts for name in (_names(one) or ("",)))
+        case ast.Starred():
+            return _names(target.value)
+        case ast.Subscript() | ast.Attribute():
+            return _names(target.value)
+    return ()
+
+
+@cache
+def parameters(forward: Any) -> tuple[str, ...]:
+    """The names of a forward's arguments, in order, without `self`."""
+    try:
+        found = inspect.signature(inspect.unwrap(forward)).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(
+        one.name for one in found if one.name != "self" and one.kind is not one.VAR_KEYWORD
+    )
+
+
+@cache
+def function_at(frame: Frame) -> ast.FunctionDef | None:
+    """The function whose line a frame is."""
+    found = None
+    for node in ast.walk(_tree(frame.file)):
+        if (
+            isinstance(node, ast.FunctionDef)
+            and node.name == frame.function
+            and node.lineno <= frame.line <= (node.end_lineno or node.lineno)
+        ):
+            found = node
+    return found
+
+
+def calls_of(frame: Frame, function: str) -> tuple[dict[str, str], ...]:
+    """Calls of a function in the statement at a frame: name that is given → the function's name for it."""
+    found = statement(frame)
+    if found is None:
+        return ()
+    made = []
+    definition = _definition(frame.file, function)
+    parameters = [] if definition is None else [one.arg for one in definition.args.args]
+    parameters = [one for one in parameters if one != "self"]
+    for node in ast.walk(found):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name != function:
+            continue
+        given = {
+            one.id: parameters[index]
+            for index, one in enumerate(node.args)
+            if isinstance(one, ast.Name) and index < len(parameters)
+        }
+        named = {
+            one.value.id: one.arg
+            for one in node.keywords
+            if isinstance(one.value, ast.Name) and one.arg
+        }
+        made.append({**given, **named})
+    return tuple(made)
+
+
+@cache
+def _definition(file: str, function: str) -> ast.FunctionDef | None:
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return node
+    return None
+
+
+def function_parameters(frame: Frame) -> tuple[str, ...]:
+    """The names of its arguments, without `self`."""
+    found = function_at(frame)
+    if found is None:
+        return ()
+    given = [one.arg for one in (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs)]
+    return tuple(name for name in given if name != "self")
+
+
+_PART = re.compile(r"\[(?:'(?P<name>[^']*)'|(?P<index>\d+))\]|\.(?P<attribute>\w+)")
+
+
+def label_path(label: str) -> tuple[str | int, ...]:
+    """ "[1]['mask'][0]" → (1, "mask", 0)."""
+    return tuple(
+        int(one["index"]) if one["index"] else (one["name"] or one["attribute"])
+        for one in _PART.finditer(label)
+    )
+
+
+def argument_name(label: str, module: Any) -> tuple[str, int]:
+    """What an argument of a module's call is called in its forward, and where it stands there.
+
+    A part of a tuple has the name that the forward gives it where it takes it apart (`cos, sin = position`).
+    """
+    path = label_path(label)
+    if not path:
+        return "", 1 << 20
+    names = parameters(type(module).forward)
+    kind, which, *rest = path
+    if kind == 0 and isinstance(which, int):
+        name = names[which] if which < len(names) else f"input_{which}"
+    else:
+        name = str(which)
+    place = names.index(name) if name in names else len(names)
+    if rest:
+        name = _part(name, rest, type(module).forward)
+    return clean(name), place
+
+
+def _part(name: str, rest: Sequence[str | int], forward: Any) -> str:
+    if len(rest) == 1 and isinstance(rest[0], int):
+        parts = parts_of(name, forward)
+        if len(parts) > rest[0] and parts[rest[0]]:
+            return parts[rest[0]]
+    return "_".join((name, *map(str, rest)))
+
+
+def parts_of(name: str, forward: Any) -> tuple[str, ...]:
+    """What the parts of a tuple are called where it is taken apart: in a forward, else in its file."""
+    function = inspect.unwrap(forward)
+    file = getattr(getattr(function, "__code__", None), "co_filename", "")
+    return _parts_in(source_tree(forward), name) or _parts_in(_tree(file), name)
+
+
+def _parts_in(tree: ast.AST, name: str) -> tuple[str, ...]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+            parts = _names(node.targets[0])
+            if node.value.id == name and isinstance(node.targets[0], ast.Tuple):
+                return parts
+    return ()
+
+
+def aliases(forward: Any) -> frozenset[tuple[str, str]]:
+    """(new, old) where a forward gives a value another name."""
+    return frozenset(
+        (clean(node.targets[0].id), clean(node.value.id))
+        for node in ast.walk(source_tree(forward))
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Name)
+        and isinstance(node.targets[0], ast.Name)
+    )
+
+
+def other_name(name: str, forward: Any) -> str:
+    """Under which name a forward keeps a value before it gives its name to another (`residual = x`)."""
+    for node in ast.walk(source_tree(forward)):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+            found = _names(node.targets[0])
+            if node.value.id == name and len(found) == 1 and found[0] != name:
+                return clean(found[0])
+    return ""
+
+
+@cache
+def source_tree(function: Any) -> ast.AST:
+    """The parsed source of a function; an empty module where there is none."""
+    import textwrap
+
+    try:
+        text = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
+        return ast.parse(text)
+    except (OSError, TypeError, SyntaxError):
+        return ast.Module([], [])
+
+
+def clean(name: str) -> str:
+    """The name as an identifier that Python and the port's imports leave free."""
+    name = re.sub(r"\W", "_", name)
+    if not name or name[0].isdigit():
+        name = f"x{name}"
+    return f"{name}_" if keyword.iskeyword(name) or name in _TAKEN else name
+
+
+_TAKEN = {"jax", "jnp", "nn", "self", "np"}

@@ -1,0 +1,285 @@
+"""Recording what a torch model does: `torch.export`, with the calls of its modules marked.
+
+The graph that `torch.export` gives is flat. Which module a node belongs to is in its metadata; what goes into
+a call and comes out of it is not. So every tensor that does is passed through an operator of ours that only
+bears a label (`tpu_migrate::mark`), and `converters.graph.group` finds the calls by these.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from converters.errors import ConversionError
+
+MARK = "tpu_migrate.mark.default"
+
+
+class GraphError(ConversionError):
+    """A model cannot be ported.
+
+    The message names what stands in the way, with the line of the torch source where there is one.
+    """
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A recorded model.
+
+    Attributes:
+        program: the graph, functional, its layers' operators whole.
+        module: the model that was recorded.
+        inputs: names of its inputs, in the order of the graph's.
+        outputs: what it gives: a pytree whose leaves are positions among the graph's outputs.
+        kinds: path of a module → the module, for those that were called.
+        notes: which ways around were taken.
+    """
+
+    program: torch.export.ExportedProgram
+    module: torch.nn.Module
+    inputs: tuple[str, ...]
+    outputs: Any
+    kinds: Mapping[str, torch.nn.Module]
+    notes: tuple[str, ...] = ()
+
+
+@torch.library.custom_op("tpu_migrate::mark", mutates_args=())
+def _mark(x: torch.Tensor, label: str) -> torch.Tensor:
+    return x.clone()
+
+
+@_mark.register_fake
+def _(x: torch.Tensor, label: str) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
+    """Record what a model does with inputs of these shapes; their sides are left free where it allows it.
+
+    Raises:
+        GraphError: it does not take the inputs, or cannot be recorded.
+    """
+    module.eval()
+    called = _probe(module, inputs)
+    tries = (
+        ("", True, ()),
+        ("recorded for these input shapes only", False, ()),
+    )
+    failures: list[str] = []
+    for note, free, _ in tries:
+        try:
+            program, outputs = _export(module, inputs, free, called)
+        except Exception as error:  # whatever torch.export raises
+            failures.append(_first_line(error))
+            continue
+        return Trace(
+            program,
+            module,
+            tuple(inputs),
+            outputs,
+            called.kinds,
+            (f"{note} ({failures[0]})",) if note else (),
+        )
+    raise GraphError(f"torch.export cannot record the model: {failures[-1]}", _HOW)
+
+
+_HOW = "see docs/port.md, 'Models that do not export'"
+
+
+@dataclass
+class _Called:
+    """What the eager run showed."""
+
+    kinds: dict[str, torch.nn.Module] = field(default_factory=dict)
+    # Calls that change one of their arguments in place: marking it would give them a copy to change.
+    changed: set[str] = field(default_factory=set)
+
+
+def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Called:
+    """Run the model once, to see which modules are called and that it takes the inputs."""
+    called = _Called()
+    versions: dict[str, list[list[tuple[torch.Tensor, int]]]] = {}
+
+    def before(name: str, one: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        called.kinds.setdefault(name, one)
+        tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        versions.setdefault(name, []).append([(x, x._version) for x in tensors])
+
+    def after(name: str) -> None:
+        if any(x._version != version for x, version in versions[name].pop()):
+            called.changed.add(name)
+
+    with ExitStack() as stack, torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, one in module.named_modules():
+            if not name:
+                continue
+            for hook in (
+                one.register_forward_pre_hook(
+                    lambda m, a, k, name=name: before(name, m, a, k), with_kwargs=True
+                ),
+                one.register_forward_hook(lambda m, a, o, name=name: after(name)),
+            ):
+                stack.callback(hook.remove)
+        try:
+            module(**inputs)
+        except Exception as error:
+            raise GraphError(
+                f"{type(module).__name__} does not take these inputs ({_first_line(error)})",
+                "name what its forward takes: --inputs 'x=float32[2,3,32,32]'",
+            ) from error
+    return called
+
+
+def _export(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], free: bool, called: _Called
+) -> tuple[torch.export.ExportedProgram, Any]:
+    outputs: list[Any] = []
+    wrapper = _wrapped(module, inputs, outputs)
+    shapes = None
+    if free:
+        auto = torch.export.Dim.AUTO
+        shapes = {name: dict.fromkeys(range(x.dim()), auto) for name, x in inputs.items()}
+    with (
+        _marked(module, called),
+        _all_frames(),
+        torch.no_grad(),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        program = torch.export.export(
+            wrapper, (), dict(inputs), dynamic_shapes=shapes, strict=False
+        )
+        return program.run_decompositions({}), outputs[-1]
+
+
+class _Wrapper(torch.nn.Module):
+    """The model, which gives its tensors flat and says in `outputs` what they were."""
+
+    def __init__(self, module: torch.nn.Module, outputs: list[Any]) -> None:
+        super().__init__()
+        self.model = module
+        self._keep = outputs.append  # export sets changed attributes back
+
+    def run(self, **inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = plain(self.model(**inputs))
+        leaves: list[torch.Tensor] = []
+
+        def place(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            leaves.append(value)
+            return Leaf(len(leaves) - 1)
+
+        self._keep(pytree.tree_map(place, found))
+        return tuple(leaves)
+
+
+def _wrapped(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], outputs: list[Any]
+) -> torch.nn.Module:
+    """The wrapper, its forward with one argument for each input: export leaves no side of `**inputs` free."""
+    names = ", ".join(inputs)
+    given = ", ".join(f"{name}={name}" for name in inputs)
+    space: dict[str, Any] = {}
+    exec(f"def forward(self, {names}): return self.run({given})", space)
+    return type("_Wrapper", (_Wrapper,), {"forward": space["forward"]})(module, outputs)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor among what the model gives: its position among the graph's outputs."""
+
+    index: int
+
+
+def plain(value: Any) -> Any:
+    """What a model gives as tuples, lists and dicts; what is no tensor, or None, is left out of dicts."""
+    if isinstance(value, Mapping) or (hasattr(value, "to_tuple") and hasattr(value, "items")):
+        return {str(k): plain(v) for k, v in value.items() if _has_tensors(v)}
+    if hasattr(value, "_fields"):
+        return tuple(plain(one) for one in value)
+    if isinstance(value, list | tuple):
+        return tuple(plain(one) for one in value)
+    return value
+
+
+def _has_tensors(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_tensors, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_tensors, value))
+    return isinstance(value, torch.Tensor)
+
+
+@contextmanager
+def _marked(module: torch.nn.Module, called: _Called) -> Iterator[None]:
+    """Every tensor that goes into a call of a module, or comes out, with a label on it."""
+    numbers: dict[str, int] = {}
+
+    def labelled(kind: str, name: str, number: int, value: Any) -> Any:
+        def one(path: Any, leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor) or isinstance(leaf, torch.nn.Parameter):
+                return leaf
+            return torch.ops.tpu_migrate.mark(
+                leaf, "|".join((kind, name, str(number), pytree.keystr(path)))
+            )
+
+        return pytree.tree_map_with_path(one, value)
+
+    def before(name: str, args: Any, kwargs: Any) -> Any:
+        number = numbers[name] = numbers.get(name, -1) + 1
+        if name in called.changed:
+            return None
+        return labelled("in", name, number, (args, kwargs))
+
+    with ExitStack() as stack:
+        for name, one in module.named_modules():
+            if not name or name not in called.kinds:
+                continue
+            for hook in (
+                one.register_forward_pre_hook(
+                    lambda m, a, k, name=name: before(name, a, k), with_kwargs=True
+                ),
+                one.register_forward_hook(
+                    lambda m, a, o, name=name: labelled("out", name, numbers[name], o)
+                ),
+            ):
+                stack.callback(hook.remove)
+        yield
+
+
+@contextmanager
+def _all_frames() -> Iterator[None]:
+    """torch drops the frames below a module's forward; the functions of the original are found by them."""
+    from torch.fx.proxy import TracerBase
+
+    kept = getattr(TracerBase, "_filter_traceback_frames", None)
+    if kept is None:
+        yield
+        return
+
+    def frames(self: Any, user: Any) -> Any:
+        import traceback
+
+        inside = (f"{torch.__path__[0]}/", __file__)
+        return traceback.StackSummary.from_list(
+            [one for one in user if not one.filename.startswith(inside)]
+        )
+
+    TracerBase._filter_traceback_frames = frames  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        TracerBase._filter_traceback_frames = kept  # type: ignore[method-assign]
+
+
+def _first_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}"
