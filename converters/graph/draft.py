@@ -126,6 +126,14 @@ class Drafter:
         shapes = [tuple(_hint(side) for side in graph.facts[number].shape) for _, number in graph.inputs]
         self.flattened = flattened_inputs(root, shapes)
         self.layouts = layouts(graph, self._channels_last)
+        self.symbols: dict[sympy.Expr, str] = {}
+        for _, number in graph.inputs:
+            for side in graph.facts[number].shape:
+                if isinstance(side, Free):
+                    usual = ("batch_size", "length", "width", "depth")
+                    number_of = len(self.symbols)
+                    name = usual[number_of] if number_of < 4 else f"size_{number_of}"
+                    self.symbols.setdefault(side.expression, name)
         self.functions: list[ast.FunctionDef] = []
         self.forms: dict[tuple[str, str], dict[str, str]] = {}
         self.recomputed: set[str] = set()
@@ -154,11 +162,11 @@ class Drafter:
         """What is written for a call; those within it are not looked into, but where they dissolve."""
         return _Writer(self, one).write(arguments)
 
-    def function(self, writer: _Writer, item: Apply) -> tuple[str, list[int]]:
+    def function(self, writer: _Writer, item: Apply) -> tuple[str, list[int], list[sympy.Expr]]:
         """The function that does what was recorded, which is written where there is none yet.
 
         Returns:
-            Its name, and the positions of its arguments among those of the item.
+            Its name, the positions of its arguments among those of the item, and sizes that come after them.
         """
         within = _FunctionWriter(self, writer, item)
         drafted = within.write_function()
@@ -178,7 +186,7 @@ class Drafter:
             if doc.strip():
                 drafted.body.insert(0, ast.Expr(ast.Constant(doc.strip().split("\n")[0])))
             self.functions.append(drafted)
-        return forms[form], within.order
+        return forms[form], within.order, list(within.sizes)
 
     def layer(self, path: str) -> Layer | None:
         """The layer of Flax's that a module is, if it is one."""
@@ -334,9 +342,11 @@ class _Writer:
 
     def _apply(self, item: Apply) -> None:
         """A call of a function of the original, which is written beside the classes."""
-        name, order = self.drafter.function(self, item)
+        name, order, sizes = self.drafter.function(self, item)
         given = [as_code(self._operand(value, _NO_OP)) for value in item.given]
-        value = ast.Call(ast.Name(name, ast.Load()), [given[index] for index in order], [])
+        needed: list[ast.expr] = [Hole(Free(one, 0)) for one in sizes]
+        arguments = [*(given[index] for index in order), *needed]
+        value = ast.Call(ast.Name(name, ast.Load()), arguments, [])
         frames = self._frames(item.frames)[:-1] or item.frames[:-1]
         self.statements.append(Statement(item.outs, value, frames, len(item.outs) == 1))
 
@@ -531,6 +541,8 @@ class _Writer:
         self.held_results = held
 
     def _together(self, one: Statement, user: Statement | None) -> bool:
+        if user is not None and _is_turn(one.value) and any(map(_is_turn, ast.walk(user.value))):
+            return False  # turns of a loop
         length = len(_text(one.value))
         if user is None:
             return not _targets(one.frames) and length <= 2 * _LONG
@@ -560,6 +572,7 @@ class _FunctionWriter(_Writer):
         )
         # A number for each: its own, or one below zero for what a module holds.
         self.layouts = {}
+        self.sizes: dict[sympy.Expr, str] = {}
         self.given: dict[Any, tuple[str, int]] = {}
         for index in self.order:
             value = values[index]
@@ -567,6 +580,11 @@ class _FunctionWriter(_Writer):
                 (value.key, -2 - index) if isinstance(value, Held) else (value.id, value.id)
             )
             self.given[key] = (made[index], number)
+
+    def size_argument(self, symbol: sympy.Expr) -> str:
+        """An argument for a size that none of the tensors shows."""
+        names_of = self.drafter.symbols
+        return self.sizes.setdefault(symbol, names_of.get(symbol, f"size_{len(self.sizes)}"))
 
     def write_function(self) -> ast.FunctionDef:
         for key, (_, number) in self.given.items():
@@ -585,7 +603,16 @@ class _FunctionWriter(_Writer):
         return ast.FunctionDef(
             "_",
             ast.arguments(
-                [], [ast.arg(one, kind) for one in self.made.arguments], None, [], [], None, []
+                [],
+                [
+                    *(ast.arg(one, kind) for one in self.made.arguments),
+                    *(ast.arg(one, code("int")) for one in self.sizes.values()),
+                ],
+                None,
+                [],
+                [],
+                None,
+                [],
             ),
             [*self.made.body, ast.Return(self.made.result)],
             [],
@@ -618,6 +645,17 @@ class _FunctionWriter(_Writer):
 
 
 _NO_OP = Op("", (), {}, (), True, ())
+
+
+def _is_turn(value: ast.AST) -> bool:
+    """Whether this is a call of a module in a list: `self.layers[0](x)`."""
+    return (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Subscript)
+        and isinstance(value.func.value, ast.Attribute)
+        and isinstance(value.func.value.value, ast.Name)
+        and value.func.value.value.id == "self"
+    )
 
 
 def names_container(module: Any) -> bool:
@@ -888,6 +926,8 @@ class _Naming:
             return call(kind.lower(), *parts)
         if expression.is_Pow and expression.args[1].is_Integer and int(expression.args[1]) > 0:
             return code("{a} ** {b}", a=parts[0], b=parts[1])
+        if expression.is_Symbol and isinstance(self.writer, _FunctionWriter):
+            return ast.Name(self.writer.size_argument(expression), ast.Load())
         raise GraphError(
             f"{self.writer.call.path or 'the model'}: the size {expression} cannot be told from its inputs",
             "see docs/port.md, 'Models that do not export'",

@@ -9,7 +9,16 @@ import torch
 
 from converters.graph.expression import call, code
 from converters.graph.ops.parts import cast, demand, same_dtype
-from converters.graph.ops.registry import Result, integers, op, real, sample, truths, values
+from converters.graph.ops.registry import (
+    Result,
+    integers,
+    op,
+    positive,
+    real,
+    sample,
+    truths,
+    values,
+)
 
 _BFLOAT = torch.bfloat16
 
@@ -87,10 +96,11 @@ def type_as(
 def to_prim_device(
     x: Any,
     device: Any,
-    out: Result,
     dtype: Any = None,
     non_blocking: bool = False,
     copy: bool = False,
+    *,
+    out: Result,
 ) -> ast.expr:
     """`x.astype(dtype)`."""
     return _converted(x, out.dtype)
@@ -147,8 +157,11 @@ def identity(x: Any) -> ast.expr:
 
 @op(
     "aten._conj.default",
-    "aten.conj.default",
     "aten._conj_physical.default",
+    samples=(sample(real(3, dtype=torch.complex64)),),
+)
+@op(
+    "aten.conj.default",
     "aten.conj_physical.default",
     samples=(sample(real(3, dtype=torch.complex64)), sample(real(3))),
 )
@@ -160,13 +173,13 @@ def conj(x: Any) -> ast.expr:
 @op(
     "aten.copy.default",
     samples=(
-        sample(real(2, 3), real(2, 3)),
-        sample(real(2, 3), real(3)),
-        sample(real(2), integers(2)),
+        sample(real(2, 3), real(2, 3), gradient=False, why="torch has none"),
+        sample(real(2, 3), real(3), gradient=False, why="torch has none"),
+        sample(real(2), integers(2), gradient=False, why="torch has none"),
         sample(integers(2), real(2), True),
     ),
 )
-def copy(x: Any, src: Any, out: Result, non_blocking: bool = False) -> ast.expr:
+def copy(x: Any, src: Any, non_blocking: bool = False, *, out: Result) -> ast.expr:
     """The other tensor, in this one's shape and dtype."""
     src = cast(src, x.dtype)
     if tuple(src.shape) == tuple(x.shape):
@@ -213,7 +226,6 @@ def view_as_real(x: Any) -> ast.expr:
 
 @op(
     "aten.view_as_complex.default",
-    "aten.view_as_complex_copy.default",
     samples=(sample(real(3, 2)),),
 )
 def view_as_complex(x: Any) -> ast.expr:
@@ -229,7 +241,10 @@ def complex_(real: Any, imag: Any) -> ast.expr:
     return code("{real} + 1j * {imag}", real=real, imag=imag)
 
 
-@op("aten.polar.default", samples=(sample(real(2, 3), real(2, 3)), sample(real(2, 3), real(3))))
+@op(
+    "aten.polar.default",
+    samples=(sample(positive(2, 3), real(2, 3)), sample(positive(2, 3), real(3))),
+)
 def polar(abs: Any, angle: Any) -> ast.expr:  # noqa: A002
     """A complex number of its length and angle."""
     return code("{abs} * jnp.exp(1j * {angle})", abs=abs, angle=angle)

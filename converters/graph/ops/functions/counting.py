@@ -1,0 +1,21 @@
+"""Counting and finding."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def count_in_bins(
+    x: jax.Array, bins: int, low: jax.Array | float, high: jax.Array | float
+) -> jax.Array:
+    """How many values fall into bins of equal widths from `low` to `high`; others count nowhere."""
+    edge = jnp.floor((x - low) * bins / (high - low)).astype(jnp.int32)
+    place = jnp.where((x >= low) & (x <= high), jnp.minimum(edge, bins - 1), bins)
+    return jnp.zeros(bins, x.dtype).at[place.reshape(-1)].add(1, mode="drop")
+
+
+def last_place(x: jax.Array, running: jax.Array, axis: int) -> jax.Array:
+    """Where a running extreme was taken from: the last place so far at which `x` is equal to it."""
+    here = jax.lax.broadcasted_iota(jnp.int32, x.shape, axis)
+    return jax.lax.cummax(jnp.where(x == running, here, 0), axis=axis)
