@@ -147,8 +147,7 @@ def proven(
     port = Target("port", str(folder), f"port:{shown}")
     options = Options(
         a=SideOptions(weights=state),
-        # A port takes and gives everything as torch lays it out.
-        b=SideOptions(weights=params, channels_last=()),
+        b=SideOptions(weights=params),
         seed=seed,
         timeout=timeout,
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from migrate.parity.ground.results import LayerVerdict
+from migrate.parity.sides import frames
 from migrate.port.results import Case
 
 _FINE = (LayerVerdict.MATCH, LayerVerdict.UNDEFINED, LayerVerdict.ALONE)
@@ -68,8 +70,14 @@ _FILES = {
 
 
 def _origin(origin: Sequence[tuple[str, str, int]]) -> str:
-    rows = [f"| `{name}` | `{file}` | {line} |" for name, file, line in origin]
+    rows = [f"| `{name}` | `{_file(file)}` | {line} |" for name, file, line in origin]
     return "\n".join(["| class | file | line |", "|---|---|---|", *rows]) if rows else ""
+
+
+def _file(path: str) -> str:
+    """A file as it is best named: from the package that it is installed with, else from here."""
+    _, installed, below = path.rpartition("site-packages/")
+    return below if installed else frames.shown(Path(path))
 
 
 def _use(name: str, port: Any, weights: bool) -> str:

@@ -208,7 +208,7 @@ def _require_python(file: str, text: str) -> None:
 def _formatted(folder: Path) -> Sequence[str]:
     """Format the sources in the folder; a note where that cannot be done."""
     if find_spec("ruff") is None:
-        return ["the source is not formatted: ruff is not installed (pip install ruff)"]
+        return ['the source is not formatted: it needs ruff (pip install "tpu-migrate[port]")']
     command = [sys.executable, "-m", "ruff", "format", "--isolated", "--quiet"]
     options = ["--line-length", str(_LINE), "--target-version", "py311", "--no-cache"]
     done = subprocess.run([*command, *options, folder], capture_output=True, text=True, check=False)
