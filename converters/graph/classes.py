@@ -18,6 +18,7 @@ from converters.graph.constants import computed
 from converters.graph.draft import Draft, Drafter, fill
 from converters.graph.expression import Hole, SettingFloat, SettingInt, as_code, call, code
 from converters.graph.ir import Call, calls
+from converters.graph.layers import weight_of
 from converters.graph.settings import of_count, of_parameter
 from converters.graph.trace import GraphError
 
@@ -75,11 +76,7 @@ class Model:
 
 
 def classes(drafter: Drafter) -> Model:
-    """The classes of a graph.
-
-    Raises:
-        GraphError: a module is called in two ways that one method cannot be.
-    """
+    """The classes of a graph."""
     return _Classes(drafter).run()
 
 
@@ -87,6 +84,8 @@ class _Classes:
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
         self.drafts: dict[str, list[Draft]] = defaultdict(list)
+        self.methods: dict[str, dict[str, Method]] = defaultdict(dict)
+        self.forms: dict[str, dict[Any, str]] = defaultdict(dict)
         self.made: dict[str, tuple[Class, dict[str, Any]]] = {}
         self.classes: list[Class] = []
         self.settings: dict[str, int | float] = {}
@@ -100,7 +99,7 @@ class _Classes:
                 one.path and self.drafter.dissolves(one)
             ):
                 given = None if one.path else self.drafter.graph.inputs
-                self.drafts[one.path].append(self.drafter.draft(one, given))
+                self._draft(one, given)
         instances = {
             path: self._instance(path, drafts) for path, drafts in self.drafts.items()
         }
@@ -124,22 +123,19 @@ class _Classes:
             if isinstance(item, Call):
                 yield item.path, heights[item.path]
 
+    def _draft(self, one: Call, given: Any) -> None:
+        """Write a call; the first of those of a module that do the same gives the method its name."""
+        draft = self.drafter.draft(one, given)
+        method = Method(draft.arguments, draft.body, draft.result, draft.results)
+        form = (draft.arguments, _dump(_all(method)), _numbers(method))
+        forms = self.forms[one.path]
+        name = forms.setdefault(form, f"call_{len(forms)}" if forms else "__call__")
+        self.drafter.methods[one.path, one.number] = name
+        self.drafts[one.path].append(draft)
+        self.methods[one.path].setdefault(name, method)
+
     def _instance(self, path: str, drafts: list[Draft]) -> _Instance:
-        methods: dict[str, Method] = {}
-        seen: list[tuple[str, Any]] = []
-        for draft in drafts:
-            made = Method(draft.arguments, draft.body, draft.result, draft.results)
-            key = (draft.arguments, _dump(draft.body), _dump([draft.result]), _numbers(made))
-            if key not in [one for _, one in seen]:
-                name = "__call__" if not seen else f"call_{len(seen)}"
-                methods[name] = made
-                seen.append((name, key))
-        if len(methods) > 1:
-            raise GraphError(
-                f"{path}: is called {len(methods)} times, and does something else each time",
-                "see docs/port.md, 'What it does not do'",
-            )
-        return _Instance(path, drafts[0].module, [], methods)
+        return _Instance(path, drafts[0].module, [], self.methods[path])
 
     # The constructors.
 
@@ -194,9 +190,16 @@ class _Classes:
 
     def _parameter(self, one: _Instance, name: str, key: str) -> ast.expr:
         tensor = self.drafter.constants[key]
-        shape = tuple(
-            of_parameter(one.module, name, axis, side) for axis, side in enumerate(tensor.shape)
-        )
+        found = weight_of(one.module, key.rpartition(".")[2])
+        sides = tuple(tensor.shape) if found is None else found.shape(tuple(tensor.shape))
+        shape = tuple(of_parameter(one.module, name, axis, side) for axis, side in enumerate(sides))
+        if found is not None and found.collection != "params":
+            return code(
+                "self.variable({c}, {name}, jnp.zeros, {shape}).value",
+                c=found.collection,
+                name=name,
+                shape=shape,
+            )
         if key in self.drafter.volatile:
             found = computed(tensor, one.module)
             if found is not None:

@@ -28,7 +28,7 @@ from converters.graph.ir import (
     Ref,
     references,
 )
-from converters.graph.layers import Layer, layer_of
+from converters.graph.layers import Layer, layer_of, weight_of
 from converters.graph.layout import LAST, Flat, as_flat, as_flax, as_torch, layouts, stays
 from converters.graph.ops import lowerings
 from converters.graph.ops.registry import Result, Size, Tensor
@@ -126,6 +126,8 @@ class Drafter:
         shapes = [tuple(_hint(side) for side in graph.facts[number].shape) for _, number in graph.inputs]
         self.flattened = flattened_inputs(root, shapes)
         self.layouts = layouts(graph, self._channels_last)
+        # Which method of a module a call of it is.
+        self.methods: dict[tuple[str, int], str] = {}
         self.symbols: dict[sympy.Expr, str] = {}
         for _, number in graph.inputs:
             for side in graph.facts[number].shape:
@@ -406,8 +408,11 @@ class _Writer:
             name = f"{last}_{name}"
         self.drafter.read[value.key] = self.drafter.modules[owner]
         if owner == self.call.path:
-            self.made.held[name] = value.key
-            return Tensor(shape, dtype, ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load()))
+            found = weight_of(self.module, name)
+            attribute = found.linen if found else name
+            self.made.held[attribute] = value.key
+            own: ast.expr = ast.Attribute(ast.Name("self", ast.Load()), attribute, ast.Load())
+            return Tensor(shape, dtype, found.turned(own) if found else own)
         if value.key.startswith(self.prefix) and (layer := self.drafter.layer(owner)):
             access = layer.weight(self.access(owner), name)
             if access is not None:
@@ -434,6 +439,9 @@ class _Writer:
         ordered = sorted(item.given, key=lambda one: names.argument_name(one.label, module)[1])
         given = [self._crossing(one.value, one.inside) for one in ordered]
         function: ast.expr = self.access(item.path)
+        name = self.drafter.methods.get((item.path, item.number), "__call__")
+        if name != "__call__":
+            function = ast.Attribute(function, name, ast.Load())
         value = ast.Call(function, [as_code(one) for one in given], [])
         self.statements.append(Statement(item.outs, value, frames, len(item.taken) == 1))
 

@@ -12,6 +12,7 @@ import torch
 from converters.graph import settings
 from converters.graph.expression import as_code, call, code
 from converters.layers.flax_call import Call, FlaxCall, Maker, Name, Variable
+from converters.layers.layout import UNCHANGED, Permute
 from converters.layers.registry import find_entry, flax_calls
 
 # Argument of a Flax layer → the attribute of torch's that it comes from.
@@ -21,13 +22,6 @@ _FROM = {
     "epsilon": ("eps",),
     "num_groups": ("num_groups",),
 }
-# Flax's name for a weight, and how torch's tensor is had from it.
-_BACK = {
-    ("Linear", "weight"): ("kernel", "{w}.T"),
-    ("Embedding", "weight"): ("embedding", "{w}"),
-}
-
-
 @dataclass(frozen=True)
 class Layer:
     """A layer of Flax's own that computes as a torch one.
@@ -66,16 +60,66 @@ class Layer:
         return ast.Call(layer, [given], keywords)
 
     def weight(self, layer: ast.expr, name: str) -> ast.expr | None:
-        """The torch tensor `name` of the layer, as an expression."""
-        entry, _ = find_entry(self.module)
-        found = _BACK.get((entry.kind, name)) if entry else None
-        if found is None and name != "bias":
+        """The torch tensor `name` of the layer, as an expression; None if it is not one array of Flax's."""
+        found = weight_of(self.module, name)
+        if found is None:
             return None
-        flax, text = found or ("bias", "{w}")
-        if flax == "embedding":
-            return code("{layer}.embedding", layer=layer)
-        weight = code("{layer}.variables['params'][{name}]", layer=layer, name=flax)
-        return code(text, w=weight)
+        if found.linen == "embedding":
+            return found.turned(ast.Attribute(layer, "embedding", ast.Load()))
+        return found.turned(
+            code(
+                "{layer}.variables[{collection}][{name}]",
+                layer=layer,
+                collection=found.collection,
+                name=found.linen,
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where `migrate weights` puts a tensor of a layer.
+
+    Attributes:
+        linen: its name.
+        collection: "params" or "batch_stats".
+        axes: torch's order of its axes, by those that it has in Flax; None where it is the same.
+    """
+
+    linen: str
+    collection: str
+    axes: tuple[int, ...] | None
+
+    def turned(self, array: ast.expr) -> ast.expr:
+        """The torch tensor, given Flax's array."""
+        if self.axes is None:
+            return array
+        if self.axes == (1, 0):
+            return ast.Attribute(array, "T", ast.Load())
+        return code("{x}.transpose({axes})", x=array, axes=self.axes)
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Flax's shape of a tensor of this torch shape."""
+        if self.axes is None:
+            return shape
+        turned = [0] * len(shape)
+        for torch_axis, axis in enumerate(self.axes):
+            turned[axis] = shape[torch_axis]
+        return tuple(turned)
+
+
+def weight_of(module: torch.nn.Module, name: str) -> Placed | None:
+    """Where a tensor of a layer is; None where it has parts, or the module is no layer that is known."""
+    entry, _ = find_entry(module)
+    if entry is None:
+        return None
+    places = [one for one in entry.weights_of(module) if one.torch == name]
+    if len(places) != 1 or places[0].part is not None or "/" in places[0].linen:
+        return None
+    layout = places[0].layout.inverse
+    if isinstance(layout, Permute):
+        return Placed(places[0].linen, places[0].collection, layout.axes)
+    return Placed(places[0].linen, places[0].collection, None) if layout == UNCHANGED else None
 
 
 def layer_of(module: torch.nn.Module) -> Layer | None:

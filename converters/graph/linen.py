@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from types import ModuleType
 
 from converters.graph.classes import Class, Method, Model
 from converters.graph.expression import code
@@ -29,7 +30,8 @@ def modeling(
     used = _functions(parts)
     helpers = [inspect.getsource(functions()[name]) for name in used]
     text = "\n\n\n".join((*helpers, *parts))
-    return "\n".join((f'"""{title}"""', "", _imports(text, config), "", "", text, ""))
+    modules = dict.fromkeys(inspect.getmodule(functions()[name]) for name in used)
+    return "\n".join((f'"""{title}"""', "", _imports(text, config, modules), "", "", text, ""))
 
 
 def configuration(model: Model, name: str, title: str) -> str:
@@ -49,15 +51,33 @@ def configuration(model: Model, name: str, title: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _imports(text: str, config: str) -> str:
+def _imports(text: str, config: str, modules: Iterable[ModuleType | None]) -> str:
+    """The statements that the names in the source need; those of functions of ours as their files have them."""
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    lines = ["import jax"] if "jax" in names else []
-    lines += ["import jax.numpy as jnp"] if "jnp" in names else []
-    lines += ["import numpy as np"] if "np" in names else []
-    lines += ["from flax import linen as nn"] if "nn" in names else []
+    needed = {
+        "jax": "import jax",
+        "jnp": "import jax.numpy as jnp",
+        "np": "import numpy as np",
+        "nn": "from flax import linen as nn",
+    }
+    lines = [line for name, line in needed.items() if name in names]
+    plain: list[str] = []
+    for module in modules:
+        for node in ast.parse(inspect.getsource(module)).body if module else ():
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            if str(getattr(node, "module", "")).split(".")[0] in ("converters", "__future__"):
+                continue
+            for one in node.names:
+                name = (one.asname or one.name).split(".")[0]
+                if name in names and name not in needed:
+                    made = ast.copy_location(type(node)(**{**vars(node), "names": [one]}), node)
+                    plain.append(ast.unparse(made))
+    plain = sorted(dict.fromkeys(plain))
+    parts = ["\n".join(plain), "\n".join(lines)]
     if config in names:
-        lines += ["", f"from .config import {config}"]
-    return "\n".join(lines)
+        parts.append(f"from .config import {config}")
+    return "\n\n".join(part for part in parts if part)
 
 
 def _functions(parts: Sequence[str]) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +22,8 @@ from converters.graph.ops.functions import functions
 
 def operator(name: str) -> Any:
     namespace, packet, overload = name.split(".")
+    if namespace == "transformers":  # registers its operators when it is imported
+        importlib.import_module("transformers.integrations.moe")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
@@ -245,21 +249,34 @@ def _gradients(
     call: Any, arguments: Any, named: Any, weights: dict[int, torch.Tensor]
 ) -> Sequence[torch.Tensor | None]:
     """Of the sum of all results, each times its weights, by every real tensor among the arguments."""
+    fixed: set[str] = set()
+    while True:
+        try:
+            return _gradients_but(fixed, call, arguments, named, weights)
+        except RuntimeError as error:
+            if "is not implemented" in str(error):  # torch has no gradient of it
+                return []
+            argument = re.search(r"not differentiable with respect to argument '(\w+)'", str(error))
+            if argument is None or argument[1] in fixed:
+                raise
+            fixed.add(argument[1])
+
+
+def _gradients_but(
+    fixed: set[str], call: Any, arguments: Any, named: Any, weights: dict[int, torch.Tensor]
+) -> Sequence[torch.Tensor | None]:
+    names = [one.name for one in call._schema.arguments if not one.kwarg_only]
     leaves: list[torch.Tensor] = []
-    given = [_leaves(one, leaves) for one in arguments]
-    others = {key: _leaves(one, leaves) for key, one in named.items()}
+    places = zip(names, arguments, strict=False)
+    given = [_leaves(one, leaves, name not in fixed) for name, one in places]
+    others = {key: _leaves(one, leaves, key not in fixed) for key, one in named.items()}
     real = [one for one in leaves if one.requires_grad]
     if not real or not weights:
         return []
-    try:
-        parts = list(_parts(_flat(call(*given, **others)), weights))
-        if not parts:
-            return []
-        found = iter(torch.autograd.grad(sum(parts), real, allow_unused=True))
-    except RuntimeError as error:
-        if "is not implemented" in str(error):  # torch has no gradient of it
-            return []
-        raise
+    parts = list(_parts(_flat(call(*given, **others)), weights))
+    if not parts:
+        return []
+    found = iter(torch.autograd.grad(sum(parts), real, allow_unused=True))
     return [next(found) if one.requires_grad else None for one in leaves]
 
 
@@ -270,11 +287,11 @@ def _parts(results: list[torch.Tensor], weights: dict[int, torch.Tensor]) -> Ite
             yield ((one.real + 2 * one.imag if one.is_complex() else one.float()) * weight).sum()
 
 
-def _leaves(value: Any, leaves: list[torch.Tensor]) -> Any:
+def _leaves(value: Any, leaves: list[torch.Tensor], wanted: bool) -> Any:
     if isinstance(value, torch.Tensor):
         made = value.detach().clone()
-        leaves.append(made.requires_grad_() if value.is_floating_point() else made)
+        leaves.append(made.requires_grad_(wanted and value.is_floating_point()))
         return leaves[-1]
     if isinstance(value, list | tuple):
-        return type(value)(_leaves(one, leaves) for one in value)
+        return type(value)(_leaves(one, leaves, wanted) for one in value)
     return value
