@@ -86,17 +86,27 @@ def asked(
 
 
 def free_axes(arguments: Sequence[Any], given: Arrays) -> dict[str, list[tuple[str, int]]]:
-    """Name of a free size → the arguments and axes that have it; those that differ are told apart."""
-    found: dict[tuple[str, int], list[tuple[str, int]]] = {}
+    """Name of a free size → the arguments and axes that have it.
+
+    Two axes have one size if they have one name, or, as rows of inputs do, one place, and are as long as each
+    other in what is given: the recording gives names to sizes that need not be equal.
+    """
+    found: list[tuple[str, int, list[tuple[str, int]]]] = []
     for argument in arguments:
         for axis, side in enumerate(argument.shape):
-            if isinstance(side, str) and argument.name in given:
-                size = given[argument.name].shape[axis]
-                found.setdefault((side, size), []).append((argument.name, axis))
-    names = [name for name, _ in found]
+            if not isinstance(side, str) or argument.name not in given:
+                continue
+            size = given[argument.name].shape[axis]
+            for name, other, axes in found:
+                if other == size and (name == side or axis in [at for _, at in axes]):
+                    axes.append((argument.name, axis))
+                    break
+            else:
+                found.append((side, size, [(argument.name, axis)]))
+    names = [name for name, _, _ in found]
     return {
         name if names.count(name) == 1 else f"{name} of {axes[0][0]}": axes
-        for (name, _), axes in found.items()
+        for name, _, axes in found
     }
 
 

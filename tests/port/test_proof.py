@@ -73,3 +73,13 @@ def test_sizes_of_one_name_that_differ_are_told_apart() -> None:
     given = {"a": np.ones(4), "b": np.ones((5, 6))}
     axes = {"side of a": [("a", 0)], "side of b": [("b", 0)], "other": [("b", 1)]}
     assert free_axes(arguments, given) == axes
+
+
+def test_rows_of_two_inputs_are_one_size_whatever_they_are_called() -> None:
+    arguments = (
+        Argument("ids", "int64", ("batch", "length")),
+        Argument("mask", "int64", ("width", "length")),
+    )
+    given = {"ids": np.ones((2, 8)), "mask": np.ones((2, 8))}
+    axes = free_axes(arguments, given)
+    assert axes == {"batch": [("ids", 0), ("mask", 0)], "length": [("ids", 1), ("mask", 1)]}
