@@ -30,7 +30,7 @@ def assemble(
     title = f"{name} in Flax, ported from {type(module).__module__}."
     missing = tuple({(one.op, one.path, one.line): one for one in drafter.missing}.values())
     return Port(
-        modeling=linen.modeling(model, config, title, drafter.functions),
+        modeling=linen.modeling(model, config, title, drafter.functions, drafter.classes_of_ours()),
         config=linen.configuration(model, config, f"The sizes of {name}."),
         model_class=name,
         config_class=config,
@@ -96,4 +96,4 @@ def _origin(model: Model) -> tuple[tuple[str, str, int], ...]:
 
 def _constants(drafter: Drafter) -> dict[str, np.ndarray[Any, Any]]:
     """Buffers that no checkpoint has, which the port reads."""
-    return {path: array for path, array in drafter.stored().items()}
+    return dict(drafter.stored().items())

@@ -1,7 +1,8 @@
 """From the calls of modules to classes: one for each class of the original whose forward did the same.
 
-Instances of one torch class are one Flax class where what is written for them differs in numbers only. Numbers
-that a setting of the model gives are read from the configuration; others that differ are fields of the class.
+Instances of one torch class are one Flax class where what is written for them differs in numbers only.
+Numbers that a setting of the model gives are read from the configuration; others that differ are fields of
+the class.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from converters.graph.constants import computed
 from converters.graph.draft import Draft, Drafter, fill
 from converters.graph.expression import Hole, SettingFloat, SettingInt, as_code, call, code
-from converters.graph.ir import Call, calls
+from converters.graph.ir import Call
 from converters.graph.layers import weight_of
 from converters.graph.settings import of_count, of_parameter
 from converters.graph.trace import GraphError
@@ -48,9 +49,10 @@ class Class:
 
 @dataclass
 class Method:
-    """A forward: names of its arguments, statements, what it returns, and how many values these are."""
+    """A forward: names of its arguments and of sizes after them, statements, what it returns."""
 
     arguments: tuple[str, ...]
+    sizes: tuple[str, ...]
     body: list[ast.stmt]
     result: ast.expr
     results: int
@@ -92,41 +94,44 @@ class _Classes:
 
     def run(self) -> Model:
         heights: dict[str, int] = {}
-        for one in calls(self.drafter.graph.root):
+        for one in self._written(self.drafter.graph.root):
             inner = [h for p, h in self._below(one, heights)]
             heights[one.path] = max([heights.get(one.path, 0), *(h + 1 for h in inner)])
-            if self.drafter.layer(one.path) is None and not (
-                one.path and self.drafter.dissolves(one)
-            ):
+            if not (one.path and self.drafter.dissolves(one)):
                 given = None if one.path else self.drafter.graph.inputs
                 self._draft(one, given)
-        instances = {
-            path: self._instance(path, drafts) for path, drafts in self.drafts.items()
-        }
-        for height in sorted({heights[path] for path in instances}):
-            level = [one for path, one in instances.items() if heights[path] == height]
-            for one in level:
-                self._setup(one)
+        instances = {path: self._instance(path, drafts) for path, drafts in self.drafts.items()}
+        for instance in instances.values():
+            self._setup(instance)
         self._configure(instances.values())
         for height in sorted({heights[path] for path in instances}):
             groups: dict[Any, list[_Instance]] = defaultdict(list)
-            for path, one in instances.items():
+            for path, instance in instances.items():
                 if heights[path] == height:
-                    self._children(one)
-                    groups[type(one.module), _form(one)].append(one)
+                    self._children(instance)
+                    groups[type(instance.module), _form(instance)].append(instance)
             for (cls, _), group in groups.items():
                 self._merge(cls, group)
         return Model(tuple(self.classes), self._used())
 
+    def _written(self, one: Call) -> Iterator[Call]:
+        """The calls that have a class of their own, or dissolve; the innermost first."""
+        if one.path and self.drafter.layer(one.path) is not None:
+            return
+        for item in one.body:
+            if isinstance(item, Call):
+                yield from self._written(item)
+        yield one
+
     def _below(self, one: Call, heights: Mapping[str, int]) -> Iterator[tuple[str, int]]:
         for item in one.body:
             if isinstance(item, Call):
-                yield item.path, heights[item.path]
+                yield item.path, heights.get(item.path, 0)
 
     def _draft(self, one: Call, given: Any) -> None:
         """Write a call; the first of those of a module that do the same gives the method its name."""
         draft = self.drafter.draft(one, given)
-        method = Method(draft.arguments, draft.body, draft.result, draft.results)
+        method = Method(draft.arguments, draft.sizes, draft.body, draft.result, draft.results)
         form = (draft.arguments, _dump(_all(method)), _numbers(method))
         forms = self.forms[one.path]
         name = forms.setdefault(form, f"call_{len(forms)}" if forms else "__call__")
@@ -201,15 +206,17 @@ class _Classes:
                 shape=shape,
             )
         if key in self.drafter.volatile:
-            found = computed(tensor, one.module)
-            if found is not None:
+            again = computed(tensor, one.module)
+            if again is not None:
                 self.drafter.recomputed.add(key)
-                return found
+                return again
         if key in self.drafter.buffers:
             return code(
                 "self.variable('buffers', {name}, jnp.zeros, {shape}).value", name=name, shape=shape
             )
-        return code("self.param({name}, {init}, {shape})", name=name, init=_init(tensor), shape=shape)
+        return code(
+            "self.param({name}, {init}, {shape})", name=name, init=_init(tensor), shape=shape
+        )
 
     def _children(self, one: _Instance) -> None:
         """The holes of the children as calls of their classes."""
@@ -278,6 +285,7 @@ class _Classes:
         methods = {
             name: Method(
                 method.arguments,
+                method.sizes,
                 [_slotted(statement, fill_in) for statement in method.body],
                 _slotted(method.result, fill_in),
                 method.results,
@@ -305,7 +313,11 @@ class _Classes:
             )
 
     def _field(
-        self, name: str, values: list[Any], group: Sequence[_Instance], fields: Mapping[str, list[Any]]
+        self,
+        name: str,
+        values: list[Any],
+        group: Sequence[_Instance],
+        fields: Mapping[str, list[Any]],
     ) -> str:
         candidates = [name] if name else []
         for attribute in vars(group[0].module):
@@ -413,7 +425,9 @@ def _shape(node: Any) -> str:
         return "#"
     if isinstance(node, Hole):
         return f"?{node.value}"
-    return f"{type(node).__name__}({','.join(_shape(getattr(node, f, None)) for f in node._fields)})"
+    return (
+        f"{type(node).__name__}({','.join(_shape(getattr(node, f, None)) for f in node._fields)})"
+    )
 
 
 class _Slotted(ast.NodeTransformer):

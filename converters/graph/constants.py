@@ -70,9 +70,14 @@ def _frequencies(tensor: torch.Tensor, owner: Any) -> ast.expr | None:
     values, count = tensor.double(), tensor.numel()
     if values[0] != 1 or values[-1] <= 0 or values[-1] >= 1:
         return None
-    base = round(float(values[-1]) ** (-count / (count - 1)), 3)
+    exact = float(values[-1]) ** (-count / (count - 1))
     steps = torch.arange(0, 2 * count, 2, dtype=torch.float64) / (2 * count)
-    if not torch.allclose(values, 1 / base**steps, rtol=1e-6, atol=0):
+    # As few digits as will do: float32 knows about seven.
+    for digits in (1, 2, 3, 4, 5, 6, 7, 8):
+        base = float(f"{exact:.{digits}g}")
+        if torch.allclose(values, 1 / base**steps, rtol=3e-7, atol=0):
+            break
+    else:
         return None
     setting = SettingFloat(base, ("rope_theta",))
     return code(

@@ -26,12 +26,15 @@ from converters.graph.ir import (
     Item,
     Op,
     Ref,
+    calls,
     references,
 )
 from converters.graph.layers import Layer, layer_of, weight_of
 from converters.graph.layout import LAST, Flat, as_flat, as_flax, as_torch, layouts, stays
 from converters.graph.ops import lowerings
 from converters.graph.ops.registry import Result, Size, Tensor
+from converters.graph.shared import first_names, with_shared
+from converters.graph.tidy import tidied
 from converters.graph.trace import GraphError
 from converters.mapping.flatten import flattened_inputs
 
@@ -65,12 +68,14 @@ class Statement:
         value: the expression; tensors in it are holes.
         frames: the lines of the original, from the module's forward inwards.
         single: whether the value is one tensor.
+        nested: how the tensors are nested, where they are.
     """
 
     outs: tuple[int, ...]
     value: ast.expr
     frames: tuple[Frame, ...]
     single: bool = True
+    nested: Any = None
 
 
 @dataclass
@@ -81,6 +86,7 @@ class Draft:
         path: of the module.
         module: the torch module.
         arguments: names of what the call takes.
+        sizes: names of sizes that come after them.
         body: statements.
         result: what it returns.
         children: attribute path → the module's path below, in the order of their first use.
@@ -90,6 +96,7 @@ class Draft:
     path: str
     module: torch.nn.Module
     arguments: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
     body: list[ast.stmt] = field(default_factory=list)
     result: ast.expr = field(default_factory=lambda: ast.Constant(None))
     results: int = 1
@@ -123,11 +130,18 @@ class Drafter:
             if key not in self.buffers and key.rpartition(".")[0] not in self._owners(key)
         }
         self.read: dict[str, torch.nn.Module] = {}
-        shapes = [tuple(_hint(side) for side in graph.facts[number].shape) for _, number in graph.inputs]
+        self.first = first_names(root)
+        self.called = {one.path for one in calls(graph.root)}
+        self.graph = graph = with_shared(graph, constants, self.dissolves, self.graph_constants)
+        shapes = [
+            tuple(_hint(side) for side in graph.facts[number].shape) for _, number in graph.inputs
+        ]
         self.flattened = flattened_inputs(root, shapes)
         self.layouts = layouts(graph, self._channels_last)
         # Which method of a module a call of it is.
         self.methods: dict[tuple[str, int], str] = {}
+        # Sizes that a call is given, as none of its tensors shows them.
+        self.sizes: dict[tuple[str, int], list[sympy.Expr]] = {}
         self.symbols: dict[sympy.Expr, str] = {}
         for _, number in graph.inputs:
             for side in graph.facts[number].shape:
@@ -139,6 +153,11 @@ class Drafter:
         self.functions: list[ast.FunctionDef] = []
         self.forms: dict[tuple[str, str], dict[str, str]] = {}
         self.recomputed: set[str] = set()
+
+    def classes_of_ours(self) -> list[type]:
+        """The classes of `converters.modules` that the layers are."""
+        found = (layer.ours for layer in self.layers.values())
+        return list(dict.fromkeys(one for one in found if one is not None))
 
     def _channels_last(self, path: str) -> bool:
         layer = self.layer(path)
@@ -193,19 +212,27 @@ class Drafter:
     def layer(self, path: str) -> Layer | None:
         """The layer of Flax's that a module is, if it is one."""
         if path not in self.layers:
-            found = layer_of(self.modules[path])
-            if found is None:
+            found = layer_of(self.modules[path], path in self.called)
+            if found is None or self._elsewhere(path):
                 return None
             self.layers[path] = found
         return self.layers[path]
 
+    def _elsewhere(self, path: str) -> bool:
+        """Whether a module's weights are tied to those of one before it."""
+        names_of = [f"{path}.{name}" for name in self.modules[path]._parameters]
+        return any(self.first.get(key, key) != key for key in names_of)
+
     def dissolves(self, one: Call) -> bool:
-        """Whether a module has no class of its own in the port: a Sequential, or operators without weights."""
+        """Whether a module has no class of its own in the port: a Sequential, or one without weights."""
         module = self.modules[one.path]
         if self.layer(one.path) is not None:
             return False
         if isinstance(module, torch.nn.Sequential):
             return type(module).forward is torch.nn.Sequential.forward
+        if self._elsewhere(one.path) and not module._modules and not module._buffers:
+            keys = [f"{one.path}.{name}" for name in module._parameters]
+            return all(self.first.get(key, key) != key for key in keys if key in self.first)
         if any(True for _ in module.parameters()) or any(True for _ in module.buffers()):
             return False
         plain = type(module).__module__.startswith("torch.nn.modules.")
@@ -226,6 +253,7 @@ class _Writer:
         self.arguments: list[tuple[str, int]] = []
         self.layouts = drafter.layouts
         self.lying: set[int] = set()
+        self.sizes: dict[sympy.Expr, str] = {}
         self.prefix = f"{one.path}." if one.path else ""
 
     # From items to statements.
@@ -241,6 +269,8 @@ class _Writer:
         results = self._results()
         self._inline(results)
         _Naming(self, list(arguments), results).run()
+        self.made.sizes = tuple(self.sizes.values())
+        self.drafter.sizes[self.call.path, self.call.number] = list(self.sizes)
         return self.made
 
     def _arguments(self) -> list[tuple[str, int]]:
@@ -268,6 +298,11 @@ class _Writer:
             return ""
         name = found[min(place, len(found) - 1)]
         return names.clean(name) if name and name != "_" else ""
+
+    def size_argument(self, symbol: sympy.Expr) -> str:
+        """An argument for a size that none of the tensors shows."""
+        names_of = self.drafter.symbols
+        return self.sizes.setdefault(symbol, names_of.get(symbol, f"size_{len(self.sizes)}"))
 
     def value_name(self, value: Any) -> str:
         """What a value is called here; "" if nothing says it."""
@@ -321,10 +356,10 @@ class _Writer:
 
     def _op(self, item: Op) -> None:
         made = stays(item, self.layouts, self.facts)
-        if made is not None:
-            value = made[1](lambda one: self._lying(one, item))
+        written = made[1](lambda one: self._lying(one, item)) if made else self._attended(item)
+        if written is not None:
             frames = self._frames(item.frames)
-            self.statements.append(Statement(item.outs, value, frames, item.single))
+            self.statements.append(Statement(item.outs, written, frames, item.single))
             return
         lowering = lowerings().get(item.target)
         outs = [self._fact(self.facts[one]) if one >= 0 else None for one in item.outs]
@@ -338,9 +373,7 @@ class _Writer:
                 value = lowering(arguments, named, outs[0] if item.single else tuple(outs))
             except (ValueError, TypeError, NotImplementedError) as error:
                 self._lack(item, f"{error}")
-        self.statements.append(
-            Statement(item.outs, value, self._frames(item.frames), item.single)
-        )
+        self.statements.append(Statement(item.outs, value, self._frames(item.frames), item.single))
 
     def _apply(self, item: Apply) -> None:
         """A call of a function of the original, which is written beside the classes."""
@@ -374,6 +407,20 @@ class _Writer:
             case int() | float():
                 return self._number(value, item)
         return value
+
+    def _attended(self, item: Op) -> ast.expr | None:
+        """A Linear without bias whose weight is an embedding's: the embedding's `attend`."""
+        if item.target != "aten.linear.default" or len(item.arguments) != 2:
+            return None
+        weight = self._resolved(item.arguments[1])
+        if not isinstance(weight, Held) or not weight.key.startswith(self.prefix):
+            return None
+        owner = weight.key.rpartition(".")[0]
+        layer = self.drafter.layer(owner)
+        if layer is None or not isinstance(layer.module, torch.nn.Embedding):
+            return None
+        x = self._operand(item.arguments[0], item)
+        return code("{e}.attend({x})", e=self.access(owner), x=x)
 
     def _lying(self, value: Any, item: Op) -> Any:
         """As `_operand`; a tensor as it lies, its shape too."""
@@ -430,20 +477,62 @@ class _Writer:
     def _call(self, item: Call) -> None:
         frames = self._frames(item.frames)
         layer = self.drafter.layer(item.path)
+        if layer is not None and layer.gives is not None:
+            self._several(item, layer, frames)
+            return
         if layer is not None and len(item.given) == 1 and len(item.taken) == 1:
-            tied = self._tied(item)
-            value = tied if tied is not None else self._layer(item, layer)
+            value = self._layer(item, layer)
             self.statements.append(Statement(item.outs, value, frames))
             return
         module = self.drafter.modules[item.path]
         ordered = sorted(item.given, key=lambda one: names.argument_name(one.label, module)[1])
         given = [self._crossing(one.value, one.inside) for one in ordered]
+        sizes = self.drafter.sizes.get((item.path, item.number), [])
+        given += [Hole(Free(one, 0)) for one in sizes]
         function: ast.expr = self.access(item.path)
         name = self.drafter.methods.get((item.path, item.number), "__call__")
         if name != "__call__":
             function = ast.Attribute(function, name, ast.Load())
         value = ast.Call(function, [as_code(one) for one in given], [])
         self.statements.append(Statement(item.outs, value, frames, len(item.taken) == 1))
+
+    def _several(self, item: Call, layer: Layer, frames: tuple[Frame, ...]) -> None:
+        """The call of a layer that takes and gives several tensors, as torch's does."""
+        ordered = [
+            (*names.argument_name(one.label, layer.module), self._operand(one.value, _NO_OP))
+            for one in item.given
+        ]
+        ordered.sort(key=lambda one: one[1])
+        named: dict[str, Any] = {}
+        for name, _, value in ordered:
+            base = name.removesuffix("_0").removesuffix("_1")
+            if base != name:  # an LSTM's two states
+                named[base] = (*named.get(base, ()), value)
+            else:
+                named[name] = value
+        first = named.pop(next(iter(named)))
+        labels = {names.label_path(one.label): one.outside for one in item.taken}
+        weights = labels.get((1,))
+        if (
+            isinstance(layer.module, torch.nn.MultiheadAttention)
+            and weights is not None
+            and (
+                len(self.facts[weights].shape)
+                == len(self.facts[labels.get((0,), weights)].shape) + 1
+            )
+        ):
+            named["average_attn_weights"] = False
+        value = layer.applied(self.access(item.path), as_code(first), **named)
+        outs: list[int] = []
+
+        def place(gives: Any, path: tuple[Any, ...]) -> Any:
+            if gives is None:
+                outs.append(labels.get(path, -1))
+                return None
+            return tuple(place(one, (*path, index)) for index, one in enumerate(gives))
+
+        shape = place(layer.gives, ())
+        self.statements.append(Statement(tuple(outs), value, frames, False, shape))
 
     def _layer(self, item: Call, layer: Layer) -> ast.expr:
         """The call of a layer of Flax's."""
@@ -454,9 +543,15 @@ class _Writer:
         layout, rank = self.layouts.get(value.id), len(fact.shape)
         flat = self.drafter.flattened.get(item.path)
         if layer.flax.channels_last:
-            x = as_flax(as_torch(Hole(value), layout, rank) if layout != LAST else Hole(value), layout, rank)
+            x = as_flax(
+                as_torch(Hole(value), layout, rank) if layout != LAST else Hole(value), layout, rank
+            )
         elif flat is not None and flat.order:
-            x = as_flat(as_torch(Hole(value), layout, rank) if layout != Flat(flat.sides) else Hole(value), layout, flat.sides)
+            x = as_flat(
+                as_torch(Hole(value), layout, rank) if layout != Flat(flat.sides) else Hole(value),
+                layout,
+                flat.sides,
+            )
         else:
             x = as_torch(Hole(value), layout, rank)
         return layer.applied(self.access(item.path), x)
@@ -467,27 +562,6 @@ class _Writer:
         if isinstance(value, Ref) and self.layouts.get(target) is not None:
             return Hole(value)
         return self._operand(value, _NO_OP)
-
-    def _tied(self, item: Call) -> ast.expr | None:
-        """A Linear whose weight is an embedding's: the embedding's `attend`."""
-        module = self.drafter.modules[item.path]
-        if not isinstance(module, torch.nn.Linear):
-            return None
-        for path, other in self.drafter.modules.items():
-            if isinstance(other, torch.nn.Embedding) and other.weight is module.weight:
-                if not path.startswith(self.prefix):
-                    raise GraphError(
-                        f"{item.path}: has the weight of {path}, which {self.call.path} does not hold",
-                        "see docs/port.md, 'What it does not do'",
-                    )
-                given = self._operand(item.given[0].value, _NO_OP)
-                found = code("{e}.attend({x})", e=self.access(path), x=given)
-                if module.bias is None:
-                    return found
-                name = f"{item.path}.bias"
-                self.made.held.setdefault("_tied_bias", name)
-                raise GraphError(f"{item.path}: a tied Linear with a bias", "not yet")
-        return None
 
     def access(self, path: str) -> ast.expr:
         """`self.layers[0].mlp` for a module below this one."""
@@ -506,7 +580,7 @@ class _Writer:
             else:
                 found = ast.Attribute(found, part, ast.Load())
             attribute = f"{attribute}.{part}" if attribute else part
-            at = at._modules[part]  # type: ignore[assignment]
+            at = at._modules[part]
         self.made.children.setdefault(attribute, path)
         return found
 
@@ -526,9 +600,9 @@ class _Writer:
         count: Counter[int] = Counter()
         consumer: dict[int, int] = {}
         for index, one in enumerate(self.statements):
-            for ref in _refs(one.value):
-                count[ref] += 1
-                consumer[ref] = index
+            for number in _refs(one.value):
+                count[number] += 1
+                consumer[number] = index
         for ref in references(results):
             count[ref.id] += 2 if not isinstance(results, Ref) else 1
             consumer[ref.id] = -1
@@ -556,10 +630,9 @@ class _Writer:
             return not _targets(one.frames) and length <= 2 * _LONG
         if not _targets(one.frames):
             return length <= _LONG
-        same = one.frames == user.frames or (
-            bool(one.frames) and bool(user.frames) and one.frames[-1] == user.frames[-1]
-        )
-        return same and length <= _LONG
+        # The line that names it: what it goes into may be of functions that are called on that line.
+        line = next(frame for frame in reversed(one.frames) if names.targets(frame))
+        return line in user.frames and length <= _LONG
 
 
 class _FunctionWriter(_Writer):
@@ -580,7 +653,6 @@ class _FunctionWriter(_Writer):
         )
         # A number for each: its own, or one below zero for what a module holds.
         self.layouts = {}
-        self.sizes: dict[sympy.Expr, str] = {}
         self.given: dict[Any, tuple[str, int]] = {}
         for index in self.order:
             value = values[index]
@@ -588,11 +660,6 @@ class _FunctionWriter(_Writer):
                 (value.key, -2 - index) if isinstance(value, Held) else (value.id, value.id)
             )
             self.given[key] = (made[index], number)
-
-    def size_argument(self, symbol: sympy.Expr) -> str:
-        """An argument for a size that none of the tensors shows."""
-        names_of = self.drafter.symbols
-        return self.sizes.setdefault(symbol, names_of.get(symbol, f"size_{len(self.sizes)}"))
 
     def write_function(self) -> ast.FunctionDef:
         for key, (_, number) in self.given.items():
@@ -668,9 +735,7 @@ def _is_turn(value: ast.AST) -> bool:
 
 def names_container(module: Any) -> bool:
     """Whether a module is a list or dict, which is no module in linen."""
-    return isinstance(
-        module, torch.nn.ModuleList | torch.nn.ModuleDict | torch.nn.ParameterList
-    )
+    return isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict | torch.nn.ParameterList)
 
 
 def _hint(side: int | Free) -> int:
@@ -681,7 +746,15 @@ def _sized(target: str, value: Any) -> bool:
     """Whether a number at this operator may be a setting: sizes of shapes, and factors."""
     packet = target.split(".")[1] if "." in target else ""
     if isinstance(value, float):
-        return packet in {"add", "mul", "div", "sub", "clamp", "pow", "scaled_dot_product_attention"}
+        return packet in {
+            "add",
+            "mul",
+            "div",
+            "sub",
+            "clamp",
+            "pow",
+            "scaled_dot_product_attention",
+        }
     return packet in {
         "view",
         "reshape",
@@ -711,8 +784,6 @@ def _text(value: ast.expr) -> str:
     class Shown(ast.NodeTransformer):
         def visit_Hole(self, node: Hole) -> ast.expr:
             return ast.Name("xxxxxxxx", ast.Load())
-
-    from converters.graph.expression import _copy
 
     return ast.unparse(ast.fix_missing_locations(Shown().visit(_copy_holes(value))))
 
@@ -799,9 +870,7 @@ def _literal(tensor: torch.Tensor) -> ast.expr:
 class _Naming:
     """Sizes, and then names: as in the original, where two values do not need one name at one time."""
 
-    def __init__(
-        self, writer: _Writer, arguments: list[tuple[str, int]], results: Any
-    ) -> None:
+    def __init__(self, writer: _Writer, arguments: list[tuple[str, int]], results: Any) -> None:
         self.writer = writer
         self.facts = writer.facts
         self.arguments = arguments
@@ -821,7 +890,7 @@ class _Naming:
         for ref in _refs(result):
             last[ref] = len(statements)
         names_of = {number: name for name, number in self.arguments}
-        holder = {name: number for name, number in self.arguments}
+        holder = dict(self.arguments)
         body: list[ast.stmt] = []
         for index, one in enumerate(statements):
             value = self._named(one.value, names_of)
@@ -833,7 +902,9 @@ class _Naming:
                 wanted = self._wanted(one, place)
                 kept = self._kept(wanted, index, holder, last)
                 if kept:
-                    body.append(ast.Assign([ast.Name(kept, ast.Store())], ast.Name(wanted, ast.Load())))
+                    body.append(
+                        ast.Assign([ast.Name(kept, ast.Store())], ast.Name(wanted, ast.Load()))
+                    )
                     holder[kept] = holder.pop(wanted)
                     names_of[holder[kept]] = kept
                 name = self._free_name(wanted, index, holder, last)
@@ -841,13 +912,21 @@ class _Naming:
                 names_of[out] = name
                 targets.append(ast.Name(name, ast.Store()))
             single = one.single and len(targets) == 1
-            target = targets[0] if single else ast.Tuple(targets, ast.Store())
+            target = (
+                targets[0]
+                if single
+                else _nested(iter(targets), one.nested or (None,) * len(targets))
+            )
             body.append(ast.Assign([target], value))
         final = self._named(result, names_of)
         if body and isinstance(final, ast.Name) and isinstance(body[-1], ast.Assign):
-            target = body[-1].targets[0]
+            last_one = body[-1]
+            target = last_one.targets[0]
             if isinstance(target, ast.Name) and target.id == final.id:
-                final = body.pop().value
+                body.pop()
+                final = last_one.value
+        body = [tidied(one) for one in body]
+        final = tidied(final)
         self.writer.made.arguments = tuple(name for name, _ in self.arguments)
         self.writer.made.body = body
         self.writer.made.result = final
@@ -889,6 +968,8 @@ class _Naming:
     def _free_name(
         self, wanted: str, index: int, holder: Mapping[str, int], last: Mapping[int, int]
     ) -> str:
+        if wanted in {one.name for one in self.writer.drafter.functions}:
+            wanted = f"{wanted}_"
         name, number = wanted, 1
         while name in holder and last.get(holder[name], -1) > index:
             number += 1
@@ -927,19 +1008,33 @@ class _Naming:
         if expression.is_Mul:
             return _joined("*", parts)
         kind = type(expression).__name__
-        binary = {"FloorDiv": "//", "CleanDiv": "//", "Mod": "%", "PythonMod": "%", "IntTrueDiv": "/"}
+        binary = {
+            "FloorDiv": "//",
+            "CleanDiv": "//",
+            "Mod": "%",
+            "PythonMod": "%",
+            "IntTrueDiv": "/",
+        }
         if kind in binary:
             return code(f"{{a}} {binary[kind]} {{b}}", a=parts[0], b=parts[1])
         if kind in ("Max", "Min"):
             return call(kind.lower(), *parts)
         if expression.is_Pow and expression.args[1].is_Integer and int(expression.args[1]) > 0:
             return code("{a} ** {b}", a=parts[0], b=parts[1])
-        if expression.is_Symbol and isinstance(self.writer, _FunctionWriter):
+        if expression.is_Symbol and (
+            self.writer.call.path or isinstance(self.writer, _FunctionWriter)
+        ):
             return ast.Name(self.writer.size_argument(expression), ast.Load())
         raise GraphError(
             f"{self.writer.call.path or 'the model'}: the size {expression} cannot be told from its inputs",
             "see docs/port.md, 'Models that do not export'",
         )
+
+
+def _nested(targets: Iterator[ast.expr], shape: Any) -> ast.expr:
+    if shape is None:
+        return next(targets)
+    return ast.Tuple([_nested(targets, one) for one in shape], ast.Store())
 
 
 def _joined(operator: str, parts: Sequence[ast.expr]) -> ast.expr:

@@ -58,7 +58,7 @@ def code(text: str, **parts: Any) -> ast.expr:
     a sequence, whose elements come one after the other.
     """
     tree = _parsed(text, tuple(sorted(parts)))
-    return _Fill({name: part for name, part in parts.items()}).visit(_copy(tree))
+    return _Fill(parts).visit(_copy(tree))
 
 
 def as_code(value: Any) -> ast.expr:

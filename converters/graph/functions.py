@@ -1,4 +1,4 @@
-"""Functions of the original come back: a run of operators that one call of a function recorded is that call."""
+"""Functions of the original come back: what one call of a function recorded is that call again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def with_functions(
         depth: how many frames are above the functions that are looked for.
     """
     made: list[tuple[Item, tuple[Frame, ...]]] = []
-    runs = [(key, list(run)) for key, run in itertools.groupby(items, lambda one: _key(one[1], depth))]
+    runs = [
+        (key, list(run)) for key, run in itertools.groupby(items, lambda one: _key(one[1], depth))
+    ]
     needed: list[set[int]] = []
     after = set(later)
     for _, run in reversed(runs):

@@ -12,6 +12,7 @@ from torch import fx
 from torch.export.graph_signature import InputKind
 
 from converters.graph.ir import Call, Fact, Frame, Free, Given, Graph, Held, Op, Ref, Taken, uses
+from converters.graph.shared import first_names
 from converters.graph.simplify import same_as
 from converters.graph.trace import MARK, GraphError, Leaf, Trace
 
@@ -53,6 +54,7 @@ class _Group:
         self.facts: dict[int, Fact] = {}
         self.inputs: list[tuple[str, int]] = []
         self.count = 0
+        self.first = first_names(trace.module)
 
     def graph(self) -> Graph:
         program = self.trace.program
@@ -76,7 +78,8 @@ class _Group:
             if spec.kind is InputKind.USER_INPUT:
                 self.inputs.append((spec.arg.name, self._new(node)))
             else:
-                self.values[node] = Held(str(spec.target).removeprefix("model."))
+                key = str(spec.target).removeprefix("model.")
+                self.values[node] = Held(self.first.get(key, key))
 
     def _new(self, node: fx.Node, value: Any = None) -> int:
         number, self.count = self.count, self.count + 1
@@ -92,7 +95,9 @@ class _Group:
 
     def _node(self, node: fx.Node, root: _Open) -> None:
         name = _name(node.target)
-        if isinstance(node.meta.get("val"), torch.SymInt | int) and not name.startswith("aten.item"):
+        if isinstance(node.meta.get("val"), torch.SymInt | int) and not name.startswith(
+            "aten.item"
+        ):
             self.values[node] = _size(node.meta["val"])
             return
         if isinstance(node.meta.get("val"), torch.SymFloat | float | torch.SymBool | bool):
@@ -137,7 +142,7 @@ class _Group:
     def _mark(self, node: fx.Node, at: _Open, arguments: tuple[Any, ...]) -> None:
         value, text = arguments[0], arguments[1]
         kind, path, number, label = text.split("|", 3)
-        if isinstance(value, Held):  # a parameter that is handed on
+        if isinstance(value, Held) and kind == "out":  # a parameter that is handed out
             self.values[node] = value
             return
         if path != at.path:  # a call that the metadata does not show
@@ -187,7 +192,9 @@ class _Group:
         leaves = [self._argument(one) for one in node.args[0]]
         specs = self.trace.program.graph_signature.output_specs
         leaves = [
-            leaf for leaf, spec in zip(leaves, specs, strict=True) if spec.kind.name == "USER_OUTPUT"
+            leaf
+            for leaf, spec in zip(leaves, specs, strict=True)
+            if spec.kind.name == "USER_OUTPUT"
         ]
         return _placed(self.trace.outputs, leaves)
 
@@ -293,7 +300,7 @@ def _all_uses(item: Any) -> set[int]:
     """What an item and all within it use."""
     if isinstance(item, Op):
         return set(uses(item))
-    found = {one.value.id for one in item.given} | {one.inside for one in item.taken}
+    found = set(uses(item)) | {one.inside for one in item.taken}
     for one in item.body:
         found |= _all_uses(one)
     return found

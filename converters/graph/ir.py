@@ -114,13 +114,13 @@ class Given:
     """
 
     label: str
-    value: Ref
+    value: Ref | Held
     inside: int
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A result of a call: where it stands in what the call returns ("[0]"), its numbers within and outside."""
+    """A result of a call: its place in what is returned ("[0]"), its numbers within and outside."""
 
     label: str
     inside: int
@@ -215,7 +215,9 @@ def uses(item: Item) -> Iterator[int]:
             yield one.id
     else:
         for given in item.given:
-            yield given.value.id
+            value = given.value if isinstance(given, Given) else given
+            if isinstance(value, Ref):
+                yield value.id
 
 
 def held(value: Any) -> Iterator[Held]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,15 @@ _FROM = {
     "epsilon": ("eps",),
     "num_groups": ("num_groups",),
 }
+# Layers that give several tensors, and how these are nested; Flax's own differ in it, ours do not.
+_GIVES: Mapping[str, Any] = {
+    "MultiheadAttention": (None, None),
+    "LSTM": (None, (None, None)),
+    "GRU": (None, None),
+    "RNN": (None, None),
+}
+
+
 @dataclass(frozen=True)
 class Layer:
     """A layer of Flax's own that computes as a torch one.
@@ -34,6 +44,20 @@ class Layer:
     module: torch.nn.Module
     flax: FlaxCall
 
+    @property
+    def ours(self) -> type | None:
+        """Its class in `converters.modules`, whose source comes into the port; None: it is Flax's."""
+        place, _, name = self.flax.of.rpartition(".")
+        if not place.startswith("converters."):
+            return None
+        found: type = getattr(importlib.import_module(place), name)
+        return found
+
+    @property
+    def gives(self) -> Any:
+        """What it returns: None for one tensor, a tuple of these for several."""
+        return _GIVES.get(type(self.module).__name__)
+
     def made(self, parent: Any, attribute: str) -> ast.expr:
         """The expression that makes it; sizes are settings of the model."""
         named = {**self.flax.sizes, **self.flax.settings}
@@ -41,7 +65,8 @@ class Layer:
             name: self._argument(parent, attribute, name, value) for name, value in named.items()
         }
         first = [written.pop(one) for one in ("num_embeddings", "features") if one in written]
-        return call(f"nn.{self.flax.of.rpartition('.')[2]}", *first, **written)
+        name = self.flax.of.rpartition(".")[2]
+        return call(name if self.ours else f"nn.{name}", *first, **written)
 
     def _argument(self, parent: Any, attribute: str, name: str, value: Any) -> Any:
         for torch_name in _FROM.get(name, ()):
@@ -49,13 +74,13 @@ class Layer:
                 return settings.of_layer(parent, attribute, self.module, torch_name, value)
         return _value(value)
 
-    def applied(self, layer: ast.expr, x: ast.expr) -> ast.expr:
-        """The expression that calls it, on a tensor in Flax's order."""
+    def applied(self, layer: ast.expr, x: ast.expr, **more: Any) -> ast.expr:
+        """The expression that calls it, on a tensor in Flax's order; `more` are other arguments."""
         given = x
         for before in self.flax.before:
             named = {name: _value(value) for name, value in before.named.items()}
             given = call(_spelled(before.of), given, *map(_value, before.first), **named)
-        options = {name: _value(value) for name, value in self.flax.options.items()}
+        options = {**more, **{name: _value(value) for name, value in self.flax.options.items()}}
         keywords = [ast.keyword(name, as_code(value)) for name, value in options.items()]
         return ast.Call(layer, [given], keywords)
 
@@ -122,13 +147,21 @@ def weight_of(module: torch.nn.Module, name: str) -> Placed | None:
     return Placed(places[0].linen, places[0].collection, None) if layout == UNCHANGED else None
 
 
-def layer_of(module: torch.nn.Module) -> Layer | None:
-    """The Flax layer that a module is; None where it is the user's own, or Flax has none."""
+def layer_of(module: torch.nn.Module, called: bool = True) -> Layer | None:
+    """The Flax layer that a module is; None where it is the user's own, or Flax has none.
+
+    Args:
+        module: any module.
+        called: whether it is called; else it only holds weights, and what its forward does is nothing.
+    """
     entry, _ = find_entry(module)
-    if entry is None or type(module).forward is not _forward_of(module):
+    if entry is None or (called and type(module).forward is not _forward_of(module)):
         return None
+    several = type(module).__name__ in _GIVES
     for one in flax_calls(module, "linen"):
-        if one.of.startswith("flax.linen.") and not one.called_otherwise and not one.differs:
+        if several and not one.of.startswith("converters."):
+            continue
+        if not one.called_otherwise and not one.differs:
             return Layer(module, one)
     return None
 

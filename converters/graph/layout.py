@@ -1,8 +1,8 @@
 """Images stay as Flax has them, channels last, from one convolution to the next.
 
-torch counts the channels as axis 1. Rather than turning each input and output of a convolution, a tensor that a
-layer of Flax gives stays in Flax's order as long as what is done with it allows that; the axes that operators
-name are translated. Where an operator needs torch's order, the tensor is turned there.
+torch counts the channels as axis 1. Rather than turning each input and output of a convolution, a tensor
+that a layer of Flax gives stays in Flax's order as long as what is done with it allows that; the axes that
+operators name are translated. Where an operator needs torch's order, the tensor is turned there.
 """
 
 from __future__ import annotations
@@ -35,9 +35,50 @@ Made = tuple[Layout | None, Callable[[Operand], ast.expr]]
 
 # Element by element: any order will do, if all have the same.
 _ELEMENTWISE = {
-    *("relu relu_ silu gelu sigmoid tanh hardtanh hardswish hardsigmoid leaky_relu elu selu mish softplus").split(),
-    *("neg exp abs sqrt rsqrt sin cos log pow clamp clamp_min clamp_max erf square reciprocal").split(),
-    *("add sub mul div maximum minimum where _to_copy to floor round hardshrink softsign celu relu6").split(),
+    "relu",
+    "relu_",
+    "silu",
+    "gelu",
+    "sigmoid",
+    "tanh",
+    "hardtanh",
+    "hardswish",
+    "hardsigmoid",
+    "leaky_relu",
+    "elu",
+    "selu",
+    "celu",
+    "mish",
+    "softplus",
+    "relu6",
+    "hardshrink",
+    "softsign",
+    "neg",
+    "exp",
+    "abs",
+    "sqrt",
+    "rsqrt",
+    "sin",
+    "cos",
+    "log",
+    "pow",
+    "clamp",
+    "clamp_min",
+    "clamp_max",
+    "erf",
+    "square",
+    "reciprocal",
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "maximum",
+    "minimum",
+    "where",
+    "_to_copy",
+    "to",
+    "floor",
+    "round",
 }
 _REDUCTIONS = {"mean", "sum", "amax", "amin"}
 
@@ -49,13 +90,11 @@ def layouts(graph: Graph, channels_last: Callable[[str], bool]) -> dict[int, Lay
         graph: the recorded model.
         channels_last: whether a module is a layer that Flax has with its channels last.
     """
-    found: dict[int, Layout] = {}
     refused: set[tuple[str, int]] = set()
     while True:
         made = _Walk(graph.facts, channels_last, refused).walk(graph.root)
         if made.conflicts <= refused:
-            found = made.found
-            return found
+            return made.found
         refused |= made.conflicts
 
 
@@ -87,7 +126,8 @@ class _Walk:
                     self.found[item.outs[0]] = LAST
                 return
             for index, given in enumerate(item.given):
-                self._boundary(item.path, index, given.value.id, given.inside)
+                if isinstance(given.value, Ref):
+                    self._boundary(item.path, index, given.value.id, given.inside)
             for inner in item.body:
                 self._item(inner)
             for index, taken in enumerate(item.taken):
@@ -112,7 +152,7 @@ def stays(item: Op, found: Mapping[int, Layout], facts: Mapping[int, Fact]) -> M
         The order of the result (None: torch's), and what writes it, given a function from an argument to the
         tensor as it lies.
     """
-    refs = [ref for ref in references((item.arguments, item.named))]
+    refs = list(references((item.arguments, item.named)))
     states = {found.get(ref.id) for ref in refs}
     packet = item.target.split(".")[1] if item.target.startswith("aten.") else ""
     arguments = item.arguments
@@ -146,7 +186,14 @@ def stays(item: Op, found: Mapping[int, Layout], facts: Mapping[int, Fact]) -> M
             return None
         axes = tuple(range(1, rank - 1))
         return LAST, lambda given: method(given(first), "mean", axis=axes, keepdims=True)
-    if packet in ("max_pool2d", "max_pool1d", "max_pool3d", "avg_pool2d", "avg_pool1d", "avg_pool3d"):
+    if packet in (
+        "max_pool2d",
+        "max_pool1d",
+        "max_pool3d",
+        "avg_pool2d",
+        "avg_pool1d",
+        "avg_pool3d",
+    ):
         return _pooled(packet, item, rank)
     if packet in ("flatten", "view", "reshape") and isinstance(first, Ref):
         return _flattened(item, shape, facts)

@@ -1,21 +1,26 @@
-"""The classes of a port as the source of Flax linen modules: the only file that knows how these are written."""
+"""The classes of a port as the source of Flax linen modules: the only file that knows how to write these."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from types import ModuleType
 
 from converters.graph.classes import Class, Method, Model
 from converters.graph.expression import code
 from converters.graph.loops import rolled
 from converters.graph.names import aliases
 from converters.graph.ops.functions import functions
+from converters.graph.sources import copied
 
 
 def modeling(
-    model: Model, config: str, title: str, written: Sequence[ast.FunctionDef] = ()
+    model: Model,
+    config: str,
+    title: str,
+    written: Sequence[ast.FunctionDef] = (),
+    layers: Sequence[type] = (),
 ) -> str:
     """The source of `modeling.py`.
 
@@ -24,14 +29,14 @@ def modeling(
         config: the name of the configuration's class.
         title: the first line of the module's docstring.
         written: functions of the original.
+        layers: classes of ours that it uses.
     """
     parts = [ast.unparse(ast.fix_missing_locations(one)) for one in written]
     parts += [_class(cls, config) for cls in model.classes]
-    used = _functions(parts)
-    helpers = [inspect.getsource(functions()[name]) for name in used]
+    needed = [functions()[name] for name in _functions(parts)] + list(layers)
+    helpers, imports = copied(dict.fromkeys(needed))
     text = "\n\n\n".join((*helpers, *parts))
-    modules = dict.fromkeys(inspect.getmodule(functions()[name]) for name in used)
-    return "\n".join((f'"""{title}"""', "", _imports(text, config, modules), "", "", text, ""))
+    return "\n".join((f'"""{title}"""', "", _imports(text, config, imports), "", "", text, ""))
 
 
 def configuration(model: Model, name: str, title: str) -> str:
@@ -46,13 +51,16 @@ def configuration(model: Model, name: str, title: str) -> str:
         f"class {name}:",
         f'    """{title}"""',
         "",
-        *(f"    {key}: {type(value).__name__} = {value!r}" for key, value in model.settings.items()),
+        *(
+            f"    {key}: {type(value).__name__} = {value!r}"
+            for key, value in model.settings.items()
+        ),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _imports(text: str, config: str, modules: Iterable[ModuleType | None]) -> str:
-    """The statements that the names in the source need; those of functions of ours as their files have them."""
+def _imports(text: str, config: str, more: Iterable[str]) -> str:
+    """The statements that the names in the source need."""
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     needed = {
         "jax": "import jax",
@@ -61,39 +69,24 @@ def _imports(text: str, config: str, modules: Iterable[ModuleType | None]) -> st
         "nn": "from flax import linen as nn",
     }
     lines = [line for name, line in needed.items() if name in names]
-    plain: list[str] = []
-    for module in modules:
-        for node in ast.parse(inspect.getsource(module)).body if module else ():
-            if not isinstance(node, ast.Import | ast.ImportFrom):
-                continue
-            if str(getattr(node, "module", "")).split(".")[0] in ("converters", "__future__"):
-                continue
-            for one in node.names:
-                name = (one.asname or one.name).split(".")[0]
-                if name in names and name not in needed:
-                    made = ast.copy_location(type(node)(**{**vars(node), "names": [one]}), node)
-                    plain.append(ast.unparse(made))
-    plain = sorted(dict.fromkeys(plain))
-    parts = ["\n".join(plain), "\n".join(lines)]
+    lines = list(dict.fromkeys((*more, *lines)))
+    plain = [line for line in lines if not re.match(r"(import|from) (jax|flax|numpy)", line)]
+    others = [line for line in lines if line not in plain]
+    parts = ["from __future__ import annotations", "\n".join(plain), "\n".join(others)]
     if config in names:
         parts.append(f"from .config import {config}")
     return "\n\n".join(part for part in parts if part)
 
 
 def _functions(parts: Sequence[str]) -> list[str]:
-    """The functions of ours that are called, those that others call first."""
-    known = functions()
-    found: list[str] = []
-
-    def add(text: str) -> None:
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Name) and node.id in known and node.id not in found:
-                add(inspect.getsource(known[node.id]).replace(f"def {node.id}(", "def _("))
-                found.append(node.id)
-
-    for part in parts:
-        add(part)
-    return found
+    """The functions of ours that are called."""
+    called = {
+        node.id
+        for part in parts
+        for node in ast.walk(ast.parse(part))
+        if isinstance(node, ast.Name)
+    }
+    return [name for name in functions() if name in called]
 
 
 def _class(cls: Class, config: str) -> str:
@@ -114,7 +107,7 @@ def _class(cls: Class, config: str) -> str:
         statements, found = rolled(method.body, lengths, aliases(cls.origin.forward))  # type: ignore[attr-defined]
         over |= found
         whole = [*statements, ast.Return(method.result)]
-        methods.append(_function(name, method.arguments, whole, _returns(method)))
+        methods.append(_function(name, method.arguments, whole, _returns(method), method.sizes))
     if cls.setup:
         setup = [_listed(one, over) for one in cls.setup]
         body.append(_function("setup", (), setup, None))
@@ -137,10 +130,15 @@ def _returns(method: Method) -> str:
 
 
 def _function(
-    name: str, arguments: Sequence[str], body: list[ast.stmt], returns: str | None
+    name: str,
+    arguments: Sequence[str],
+    body: list[ast.stmt],
+    returns: str | None,
+    sizes: Sequence[str] = (),
 ) -> ast.stmt:
     kind = ast.parse("jax.Array", mode="eval").body
     given = [ast.arg("self"), *(ast.arg(one, kind) for one in arguments)]
+    given += [ast.arg(one, ast.Name("int", ast.Load())) for one in sizes]
     result = ast.parse(returns or "None", mode="eval").body
     signature = ast.arguments([], given, None, [], [], None, [])
     return ast.FunctionDef(name, signature, body, [], result)
@@ -160,7 +158,11 @@ def _lists(setup: Sequence[ast.stmt]) -> list[tuple[str, ast.List]]:
 
 def _is_list(value: ast.expr) -> bool:
     """Whether this is what `classes` writes for a list of modules: the list, and how many it has."""
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "_list"
+    return (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Name)
+        and value.func.id == "_list"
+    )
 
 
 def _listed(statement: ast.stmt, over: Set[str]) -> ast.stmt:
@@ -172,7 +174,7 @@ def _listed(statement: ast.stmt, over: Set[str]) -> ast.stmt:
 
 
 class _Sequences(ast.NodeTransformer):
-    """The calls of all modules of a Sequential, one on what the other gives, as the call of the Sequential."""
+    """The calls of all modules of a Sequential, each on what the one before gives, as its own call."""
 
     def __init__(self, lengths: Mapping[str, int]) -> None:
         self.lengths = lengths

@@ -147,7 +147,7 @@ def _lists(turns: Sequence[Sequence[ast.stmt]], count: int) -> list[str]:
 def _variable(name: str) -> str:
     if name.endswith("ies"):
         return f"{name[:-3]}y"
-    if name.endswith("ses") or name.endswith("xes"):
+    if name.endswith(("ses", "xes")):
         return name[:-2]
     return name[:-1] if name.endswith("s") and len(name) > 2 else f"{name}_i"
 
@@ -168,9 +168,7 @@ def _turn(turn: Sequence[ast.stmt], lists: Sequence[str], index: int) -> list[as
 
 
 def _loop(turn: Sequence[ast.stmt], lists: Sequence[str]) -> ast.stmt:
-    sources = [
-        ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load()) for name in lists
-    ]
+    sources = [ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load()) for name in lists]
     names: list[ast.expr] = [ast.Name(_variable(name), ast.Store()) for name in lists]
     over = sources[0] if len(lists) == 1 else call("zip", *sources, strict=True)
     target = names[0] if len(lists) == 1 else ast.Tuple(names, ast.Store())

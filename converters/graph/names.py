@@ -102,7 +102,9 @@ def calls_of(frame: Frame, function: str) -> tuple[dict[str, str], ...]:
     for node in ast.walk(found):
         if not isinstance(node, ast.Call):
             continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        name = (
+            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        )
         if name != function:
             continue
         given = {

@@ -22,7 +22,9 @@ _SIZES = re.compile(
     r"dim|size|head|width|height|channel|feature|group|patch|window|vocab|embed|hidden|inner|intermediate|"
     r"rank|state|kernel|stride|experts?|top_?k|num_|n_|_len|length|positions|groups|repeats|rep$|planes|factor"
 )
-_FACTORS = re.compile(r"eps|scal|factor|theta|temperature|alpha|beta|gamma|cap|std|limit|slope|momentum|mult")
+_FACTORS = re.compile(
+    r"eps|scal|factor|theta|temperature|alpha|beta|gamma|cap|std|limit|slope|momentum|mult"
+)
 _NO_SETTING = re.compile(r"idx|index|_id$|token_id|layer_id|training|_version")
 
 
@@ -36,9 +38,13 @@ def of_number(value: Any, module: Any) -> Any:
     return SettingInt(value, names) if isinstance(value, int) else SettingFloat(value, names)
 
 
+def _class(module: Any) -> Any:
+    return type(module)
+
+
 def _names(value: int | float, module: Any) -> Iterator[str]:
     pattern = _SIZES if isinstance(value, int) else _FACTORS
-    read = _read_in_forward(type(module))
+    read = _read_in_forward(_class(module))
     found = [
         name
         for name, one in vars(module).items()
@@ -53,8 +59,8 @@ def _names(value: int | float, module: Any) -> Iterator[str]:
 
 
 @cache
-def _read_in_forward(cls: type) -> frozenset[str]:
-    tree = source_tree(cls.forward)  # type: ignore[attr-defined]
+def _read_in_forward(cls: Any) -> frozenset[str]:
+    tree = source_tree(cls.forward)
     return frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
 
 
@@ -70,7 +76,7 @@ def of_layer(parent: Any, attribute: str, layer: Any, argument: str, value: Any)
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
-    for expression in _written(type(parent), attribute, type(layer), argument):
+    for expression in _written(_class(parent), attribute, _class(layer), argument):
         found = _as_written(expression, parent, value)
         if found is not None:
             return found
@@ -79,7 +85,7 @@ def of_layer(parent: Any, attribute: str, layer: Any, argument: str, value: Any)
 
 def of_parameter(owner: Any, name: str, axis: int, value: int) -> Any:
     """A side of a parameter as a setting, by what the original's constructor writes there."""
-    for expression in _made(type(owner), name):
+    for expression in _made(_class(owner), name):
         for node in ast.walk(expression):
             if isinstance(node, ast.Call) and len(node.args) > axis:
                 found = _as_written(node.args[axis], owner, value)
@@ -90,10 +96,14 @@ def of_parameter(owner: Any, name: str, axis: int, value: int) -> Any:
 
 def of_count(owner: Any, name: str, value: int) -> Any:
     """The length of a list of modules as a setting: the original's `range(config.num_hidden_layers)`."""
-    for expression in _made(type(owner), name):
+    for expression in _made(_class(owner), name):
         for node in ast.walk(expression):
             if isinstance(node, ast.comprehension):
-                inside = node.iter.args[-1] if isinstance(node.iter, ast.Call) and node.iter.args else None
+                inside = (
+                    node.iter.args[-1]
+                    if isinstance(node.iter, ast.Call) and node.iter.args
+                    else None
+                )
                 found = None if inside is None else _as_written(inside, owner, value)
                 if found is not None:
                     return found
@@ -101,7 +111,7 @@ def of_count(owner: Any, name: str, value: int) -> Any:
 
 
 @cache
-def _made(cls: type, attribute: str) -> tuple[ast.expr, ...]:
+def _made(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
     """What classes write after `self.attribute =` in their constructors."""
     found = []
     for owner in cls.__mro__:
@@ -179,7 +189,7 @@ def _last(expression: ast.expr) -> str:
 
 
 @cache
-def _written(cls: type, attribute: str, layer: type, argument: str) -> tuple[ast.expr, ...]:
+def _written(cls: Any, attribute: str, layer: Any, argument: str) -> tuple[ast.expr, ...]:
     """What stands for an argument where a class makes a layer of this name."""
     order = _arguments(layer)
     found = []
@@ -203,7 +213,7 @@ def _written(cls: type, attribute: str, layer: type, argument: str) -> tuple[ast
 
 
 @cache
-def _arguments(layer: type) -> tuple[str, ...]:
+def _arguments(layer: Any) -> tuple[str, ...]:
     try:
         return tuple(inspect.signature(layer).parameters)
     except (TypeError, ValueError):

@@ -8,7 +8,7 @@ bears a label (`tpu_migrate::mark`), and `converters.graph.group` finds the call
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,12 +67,8 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
     """
     module.eval()
     called = _probe(module, inputs)
-    tries = (
-        ("", True, ()),
-        ("recorded for these input shapes only", False, ()),
-    )
     failures: list[str] = []
-    for note, free, _ in tries:
+    for note, free in _TRIES:
         try:
             program, outputs = _export(module, inputs, free, called)
         except Exception as error:  # whatever torch.export raises
@@ -89,6 +85,12 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
     raise GraphError(f"torch.export cannot record the model: {failures[-1]}", _HOW)
 
 
+# What is left free, and what is said where that is less than could be hoped for.
+_TRIES = (
+    ("", lambda rank: range(rank) if rank < 4 else range(1)),
+    ("only the batch is free", lambda rank: range(min(rank, 1))),
+    ("recorded for these input shapes only", lambda rank: range(0)),
+)
 _HOW = "see docs/port.md, 'Models that do not export'"
 
 
@@ -115,7 +117,7 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
         if any(x._version != version for x, version in versions[name].pop()):
             called.changed.add(name)
 
-    with ExitStack() as stack, torch.no_grad(), warnings.catch_warnings():
+    with ExitStack() as stack, _slow_paths(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, one in module.named_modules():
             if not name:
@@ -138,16 +140,18 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
 
 
 def _export(
-    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], free: bool, called: _Called
+    module: torch.nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    free: Callable[[int], range],
+    called: _Called,
 ) -> tuple[torch.export.ExportedProgram, Any]:
     outputs: list[Any] = []
     wrapper = _wrapped(module, inputs, outputs)
-    shapes = None
-    if free:
-        auto = torch.export.Dim.AUTO
-        shapes = {name: dict.fromkeys(range(x.dim()), auto) for name, x in inputs.items()}
+    auto = torch.export.Dim.AUTO
+    shapes = {name: dict.fromkeys(free(x.dim()), auto) for name, x in inputs.items()}
     with (
         _marked(module, called),
+        _slow_paths(),
         _all_frames(),
         torch.no_grad(),
         warnings.catch_warnings(),
@@ -256,6 +260,17 @@ def _marked(module: torch.nn.Module, called: _Called) -> Iterator[None]:
 
 
 @contextmanager
+def _slow_paths() -> Iterator[None]:
+    """torch's attention in one operator, which leaves the layers' modules out, is not taken."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
 def _all_frames() -> Iterator[None]:
     """torch drops the frames below a module's forward; the functions of the original are found by them."""
     from torch.fx.proxy import TracerBase
@@ -273,11 +288,11 @@ def _all_frames() -> Iterator[None]:
             [one for one in user if not one.filename.startswith(inside)]
         )
 
-    TracerBase._filter_traceback_frames = frames  # type: ignore[method-assign]
+    TracerBase._filter_traceback_frames = frames
     try:
         yield
     finally:
-        TracerBase._filter_traceback_frames = kept  # type: ignore[method-assign]
+        TracerBase._filter_traceback_frames = kept
 
 
 def _first_line(error: BaseException) -> str:

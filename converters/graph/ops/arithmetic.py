@@ -117,18 +117,21 @@ _DIVISIONS = (
 @op(
     "aten.div.Tensor_mode",
     "aten.div.Scalar_mode",
-    samples=tuple(
-        sample(*given, rounding_mode=mode, gradient=False, why="it is zero nearly everywhere")
-        for mode in ("floor", "trunc")
-        for given in (
-            (real(2, 3), positive(3)),
-            (integers(4, low=-9), values(4, -4, 3, -2)),
-            (integers(4, low=-9), 4),
-            (integers(4, low=-9), 2.5),
-            (values(7.0, -7.0, 7.0, -7.0, 0.5), values(2.0, 2.0, -2.0, -2.0, 0.1)),
-        )
-    )
-    + (sample(real(2, 3), real(3), rounding_mode=None), sample(integers(3), 4, rounding_mode=None)),
+    samples=(
+        *tuple(
+            sample(*given, rounding_mode=mode, gradient=False, why="it is zero nearly everywhere")
+            for mode in ("floor", "trunc")
+            for given in (
+                (real(2, 3), positive(3)),
+                (integers(4, low=-9), values(4, -4, 3, -2)),
+                (integers(4, low=-9), 4),
+                (integers(4, low=-9), 2.5),
+                (values(7.0, -7.0, 7.0, -7.0, 0.5), values(2.0, 2.0, -2.0, -2.0, 0.1)),
+            )
+        ),
+        sample(real(2, 3), real(3), rounding_mode=None),
+        sample(integers(3), 4, rounding_mode=None),
+    ),
 )
 def div_mode(x: Any, other: Any, rounding_mode: str | None, out: Result) -> ast.expr:
     """`x // other`, towards zero, or with fractions."""
@@ -145,7 +148,7 @@ def div_mode(x: Any, other: Any, rounding_mode: str | None, out: Result) -> ast.
 @op(
     "aten.floor_divide.default",
     "aten.floor_divide.Scalar",
-    samples=_DIVISIONS[1:4] + (sample(real(2, 3), positive(3), gradient=False, why="zero"),),
+    samples=(*_DIVISIONS[1:4], sample(real(2, 3), positive(3), gradient=False, why="zero")),
 )
 def floor_divide(x: Any, other: Any) -> ast.expr:
     """`x // other`."""

@@ -500,7 +500,10 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> ast.expr:
-    """Rows of a table. An id beyond it gives NaN, where torch raises; `padding_idx` matters only in training."""
+    """Rows of a table; an id beyond it gives NaN, where torch raises.
+
+    `padding_idx` matters only in training: torch gives its row no gradient.
+    """
     return call("jnp.take", weight, indices, axis=0)
 
 

@@ -146,10 +146,10 @@ def group_norm(
     ),
 )
 def native_group_norm(
-    x: Any, weight: Any, bias: Any, N: Any, C: Any, HxW: Any, group: Any, eps: Any
-) -> ast.expr:  # noqa: N803
+    x: Any, weight: Any, bias: Any, n: Any, c: Any, places: Any, group: Any, eps: Any
+) -> ast.expr:
     """The same, with the means and one over the standard deviations."""
-    groups = code("{x}.reshape({n}, {g}, -1)", x=x, n=N, g=group)
+    groups = code("{x}.reshape({n}, {g}, -1)", x=x, n=n, g=group)
     return code(
         "({made}, {groups}.mean(axis=-1), jax.lax.rsqrt({groups}.var(axis=-1) + {eps}))",
         made=call("group_norm", x, group, **_given(weight=weight, bias=bias), eps=eps),

@@ -39,9 +39,9 @@ def _summed(x: Any, name: str, dim: Any, keepdim: bool, out: Result) -> ast.expr
     if _plain(x, dim):
         return code("{x}", x=cast(x, out.dtype))
     small = not (x.dtype.is_floating_point or x.dtype.is_complex)
-    if x.dtype != out.dtype and not (small and out.dtype == torch.int64):
-        x = cast(x, out.dtype)
-    elif x.dtype == torch.uint8:
+    if (
+        x.dtype != out.dtype and not (small and out.dtype == torch.int64)
+    ) or x.dtype == torch.uint8:
         x = cast(x, out.dtype)
     return method(x, name, **_options(x, dim, keepdim))
 
@@ -196,7 +196,7 @@ def _extreme_with_place(name: str) -> None:
         return method(x, f"arg{name}", **_options(x, dim, keepdim))
 
     place.__doc__ = f"`x.arg{name}(axis)`."
-    given = (
+    places = (
         sample(distinct(2, 3)),
         sample(distinct(2, 3, 4), 1),
         sample(distinct(2, 3), -1, True),
@@ -204,7 +204,7 @@ def _extreme_with_place(name: str) -> None:
         sample(distinct(2, 3), None, True),
         sample(distinct()),
     )
-    op(f"aten.arg{name}.default", samples=given)(place)
+    op(f"aten.arg{name}.default", samples=places)(place)
 
 
 _extreme_with_place("max")
@@ -230,11 +230,7 @@ def _truths(name: str) -> None:
         named = _options(x, dim, keepdim)
         truth = x if x.dtype == torch.bool else code("{x} != 0", x=x)
         if x.ndim == 0 or (isinstance(dim, list | tuple) and not dim):
-            return (
-                code("{x}", x=truth if out.ndim else truth)
-                if x.ndim == out.ndim
-                else method(truth, name)
-            )
+            return code("{x}", x=truth) if x.ndim == out.ndim else method(truth, name)
         return method(truth, name, **named)
 
     write.__doc__ = f"`x.{name}(axis)`."
@@ -359,8 +355,13 @@ _spread("std", "std")
     ),
 )
 def vector_norm(
-    x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> ast.expr:  # noqa: A002
+    x: Any,
+    ord: Any = 2,  # noqa: A002
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> ast.expr:
     """`jnp.linalg.vector_norm`, or `jnp.linalg.norm` along one axis."""
     if dtype is not None:
         x = cast(x, dtype)
@@ -406,8 +407,13 @@ def norm_all(x: Any, p: Any = 2) -> ast.expr:
     ),
 )
 def linalg_norm(
-    x: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> ast.expr:  # noqa: A002
+    x: Any,
+    ord: Any = None,  # noqa: A002
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> ast.expr:
     """`jnp.linalg.norm`."""
     if dtype is not None:
         x = cast(x, dtype)
@@ -434,8 +440,13 @@ def linalg_norm(
     ),
 )
 def matrix_norm(
-    x: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None
-) -> ast.expr:  # noqa: A002
+    x: Any,
+    ord: Any = "fro",  # noqa: A002
+    dim: Any = (-2, -1),
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> ast.expr:
     """`jnp.linalg.norm` of matrices."""
     named = {"axis": tuple(axis_of(one, x.ndim) for one in dim)} | (
         {"keepdims": True} if keepdim else {}

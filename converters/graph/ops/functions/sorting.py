@@ -1,0 +1,26 @@
+"""The largest and the middle along any axis."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def top_k_along(
+    x: jax.Array, k: int, axis: int = -1, largest: bool = True
+) -> tuple[jax.Array, jax.Array]:
+    """The k largest (or smallest) along an axis, and where they are."""
+    moved = jnp.moveaxis(x, axis, -1)
+    order = jnp.argsort(moved, axis=-1, descending=largest)[..., :k]
+    found = jnp.take_along_axis(moved, order, axis=-1)
+    return jnp.moveaxis(found, -1, axis), jnp.moveaxis(order, -1, axis)
+
+
+def kth_smallest(
+    x: jax.Array, place: int, axis: int, keepdims: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    """The one at this place in order, counted from 0, and where it is."""
+    order = jnp.argsort(x, axis=axis)
+    where = jnp.take(order, jnp.asarray([place]), axis=axis)
+    found = jnp.take_along_axis(x, where, axis=axis)
+    return (found, where) if keepdims else (found.squeeze(axis), where.squeeze(axis))
