@@ -82,7 +82,10 @@ def _measured(model: Any, inputs: dict[str, Any], keep: Path | None) -> dict[str
             "mismatch", f"{len(actual)} outputs, torch has {len(expected)}", **found
         )
     worst, where = 0.0, ""
-    for (path, one), other in zip(expected, actual, strict=True):
+    if {path for path, _ in expected} != actual.keys():
+        actual = dict(zip((path for path, _ in expected), actual.values(), strict=True))
+    for path, one in expected:
+        other = actual[path]
         truth, mine = one.detach().numpy(), np.asarray(other)
         if truth.shape != mine.shape:
             said = f"output {path} is {mine.shape}, torch's {truth.shape}"
@@ -126,7 +129,7 @@ def _ported(model: Any, inputs: dict[str, Any], found: dict[str, Any]) -> Any:
 
 def _in_flax(
     made: Any, model: Any, inputs: Mapping[str, Any], scratch: Path, found: dict[str, Any]
-) -> list[Any]:
+) -> dict[str, Any]:
     """What the port gives, jitted, with weights that `converters` brought over."""
     import jax
 
@@ -158,20 +161,23 @@ def _in_flax(
         raise _StoppedError(
             "crash", f"in Flax: {_said(error)} ({_place(error)})", **found
         ) from error
-    return list(_leaves(given))
+    return dict(_leaves(given))
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Arrays with their paths; jax.jit gives dicts in the order of their keys."""
     if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, tuple | list):
-        for one in value:
-            yield from _leaves(one)
-    elif hasattr(value, "shape"):
-        yield value
+        inner = list(value.items())
+    elif isinstance(value, tuple | list):
+        inner = list(enumerate(value))
     elif hasattr(value, "__dataclass_fields__"):
-        for name in value.__dataclass_fields__:
-            yield from _leaves(getattr(value, name))
+        inner = [(name, getattr(value, name)) for name in value.__dataclass_fields__]
+    else:
+        if hasattr(value, "shape"):
+            yield path, value
+        return
+    for key, one in inner:
+        yield from _leaves(one, f"{path}.{key}" if path else str(key))
 
 
 def _distance(truth: Any, mine: Any) -> float:
