@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from converters.checkpoint import Checkpoint, Format, Pytree, nest
 from converters.checkpoint.formats.sharded import INDEX_SUFFIX
+from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.reader import TensorInfo
 from converters.errors import OutputError, RefusedKeysError, ShardingError
 from converters.kept import keeping
 from converters.mapping import Outcome, Plan
@@ -107,6 +110,7 @@ def convert(
     optimizer_kind: str | None = None,
     progress: Callable[[int, int], None] | None = None,
     planner: Callable[[CheckpointLike, PlanOptions], Planned] = planned,
+    extra: Mapping[str, np.ndarray[Any, Any]] | None = None,
     **options: Unpack[PlanOptions],
 ) -> Conversion:
     """Convert a torch checkpoint into a pytree for Flax, on disk; dtypes and bits are kept.
@@ -135,6 +139,8 @@ def convert(
         progress: called with the bytes done and their total.
         planner: what makes the plan; `converters.planning_apart.planned_apart` makes it in a process of
             its own, but not for an optimizer, whose state needs the model.
+        extra: arrays that the pytree is to have beside what the checkpoint gives, by path: constants of the
+            Flax model that it computes from nothing.
         **options: `converters.planning.PlanOptions`.
 
     Raises:
@@ -174,7 +180,10 @@ def convert(
     ) as kept:
         written = write_pytree(
             target,
-            leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None),
+            [
+                *leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None),
+                *_leaves(extra),
+            ],
             format,
             overwrite=overwrite,
             resume=resume,
@@ -187,6 +196,13 @@ def convert(
             progress=progress,
         )
     return Conversion(made.plan, target, kept, made.api, format, written, made.notes, state)
+
+
+def _leaves(extra: Mapping[str, np.ndarray[Any, Any]] | None) -> list[Leaf]:
+    return [
+        Leaf(path, TensorInfo(array.shape, array.dtype.name), partial(np.asarray, array))
+        for path, array in (extra or {}).items()
+    ]
 
 
 def convert_to_pytree(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]) -> Pytree:

@@ -38,6 +38,7 @@ def main() -> None:
         scratch = Path(folder)
         rewrite(scratch)
         weights(scratch)
+        port(scratch)
     say(f"Done in {time.monotonic() - started:.0f} s. Next: README.md, or `migrate --help`.")
 
 
@@ -91,6 +92,16 @@ def weights(scratch: Path) -> None:
     port = "examples/parity/flax_minilm.py:with_flax_epsilon"
     same = ("--outputs", "A.last_hidden_state=B.0", "--outputs", "A.pooler_output=B.1")
     show(MIGRATE, "parity", model, port, *ids, *same, expect=1)
+
+
+def port(scratch: Path) -> None:
+    say("""
+        7. PORT. The torch MLP of step 5 as if nobody had written its Flax counterpart: `migrate port` does,
+           with its weights, and every layer is compared.
+    """)
+    model = "examples/mlp/torch_mlp.py:MLP"
+    show(MIGRATE, "port", model, "--inputs", "x=float32[8,784]", "-o", scratch / "ported")
+    print((scratch / "ported" / "mlp" / "modeling.py").read_text())
 
 
 if __name__ == "__main__":

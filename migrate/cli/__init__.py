@@ -15,6 +15,7 @@ import click
 from migrate.cli.check import check
 from migrate.cli.doctor import doctor
 from migrate.cli.parity import parity
+from migrate.cli.port import port
 from migrate.cli.prove import prove
 from migrate.cli.rewrite import rewrite
 from migrate.cli.run import run
@@ -87,5 +88,5 @@ def commands(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-for command in (rewrite, check, run, prove, weights, parity, doctor):
+for command in (rewrite, check, run, prove, weights, port, parity, doctor):
     commands.add_command(command)

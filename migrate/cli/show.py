@@ -58,6 +58,10 @@ def _show_details(error: Exception) -> None:
         click.echo("\n".join(error.misfits), err=True)
     elif isinstance(error, MappingFileError) and len(error.problems) > error.SHOWN:
         click.echo("\n".join(error.problems), err=True)
+    elif missing := getattr(error, "missing", ()):
+        from migrate.report.text.port import missing_table
+
+        show(missing_table(missing), err=True)
     elif output := getattr(error, "output", ""):
         click.echo(output, err=True)
 

@@ -105,7 +105,7 @@ def inputs_for(truth: Side, other: Side, options: Options, folder: Path) -> Inpu
 
 def _channels_last(truth: Side, other: Side, inputs: InputSet, work: Path) -> tuple[str, ...]:
     """The inputs that the other side takes channels last, as torch's layers take them."""
-    if truth.kind not in TORCH or other.kind in TORCH:
+    if truth.kind not in TORCH or other.kind in TORCH or other.lies_as_torch:
         return ()
     if not any(array.ndim >= 3 and array.dtype.kind == "f" for array in inputs[0].values()):
         return ()

@@ -82,8 +82,13 @@ def _line_of_def(code: CodeType) -> int:
     return line
 
 
+def shown(file: Path) -> str:
+    """A path as places name it."""
+    return _shown(str(file), os.getcwd())
+
+
 def _place(file: str, line: int) -> str:
-    return f"{shown}:{line}" if (shown := _shown(file, os.getcwd())) else ""
+    return f"{name}:{line}" if (name := _shown(file, os.getcwd())) else ""
 
 
 @functools.cache

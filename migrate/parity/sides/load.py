@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 from converters.errors import ConversionError
 from converters.model import imported
 from migrate.parity.ground.errors import TargetError
+from migrate.parity.sides.frames import raised
 from migrate.parity.sides.runner import Runner
 from migrate.parity.sides.target import Target
 
 _TORCH = ("torch", "xla")
 _FLAX = ("linen", "nnx", "jax")
-# What `migrate port` writes: the function that builds the model, in this file of its folder.
-_PORT = ("model.py", "build")
-_PORT_WEIGHTS = ("*.flax.safetensors", "*.safetensors", "*.msgpack")
+# What `migrate port` writes: a package with a function that builds the model, and its weights.
+_PORT_FILES = ("__init__.py", "modeling.py")
+_PORT_BUILDS = "build"
+_PORT_WEIGHTS = "params.safetensors"
+_TORCH_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
 def load_runner(target: Target, seed: int = 0) -> tuple[Runner, Path | None]:
@@ -36,23 +42,49 @@ def load_runner(target: Target, seed: int = 0) -> tuple[Runner, Path | None]:
     if target.kind == "port":
         return _port(target, seed)
     if Path(target.spec).is_dir():
-        return _torch_runner(_pretrained(Path(target.spec)), target), None
+        return _torch_runner(_pretrained(Path(target.spec), seed), target), None
     found = _object(target.spec)
     if target.kind == "jax":
         return _jax_runner(found, "jax", target), None
     return _runner(_model(found, target, seed), target), None
 
 
-def _port(target: Target, seed: int) -> tuple[Runner, Path]:
-    folder, (file, name) = Path(target.spec), _PORT
-    weights = next((one for form in _PORT_WEIGHTS for one in sorted(folder.glob(form))), None)
-    if not (folder / file).is_file() or weights is None:
+def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
+    folder = Path(target.spec)
+    lacking = [name for name in _PORT_FILES if not (folder / name).is_file()]
+    if lacking:
         raise TargetError(
-            f"{folder}: is no folder of migrate port, it lacks {file} or weights",
+            f"{folder}: is no folder of migrate port, it lacks {' and '.join(lacking)}",
             "name the folder that migrate port wrote",
         )
-    inner = Target("", f"{folder / file}:{name}", target.shown)
-    return _runner(_model(_object(inner.spec), inner, seed), inner), weights
+    try:
+        build = getattr(_package(folder), _PORT_BUILDS)
+    except (Exception, SystemExit) as error:
+        at = raised(error.__traceback__, ("importlib",))
+        what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise TargetError(
+            f"{target.shown}: importing it failed ({what}{f', {at}' if at else ''})",
+            "mend what was edited, or port the model again",
+        ) from error
+    weights = folder / _PORT_WEIGHTS
+    inner = Target("", target.spec, target.shown)
+    return _runner(_model(build, inner, seed), inner), weights if weights.is_file() else None
+
+
+def _package(folder: Path) -> ModuleType:
+    """The package in a folder, under a name of its own: what it shares one with stays as it is."""
+    name = f"_migrate_port_{folder.resolve().name.strip('.')}"
+    for known in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+        del sys.modules[known]
+    spec = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[name] = package
+    spec.loader.exec_module(package)
+    return package
 
 
 def _object(spec: str) -> Any:
@@ -80,16 +112,15 @@ def _model(found: Any, target: Target, seed: int) -> Any:
     try:
         return _built(found, seed)
     except (Exception, SystemExit) as error:
+        at = raised(error.__traceback__)
         what = f"{type(error).__name__}: {str(error)[:200]}".replace("\n", " ")
         raise TargetError(
-            f"{target.shown}: building the model failed ({what})",
+            f"{target.shown}: building the model failed ({what}{f', {at}' if at else ''})",
             "check that it can be built without arguments in the current directory",
         ) from error
 
 
 def _built(factory: Callable[..., Any], seed: int) -> Any:
-    import sys
-
     if "torch" in sys.modules:
         import torch
 
@@ -171,8 +202,16 @@ def _jax_runner(model: Any, kind: Literal["linen", "nnx", "jax"], target: Target
     return JaxRunner(model, kind, target.shown)
 
 
-def _pretrained(folder: Path) -> Any:
-    """The transformers model in a folder, of the class that its config names, with its weights."""
+def has_weights(folder: Path) -> bool:
+    """Whether a Hugging Face folder holds weights beside its config.json."""
+    return any(True for form in _TORCH_WEIGHTS for _ in folder.glob(form))
+
+
+def _pretrained(folder: Path, seed: int) -> Any:
+    """The transformers model in a folder, of the class that its config names.
+
+    Its weights are the folder's; where that has none, those that torch draws after the seed.
+    """
     if not (folder / "config.json").is_file():
         raise TargetError(
             f"{folder}: has no config.json", "name a Hugging Face folder, or file.py:factory"
@@ -182,10 +221,12 @@ def _pretrained(folder: Path) -> Any:
 
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
         named = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModel)
-        model = named.from_pretrained(folder, local_files_only=True, use_safetensors=True)
+        if has_weights(folder):
+            return named.from_pretrained(folder, local_files_only=True, use_safetensors=True)
+        auto = named is transformers.AutoModel
+        return _built(lambda: named.from_config(config) if auto else named(config), seed)
     except Exception as error:
         what = f"{type(error).__name__}: {str(error)[:200]}".replace("\n", " ")
         raise TargetError(
             f"{folder}: the model cannot be loaded ({what})", "check the folder with transformers"
         ) from error
-    return model

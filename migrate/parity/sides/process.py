@@ -103,6 +103,7 @@ class SideProcess(Side):
     ) -> None:
         super().__init__(work)
         self.label, self.target = label, target
+        self.lies_as_torch = target.kind == "port"
         self._python, self._timeout, self._seed = python, timeout, seed
         self._turns = turns
         self._environment = environment or {}

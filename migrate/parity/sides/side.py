@@ -26,10 +26,12 @@ class Side(ABC):
     Attributes:
         kind: what its model is.
         takes_turns: whether it starts anew after the other one ran.
+        lies_as_torch: whether it takes and gives all as torch lays it out, though it is Flax's: a port.
     """
 
     kind: Kind
     takes_turns = False
+    lies_as_torch = False
 
     def __init__(self, work: Path) -> None:
         self.work = work

@@ -1,0 +1,37 @@
+"""transformers' types, tiny and random, with inputs that fit: huggingface.csv says how each was built."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+TABLE = Path(__file__).with_name("huggingface.csv")
+
+
+def names() -> Iterator[tuple[str, str]]:
+    """Type and class of every model."""
+    with TABLE.open(newline="") as file:
+        for row in csv.DictReader(file):
+            yield row["type"], row["class"]
+
+
+def build(name: str) -> tuple[Any, dict[str, Any]]:
+    """The model in evaluation mode, and its inputs."""
+    import torch
+    import transformers
+
+    from benchmarks.zoo_models.tiny import candidates, tiny
+
+    transformers.logging.set_verbosity_error()
+    with TABLE.open(newline="") as file:
+        row = next(row for row in csv.DictReader(file) if row["type"] == name)
+    config = tiny(transformers.CONFIG_MAPPING[name], int(row["shrunk"]))
+    torch.manual_seed(0)
+    how = {"attn_implementation": row["attention"]} if row["attention"] else {}
+    model = transformers.AutoModel.from_config(config, **how).eval().float()
+    for label, make in candidates(model, config):
+        if label == row["inputs"]:
+            return model, {key: one for key, one in make().items() if one is not None}
+    raise ValueError(f"no inputs {row['inputs']}")

@@ -1,0 +1,178 @@
+"""Models of timm, torchvision and diffusers, as small as they come, with random weights and inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+# One of each family of torchvision that is not a variant of another; detection and quantised models apart.
+_SEGMENTATION = ("fcn_resnet50", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large")
+_DETECTION_BACKBONES = ("ssdlite320_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn")
+_VIDEO = ("r3d_18", "mc3_18", "r2plus1d_18", "mvit_v1_b", "swin3d_t", "s3d")
+
+
+def timm_names() -> Iterator[tuple[str, str]]:
+    """The smallest model of each family (a module of timm.models)."""
+    import timm
+
+    for family in sorted(timm.list_modules()):
+        found = timm.list_models(module=family)
+        if found:
+            small = min(found, key=lambda name: (_weight(name), len(name), name))
+            yield small, family
+
+
+def _weight(name: str) -> int:
+    """How large its name says it is."""
+    order = ("test_", "atto", "femto", "pico", "nano", "tiny", "_xxs", "_xs", "_s", "small", "18")
+    return next((at for at, word in enumerate(order) if word in name), len(order))
+
+
+def timm_build(name: str) -> tuple[Any, dict[str, Any]]:
+    """The model, and an image of the smallest size that it takes."""
+    import timm
+    import torch
+
+    torch.manual_seed(0)
+    model = timm.create_model(name, pretrained=False).eval()
+    wanted = model.default_cfg
+    fixed = wanted.get("fixed_input_size", False)
+    shape = wanted["input_size"] if fixed else wanted.get("min_input_size", wanted["input_size"])
+    return model, {"x": torch.randn(2, *shape)}
+
+
+def torchvision_names() -> Iterator[tuple[str, str]]:
+    """Classification (the smallest of each family), segmentation and video."""
+    from torchvision import models
+
+    seen: dict[str, str] = {}
+    for name in models.list_models(module=models):
+        family = models.get_model_builder(name).__module__.rpartition(".")[2]
+        seen.setdefault(family, name)
+    for family, name in seen.items():
+        yield name, family
+    yield from ((name, "segmentation") for name in _SEGMENTATION)
+    yield from ((name, "video") for name in _VIDEO)
+    yield from ((name, "detection, its backbone") for name in _DETECTION_BACKBONES)
+
+
+def torchvision_build(name: str) -> tuple[Any, dict[str, Any]]:
+    """The model, and an image or a clip."""
+    import torch
+    from torchvision import models
+
+    torch.manual_seed(0)
+    if name in _DETECTION_BACKBONES:
+        made = models.get_model(name, weights=None, weights_backbone=None)
+        return made.backbone.eval(), {"x": torch.randn(1, 3, 128, 128)}
+    how = {"weights_backbone": None} if name in _SEGMENTATION else {}
+    model = models.get_model(name, weights=None, **how).eval()
+    if name in _VIDEO:
+        clip = torch.randn(1, 3, 16, 224, 224) if "mvit" in name else torch.randn(1, 3, 16, 64, 64)
+        return model, {"x": clip}
+    side = 299 if name.startswith("inception") else 224
+    return model, {"x": torch.randn(1, 3, side, side)}
+
+
+# Class → (arguments that make it small, inputs as shapes; "i" in front: whole numbers below 10).
+_DIFFUSERS: dict[str, tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = {
+    "AutoencoderKL": (
+        {
+            "block_out_channels": (32, 32),
+            "down_block_types": ("DownEncoderBlock2D",) * 2,
+            "up_block_types": ("UpDecoderBlock2D",) * 2,
+            "norm_num_groups": 8,
+        },
+        {"sample": (2, 3, 32, 32)},
+    ),
+    "AutoencoderTiny": ({"encoder_block_out_channels": (32, 32), "decoder_block_out_channels": (32, 32),
+      "num_encoder_blocks": (1, 1), "num_decoder_blocks": (1, 1)}, {"sample": (2, 3, 32, 32)}),
+    "VQModel": ({"block_out_channels": (32,), "norm_num_groups": 8}, {"sample": (2, 3, 32, 32)}),
+    "AutoencoderDC": ({"encoder_block_out_channels": (32, 32), "decoder_block_out_channels": (32, 32),
+      "encoder_layers_per_block": (1, 1), "decoder_layers_per_block": (1, 1),
+      "encoder_block_types": "ResBlock", "decoder_block_types": "ResBlock",
+      "encoder_qkv_multiscales": ((), ()), "decoder_qkv_multiscales": ((), ()),
+      "latent_channels": 4, "attention_head_dim": 8}, {"sample": (2, 3, 32, 32)}),
+    "AutoencoderKLQwenImage": ({"base_dim": 16, "z_dim": 4, "dim_mult": [1, 2], "num_res_blocks": 1,
+      "temperal_downsample": [False], "latents_mean": [0.0] * 4, "latents_std": [1.0] * 4},
+      {"sample": (1, 3, 1, 32, 32)}),
+    "AutoencoderKLWan": ({"base_dim": 16, "z_dim": 4, "dim_mult": [1, 2], "num_res_blocks": 1,
+      "temperal_downsample": [False], "latents_mean": [0.0] * 4, "latents_std": [1.0] * 4},
+      {"sample": (1, 3, 1, 32, 32)}),
+    "ConsistencyDecoderVAE": ({}, {"sample": (1, 3, 32, 32)}),
+    "UNet2DModel": ({"sample_size": 16, "block_out_channels": (32, 64), "norm_num_groups": 8,
+      "down_block_types": ("DownBlock2D", "AttnDownBlock2D"),
+      "up_block_types": ("AttnUpBlock2D", "UpBlock2D")},
+      {"sample": (2, 3, 16, 16), "itimestep": (2,)}),
+    "UNet2DConditionModel": ({"sample_size": 16, "block_out_channels": (32, 64), "norm_num_groups": 8,
+      "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+      "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"), "cross_attention_dim": 16,
+      "attention_head_dim": 8},
+      {"sample": (2, 4, 16, 16), "itimestep": (2,), "encoder_hidden_states": (2, 7, 16)}),
+    "UNet1DModel": ({"block_out_channels": (16, 16), "sample_size": 64,
+      "down_block_types": ("DownBlock1DNoSkip", "DownBlock1D"),
+      "up_block_types": ("UpBlock1D", "UpBlock1DNoSkip"), "extra_in_channels": 32},
+      {"sample": (2, 2, 64), "itimestep": (2,)}),
+    "DiTTransformer2DModel": ({"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 2,
+      "sample_size": 8, "norm_num_groups": 1, "out_channels": 8},
+      {"hidden_states": (2, 4, 8, 8), "itimestep": (2,), "iclass_labels": (2,)}),
+    "PixArtTransformer2DModel": ({"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 2,
+      "sample_size": 8, "cross_attention_dim": 16, "caption_channels": 8, "use_additional_conditions": False},
+      {"hidden_states": (2, 4, 8, 8), "encoder_hidden_states": (2, 7, 8), "itimestep": (2,)}),
+    "SD3Transformer2DModel": ({"sample_size": 8, "patch_size": 2, "in_channels": 4, "num_layers": 2,
+      "attention_head_dim": 8, "num_attention_heads": 2, "joint_attention_dim": 16,
+      "caption_projection_dim": 16, "pooled_projection_dim": 16, "out_channels": 4, "pos_embed_max_size": 8},
+      {"hidden_states": (2, 4, 8, 8), "encoder_hidden_states": (2, 7, 16), "pooled_projections": (2, 16),
+       "itimestep": (2,)}),
+    "FluxTransformer2DModel": ({"patch_size": 1, "in_channels": 4, "num_layers": 1, "num_single_layers": 1,
+      "attention_head_dim": 16, "num_attention_heads": 2, "joint_attention_dim": 32,
+      "pooled_projection_dim": 32, "axes_dims_rope": (4, 4, 8)},
+      {"hidden_states": (1, 16, 4), "encoder_hidden_states": (1, 7, 32), "pooled_projections": (1, 32),
+       "timestep": (1,), "img_ids": (16, 3), "txt_ids": (7, 3)}),
+    "Transformer2DModel": ({"num_attention_heads": 2, "attention_head_dim": 16, "in_channels": 32,
+      "norm_num_groups": 8, "cross_attention_dim": 16},
+      {"hidden_states": (2, 32, 8, 8), "encoder_hidden_states": (2, 7, 16)}),
+    "PriorTransformer": ({"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 2,
+      "embedding_dim": 16, "num_embeddings": 7, "additional_embeddings": 4},
+      {"hidden_states": (2, 16), "itimestep": (2,), "proj_embedding": (2, 16),
+       "encoder_hidden_states": (2, 7, 16)}),
+    "SanaTransformer2DModel": ({"patch_size": 1, "in_channels": 4, "out_channels": 4, "num_layers": 1,
+      "attention_head_dim": 4, "num_attention_heads": 2, "num_cross_attention_heads": 2,
+      "cross_attention_head_dim": 4, "cross_attention_dim": 8, "caption_channels": 8, "sample_size": 8},
+      {"hidden_states": (2, 4, 8, 8), "encoder_hidden_states": (2, 7, 8), "itimestep": (2,)}),
+    "UVit2DModel": ({"hidden_size": 32, "cond_embed_dim": 32, "micro_cond_encode_dim": 4,
+      "micro_cond_embed_dim": 20, "encoder_hidden_size": 32, "vocab_size": 32, "codebook_size": 32,
+      "in_channels": 32, "block_out_channels": 32, "num_res_blocks": 1, "num_hidden_layers": 1,
+      "num_attention_heads": 2, "intermediate_size": 64, "block_num_heads": 2},
+      {"iinput_ids": (2, 8, 8), "encoder_hidden_states": (2, 7, 32), "pooled_text_emb": (2, 32),
+       "micro_conds": (2, 5)}),
+    "ControlNetModel": ({"block_out_channels": (32, 64), "norm_num_groups": 8, "cross_attention_dim": 16,
+      "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"), "attention_head_dim": 8,
+      "conditioning_embedding_out_channels": (8, 8)},
+      {"sample": (1, 4, 16, 16), "itimestep": (1,), "encoder_hidden_states": (1, 7, 16),
+       "controlnet_cond": (1, 3, 32, 32)}),
+}  # fmt: skip
+
+
+def diffusers_names() -> Iterator[tuple[str, str]]:
+    """Autoencoders, UNets and transformers."""
+    for name in _DIFFUSERS:
+        family = "autoencoder" if "Auto" in name or "VQ" in name else "transformer"
+        yield name, "UNet" if name.startswith("UNet") else family
+
+
+def diffusers_build(name: str) -> tuple[Any, dict[str, Any]]:
+    """The model, and its inputs."""
+    import diffusers
+    import torch
+
+    how, shapes = _DIFFUSERS[name]
+    torch.manual_seed(0)
+    model = getattr(diffusers, name)(**how).eval()
+    inputs = {}
+    for key, shape in shapes.items():
+        whole = key.startswith("i") and not key.startswith(("img", "image"))
+        inputs[key[1:] if whole else key] = (
+            torch.randint(1, 10, shape) if whole else torch.randn(shape)
+        )
+    return model, inputs

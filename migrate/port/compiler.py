@@ -1,0 +1,72 @@
+"""The compiler of `converters.graph`, asked for one model."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from converters.model import imported
+from migrate.port.errors import MissingOperatorsError, PortError
+
+
+def has_compiler() -> bool:
+    """Whether this installation has the compiler."""
+    if find_spec("converters.graph") is None:
+        return False
+    return hasattr(import_module("converters.graph"), "port")
+
+
+def compiled(
+    module: Any,
+    inputs: Mapping[str, Any],
+    shown: str,
+    *,
+    allow_stubs: bool = False,
+    lowerings: Path | None = None,
+    stages: Path | None = None,
+) -> Any:
+    """The Flax source of a module.
+
+    Args:
+        module: the torch module.
+        inputs: argument → tensor, to record it with.
+        shown: the model, for messages.
+        allow_stubs: whether operators without a lowering become functions to be filled in.
+        lowerings: a file that registers lowerings of the user's own when it is imported.
+        stages: a folder into which each stage of the compiler writes what it made.
+
+    Raises:
+        MissingOperatorsError: operators have no lowering; all of them.
+        PortError: there is no compiler, or the stages cannot be written.
+        ConversionError: the model cannot be recorded, or the file of lowerings be imported.
+    """
+    if not has_compiler():
+        raise PortError("this installation has no compiler", "install the whole of tpu-migrate")
+    port = import_module("converters.graph").port
+    # What the user's code prints is none of this command's output.
+    with contextlib.redirect_stdout(sys.stderr):
+        if lowerings is not None:
+            with imported(f"--lowerings {lowerings}", str(lowerings)):
+                pass
+        made = port(module, inputs, allow_stubs=allow_stubs)
+    if stages is not None:
+        _write_stages(made.stages, stages)
+    if made.missing and not allow_stubs:
+        raise MissingOperatorsError(shown, made.missing)
+    return made
+
+
+def _write_stages(texts: Mapping[str, str], folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text)
+    except OSError as error:
+        raise PortError(
+            f"--stages {folder}: cannot be written ({error.strerror})", "name a folder"
+        ) from None

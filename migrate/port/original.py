@@ -1,0 +1,177 @@
+"""What is to be ported: the torch module that the user named, with its weights and inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from migrate.parity.ground.errors import InputsError
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.make import make_inputs
+from migrate.parity.inputs.set import InputSet
+from migrate.parity.sides.load import has_weights, load_runner
+from migrate.parity.sides.target import Target, parse_target
+from migrate.port.errors import PortError
+
+if TYPE_CHECKING:
+    import torch
+
+    from migrate.parity.sides.torch.runner import TorchRunner
+
+SEED = 0
+# What a port can bring to float32, or keep; with others (quantised, float8) it has no way to compute.
+_DTYPES = (
+    *("float64", "float32", "bfloat16", "float16", "complex64", "complex128", "bool"),
+    *("int64", "int32", "int16", "int8", "uint8"),
+)
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Original:
+    """A torch module that was built.
+
+    Attributes:
+        target: as the user named it.
+        runner: it, as a side of `migrate parity`.
+        checkpoint: the weights that the user named, or those of its folder; None: as its factory made them.
+    """
+
+    target: Target
+    runner: TorchRunner
+    checkpoint: Path | None
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The module itself, in evaluation mode."""
+        return self.runner.module
+
+    @property
+    def folder(self) -> Path | None:
+        """The Hugging Face folder that it comes from; None: a factory."""
+        path = Path(self.target.spec)
+        return path if path.is_dir() else None
+
+    @property
+    def weights(self) -> str:
+        """Where its weights come from, in words."""
+        if self.checkpoint is not None:
+            return f"from {self.checkpoint}"
+        seeded = f"drawn by the factory after torch.manual_seed({SEED})"
+        return (
+            f"{seeded}: not trained ones"
+            if self.folder is None
+            else f"{seeded}: the folder has none"
+        )
+
+
+def load_original(text: str, weights: Path | None, work: Path) -> Original:
+    """Build what the user named, and give it the weights in a checkpoint, if one is named.
+
+    Raises:
+        PortError: it is no torch module, or holds tensors of dtypes that JAX does not compute with.
+        TargetError: there is no such thing, or its factory raised.
+        ParityError, ConversionError: the weights do not fit.
+    """
+    target = parse_target(text)
+    if target.kind not in ("", "torch"):
+        raise PortError(
+            f"{text}: {target.kind}: names no torch module",
+            "name file.py:Class, pkg.mod:factory or a Hugging Face folder",
+        )
+    runner, _ = load_runner(target, SEED)
+    if runner.kind != "torch":
+        what = "a JAX function" if runner.kind == "jax" else f"a {runner.kind} module already"
+        raise PortError(f"{text}: is {what}", "name a torch module")
+    made: Any = runner
+    _require_dtypes(made.module, text)
+    folder = Path(target.spec)
+    if weights is None and folder.is_dir() and has_weights(folder):
+        return Original(target, made, folder)
+    if weights is not None:
+        from migrate.parity.align.weight_map import load_file
+        from migrate.parity.sides.side import InProcess
+
+        load_file(InProcess(made, work), weights, work)
+    return Original(target, made, weights)
+
+
+def _require_dtypes(module: torch.nn.Module, shown: str) -> None:
+    odd = [
+        f"{name} is {str(tensor.dtype).removeprefix('torch.')}"
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]
+        if str(tensor.dtype).removeprefix("torch.") not in _DTYPES
+    ]
+    if odd:
+        more = f" and {len(odd) - _SHOWN} more" if len(odd) > _SHOWN else ""
+        raise PortError(
+            f"{shown}: {', '.join(odd[:_SHOWN])}{more}: no dtypes that a port computes with",
+            "port the model before it is quantised",
+        )
+
+
+@dataclass(frozen=True)
+class Given:
+    """The inputs of a port.
+
+    Attributes:
+        inputs: all of them, by the names of the forward pass's parameters.
+        model: the module in float32, in evaluation mode.
+    """
+
+    inputs: InputSet
+    model: torch.nn.Module
+
+    def tensors(self, arrays: Mapping[str, Any] | None = None) -> dict[str, torch.Tensor]:
+        """One input as torch takes it: the first, or other values of it."""
+        import torch
+
+        from migrate.parity.sides.torch.call import tensors
+
+        return tensors(arrays or self.inputs[0], torch.device("cpu"), Settings())
+
+
+def given_inputs(original: Original, specs: Sequence[str], count: int, folder: Path) -> Given:
+    """Make the inputs that the user says, else those that the model tells; the model must take them.
+
+    Raises:
+        InputsError: they cannot be made, or the model takes other arguments.
+        ParityError: its forward pass raises; the line names the place.
+    """
+    from migrate.parity.inputs.set import write_inputs
+    from migrate.parity.sides.torch.call import call, parameters
+
+    runner, shown = original.runner, original.target.shown
+    if specs:
+        made = make_inputs(specs, count, SEED, folder / "given")
+    else:
+        made = runner.suggest_inputs(count, SEED, folder / "given")
+    takes = [name for name, _ in parameters(runner.module)]
+    named = {name: _parameter(name, takes, shown) for name in made.names}
+    if list(named) != list(named.values()):
+        arrays: list[Mapping[str, Any]] = [
+            {named[name]: array for name, array in made[number].items()}
+            for number in range(made.count)
+        ]
+        made = write_inputs(folder / "named", arrays, made.described)
+    runner.prepare(Settings(), made)
+    model, _ = runner.variant(Settings())
+    given = Given(made, model)
+    import torch
+
+    with torch.no_grad():
+        call(model, model, given.tensors(), shown)
+    return given
+
+
+def _parameter(name: str, takes: Sequence[str], shown: str) -> str:
+    """The parameter that a position names."""
+    if not name.isdecimal():
+        return name
+    if int(name) >= len(takes):
+        raise InputsError(
+            f"{shown}: has no argument number {name}", f"it takes: {', '.join(takes) or 'nothing'}"
+        )
+    return takes[int(name)]

@@ -1,0 +1,227 @@
+"""The proof of a port: `migrate parity` between the original and the folder, for several shapes of inputs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from converters.errors import ConversionError
+from migrate.parity.compare import compare_sides
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.ground.results import Parity
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.set import InputSet, write_inputs
+from migrate.parity.sides import frames
+from migrate.parity.sides.start import started, workplace
+from migrate.parity.sides.target import Target
+from migrate.port.results import Case
+
+Array = np.ndarray[Any, Any]
+Arrays = Mapping[str, Array]
+# The name that the compiler gives the axis of rows.
+BATCH = "batch"
+# Of inputs of a second shape, and of those in the precision of a TPU.
+_FEW = 2
+_NAMED = {"default": "the precision of a TPU, emulated"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One comparison that is to be made.
+
+    Attributes:
+        name: see `Case`.
+        inputs: what is fed; empty: it is not made, `skipped` says why.
+        precision: of float32 matmuls on both sides.
+        layers: whether each layer is compared, not only the outputs.
+        skipped: see `Case`.
+    """
+
+    name: str
+    inputs: tuple[Arrays, ...]
+    precision: str = "highest"
+    layers: bool = True
+    skipped: str = ""
+
+
+def asked(
+    inputs: InputSet, arguments: Sequence[Any], takes: Callable[[Arrays], bool]
+) -> Iterator[Asked]:
+    """What is compared: the inputs as given, in float32 and in a TPU's precision, and other shapes of them.
+
+    Args:
+        inputs: as given.
+        arguments: those of the port: name, and a shape of numbers and names (what is named is free).
+        takes: whether the original takes an input at all.
+    """
+    given = [inputs[number] for number in range(inputs.count)]
+    yield Asked("float32", tuple(given))
+    few = _alike(given)[:_FEW]
+    yield Asked(_NAMED["default"], few, precision="default")
+    for name, axes in free_axes(arguments, given[0]).items():
+        argument, axis = axes[0]
+        old = given[0][argument].shape[axis]
+        for sizes in ((1,), (old + 1, 2 * old)) if name == BATCH else (_sizes(old),):
+            if old in sizes:
+                continue
+            found = next(
+                (
+                    (size, tuple(resized(one, axes, size) for one in few))
+                    for size in sizes
+                    if takes(resized(few[0], axes, size))
+                ),
+                None,
+            )
+            if found is None:
+                tried = " or ".join(map(str, sizes))
+                yield Asked(f"{name} {tried}", (), skipped="the original takes no such inputs")
+            else:
+                yield Asked(f"{name} {found[0]}", found[1], layers=False)
+
+
+def free_axes(arguments: Sequence[Any], given: Arrays) -> dict[str, list[tuple[str, int]]]:
+    """Name of a free size → the arguments and axes that have it.
+
+    Two axes have one size if they have one name, or, as rows of inputs do, one place, and are as long as each
+    other in what is given: the recording gives names to sizes that need not be equal.
+    """
+    found: list[tuple[str, int, list[tuple[str, int]]]] = []
+    for argument in arguments:
+        for axis, side in enumerate(argument.shape):
+            if not isinstance(side, str) or argument.name not in given:
+                continue
+            size = given[argument.name].shape[axis]
+            for name, other, axes in found:
+                if other == size and (name == side or axis in [at for _, at in axes]):
+                    axes.append((argument.name, axis))
+                    break
+            else:
+                found.append((side, size, [(argument.name, axis)]))
+    names = [name for name, _, _ in found]
+    return {
+        name if names.count(name) == 1 else f"{name} of {axes[0][0]}": axes
+        for name, _, axes in found
+    }
+
+
+def resized(arrays: Arrays, axes: Sequence[tuple[str, int]], size: int) -> dict[str, Array]:
+    """The inputs with so many entries along these axes: the first ones, or all of them again and again."""
+    made = dict(arrays)
+    for name, axis in axes:
+        if name in made:
+            made[name] = np.take(made[name], np.arange(size) % made[name].shape[axis], axis=axis)
+    return made
+
+
+def _sizes(old: int) -> tuple[int, ...]:
+    """Other sizes than that: an odd neighbour first, then those that models which halve or pool can have."""
+    return tuple(size for size in (old - 1, old + 1, old // 2, 2 * old) if size > 1)
+
+
+def _alike(given: Sequence[Arrays]) -> tuple[Arrays, ...]:
+    """Those of the shapes of the first."""
+    first = {name: one.shape for name, one in given[0].items()}
+    return tuple(one for one in given if {name: a.shape for name, a in one.items()} == first)
+
+
+def proven(
+    original: Target,
+    folder: Path,
+    shown: Path,
+    cases: Sequence[Asked],
+    state: Path | None,
+    params: Path | None,
+    seed: int,
+    timeout: float,
+    progress: Callable[[str], None],
+) -> tuple[Case, ...]:
+    """Compare the original with the folder, each in a process of its own.
+
+    Args:
+        original: as the user named it.
+        folder: of the port.
+        shown: where it will be, for messages.
+        cases: what is compared.
+        state: the original's weights; None: it has none.
+        params: the port's; None: it has none.
+        seed: of the factory.
+        timeout: seconds for one request to a side.
+        progress: told what is being done.
+    """
+    port = Target("port", str(folder), f"port:{shown}")
+    options = Options(
+        a=SideOptions(weights=state),
+        b=SideOptions(weights=params),
+        seed=seed,
+        timeout=timeout,
+    )
+    with workplace(None) as work, contextlib.ExitStack() as stack:
+        try:
+            named = {"A": (original, options.a), "B": (port, options.b)}
+            a, b = started(named, options, work, stack)
+        except (ParityError, ConversionError) as error:
+            return (Case("loading", "", None, str(error)),)
+        done: list[Case] = []
+        for number, case in enumerate(cases):
+            if case.skipped:
+                done.append(Case(case.name, "", None, skipped=case.skipped))
+                continue
+            progress(f"comparing: {case.name}")
+            place = work / f"case{number}"
+            place.mkdir()
+            written = write_inputs(place / "given", list(case.inputs))
+            settings = Settings(precision=case.precision, seed=seed)  # type: ignore[arg-type]
+            how = replace(
+                options,
+                a=replace(options.a, settings=settings),
+                b=replace(options.b, settings=settings),
+                inputs=(str(written.folder),),
+                count=written.count,
+                layers=case.layers,
+            )
+            shapes = described(case.inputs[0])
+            try:
+                found = compare_sides(a, b, how, place, lambda _: None)
+            except (ParityError, ConversionError) as error:
+                done.append(Case(case.name, shapes, None, _line(error, folder, shown)))
+                break  # what does not run once runs no second time
+            done.append(Case(case.name, shapes, _named_finally(found, folder, shown)))
+        return tuple(done)
+
+
+def described(arrays: Arrays) -> str:
+    """Names, dtypes and shapes: "input_ids int64[2,64]"."""
+    return ", ".join(
+        f"{name} {array.dtype.name}[{','.join(map(str, array.shape))}]"
+        for name, array in arrays.items()
+    )
+
+
+def _named_finally(parity: Parity, folder: Path, shown: Path) -> Parity:
+    """The comparison with the folder's final name wherever it says where something stands."""
+    names = {frames.shown(folder): str(shown), str(folder): str(shown)}
+
+    def said(text: str) -> str:
+        for old, new in names.items():
+            text = text.replace(old, new)
+        return text
+
+    first = parity.first
+    if first is not None and first.b is not None:
+        b = replace(first.b, defined=said(first.b.defined), called=said(first.b.called))
+        first = replace(first, b=b)
+    return replace(parity, sentence=said(parity.sentence), first=first)
+
+
+def _line(error: Exception, folder: Path, shown: Path) -> str:
+    """What it says, with the folder's final name; the last line of what a side printed, if it died."""
+    text = str(error).replace(str(folder), str(shown))
+    output = getattr(error, "output", "")
+    last = output.strip().splitlines()[-1:] if output else []
+    return " ".join([text, *last])

@@ -1,0 +1,280 @@
+"""The files of a port beside its source: the package, `convert.py` and `test_parity.py`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from textwrap import dedent
+
+TEST_INPUTS = "test_inputs.safetensors"
+LIMIT = 1e-5  # relative L2 of outputs in float32; the goal of every port
+
+
+def package_text(model: str, config: str, what: str) -> str:
+    """`__init__.py`: the names, the model with its sizes, the weights."""
+    return _text(f'''\
+        """{what}: see README.md."""
+
+        from pathlib import Path
+        from typing import Any
+
+        from .config import {config}
+        from .modeling import {model}
+
+        __all__ = {sorted([model, config, "build", "load_params"])!r}
+
+        PARAMS = Path(__file__).with_name("params.safetensors")
+
+
+        def build() -> {model}:
+            """The model, with the sizes of the original."""
+            return {model}({config}())
+
+
+        def load_params(file: Path = PARAMS) -> dict[str, Any]:
+            """The variables in a file that convert.py wrote: `{{"params": ...}}`."""
+            from safetensors.flax import load_file
+
+            variables: dict[str, Any] = {{}}
+            for path, array in load_file(file).items():
+                *above, name = path.split("/")
+                node = variables
+                for step in above:
+                    node = node.setdefault(step, {{}})
+                node[name] = array
+            return variables
+        ''')
+
+
+def convert_text(model: str, original: str, by_mapping: bool, constants: bool) -> str:
+    """`convert.py`: another checkpoint of the architecture."""
+    how = 'mapping=HERE / "mapping.yaml"' if by_mapping else "model=ORIGINAL"
+    extra = ', extra=load_file(HERE / "constants.safetensors")' if constants else ""
+    lines = [
+        f'"""A checkpoint of the original in torch becomes the variables of {model}.',
+        "",
+        "    python convert.py CHECKPOINT OUTPUT.safetensors",
+        "",
+        "Needs tpu-migrate, which checks that every key of the checkpoint has its place.",
+        '"""',
+        "",
+        "import argparse",
+        "from pathlib import Path",
+        "",
+        "from converters import convert",
+        *(["from safetensors.numpy import load_file"] if constants else []),
+        "",
+        "HERE = Path(__file__).parent",
+        *(
+            []
+            if by_mapping
+            else [
+                "# Torch computes some weights from several tensors: its module must say how.",
+                f"ORIGINAL = {original!r}",
+            ]
+        ),
+        "",
+        "",
+        "def main() -> None:",
+        '    """Convert what the command line names."""',
+        "    parser = argparse.ArgumentParser(description=__doc__)",
+        '    parser.add_argument("checkpoint", type=Path)',
+        '    parser.add_argument("output", type=Path)',
+        "    given = parser.parse_args()",
+        f"    done = convert(given.checkpoint, {how}, output=given.output{extra})",
+        '    print(f"{done.output}: {done.parameters:,} parameters")',
+        "",
+        "",
+        'if __name__ == "__main__":',
+        "    main()",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def test_text(model: str, original: str, how: Original, seed: int, params: bool) -> str:
+    """`test_parity.py`: the port against the original, without this project."""
+    weights = "package.load_params()" if params else "{}"
+    return _text(_TEST).format(
+        model=model,
+        original=original,
+        place=how.place,
+        load=how.load,
+        seed=seed,
+        limit=LIMIT,
+        inputs=TEST_INPUTS,
+        weights=weights,
+    )
+
+
+class Original:
+    """How a test of the port comes to the original.
+
+    Attributes:
+        place: lines that name it.
+        load: lines of a function's body that give the module.
+    """
+
+    def __init__(self, spec: str, folder: Path, checkpoint: Path | None, weights: bool) -> None:
+        source = Path(spec)
+        if source.is_dir():
+            self.place = f"ORIGINAL = HERE / {_relative(source, folder)!r}"
+            self.load = _FOLDER_WITH_WEIGHTS if weights else _FOLDER
+        else:
+            location, _, name = spec.rpartition(":")
+            if location.endswith(".py"):
+                self.place = f"ORIGINAL = HERE / {_relative(Path(location), folder)!r}"
+                self.load = _FILE.format(name=name)
+            else:
+                self.place = f"ORIGINAL = {location!r}"
+                self.load = _MODULE.format(name=name)
+            if checkpoint is not None:
+                self.place += f"\nCHECKPOINT = HERE / {_relative(checkpoint, folder)!r}"
+                self.load += _CHECKPOINT
+        self.load = self.load.rstrip() + "\n    return module.eval()"
+
+
+def _relative(path: Path, folder: Path) -> str:
+    return os.path.relpath(path.resolve(), folder.resolve())
+
+
+def _text(text: str) -> str:
+    return dedent(text)
+
+
+_FOLDER_WITH_WEIGHTS = """\
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.from_pretrained(ORIGINAL, local_files_only=True)
+    kind = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModel)
+    module = kind.from_pretrained(ORIGINAL, local_files_only=True).float()
+"""
+_FOLDER = """\
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.from_pretrained(ORIGINAL, local_files_only=True)
+    kind = getattr(transformers, (config.architectures or [""])[0], None)
+    torch.manual_seed(SEED)
+    module = kind(config) if kind else transformers.AutoModel.from_config(config)
+"""
+_FILE = """\
+    if not ORIGINAL.is_file():
+        pytest.skip(f"the original is not at {{ORIGINAL}}")
+    sys.path.insert(0, str(ORIGINAL.parent))
+    spec = importlib.util.spec_from_file_location("original_module", ORIGINAL)
+    assert spec is not None
+    assert spec.loader is not None
+    source = importlib.util.module_from_spec(spec)
+    sys.modules["original_module"] = source
+    spec.loader.exec_module(source)
+    torch.manual_seed(SEED)
+    module = source.{name}
+    module = module if isinstance(module, torch.nn.Module) else module()
+"""
+_MODULE = """\
+    source = pytest.importorskip(ORIGINAL)
+    torch.manual_seed(SEED)
+    module = source.{name}
+    module = module if isinstance(module, torch.nn.Module) else module()
+"""
+_CHECKPOINT = """\
+    if CHECKPOINT.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        state = load_file(CHECKPOINT)
+    else:
+        state = torch.load(CHECKPOINT, map_location="cpu", weights_only=True)
+    # As training scripts store it: below a name, and with a wrapper's prefix.
+    for entry in ("state_dict", "model_state_dict", "model"):
+        state = state.get(entry, state)
+    own = module.state_dict()
+    state = {next((end for end in ends(key) if end in own), key): one for key, one in state.items()}
+    module.load_state_dict(state)
+"""
+_TEST = '''\
+    """{model} computes what {original} computes: `pytest test_parity.py`.
+
+    Needs torch and the original beside jax and flax, and not tpu-migrate.
+    """
+
+    import importlib.util
+    import sys
+    from collections.abc import Iterator, Mapping
+    from dataclasses import fields, is_dataclass
+    from pathlib import Path
+    from typing import Any
+
+    import jax
+    import numpy as np
+    import pytest
+    from safetensors.numpy import load_file
+
+    torch = pytest.importorskip("torch")
+
+    HERE = Path(__file__).parent
+    {place}
+    SEED = {seed}
+    LIMIT = {limit:g}  # relative L2
+
+
+    def port() -> Any:
+        """The package of this folder, wherever it lies."""
+        spec = importlib.util.spec_from_file_location(
+            HERE.name, HERE / "__init__.py", submodule_search_locations=[str(HERE)]
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        package = importlib.util.module_from_spec(spec)
+        sys.modules[HERE.name] = package
+        spec.loader.exec_module(package)
+        return package
+
+
+    def ends(key: str) -> list[str]:
+        """The key, and what is left of it without its first steps."""
+        steps = key.split(".")
+        return [".".join(steps[start:]) for start in range(len(steps))]
+
+
+    def original() -> Any:
+        """The torch module."""
+    {load}
+
+
+    def leaves(value: Any, path: str = "") -> Iterator[tuple[str, np.ndarray]]:
+        """The arrays of an output, each with the names on the way to it."""
+        if isinstance(value, Mapping):
+            inner = list(value.items())
+        elif hasattr(value, "_asdict"):
+            inner = list(value._asdict().items())
+        elif isinstance(value, list | tuple):
+            inner = list(enumerate(value))
+        elif is_dataclass(value):
+            inner = [(field.name, getattr(value, field.name)) for field in fields(value)]
+        elif hasattr(value, "shape"):
+            yield path, np.asarray(value.detach() if hasattr(value, "detach") else value)
+            return
+        else:
+            return
+        for name, one in inner:
+            yield from leaves(one, f"{{path}}.{{name}}" if path else str(name))
+
+
+    def test_outputs_are_those_of_the_original() -> None:
+        given = load_file(HERE / "{inputs}")
+        with torch.no_grad():
+            tensors = {{name: torch.from_numpy(array) for name, array in given.items()}}
+            expected = dict(leaves(original()(**tensors)))
+        package = port()
+        with jax.default_matmul_precision("highest"):
+            run = jax.jit(package.build().apply)
+            found = dict(leaves(run({weights}, **given)))
+        if expected.keys() != found.keys():
+            found = dict(zip(expected, found.values(), strict=True))
+        assert expected
+        for name, array in expected.items():
+            assert array.shape == found[name].shape, name
+            if array.dtype.kind in "biu":
+                np.testing.assert_array_equal(found[name], array, name)
+                continue
+            distance = np.linalg.norm((found[name] - array).ravel())
+            assert distance <= LIMIT * np.linalg.norm(array.ravel()), name
+    '''

@@ -1,0 +1,76 @@
+"""The weights of a port: exactly what `migrate weights` makes of the original's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from converters.conversion import convert
+from converters.mapping import Outcome
+from converters.mapping.file import load_mapping, save_mapping
+
+if TYPE_CHECKING:
+    import torch
+
+PARAMS, MAPPING, CONSTANTS = "params.safetensors", "mapping.yaml", "constants.safetensors"
+Array = Any
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What was written.
+
+    Attributes:
+        parameters: number of elements; 0: the model has no weights, and there are no files.
+        by_mapping: whether the mapping file alone brings another checkpoint over; else torch computes some
+            weights (weight_norm), and the original's class is needed.
+        state: the original's state dict, as a file of `torch.save`; None without weights.
+        notes: of the conversion.
+    """
+
+    parameters: int
+    by_mapping: bool
+    state: Path | None
+    notes: tuple[str, ...] = ()
+
+
+def write_weights(
+    module: torch.nn.Module,
+    name: str,
+    constants: Mapping[str, Array],
+    example: Sequence[tuple[int, ...]] | None,
+    folder: Path,
+    work: Path,
+) -> Weights:
+    """Write the module's weights and the port's constants as Flax has them, and the mapping of keys to paths.
+
+    Args:
+        module: the original, with its weights.
+        name: of the port.
+        constants: arrays that the port has beside weights, by path.
+        example: the shapes of the model's inputs; None: not images.
+        folder: the port's.
+        work: for what is in between.
+
+    Raises:
+        ConversionError: a weight has no place in Flax; all of them are named.
+    """
+    import torch
+
+    state = module.state_dict()
+    if not any(isinstance(one, torch.Tensor) for one in state.values()) and not constants:
+        return Weights(0, True, None)
+    saved = work / f"{name}.pt"
+    torch.save(state, saved)
+    done = convert(
+        saved, model=module, example=example, output=folder / PARAMS, extra=dict(constants)
+    )
+    save_mapping(done.plan, folder / MAPPING, done.api)
+    if constants:
+        from safetensors.numpy import save_file
+
+        save_file(dict(constants), folder / CONSTANTS)
+    computed = any(one.outcome is Outcome.REFUSED for one in load_mapping(folder / MAPPING).rules)
+    return Weights(done.parameters, not computed, saved, done.notes)

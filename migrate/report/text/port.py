@@ -1,0 +1,149 @@
+"""What `migrate port` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from migrate.report.text.tables import plain_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from migrate.port.errors import MissingOperatorsError
+    from migrate.port.results import Case, Ported
+
+FORMAT = 1  # of the JSON
+
+
+def port_summary(ported: Ported) -> list[RenderableType]:
+    """Return the verdict, the files, what to know, and the proof."""
+    from rich.text import Text
+
+    port = ported.port
+    style = "bold green" if ported.matches and ported.cases else "bold red"
+    lines: list[RenderableType] = [
+        Text.assemble((f"{verdict(ported)}: ", style), f"{port.model_class} in {ported.folder}"),
+        "",
+        f"  {', '.join(ported.files)}",
+    ]
+    source = len(port.modeling.splitlines())
+    lines.append(Text(f"  {source} lines of modeling.py, for {len(port.origin)} classes of torch"))
+    if ported.weights:
+        lines.append(Text(f"  params.safetensors: {ported.weights}"))
+    for title, said in (
+        ("free", port.free),
+        ("fixed", port.baked),
+        ("note", (*port.notes, *ported.notes)),
+        ("written over, with your edits", ported.lost),
+    ):
+        lines.extend(Text(f"  {title}: {one}") for one in said)
+    if port.missing:
+        lines += ["", "Stubs to fill in:", missing_table(port.missing)]
+    if ported.cases:
+        lines += ["", _cases(ported.cases)]
+    lines.extend(Text(said, "bold red") for said in _parting(ported.cases))
+    return lines
+
+
+def verdict(ported: Ported) -> str:
+    """In one or two words."""
+    if ported.port.missing:
+        return "ported with gaps"
+    if not ported.cases:
+        return "ported, not proven"
+    return "ported" if ported.matches else "ported, but it parts"
+
+
+def missing_table(missing: Sequence[Any]) -> Table:
+    """Return the operators without a lowering: why, and what needs them."""
+    from rich.text import Text
+
+    table = plain_table("operator", "why", "module", "source")
+    for one in missing:
+        table.add_row(*(Text(text) for text in (one.op, one.reason, one.path, one.line)))
+    return table
+
+
+def _cases(cases: Sequence[Case]) -> Table:
+    from rich.text import Text
+
+    from migrate.port.readme import layers_text
+
+    table = plain_table("compared", "inputs", "outputs", "layers", "verdict")
+    for case in cases:
+        if case.skipped:
+            said = f"not tried: {case.skipped}"
+        elif case.parity is None:
+            said = "could not be compared"
+        else:
+            said = case.parity.verdict.value
+        worst = "" if case.worst is None else f"{case.worst:.1e}"
+        row = (case.name, case.inputs, worst, layers_text(case), said)
+        table.add_row(*(Text(text) for text in row))
+    return table
+
+
+def _parting(cases: Sequence[Case]) -> list[str]:
+    """The first case that speaks against the port: the first module that parts, and why."""
+    case = next((one for one in cases if not one.matches), None)
+    if case is None:
+        return []
+    if case.parity is None:
+        return ["", f"{case.name}: {case.error}"]
+    said = ["", f"{case.name}: {case.parity.sentence}"]
+    if case.first is not None:
+        port = "" if case.first.b is None else f" (called at {case.first.b.called})"
+        said.append(f"the first module that parts: {case.first.name or 'the model'}{port}")
+    return [*said, *(f"cause: {one.text}; {one.evidence}" for one in case.parity.causes)]
+
+
+def port_as_json(ported: Ported) -> dict[str, Any]:
+    """Return all of it as plain values."""
+    port = ported.port
+    return {
+        "format": FORMAT,
+        "matches": ported.matches,
+        "verdict": verdict(ported),
+        "folder": str(ported.folder),
+        "files": list(ported.files),
+        "target": ported.target,
+        "model": port.model_class,
+        "config": port.config_class,
+        "inputs": [
+            {"name": one.name, "dtype": one.dtype, "shape": list(one.shape)} for one in port.inputs
+        ],
+        "weights": ported.weights,
+        "free": list(port.free),
+        "baked": list(port.baked),
+        "notes": [*port.notes, *ported.notes],
+        "missing": _missing(port.missing),
+        "lost": list(ported.lost),
+        "proof": [_case(case) for case in ported.cases],
+    }
+
+
+def missing_as_json(error: MissingOperatorsError) -> dict[str, Any]:
+    """Return the operators for which nothing was written."""
+    return {"format": FORMAT, "matches": False, "missing": _missing(error.missing)}
+
+
+def _missing(missing: Sequence[Any]) -> list[dict[str, str]]:
+    return [
+        {"op": one.op, "reason": one.reason, "module": one.path, "line": one.line}
+        for one in missing
+    ]
+
+
+def _case(case: Case) -> dict[str, Any]:
+    return {
+        "name": case.name,
+        "inputs": case.inputs,
+        "matches": case.matches,
+        "verdict": None if case.parity is None else case.parity.verdict.value,
+        "relative_l2": case.worst,
+        "first": None if case.first is None else case.first.name,
+        "error": case.error,
+        "skipped": case.skipped,
+    }
