@@ -100,7 +100,11 @@ class _Classes:
             if not (one.path and self.drafter.dissolves(one)):
                 given = None if one.path else self.drafter.graph.inputs
                 self._draft(one, given)
-        instances = {path: self._instance(path, drafts) for path, drafts in self.drafts.items()}
+        for path in self.drafter.reached:  # some are never called themselves
+            if self.drafter.layer(path) is None:
+                self.drafts.setdefault(path, [])
+        instances = {path: self._instance(path) for path in self.drafts}
+        self._lift(heights)
         for instance in instances.values():
             self._setup(instance)
         self._configure(instances.values())
@@ -139,8 +143,20 @@ class _Classes:
         self.drafts[one.path].append(draft)
         self.methods[one.path].setdefault(name, method)
 
-    def _instance(self, path: str, drafts: list[Draft]) -> _Instance:
-        return _Instance(path, drafts[0].module, [], self.methods[path])
+    def _instance(self, path: str) -> _Instance:
+        return _Instance(path, self.drafter.modules[path], [], self.methods[path])
+
+    def _lift(self, heights: dict[str, int]) -> None:
+        """Put each module above all that it holds, also where others call these."""
+        changed = True
+        while changed:
+            changed = False
+            for path, drafts in self.drafts.items():
+                held = [below for draft in drafts for below in draft.children.values()]
+                held += self.drafter.reached.get(path, {}).values()
+                wanted = max([heights.get(path, 0), *(heights.get(one, 0) + 1 for one in held)])
+                changed = changed or wanted > heights.get(path, -1)
+                heights[path] = wanted
 
     # The constructors.
 
@@ -152,6 +168,7 @@ class _Classes:
             children |= draft.children
             held |= draft.held
         held |= self.drafter.lent.get(one.path, {})
+        children |= self.drafter.reached.get(one.path, {})
         for name, key in held.items():
             one.setup.append(_assign(name, self._parameter(one, name, key)))
         tree: dict[str, Any] = {}

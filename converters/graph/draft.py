@@ -153,6 +153,8 @@ class Drafter:
         self.functions: list[ast.FunctionDef] = []
         self.forms: dict[tuple[str, str], dict[str, str]] = {}
         self.recomputed: set[str] = set()
+        # Path of a module → modules below it that others call, by attribute.
+        self.reached: dict[str, dict[str, str]] = {}
         # Path of a module → what others read of it, by name.
         self.lent: dict[str, dict[str, str]] = {}
 
@@ -570,7 +572,7 @@ class _Writer:
         """`self.layers[0].mlp` for a module below this one."""
         at, prefix = self.module, self.call.path
         found: ast.expr = ast.Name("self", ast.Load())
-        attribute = ""
+        attribute, holder = "", self.made.children
         for part in path.removeprefix(self.prefix).split("."):
             prefix = f"{prefix}.{part}" if prefix else part
             if isinstance(at, torch.nn.Sequential):
@@ -586,7 +588,10 @@ class _Writer:
                 found = call("getattr", found, part)
             attribute = f"{attribute}.{part}" if attribute else part
             at = at._modules[part]
-        self.made.children.setdefault(attribute, path)
+            if prefix != path and not isinstance(at, _CONTAINERS):  # it holds what is called
+                holder.setdefault(attribute, prefix)
+                attribute, holder = "", self.drafter.reached.setdefault(prefix, {})
+        holder.setdefault(attribute, path)
         return found
 
     def _frames(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
@@ -724,6 +729,12 @@ class _FunctionWriter(_Writer):
         return own
 
 
+_CONTAINERS = (
+    torch.nn.ModuleList,
+    torch.nn.ModuleDict,
+    torch.nn.ParameterList,
+    torch.nn.Sequential,
+)
 _NO_OP = Op("", (), {}, (), True, ())
 
 
