@@ -126,6 +126,7 @@ def softplus(x: Any, beta: Any = 1, threshold: Any = 20) -> ast.expr:
 )
 def hardtanh(x: Any, min_val: Any = -1, max_val: Any = 1) -> ast.expr:
     """`jnp.clip` between two numbers."""
+    demand(x.dtype.is_floating_point, "integers between bounds that are cut off")
     if (min_val, max_val) == (0, 6):
         return call("jax.nn.relu6", x)
     return call("jnp.clip", x, min_val, max_val)

@@ -351,6 +351,7 @@ def addcdiv(x: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> ast.expr:
 
 def _pairwise(*names: str, function: str, samples: Any, to_real: bool = True) -> None:
     def write(x: Any, other: Any, out: Result) -> ast.expr:
+        demand(function != "jnp.heaviside" or out.dtype.is_floating_point, "a step of integers")
         one, two = operands(x, other)
         if to_real and out.dtype.is_floating_point:
             one = cast(one, out.dtype) if isinstance(one, Tensor) else one

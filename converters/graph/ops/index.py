@@ -13,6 +13,7 @@ from converters.graph.ops.parts import at, axis_name, axis_of, cast, demand, kno
 from converters.graph.ops.registry import Tensor, integers, op, real, sample, truths, values
 
 _END = 2**62
+_NO_AXES = "an index along an axis of a tensor without axes"
 
 
 def _bounds(x: Any, dim: int, start: Any, end: Any, step: Any) -> ast.Slice | None:
@@ -238,6 +239,7 @@ def _spread(mask: Any, after: int) -> ast.expr:
 )
 def index_select(x: Any, dim: int, index: Any) -> ast.expr:
     """`jnp.take`; beyond the end it gives NaN, where torch raises."""
+    demand(x.ndim, _NO_AXES)
     if index.ndim == 0:
         index = code("{index}[None]", index=index)
     return call("jnp.take", x, index, axis=axis_name(dim, x.ndim))
@@ -245,6 +247,8 @@ def index_select(x: Any, dim: int, index: Any) -> ast.expr:
 
 def _indexed(name: str, how: str) -> None:
     def write(x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> ast.expr:
+        demand(x.ndim, _NO_AXES)
+        demand(x.dtype != torch.bool or how == "set", "sums of truths")
         given = source if alpha == 1 else code("{alpha} * {source}", alpha=alpha, source=source)
         return _set(x, at(x, x.ndim, {dim: index.code}), given, how)
 
@@ -279,6 +283,7 @@ _indexed("index_copy", "set")
 )
 def index_fill(x: Any, dim: int, index: Any, value: Any) -> ast.expr:
     """`x.at[:, index].set(value)`."""
+    demand(x.ndim, _NO_AXES)
     return _set(x, at(x, x.ndim, {dim: index.code}), value)
 
 
@@ -334,6 +339,7 @@ def take_along_dim(x: Any, indices: Any, dim: int | None = None) -> ast.expr:
 
 def _scatter(x: Any, dim: int, index: Any, value: Any, how: str = "set") -> ast.expr:
     demand(x.ndim > 0 and index.ndim > 0, "scatter of a tensor without axes")
+    demand(x.dtype != torch.bool or how == "set", "sums and products of truths")
     if isinstance(value, Tensor):
         cut = [
             getattr(one, "hint", one) != getattr(other, "hint", other)
@@ -475,6 +481,7 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> ast.expr:
 )
 def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> ast.expr:
     """Elements written by their number in the whole."""
+    demand(x.dtype != torch.bool or not accumulate, "sums of truths")
     return code(
         "{x}.reshape(-1).at[{index}].add({source}).reshape({x}.shape)"
         if accumulate

@@ -10,6 +10,8 @@ def count_in_bins(
     x: jax.Array, bins: int, low: jax.Array | float, high: jax.Array | float
 ) -> jax.Array:
     """How many values fall into bins of equal widths from `low` to `high`; others count nowhere."""
+    alone = jnp.equal(low, high)  # a range of one value becomes wider by 1 both ways
+    low, high = jnp.where(alone, low - 1, low), jnp.where(alone, high + 1, high)
     edge = jnp.floor((x - low) * bins / (high - low)).astype(jnp.int32)
     place = jnp.where((x >= low) & (x <= high), jnp.minimum(edge, bins - 1), bins)
     return jnp.zeros(bins, x.dtype).at[place.reshape(-1)].add(1, mode="drop")
