@@ -11,7 +11,7 @@ from migrate.prove.compare import compare, diagnose
 from migrate.prove.compare.compare import StepComparison, WeightComparison
 from migrate.prove.compare.difference import Difference
 from migrate.prove.compare.floor import NoiseFloor, larger, noise_floor
-from migrate.prove.compare.gates import CEILING, MARGIN, NOISE_RUNS, Gates
+from migrate.prove.compare.gates import CEILING, MARGIN, NOISE_RUNS, Gates, judged_noise
 from migrate.prove.recording.records import RankRecord, StepRecord
 
 _Ranks = Mapping[int, RankRecord]
@@ -210,8 +210,7 @@ def _beyond_noise(difference: Difference, gates: Gates) -> str:
 
 def _figures(floor: NoiseFloor) -> str:
     """The noise of what is judged; what is above the ceiling is told by itself."""
-    values = max((step.values for step in floor.steps if step.values <= CEILING), default=0.0)
-    weights = max((far for far in floor.final.values() if far <= CEILING), default=0.0)
+    values, weights = judged_noise(floor)
     return f"{values:.1e} in losses and gradient norms, {weights:.1e} in weights"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,6 +65,33 @@ def test_the_floor_is_the_largest_of_all_ranks_so_far(folder: Path) -> None:
     floor = noise_floor(original, again)
     assert [step.values for step in floor.steps] == pytest.approx([1e-5, 2e-4, 3e-4])
     assert floor.final == {"weight": 0.0, "bias": pytest.approx(1e-3 / 2**0.5, rel=1e-3)}
+
+
+def of_addends(*norms: float) -> StepRecord:
+    return replace(STEP, gradient_norm=math.hypot(*norms), norms=norms)
+
+
+def test_differences_that_cancel_in_a_gradient_norm_are_noise_all_the_same(folder: Path) -> None:
+    original = one_rank(folder, of_addends(1.0, 1.0))
+    # One addend is larger by as much as the other is smaller: the norm is the same.
+    again = one_rank(folder, of_addends(1.0 + 1e-4, 1.0 - 1e-4))
+    floor = noise_floor(original, again)
+    assert floor.at(0, 1).values < 1e-8
+    assert floor.at(0, 1).norms == pytest.approx(1e-4 / 2**0.5, rel=1e-3)
+    gate = Gates(floor).gradient(0, 1)
+    assert gate == pytest.approx(4e-4 / 2**0.5, rel=1e-3)
+    # Another run, in which they do not cancel.
+    ours = one_rank(folder, of_addends(1.0 + 1e-4, 1.0 + 1e-4))
+    assert judge(original, ours).verdict is Verdict.DIFFERS
+    judgement = judge(original, ours, floor)
+    assert judgement.verdict is Verdict.EQUAL
+    assert "within 4 times the noise of the original (7.1e-05 in losses" in judgement.message
+    # What is more than that is found, and what might have been makes no step blind.
+    ours = one_rank(folder, of_addends(1.0 + 4e-4, 1.0 + 4e-4))
+    assert judge(original, ours, floor).verdict is Verdict.DIFFERS
+    loud = noise_floor(original, one_rank(folder, of_addends(1.1, (2 - 1.1**2) ** 0.5)))
+    assert not Gates(loud).blind(0, 1)
+    assert Gates(loud).gradient(0, 1) == 4 * CEILING
 
 
 def test_snapshots_have_a_floor_of_their_own(folder: Path) -> None:
