@@ -8,17 +8,18 @@ Where matrices are multiplied in bfloat16 that order is mostly lost in the round
 run of a perceptron was the same to the bit, and XLA, which rounds at other places, 5.6e-3 away. So the second
 run then has autocast off, too: what bfloat16 does to the original is the yardstick.
 
-A gradient norm is a sum over all parameters, and rounding moves its addends up and down. Measured in a residual
-net, where a ReLU within rounding of zero took its other branch: the gradients were 2.0e-3 away in the second
-run and 3.3e-3 on XLA, their norm 2.8e-7 and 6.1e-5, as in the one most of it cancelled. So the noise of a norm
-is also taken from its addends, each parameter's, as if their signs were chance: 7.4e-5 and 1.6e-4 there.
+A gradient norm is a sum over all parameters, and rounding moves its addends up and down. Measured in a
+residual net, where a ReLU within rounding of zero took its other branch: the gradients were 2.0e-3 away in
+the second run and 3.3e-3 on XLA, their norm 2.8e-7 and 6.1e-5, as in the one most of it cancelled. So the
+noise of a norm is also taken from its addends, each parameter's, as if their signs were chance: 7.4e-5 and
+1.6e-4 there.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -136,8 +137,8 @@ def larger(first: NoiseFloor | None, second: NoiseFloor) -> NoiseFloor:
         other = first.at(one.optimizer, one.step)
         parameters = _maxima(other.parameters, one.parameters)
         gradients = _maxima(other.gradients, one.gradients)
-        more = {"values": max(one.values, other.values), "norms": max(one.norms, other.norms)}
-        steps.append(replace(one, parameters=parameters, gradients=gradients, **more))
+        values, norms = max(one.values, other.values), max(one.norms, other.norms)
+        steps.append(StepFloor(one.step, one.optimizer, values, parameters, gradients, norms))
     return NoiseFloor(
         tuple(steps),
         _maxima(first.final, second.final),

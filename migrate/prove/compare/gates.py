@@ -100,7 +100,7 @@ class Gates:
 
 
 def judged_noise(floor: NoiseFloor) -> tuple[float, float]:
-    """The largest noise of losses and gradient norms, and of final weights; without what is above `CEILING`."""
+    """The largest noise of losses and gradient norms, and of final weights, that is not above `CEILING`."""
     values = max((_values(step) for step in floor.steps if step.values <= CEILING), default=0.0)
     return values, max((far for far in floor.final.values() if far <= CEILING), default=0.0)
 

@@ -171,6 +171,32 @@ def test_a_second_run_that_fails_leaves_the_difference(folder: Path) -> None:
     assert judgement.verdict is Verdict.DIFFERS
 
 
+def test_a_buffer_that_is_far_is_judged_by_the_noise(folder: Path) -> None:
+    # The running mean behind a bias whose gradient is rounding, which Adam moves by a whole step.
+    moved = WEIGHTS | {"mean": torch.tensor([1.0, 1.0])}
+    for name, value in (("equal", 1.0), ("far", 1.1), ("near", 1.02)):
+        save(moved | {"mean": torch.tensor([1.0, value])}, folder / f"mean_{name}.safetensors")
+
+    def ended(name: str) -> dict[int, RankRecord]:
+        (one,) = one_rank(folder, STEP).values()
+        return {0: replace(one, final=folder / f"mean_{name}.safetensors")}
+
+    original, ours = ended("equal"), ended("near")
+    assert judge(original, ours).verdict is Verdict.DIFFERS
+    judgement = judge_with_floor(original, ours, lambda: ended("far"))
+    assert judgement.verdict is Verdict.EQUAL
+    assert [one.name for one in judgement.weights if one.gate is None] == ["mean"]
+    (said,) = [
+        note
+        for note in notes(original, ours, 1, judgement.weights, judgement.floor)
+        if note.startswith("mean: ")
+    ]
+    assert "the original differs from itself by more than 0.01" in said
+    # An original that is not far from itself: the difference stays.
+    judgement = judge_with_floor(original, ours, lambda: original)
+    assert judgement.verdict is Verdict.DIFFERS
+
+
 def test_nothing_is_judged_where_the_original_is_far_from_itself(folder: Path) -> None:
     original = one_rank(folder, STEP, STEP, STEP)
     again = one_rank(folder, norm(1e-4), norm(2e-2), norm(0))
