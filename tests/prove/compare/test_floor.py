@@ -12,11 +12,11 @@ import torch
 from migrate.prove.compare.floor import NoiseFloor, StepFloor, noise_floor
 from migrate.prove.compare.gates import CEILING, GRADIENT_GATE, NOISE_RUNS, PARAMETER_GATE, Gates
 from migrate.prove.compare.verdict import Verdict, judge, judge_with_floor, notes
-from migrate.prove.proof import prove, record_run
+from migrate.prove.proof import Proof, prove, record_run
 from migrate.prove.recording.records import RankRecord, StepRecord
 from migrate.prove.recording.weights import save
 from migrate.prove.settings import Settings
-from migrate.report.text.prove import proof_as_json
+from migrate.report.text.prove import proof_as_json, proof_summary
 from tests.prove.compare.test_verdict import STEP, WEIGHTS, folder, rank
 from tests.prove.test_prove import AFTER, BEFORE, edited
 from tests.waiting import LIMIT
@@ -125,6 +125,32 @@ def test_a_small_difference_is_judged_by_the_noise(
         assert "4.4e-05, more than 4 times what rounding does" in judgement.message
 
 
+def test_steps_that_agree_by_noise_say_so_where_one_side_made_more(folder: Path) -> None:
+    original = one_rank(folder, STEP, STEP)
+    floor = noise_floor(original, one_rank(folder, norm(3e-5), STEP))
+    judgement = judge(original, one_rank(folder, norm(4.4e-5)), floor)
+    assert judgement.verdict is Verdict.STEP_COUNT
+    assert "the steps of both agree, within 4 times the noise of the original" in judgement.message
+
+
+@pytest.mark.parametrize("noise", [3e-5, 0.0])
+def test_the_json_has_the_noise_by_which_two_sides_are_equal(noise: float, folder: Path) -> None:
+    judgement = judge_with_floor(
+        one_rank(folder, STEP),
+        one_rank(folder, norm(4.4e-5)),
+        lambda: one_rank(folder, norm(noise)),
+    )
+    proof = Proof(replicas=1, notes=(), original_seconds=1, rewritten_seconds=1, **vars(judgement))
+    found = proof_as_json(proof)
+    if noise:
+        expected = {"times": 4, "losses_and_gradient_norms": pytest.approx(noise), "weights": 0}
+        assert found["within_noise"] == expected
+        assert "within 4 times the noise" in found["message"]
+        assert "within 4 times the noise" in str(list(proof_summary(proof)))
+    else:
+        assert found["within_noise"] is None
+
+
 @pytest.mark.parametrize(
     "ours",
     [
@@ -204,7 +230,8 @@ def test_nothing_is_judged_where_the_original_is_far_from_itself(folder: Path) -
     judgement = judge(original, ours, noise_floor(original, again))
     assert judgement.verdict is Verdict.EQUAL
     assert judgement.message.startswith(
-        "equal up to step 1; from step 2 on the original differs from itself by 2.0e-02"
+        "equal up to step 1, within 4 times the noise of the original (1.0e-04 in losses and gradient norms, "
+        "0.0e+00 in weights); from step 2 on the original differs from itself by 2.0e-02"
     )
     assert judgement.weights == ()
     # What differs before that is found.
