@@ -25,7 +25,8 @@ class GuardedRead(Hazard):
     What the step computes, its end has run in all replicas: to read it then runs nothing. What all replicas
     compute after the step, as in `acc = (out.argmax(1) == y).float().mean()`, is pending: a read runs it in
     some of them, and in the others it goes into a graph of the next step. What only some replicas compute, or
-    make on the device before the training begins, goes into graphs that the others do not have.
+    make on the device before the training begins, goes into graphs that the others do not have. A
+    `torch_xla.sync()` of some replicas runs there what the others put into a later graph.
 
     **What to do.** Compute inside the step, and read after it. Where all replicas compute and read, only the
     printing goes under the condition.
@@ -132,6 +133,25 @@ class GuardedRead(Hazard):
                         print(error, loss.item())
             """
         ),
+        example(
+            """
+            import torch_xla
+            import torch.distributed as dist
+
+
+            def train(model, loader, optimizer, rank):
+                for x, y in loader:
+                    with torch_xla.step():
+                        out = model(x.to("xla"))
+                        loss = out.sum()
+                        loss.backward()
+                        optimizer.step()
+                    torch_xla.sync()
+                    if dist.get_rank() == 0:
+                        kept = out * 2
+                        torch_xla.sync()  # XLA305 warning
+            """
+        ),
     )
     mended = example(
         """
@@ -152,6 +172,9 @@ class GuardedRead(Hazard):
         """Yield one read under a condition of the rank, or the first tensor that is made under it."""
         if isinstance(node, cst.Call) and _is_made_on_device(node, facts):
             yield from self._made(node, facts)
+            return
+        if isinstance(node, cst.Call) and facts.names.of(node.func) in SYNCS:
+            yield from self._synchronised(node, facts)
             return
         read = _read(node, facts)
         if read is None or not facts.tensors.on_device(read):
@@ -178,6 +201,18 @@ class GuardedRead(Hazard):
                 "collective; compute and read in all, print in one"
             )
             yield self.hit(node, message, Severity.WARNING)
+
+    def _synchronised(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield a sync between steps under a condition of the rank."""
+        guard = facts.guards.around(node)
+        if guard is None or facts.steps.when(node) not in (When.EVERY_STEP, When.SOMETIMES):
+            return
+        line = facts.context.position(guard).line
+        message = (
+            f"synchronised in some replicas only (line {line}): what is pending in the others goes into a "
+            "later graph; synchronise in all"
+        )
+        yield self.hit(node, message, Severity.WARNING)
 
     def _made(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield the first tensor that a condition of the rank makes on the device, before the training."""
