@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from shims.rng import manual_seed as manual_seed
     from shims.rng import rng_state as rng_state
     from shims.rng import set_rng_state as set_rng_state
+    from shims.together import together as together
     from shims.training import autocast as autocast
     from shims.training import checkpoint_activations as checkpoint_activations
     from shims.training import clip_grad_norm as clip_grad_norm
@@ -99,6 +100,7 @@ _HOMES = {
         "guard": "guard",
         "checkpoint": "load save",
         "resume": "resume",
+        "together": "together",
         "log": "log",
     }.items()
     for name in names.split()

@@ -14,6 +14,7 @@ from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.moved import moved_of
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.started import is_distributed_training
+from migrate.reading.calls.acting import acting_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.kinds import Kind
@@ -73,6 +74,7 @@ class ModuleCalls:
         distributed: whether running the file trains on an accelerator, for several processes that nothing
             in the project is seen to start.
         reading: the calls that run a function that reads values of tensors.
+        acting: the calls that run a function that writes, logs, saves or trains.
         saves: the calls that save by a function of another file.
         saved_by_first: the lines of its functions that save and that only tests of the rank in other files
             call, which are rewritten too; whether one replica of every host passes these.
@@ -112,6 +114,7 @@ class ModuleCalls:
     distributed: bool = False
     launches: bool = False
     reading: frozenset[End] = frozenset()
+    acting: frozenset[End] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -186,6 +189,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         is_distributed_training(analysis, scope),
         launching_of(analysis).led_by(scope),
         frozenset(_running(analysis, scope, programs_of(analysis).readers)),
+        frozenset(_running(analysis, scope, acting_of(analysis))),
     )
 
 

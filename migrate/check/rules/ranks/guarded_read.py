@@ -34,7 +34,7 @@ class GuardedRead(Hazard):
     code = "XLA305"
     name = "guarded-read"
     severity = Severity.ERROR
-    spoken_by = ("step",)
+    spoken_by = ("step", "together")
     nodes = (cst.Call, cst.FormattedStringExpression)
     examples = (
         example(
