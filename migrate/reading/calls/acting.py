@@ -1,6 +1,7 @@
-"""Functions that act on the world: they write files, log, save, train, end the program.
+"""Functions that act on the world, and functions in which all replicas meet.
 
-What only computes, reads and prints, all replicas may run where one was to run it.
+What only computes, reads and prints, all replicas may run where one was to run it: what acts writes files,
+logs, saves, trains, ends the program. What makes a collective, some replicas must not run alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from migrate.reading.calls.callers import reaching
 from migrate.reading.calls.effect import Effect
+from migrate.reading.calls.kinds import External
 from migrate.reading.replicas.rank_tests import last_part
+from migrate.reading.values.collectives import OBJECTS, OF_XLA, TENSORS
 from migrate.reading.values.words import LOG_METHODS, LOGGER, LOGGING_METHODS, words
 
 if TYPE_CHECKING:
@@ -30,6 +33,11 @@ ACTS = words(
 )
 OF_TEXT = words("replace")
 WRITES = frozenset("wax+")
+# What all replicas come to together: of torch, torch_xla, MPI.
+MEETINGS = frozenset((*TENSORS, *OBJECTS, *OF_XLA, "barrier")) | words(
+    "Barrier allgather allreduce alltoall bcast gather scatter Allreduce Bcast"
+)
+MEETING_MODULES = ("torch.distributed.", "torch_xla.", "mpi4py.")
 
 
 def acts(call: ast.Call) -> bool:
@@ -76,3 +84,26 @@ def acting_of(analysis: Analysis) -> frozenset[Scope]:
         )
     }
     return frozenset(reaching(analysis, first))
+
+
+@lru_cache(maxsize=2)
+def meeting_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions of a project in which all replicas meet, or that run one of these."""
+    first: Mapping[Function, bool] = {
+        function: True
+        for scope in analysis.scopes.values()
+        for function in scope.functions
+        if any(
+            _meets(call, at, analysis)
+            for region in analysis.regions(function.region)
+            for call, at in region.calls
+        )
+    }
+    return frozenset(reaching(analysis, first))
+
+
+def _meets(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    if last_part(call.func) not in MEETINGS or any(k.arg == "group" for k in call.keywords):
+        return False
+    values = analysis.evaluator.values(call.func, scope)
+    return any(isinstance(v, External) and v.name.startswith(MEETING_MODULES) for v in values)

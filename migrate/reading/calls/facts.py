@@ -14,7 +14,7 @@ from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.moved import moved_of
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.started import is_distributed_training
-from migrate.reading.calls.acting import acting_of
+from migrate.reading.calls.acting import acting_of, meeting_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.kinds import Kind
@@ -75,6 +75,7 @@ class ModuleCalls:
             in the project is seen to start.
         reading: the calls that run a function that reads values of tensors.
         acting: the calls that run a function that writes, logs, saves or trains.
+        meeting: the calls that run a function in which all replicas meet, as in a collective.
         saves: the calls that save by a function of another file.
         saved_by_first: the lines of its functions that save and that only tests of the rank in other files
             call, which are rewritten too; whether one replica of every host passes these.
@@ -115,6 +116,7 @@ class ModuleCalls:
     launches: bool = False
     reading: frozenset[End] = frozenset()
     acting: frozenset[End] = frozenset()
+    meeting: frozenset[End] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -190,6 +192,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         launching_of(analysis).led_by(scope),
         frozenset(_running(analysis, scope, programs_of(analysis).readers)),
         frozenset(_running(analysis, scope, acting_of(analysis))),
+        frozenset(_running(analysis, scope, meeting_of(analysis))),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import libcst as cst
 
@@ -14,7 +14,7 @@ from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.words import READS
 from migrate.rewrite.edits.lift import marked
 from migrate.rewrite.edits.nodes import split_blank
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.work import CannotError, Work, made_by, work_of
 from migrate.rewrite.rules.saving.unguard import keep_to_first
 from migrate.rewrite.workspace import Workspace
@@ -27,12 +27,12 @@ class Together(Rule):
     the model run graphs that the other replicas do not have: before the next collective they part, and all
     hang.
 
-    **What it does.** `with shims.together(tells=rank == 0):` takes the place of the test: all replicas run the
-    block. What prints, logs and writes in it stays below the test, and what it is given of the device is read
-    above it. Where the test does not hold, the block prints nothing, and the random numbers of Python, numpy,
-    torch and XLA go on as if it had not been run: the training of the other replicas does not change. A
-    branch above that makes what the block needs (the loader of the validation set) is run by all in the same
-    way. Every replica validates with the whole set, as the first one did.
+    **What it does.** `with shims.together(tells=rank == 0):` takes the place of the test: all replicas run
+    the block. What prints, logs and writes in it stays below the test, and what that is given of the device
+    is read above it. Where the test does not hold, the block prints nothing, and the random numbers of
+    Python, numpy, torch and XLA go on as if it had not been run: the training of the other replicas does not
+    change. A branch above that makes what the block needs (the loader of the validation set) is run by all in
+    the same way. Every replica validates with the whole set, as the first one did.
 
     **Reported.** XLA305, where the block also writes files or trains in between, has a condition that may
     differ between the replicas, calls what cannot be followed, or binds names that are read after it.
@@ -259,8 +259,8 @@ class Together(Rule):
             yield self.edit(statement, _read_above(lines), message)
 
 
-def _read_above(lines):  # type: ignore[no-untyped-def]
-    def replace(updated: cst.BaseStatement):  # type: ignore[no-untyped-def]
+def _read_above(lines: Sequence[cst.BaseStatement]) -> Callable[[cst.BaseStatement], Replacement]:
+    def replace(updated: cst.BaseStatement) -> Replacement:
         if not lines:
             return marked(updated)
         above, inside = split_blank(getattr(updated, "leading_lines", ()))

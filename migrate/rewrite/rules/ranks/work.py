@@ -10,6 +10,7 @@ import libcst as cst
 
 from migrate.reading.facts import Facts
 from migrate.reading.flow.reads import is_log
+from migrate.reading.project.entries import Kind
 from migrate.reading.replicas.first_replica import Rest, on_first
 from migrate.reading.replicas.pure import same_everywhere
 from migrate.reading.tree.tree import (
@@ -21,7 +22,6 @@ from migrate.reading.tree.tree import (
     used,
 )
 from migrate.reading.tree.walk import children
-from migrate.reading.values.tensors import Kind
 from migrate.reading.values.words import (
     IN_A_FORWARD,
     LOG_METHODS,
@@ -64,7 +64,12 @@ METRIC = re.compile(
     r".*(loss|acc|accuracy|best|metric|score|err|psnr|ssim|fid|bleu|wer|cer|map|miou|time|rand|val)(\d|_.*)?",
     re.IGNORECASE,
 )
-TENSOR_METHODS = IN_A_FORWARD | READ_METHODS | words("argmax argmin topk softmax sigmoid abs eq sqrt pow")
+TENSOR_METHODS = (
+    IN_A_FORWARD | READ_METHODS | words("argmax argmin topk softmax sigmoid abs eq sqrt pow")
+)
+
+
+ENDS = (cst.Else, cst.Finally, cst.ExceptHandler)
 
 
 class CannotError(Exception):
@@ -129,7 +134,12 @@ class _Branch:
     """
 
     def __init__(
-        self, guard: cst.If, facts: Facts, needed: frozenset[str] | None = None, *, only: bool = True
+        self,
+        guard: cst.If,
+        facts: Facts,
+        needed: frozenset[str] | None = None,
+        *,
+        only: bool = True,
     ) -> None:
         self._facts = facts
         self._context = facts.context
@@ -310,9 +320,7 @@ class _Branch:
     def _runs_quietly(self, value: cst.CSTNode) -> bool:
         """Whether a statement of its own is the call of a function of the project that does not act."""
         return (
-            isinstance(value, cst.Call)
-            and bool(self._context.run_by(value))
-            and self._quiet(value)
+            isinstance(value, cst.Call) and bool(self._context.run_by(value)) and self._quiet(value)
         )
 
     def _may_go(self, leaf: cst.CSTNode) -> bool:
@@ -391,7 +399,9 @@ class _Branch:
         """Whether `test` comes out the same on all replicas, as far as can be seen."""
         if same_everywhere(test):
             return True
-        if any(not code(call.func).endswith(("len", "isinstance", "hasattr")) for call in _calls(test)):
+        if any(
+            not code(call.func).endswith(("len", "isinstance", "hasattr")) for call in _calls(test)
+        ):
             return False
         return all(self._same(name) for name in used(test))
 
@@ -421,7 +431,8 @@ class _Branch:
             made = self._context.parent(above) if isinstance(above, cst.AssignTarget) else above
             value = getattr(made, "value", None)
             if value is None or any(
-                code(call.func) not in ("int", "len", "round", "min", "max") for call in _calls(value)
+                code(call.func) not in ("int", "len", "round", "min", "max")
+                for call in _calls(value)
             ):
                 return False
             others = [one for one in used(value) if code(one) != text]
@@ -455,7 +466,8 @@ class _Branch:
         going = [leaf for leaf in self._leaves if self._is_out(leaf)]
         frames = [
             part
-            for one in nodes_of(self._guard, cst.BaseCompoundStatement)
+            for kind in (cst.For, cst.With, cst.If)
+            for one in nodes_of(self._guard, kind)
             if self._is_out(one) and one is not self._guard
             for part in _header(one)
         ]
@@ -485,16 +497,16 @@ class _Branch:
             if self._is_out(one)
             for name in _names(one.target)
         }
-        for name in sorted(bound):
-            if self._is_seen(name):
-                raise CannotError(f"`{name}` is read after it")
+        for text in sorted(bound):
+            if self._is_seen(text):
+                raise CannotError(f"`{text}` is read after it")
 
     def _is_seen(self, name: str) -> bool:
         """Whether what the branch binds to `name` is read after it, outside of it."""
         below: cst.CSTNode = self._guard
         for above in self._context.ancestors(self._guard):
             if isinstance(above, cst.IndentedBlock | cst.Module):
-                later = above.body[above.body.index(below) + 1 :]  # type: ignore[arg-type]
+                later = above.body[above.body.index(below) + 1 :]
                 use = self._first_use(later, name)
                 if use != "":
                     return use == "read"
@@ -542,13 +554,10 @@ class _Branch:
         uses = [
             self._use(child, name)
             if isinstance(child, cst.If)
-            else self._first_use(getattr(child, "body", child).body, name)
-            if isinstance(child, cst.Else | cst.Finally | cst.ExceptHandler)
             else self._first_use(child.body, name)
-            for child in children(node)
-            if isinstance(
-                child, cst.BaseSuite | cst.Else | cst.If | cst.Finally | cst.ExceptHandler
-            )
+            for part in children(node)
+            for child in [part.body if isinstance(part, ENDS) else part]
+            if isinstance(child, cst.BaseSuite | cst.If)
         ]
         if "read" in uses:
             return "read"
