@@ -26,6 +26,7 @@ from migrate.reading.values.words import (
     IN_A_FORWARD,
     LOG_METHODS,
     METER_METHODS,
+    METRIC,
     OPTIONS,
     READ_METHODS,
     SAVE,
@@ -59,11 +60,6 @@ BUILTINS = words(
 OF_MODE = words("eval train")
 KEEPING = words("add append extend insert setdefault update")
 OF_TEXT = words("format join split strip items keys values get copy")
-# What scripts call a value that each replica has its own of.
-METRIC = re.compile(
-    r".*(loss|acc|accuracy|best|metric|score|err|psnr|ssim|fid|bleu|wer|cer|map|miou|time|rand|val)(\d|_.*)?",
-    re.IGNORECASE,
-)
 TENSOR_METHODS = (
     IN_A_FORWARD | READ_METHODS | words("argmax argmin topk softmax sigmoid abs eq sqrt pow")
 )
