@@ -76,10 +76,11 @@ PROJECTS = (
     Project(
         "NVlabs+edm",
         "train.py",
-        "--outdir=out --data={data}/images --arch=ddpmpp --cbase=8 --cres=1,1 --batch=256 --batch-gpu=64 "
-        "--duration=0.001 --tick=1 --snap=1 --dump=1 --seed=1 --lr=1e-3 --augment=0",
+        "--outdir=out --data={data}/images --arch=ddpmpp --cbase=8 --cres=1,1 --batch=64 --batch-gpu=16 "
+        "--duration=0.00025 --tick=1 --snap=1 --dump=1 --seed=1 --lr=1e-3 --augment=0",
         data.small_images,
         stands_in="images",
+        seconds=1800,
     ),
     Project(
         "facebookresearch+detr",

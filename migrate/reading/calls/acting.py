@@ -7,6 +7,7 @@ logs, saves, trains, ends the program. What makes a collective, some replicas mu
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from migrate.reading.calls.callers import reaching
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.kinds import External
-from migrate.reading.replicas.rank_tests import last_part
+from migrate.reading.replicas.rank_tests import last_part, parents
 from migrate.reading.values.collectives import OBJECTS, OF_XLA, TENSORS
 from migrate.reading.values.words import LOG_METHODS, LOGGER, LOGGING_METHODS, words
 
@@ -37,6 +38,7 @@ WRITES = frozenset("wax+")
 MEETINGS = frozenset((*TENSORS, *OBJECTS, *OF_XLA, "barrier")) | words(
     "Barrier allgather allreduce alltoall bcast gather scatter Allreduce Bcast"
 )
+OF_RUN = re.compile(r"dist|world|ddp|init|parallel|multi|size|n_?gpu|num_gpu|rank", re.IGNORECASE)
 MEETING_MODULES = ("torch.distributed.", "torch_xla.", "mpi4py.")
 
 
@@ -105,5 +107,20 @@ def meeting_of(analysis: Analysis) -> frozenset[Scope]:
 def _meets(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
     if last_part(call.func) not in MEETINGS or any(k.arg == "group" for k in call.keywords):
         return False
+    if _is_for_some_runs(call, scope):
+        return False
     values = analysis.evaluator.values(call.func, scope)
     return any(isinstance(v, External) and v.name.startswith(MEETING_MODULES) for v in values)
+
+
+def _is_for_some_runs(call: ast.Call, scope: Scope) -> bool:
+    """Whether a condition is around `call` that asks for more than whether the run is distributed."""
+    above = parents(scope.module)
+    below: ast.AST = call
+    node = above.get(call)
+    while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        tested = isinstance(node, ast.If | ast.IfExp | ast.While) and below is not node.test
+        if tested and not OF_RUN.search(ast.unparse(node.test)):  # type: ignore[union-attr]
+            return True
+        below, node = node, above.get(node)
+    return False

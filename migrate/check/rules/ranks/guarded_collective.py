@@ -54,6 +54,21 @@ class GuardedCollective(Hazard):
         ),
         example(
             """
+            import torch.distributed as dist
+
+
+            def evaluate(signal, rank, args):
+                sharded = args.sharded and args.distributed
+                is_first = rank == 0
+                if not sharded and not is_first:
+                    return
+                if sharded:
+                    dist.broadcast(signal, src=0)
+                dist.all_reduce(signal)  # XLA302
+            """
+        ),
+        example(
+            """
             import subprocess
 
             import torch.distributed as dist
