@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from shims.rng import manual_seed as manual_seed
     from shims.rng import rng_state as rng_state
     from shims.rng import set_rng_state as set_rng_state
-    from shims.together import together as together
     from shims.training import autocast as autocast
     from shims.training import checkpoint_activations as checkpoint_activations
     from shims.training import clip_grad_norm as clip_grad_norm
@@ -81,6 +80,7 @@ if TYPE_CHECKING:
     from shims.training import pin_memory as pin_memory
     from shims.training import step as step
     from shims.training import synchronize as synchronize
+    from shims.training import together as together
 
 # Public name -> the module that defines it.
 _HOMES = {
@@ -90,7 +90,7 @@ _HOMES = {
         "local_world_size rank world_size",
         "placement": "ddp device device_type sync_batch_norm to_device",
         "training": "autocast checkpoint_activations clip_grad_norm compile grad_scaler loader memory "
-        "pin_memory step synchronize",
+        "pin_memory step synchronize together",
         "rng": "generator manual_seed rng_state set_rng_state",
         "distributed": "all_gather all_gather_into_tensor all_gather_object all_reduce all_to_all "
         "all_to_all_single barrier broadcast broadcast_object broadcast_object_list gather "
@@ -100,7 +100,6 @@ _HOMES = {
         "guard": "guard",
         "checkpoint": "load save",
         "resume": "resume",
-        "together": "together",
         "log": "log",
     }.items()
     for name in names.split()

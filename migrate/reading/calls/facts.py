@@ -14,7 +14,6 @@ from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.moved import moved_of
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.started import is_distributed_training
-from migrate.reading.calls.acting import acting_of, meeting_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.kinds import Kind
@@ -24,6 +23,7 @@ from migrate.reading.calls.saves import Saved, saves_of
 from migrate.reading.calls.scopes import ModuleScope, Region, Scope
 from migrate.reading.calls.ties import FileTies, ties_of
 from migrate.reading.project.project import Module, Project, file_of
+from migrate.reading.replicas.acting import acting_of, meeting_of
 from migrate.reading.replicas.rank_tests import first_attributes, unset_attributes
 
 # Where a call ends: line (from 1) and column (from 0, in characters). No two calls end at one place.

@@ -16,7 +16,7 @@ from migrate.reading.calls.callers import reaching
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.kinds import External
 from migrate.reading.replicas.rank_tests import last_part, parents
-from migrate.reading.values.collectives import OBJECTS, OF_XLA, TENSORS
+from migrate.reading.values.meetings import OBJECTS, OF_XLA, TENSORS
 from migrate.reading.values.words import LOG_METHODS, LOGGER, LOGGING_METHODS, words
 
 if TYPE_CHECKING:
