@@ -107,5 +107,6 @@ PROJECTS = (
         "--data_path={data}/images --pn=1_2_3 --depth=2 --bs=8 --ep=2 --seed=1 --tblr=1e-3 --fuse=False",
         data.images_and_vae,
         stands_in="the VAE: small and not trained; tensorboard: a writer; images",
+        seconds=1800,
     ),
 )

@@ -119,8 +119,8 @@ def _is_for_some_runs(call: ast.Call, scope: Scope) -> bool:
     below: ast.AST = call
     node = above.get(call)
     while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        tested = isinstance(node, ast.If | ast.IfExp | ast.While) and below is not node.test
-        if tested and not OF_RUN.search(ast.unparse(node.test)):  # type: ignore[union-attr]
+        test = node.test if isinstance(node, ast.If | ast.IfExp | ast.While) else None
+        if test is not None and below is not test and OF_RUN.search(ast.unparse(test)) is None:
             return True
         below, node = node, above.get(node)
     return False
