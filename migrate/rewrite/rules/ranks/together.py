@@ -65,7 +65,7 @@ class Together(Rule):
                         if step % 10 == 0:
                             with torch.no_grad():
                                 error = F.l1_loss(out, y).item()
-                            print(step, error)
+                            print(step, error, F.mse_loss(out, torch.zeros_like(out)).item())
                             writer.add_image("out", out[0])
             """,
             """
@@ -88,8 +88,9 @@ class Together(Rule):
                         if step % 10 == 0:
                             with torch.no_grad():
                                 error = F.l1_loss(out, y).item()
+                            mse_loss_read = F.mse_loss(out, torch.zeros_like(out)).item()
                             if rank == 0:
-                                print(step, error)
+                                print(step, error, mse_loss_read)
                             out_read = out[0].cpu()
                             if rank == 0:
                                 writer.add_image("out", out_read)
@@ -249,14 +250,17 @@ class Together(Rule):
         yield self.edit(guard, replace, message)
         taken = {name.value for name in context.all_of(cst.Name)}
         for block in work.blocks:
-            yield self.edit(block, keep_to_first(asked.deep_clone()), message)
+            yield self.edit(
+                block, keep_to_first(asked.deep_clone()), "split: what tells stays with the first"
+            )
         for statement in work.kept:
             lines = []
             for value, how in work.read.get(id(statement), ()):
-                name = _fresh(value, taken)
+                name = _fresh(value, taken, context)
                 lines.append(cst.parse_statement(f"{name} = {code(value)}{how}"))
-                yield self.edit(value, lambda _, name=name: cst.Name(name), message)
-            yield self.edit(statement, _read_above(lines), message)
+                read = f"{name}: read in all replicas"
+                yield self.edit(value, lambda _, name=name: cst.Name(name), read)
+            yield self.edit(statement, _read_above(lines), "stays the first replica's")
 
 
 def _read_above(lines: Sequence[cst.BaseStatement]) -> Callable[[cst.BaseStatement], Replacement]:
@@ -272,10 +276,10 @@ def _read_above(lines: Sequence[cst.BaseStatement]) -> Callable[[cst.BaseStateme
     return replace
 
 
-def _fresh(value: cst.BaseExpression, taken: set[str]) -> str:
+def _fresh(value: cst.BaseExpression, taken: set[str], context: Workspace) -> str:
     """Return a name that the script does not use for what is read of `value`."""
-    names = [name.value for name in nodes_of(value, cst.Name)]
-    base = f"{names[0] if names else 'value'}_read"
+    names = [name for name in nodes_of(value, cst.Name) if context.qualified_name(name) is None]
+    base = f"{names[0].value if names else 'value'}_read"
     name, number = base, 1
     while name in taken:
         number += 1

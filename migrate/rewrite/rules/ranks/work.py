@@ -242,12 +242,16 @@ class _Branch:
     def _look(self, leaf: cst.BaseStatement, needed: set[str]) -> None:
         """Note what a statement that stays is given that is computed on the device."""
         found: list[tuple[cst.BaseExpression, str]] = []
-        for call in _calls(leaf):
-            known = is_log(call, self._context)
-            for arg in call.args:
-                self._given(arg.value, found, in_log=known)
-        for shown in nodes_of(leaf, cst.FormattedStringExpression):
-            self._given(shown.expression, found, in_log=True)
+        outside = [*_calls(leaf), *nodes_of(leaf, cst.FormattedStringExpression)]
+        for node in sorted(outside, key=self._place):  # what is around comes before what is inside
+            around = {id(above) for above in self._context.ancestors(node)} | {id(node)}
+            if any(id(value) in around for value, _ in found):
+                continue
+            if isinstance(node, cst.FormattedStringExpression):
+                self._given(node.expression, found, in_log=True)
+                continue
+            for arg in node.args:
+                self._given(arg.value, found, in_log=is_log(node, self._context))
         if not found:
             return
         if not isinstance(leaf, cst.SimpleStatementLine):
@@ -259,6 +263,9 @@ class _Branch:
         self._read[id(leaf)] = found
         self._frames(leaf, needed)
         self._goes.add(id(self._guard))
+
+    def _place(self, node: cst.CSTNode) -> int:
+        return sum(1 for _ in self._context.ancestors(node))
 
     def _given(
         self,
