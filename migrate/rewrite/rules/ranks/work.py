@@ -242,7 +242,8 @@ class _Branch:
     def _look(self, leaf: cst.BaseStatement, needed: set[str]) -> None:
         """Note what a statement that stays is given that is computed on the device."""
         found: list[tuple[cst.BaseExpression, str]] = []
-        outside = [*_calls(leaf), *nodes_of(leaf, cst.FormattedStringExpression)]
+        shown = nodes_of(leaf, cst.FormattedStringExpression)
+        outside: list[cst.Call | cst.FormattedStringExpression] = [*_calls(leaf), *shown]
         for node in sorted(outside, key=self._place):  # what is around comes before what is inside
             around = {id(above) for above in self._context.ancestors(node)} | {id(node)}
             if any(id(value) in around for value, _ in found):
