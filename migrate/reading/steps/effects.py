@@ -91,6 +91,14 @@ class Effects:
         """Whether `call` runs a function, of any file, that reads values of tensors."""
         return bool(self._calls.reading) and self._end(call) in self._calls.reading
 
+    def acts(self, call: cst.Call) -> bool:
+        """Whether `call` runs a function that writes, logs, saves or trains."""
+        return self._end(call) in self._calls.acting
+
+    def meets(self, call: cst.Call) -> bool:
+        """Whether `call` runs a function in which all replicas meet."""
+        return bool(self._calls.meeting) and self._end(call) in self._calls.meeting
+
     def follows_move(self, call: cst.Call) -> bool:
         """Whether `call` makes an optimizer after another function has moved a model."""
         return self._end(call) in self._calls.after_move

@@ -233,6 +233,11 @@ COUNTERS = re.compile(
     r"|verbose|output_dir|out_dir|eval|train|last|final|start_\w+|resume\w*|\w+_(freq|every|interval))",
     re.IGNORECASE,
 )
+# What scripts call a value that each replica has its own of.
+METRIC = re.compile(
+    r".*(loss|acc|accuracy|best|metric|score|err|psnr|ssim|fid|bleu|wer|cer|map|miou|time|rand|val)(\d|_.*)?",
+    re.IGNORECASE,
+)
 # What loops count with, and what methods are called on.
 COUNTER = re.compile(
     r"self|[ijkn]|(.*_)?(it|iter|iters|itr|iteration|idx|index|ind|step|count|counter|epoch|num|id)(_num)?",
