@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TypeVar, overload
 
 import libcst as cst
@@ -78,9 +79,14 @@ class Parsed:
 
     def called(self, call: cst.Call) -> list[cst.FunctionDef]:
         """Return the functions and methods of this script that `call` runs."""
-        here = self.source.path.resolve()
+        here = self._place
         found = (self.function_at(one.line) for one in self.run_by(call) if one.path == here)
         return [function for function in found if function is not None]
+
+    @cached_property
+    def _place(self) -> Path:
+        """The file, links resolved: what others call it."""
+        return self.source.path.resolve()
 
     def function_at(self, line: int) -> cst.FunctionDef | None:
         """Return the function of the script whose `def` stands in `line`."""
