@@ -65,7 +65,7 @@ class RankInGraph(Hazard):
         """Yield one operation of a tensor and the index."""
         assert isinstance(node, cst.BinaryOperation)
         sides = (node.left, node.right)
-        if not any(facts.tensors.on_device(side) for side in sides):
+        if not any(facts.values.on_device(side) for side in sides):
             return
         if any(facts.context.ranks.is_rank(side) for side in sides):
             message = (
