@@ -103,3 +103,43 @@ def test_what_one_of_two_answers_did_not_know(text: str, kind: Kind) -> None:
 )
 def test_what_holds_a_device_is_none(text: str) -> None:
     assert kinds(text)[0] in (Kind.HOST, Kind.UNKNOWN)
+
+
+LOADER = (
+    "import torch_xla.distributed.parallel_loader as pl\nloader = pl.MpDeviceLoader(data, device)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (f"{LOADER}asked(loader)", Kind.DEVICE_LOADER),
+        (f"{LOADER}asked(enumerate(loader))", Kind.DEVICE_LOADER),
+        (f"{LOADER}import tqdm\nasked(tqdm.tqdm(enumerate(loader)))", Kind.DEVICE_LOADER),
+        (f"{LOADER}for x, y in loader:\n    asked(x.sum())", Kind.ON_DEVICE),
+        (f"{LOADER}asked(len(loader))", Kind.HOST),
+        ("asked(torch.optim.SGD(weights))", Kind.OPTIMIZER),
+        ("made = torch.optim.AdamW(weights)\nasked(made)", Kind.OPTIMIZER),
+        ("made = torch.optim.AdamW(weights)\nasked(made.param_groups)", Kind.HOST),
+        ("made = torch.optim.AdamW(weights)\nasked(made.state_dict())", Kind.ON_DEVICE),
+        ("asked(torch.optim.lr_scheduler.StepLR(made))", Kind.HOST),
+    ],
+)
+def test_loaders_of_the_device_and_optimizers(text: str, kind: Kind) -> None:
+    assert kinds(text) == [kind]
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("me = int(os.environ['RANK'])\nif me == 0:\n    pass", True),
+        ("me = torch.cuda.current_device()\nif me == 0:\n    pass", True),
+        ("me = dist.get_rank()\nwhile me != 0:\n    pass", True),
+        ("me = int(os.environ['SEED'])\nif me == 0:\n    pass", False),
+        ("for device_id in range(8):\n    if device_id == 0:\n        pass", False),
+    ],
+)
+def test_an_index_under_another_name_is_one(text: str, asks: bool) -> None:
+    """Tests of the rank knew the index by the names that scripts give it, devices by where it is from."""
+    source = f"import os\nimport torch\nimport torch.distributed as dist\n{text}\n".encode()
+    assert Script(parse(source, Path("script.py"))).guards.any is asks

@@ -181,8 +181,7 @@ class Launch:
         root, _, last = name.rpartition(".")
         if bool(root) and last in JOINING and not root.startswith("torch"):
             return True
-        end = self._context.end(node)
-        return (end.line, end.column) in self._context.calls.joins
+        return self._context.place(node) in self._context.calls.joins
 
     def joining(self) -> cst.Call | None:
         """Return the first call by which the script joins a process group, where it shows."""

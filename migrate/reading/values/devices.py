@@ -58,8 +58,7 @@ class Devices:
 
     def is_moved_to(self, string: cst.SimpleString) -> bool:
         """Whether `string` is what some move in the project is given as its device, whatever way it takes."""
-        end = self._context.end(string)
-        return (end.line, end.column) in self._context.calls.spelled_devices
+        return self._context.place(string) in self._context.calls.spelled_devices
 
     def is_load_location(self, name: cst.CSTNode) -> bool:
         """Whether the script uses the variable `name` for nothing but `torch.load(…, map_location=name)`."""

@@ -12,6 +12,8 @@ class Kind(Enum):
     ON_DEVICE = "a tensor on the device"
     TENSOR = "a tensor somewhere"
     MODEL = "a module"
+    OPTIMIZER = "an optimizer"
+    DEVICE_LOADER = "what yields batches on the device, and ends the graph before each"
     CUDA = "a CUDA device, or a choice between one and another device"
     XLA = "the device of XLA"
     INDEX = "the index of a GPU"
@@ -21,8 +23,8 @@ class Kind(Enum):
 
 
 TENSORS = frozenset({Kind.ON_DEVICE, Kind.TENSOR})
-# What has a place, on the device or elsewhere.
-PLACED = TENSORS | {Kind.MODEL}
+# What has a place, on the device or elsewhere, or what it holds has.
+PLACED = TENSORS | {Kind.MODEL, Kind.OPTIMIZER, Kind.DEVICE_LOADER}
 ACCELERATORS = frozenset({Kind.CUDA, Kind.INDEX, Kind.XLA})
 DEVICES = ACCELERATORS | {Kind.CPU}
 _RANKS = {kind: rank for rank, kind in enumerate(Kind)}

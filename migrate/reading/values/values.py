@@ -33,6 +33,14 @@ from migrate.reading.values.kind import ACCELERATORS, DEVICES, PLACED, TENSORS, 
 FORWARDS = frozenset({"forward", "training_step"})
 # What other files may make, or hand over.
 ASKED = cst.Name | cst.Attribute | cst.Subscript | cst.Call
+# What is no longer one of them where it is taken apart.
+HOLDERS = frozenset({Kind.MODEL, Kind.OPTIMIZER, Kind.DEVICE_LOADER})
+DEVICE_LOADERS = frozenset(
+    {
+        "torch_xla.distributed.parallel_loader.MpDeviceLoader",
+        "torch_xla.distributed.parallel_loader.ParallelLoader",
+    }
+)
 DEEPEST = 60
 _ENVIRONMENT = frozenset(f"os.environ[{q}{name}{q}]" for name in v.RANK_VARIABLES for q in "'\"")
 
@@ -175,8 +183,7 @@ class Values:
         devices = self._context.calls.devices
         if not devices:
             return here
-        end = self._context.end(node)
-        found = devices.get((end.line, end.column), here)
+        found = devices.get(self._context.place(node), here)
         return here if found is Kind.CPU else found
 
     def _named(self, node: cst.CSTNode) -> str | None:
@@ -213,8 +220,9 @@ class Values:
         if code(node) in _ENVIRONMENT:
             return Kind.INDEX
         found = held([self.kind(node.value)])
-        is_layer = found is Kind.MODEL and is_attribute_of_self(node.value)  # self.layers[i]
-        return Kind.UNKNOWN if found is Kind.MODEL and not is_layer else found
+        if found in HOLDERS and not is_attribute_of_self(node.value):  # self.layers[i]
+            return Kind.UNKNOWN
+        return found
 
     def _of_binary(self, node: cst.BinaryOperation) -> Kind:
         if names_cuda(node):
@@ -274,7 +282,7 @@ class Values:
         base = held([self.kind(node.value)])
         if base in TENSORS:
             return Kind.UNKNOWN if v.NUMBER.search(name) else base  # `images.image_sizes`
-        if base is Kind.HOST:
+        if base in (Kind.HOST, Kind.OPTIMIZER, Kind.DEVICE_LOADER):
             return Kind.HOST
         if base is Kind.MODEL:
             return Kind.MODEL if name == "module" else Kind.UNKNOWN
@@ -348,8 +356,10 @@ class Values:
             return Kind.TENSOR
         if binding.how is How.ADDED and found is Kind.HOST:
             return Kind.UNKNOWN
-        if binding.how in (How.PART, How.ELEMENT) and found is Kind.MODEL:
-            return Kind.MODEL if binding.how is How.ELEMENT else Kind.UNKNOWN
+        if binding.how is How.ELEMENT and found is Kind.DEVICE_LOADER:
+            return Kind.ON_DEVICE
+        if binding.how is How.PART and found in HOLDERS:
+            return Kind.UNKNOWN
         return found
 
     def _yields_batches(self, binding: Given) -> bool:
@@ -427,6 +437,8 @@ class Values:
         callee = self._callee(call, name)
         if callee is not None:
             return self._returned(callee)
+        if name == "enumerate" and call.args and not self._context.bindings(call.func):
+            return self._as_loader(call)
         if name in self.bindings.classes:
             bases = [base.value for base in self.bindings.classes[name].bases]
             named = [self._context.qualified_name(base) or code(base) for base in bases]
@@ -455,8 +467,12 @@ class Values:
             return self.kind(call.args[0].value) if deep else Kind.HOST
         if name.startswith(v.MODEL_MAKERS):
             return Kind.MODEL
+        if name in DEVICE_LOADERS:
+            return Kind.DEVICE_LOADER
         if root != "torch":
-            return Kind.UNKNOWN
+            return self._as_loader(call)  # tqdm(loader)
+        if v.TORCH_OPTIMIZER.fullmatch(name):
+            return Kind.OPTIMIZER
         if last in v.FACTORIES:
             on_device = name.startswith("torch.cuda.") or self.by_itself(call) is Kind.ON_DEVICE
             return Kind.ON_DEVICE if on_device else Kind.HOST
@@ -485,6 +501,10 @@ class Values:
                 return Kind.ON_DEVICE
             if method in v.MODULE_METHODS:
                 return Kind.MODEL
+        if base is Kind.OPTIMIZER:
+            return Kind.ON_DEVICE if method == "state_dict" else Kind.HOST
+        if base is Kind.DEVICE_LOADER:
+            return base  # para_loader.per_device_loader(device)
         if method in ("to", "cuda"):
             return self._moved(method, base, call)
         if is_host_method(call):
@@ -494,6 +514,11 @@ class Values:
         if self.kind(func) is Kind.MODEL:  # self.layer(x), model.module(x)
             return Kind.ON_DEVICE
         return Kind.UNKNOWN
+
+    def _as_loader(self, call: cst.Call) -> Kind:
+        """Return what `call` gives, of which nothing is known but that it may wrap a loader."""
+        kinds = {self.kind(arg.value) for arg in call.args}
+        return Kind.DEVICE_LOADER if Kind.DEVICE_LOADER in kinds else Kind.UNKNOWN
 
     def _moved(self, method: str, base: Kind, call: cst.Call) -> Kind:
         if method == "cuda":

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import bind, code, keyword, nodes_of
-from migrate.reading.values.kind import Kind
+from migrate.reading.values.kind import PLACED, Kind
 from migrate.reading.values.saved import PARAMETERS, is_on_cpu
 from migrate.reading.values.words import (
     SAVED,
@@ -115,7 +115,7 @@ class GuardedSave(Hazard):
         line = facts.context.position(guard).line
         message = f"a save in some replicas only (line {line}): xm.save in all, outside of it"
         kinds = {facts.values.kind(value) for value in saved}
-        if kinds & {Kind.ON_DEVICE, Kind.TENSOR, Kind.MODEL} or any(_has_weights(v) for v in saved):
+        if kinds & PLACED or any(_has_weights(v) for v in saved):
             yield self.hit(node, message)
         elif Kind.UNKNOWN in kinds:
             message = f"a save in some replicas only (line {line}): with device tensors, xm.save"
