@@ -82,13 +82,11 @@ def test_a_default_is_not_all_that_a_device_may_be(text: str) -> None:
     ("text", "kind"),
     [
         ("def pick():\n    return 'cuda' if big else 'cpu'\n\nasked(pick())", Kind.CUDA),
-        ("where = given or 'cuda'\nasked(where)", Kind.CUDA),
-        ("where = given or 'cuda'\nasked(x.to(where))", Kind.ON_DEVICE),
         ("from torch import *\n\nx = zeros(3, device='cuda')\nasked(x)", Kind.ON_DEVICE),
     ],
 )
 def test_what_one_of_two_answers_did_not_know(text: str, kind: Kind) -> None:
-    """Unknown before: returned devices and choices by `or` to the rules, star imports to the hazards."""
+    """A host value before to one of them: a device that a function returns, tensors by star imports."""
     assert kinds(text) == [kind]
 
 

@@ -65,6 +65,7 @@ class Values:
         self._ranks = ranks
         self._entries = entries or {}
         self._known: dict[int, Kind] = {}
+        self._devices: dict[int, Kind] = {}
         self._pending: set[int] = set()
 
     @cached_property
@@ -86,7 +87,7 @@ class Values:
             found = self._of(node)
         finally:
             self._pending.discard(key)
-        if isinstance(node, ASKED) and found in (Kind.UNKNOWN, Kind.HOST, Kind.CPU):
+        if isinstance(node, cst.Subscript | cst.Call) and found in (Kind.UNKNOWN, Kind.HOST):
             found = self._in_the_project(node, found)
         self._known[key] = found
         return found
@@ -100,9 +101,48 @@ class Values:
         return self.kind(node) in TENSORS
 
     def device(self, node: cst.CSTNode | None) -> Kind:
-        """Return which device `node` names; unknown where it is none, or where that is not plain to see."""
-        found = Kind.UNKNOWN if node is None else self.kind(node)
-        return found if found in DEVICES else Kind.UNKNOWN
+        """Return which device `node` names; unknown where it is none, or where that is not plain to see.
+
+        What is no device is not gone through for it: a name may be given many things that follow from itself.
+        """
+        if node is None:
+            return Kind.UNKNOWN
+        key = id(node)
+        if key not in self._devices:
+            self._devices[key] = Kind.UNKNOWN  # where the name is assigned from itself
+            found = self._device_of(node)
+            if isinstance(node, ASKED) and found in (Kind.UNKNOWN, Kind.CPU):
+                found = self._in_the_project(node, found)
+            self._devices[key] = found if found in DEVICES else Kind.UNKNOWN
+        return self._devices[key]
+
+    def _device_of(self, node: cst.CSTNode) -> Kind:
+        if isinstance(node, cst.IfExp):
+            return joined((self.device(node.body), self.device(node.orelse)))
+        if isinstance(node, cst.SimpleString | cst.ConcatenatedString):
+            return self._of_string(node)
+        if isinstance(node, cst.FormattedString):
+            return self._of_formatted(node)
+        if names_cuda(node):
+            return Kind.CUDA
+        if isinstance(node, cst.Call):
+            return self._device_of_call(node) or Kind.UNKNOWN
+        if isinstance(node, cst.BinaryOperation):
+            return Kind.INDEX if self._is_index(node) else Kind.UNKNOWN
+        if isinstance(node, cst.Subscript):
+            return Kind.INDEX if code(node) in _ENVIRONMENT else Kind.UNKNOWN
+        if isinstance(node, cst.Attribute) and node.attr.value in ("device", "type"):
+            return self._of_device_part(node)
+        return self._of_named(node) if isinstance(node, cst.Name | cst.Attribute) else Kind.UNKNOWN
+
+    def _of_device_part(self, node: cst.Attribute) -> Kind:
+        """Return the device that `x.to("xla").device`, or `device.type`, is."""
+        if node.attr.value == "type":
+            found = self.device(node.value)
+            return found if found in DEVICES - {Kind.INDEX} else self._of_named(node)
+        if isinstance(node.value, cst.Call):
+            return Kind.XLA if self.is_move(node.value) else Kind.UNKNOWN  # a probe
+        return self._of_named(node)
 
     def is_surely_cpu(self, node: cst.CSTNode | None) -> bool:
         """Whether `node` is the CPU, whatever the user says: a default is not."""
@@ -127,7 +167,7 @@ class Values:
         arg = device_argument(call)
         if arg is not None and isinstance(arg.value, cst.Integer):
             return True  # x.to(0)
-        return arg is not None and self.kind(arg.value) in ACCELERATORS
+        return arg is not None and self.device(arg.value) in ACCELERATORS
 
     def by_itself(self, call: cst.Call) -> Kind | None:
         """Return what `call` gives whatever it is called on and with; None where that depends on these."""
@@ -213,7 +253,7 @@ class Values:
         if not isinstance(first, cst.FormattedStringExpression):
             return Kind.HOST
         colon = isinstance(second, cst.FormattedStringText) and second.value == ":"
-        accelerator = colon and self.kind(first.expression) in (Kind.CUDA, Kind.XLA)
+        accelerator = colon and self.device(first.expression) in (Kind.CUDA, Kind.XLA)
         return Kind.CUDA if accelerator else Kind.HOST
 
     def _of_subscript(self, node: cst.Subscript) -> Kind:
@@ -227,21 +267,25 @@ class Values:
     def _of_binary(self, node: cst.BinaryOperation) -> Kind:
         if names_cuda(node):
             return Kind.CUDA
-        counts = isinstance(node.operator, cst.Modulo) and is_device_count(
-            node.right, self._context
-        )
-        if counts or self._ranks.is_rank(node):
+        if self._is_index(node):
             return Kind.INDEX
         if isinstance(node.left, cst.BaseString):
             return Kind.HOST  # "%d" % x
         return held((self.kind(node.left), self.kind(node.right)))
+
+    def _is_index(self, node: cst.BinaryOperation) -> bool:
+        """Whether `node` is the index of a GPU: `rank % torch.cuda.device_count()`."""
+        counts = isinstance(node.operator, cst.Modulo) and is_device_count(
+            node.right, self._context
+        )
+        return counts or self._ranks.is_rank(node)
 
     def _of_unary(self, node: cst.UnaryOperation) -> Kind:
         not_ = isinstance(node.operator, cst.Not)
         return Kind.HOST if not_ else held([self.kind(node.expression)])
 
     def _of_boolean(self, node: cst.BooleanOperation) -> Kind:
-        return joined((self.kind(node.left), self.kind(node.right)))
+        return held((self.kind(node.left), self.kind(node.right)))
 
     def _of_choice(self, node: cst.IfExp) -> Kind:
         return joined((self.kind(node.body), self.kind(node.orelse)))
@@ -262,13 +306,11 @@ class Values:
         return held(self.kind(side) for side in compared)
 
     def _of_attribute(self, node: cst.Attribute) -> Kind:
-        name = node.attr.value
-        if name == "device" and isinstance(node.value, cst.Call):
-            return Kind.XLA if self.is_move(node.value) else Kind.HOST  # a probe
-        if name == "type" and (found := self.kind(node.value)) in DEVICES - {Kind.INDEX}:
-            return found
         found = self._of_part(node)
-        return found if found in PLACED else self._named_device(node, found)
+        if found in PLACED:
+            return found
+        device = self.device(node)
+        return held([found]) if device is Kind.UNKNOWN else device
 
     def _of_part(self, node: cst.Attribute) -> Kind:
         """Return what the attribute `node` is by what it is an attribute of."""
@@ -299,7 +341,10 @@ class Values:
         if node.value in ("True", "False", "None"):
             return Kind.HOST
         found = self._of_variable(node)
-        return found if found in PLACED else self._named_device(node, found)
+        if found in PLACED:
+            return found
+        device = self.device(node)
+        return held([found]) if device is Kind.UNKNOWN else device
 
     def _of_variable(self, node: cst.Name) -> Kind:
         """Return what the name `node` is by what binds it last."""
@@ -314,21 +359,20 @@ class Values:
         named = found is Kind.UNKNOWN and v.MODEL.fullmatch(node.value)
         return Kind.MODEL if named else found
 
-    def _named_device(self, node: cst.Name | cst.Attribute, otherwise: Kind) -> Kind:
-        """Return the device that `node` is by all that it is given, or by its name; else `otherwise`."""
+    def _of_named(self, node: cst.Name | cst.Attribute) -> Kind:
+        """Return the device that `node` is by all that it is given, or by its name."""
         if self._ranks.is_rank(node):
             return Kind.INDEX
         values = self.given_to(node)
-        found = joined(self.kind(value) for value in values)
+        found = joined(self.device(value) for value in values)
         if found in DEVICES:
             return found
         if isinstance(node, cst.Name):
-            passed = [self.kind(value) for value in passed_for(node, self._context)]
+            passed = [self.device(value) for value in passed_for(node, self._context)]
             if passed and all(kind in (Kind.CUDA, Kind.XLA) for kind in passed):
                 return joined(passed)
-        if v.INDEX_NAME.fullmatch(last_part(node)) and self._may_be_index(node, values):
-            return Kind.INDEX
-        return held([otherwise])
+        named = v.INDEX_NAME.fullmatch(last_part(node)) and self._may_be_index(node, values)
+        return Kind.INDEX if named else Kind.UNKNOWN
 
     def _may_be_index(
         self, node: cst.Name | cst.Attribute, values: Iterable[cst.BaseExpression]
@@ -530,7 +574,7 @@ class Values:
         if text.startswith("cpu") or self.is_surely_cpu(first.value):
             return Kind.HOST
         says_device = any(word in text for word in ("dev", "cuda", "xla", "gpu"))
-        return Kind.ON_DEVICE if says_device or self.kind(first.value) in ACCELERATORS else base
+        return Kind.ON_DEVICE if says_device or self.device(first.value) in ACCELERATORS else base
 
     def _returned(self, function: cst.FunctionDef) -> Kind:
         values = self.bindings.returns.get(id(function), [])
