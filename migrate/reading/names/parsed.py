@@ -74,8 +74,7 @@ class Parsed:
 
         Of a class that is called that is `__init__`, of an object `forward` or `__call__`.
         """
-        end = self.end(call)
-        return self.calls.definitions.get((end.line, end.column), ())
+        return self.calls.definitions.get(self.place(call), ())
 
     def called(self, call: cst.Call) -> list[cst.FunctionDef]:
         """Return the functions and methods of this script that `call` runs."""
@@ -103,6 +102,11 @@ class Parsed:
     def end(self, node: cst.CSTNode) -> CodePosition:
         """Return the line (from 1) and column (from 0) where `node` ends."""
         return self.source.positions.end(node)
+
+    def place(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Return where `node` ends, by which `calls` speaks of it."""
+        end = self.end(node)
+        return end.line, end.column
 
     def parent(self, node: cst.CSTNode | None) -> cst.CSTNode | None:
         """Return the node directly above `node`; None above the module, and for None."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.tree.tree import last_part, nodes_of, string_value
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import (
     FIRST_DECORATOR,
     FIRST_NAME,
@@ -99,7 +100,7 @@ class Guards:
 
     def is_index(self, node: cst.BaseExpression) -> bool:
         """Whether `node` is which of the replicas this is, global or on its host."""
-        if self._context.ranks.is_rank(node):
+        if self._context.values.device(node) is Kind.INDEX:
             return True
         if isinstance(node, cst.Name | cst.Attribute):
             last = last_part(node)

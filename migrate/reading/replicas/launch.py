@@ -183,10 +183,8 @@ class Launch:
         root, _, last = name.rpartition(".")
         if bool(root) and last in JOINING and not root.startswith("torch"):
             return True
-        if not self._context.calls.joins:
-            return False
-        end = self._context.end(node)
-        return (end.line, end.column) in self._context.calls.joins
+        joins = self._context.calls.joins
+        return bool(joins) and self._context.place(node) in joins
 
     def joining(self) -> cst.Call | None:
         """Return the first call by which the script joins a process group, where it shows."""

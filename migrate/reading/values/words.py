@@ -121,6 +121,8 @@ MODEL = re.compile(
 # Where the name is called with tensors, whatever is behind the word: `model_engine(x)`, `net_a2b(x)`.
 CALLED_MODEL = re.compile(rf"{_MODEL}(?:_\w*)?\d*", re.IGNORECASE)
 OPTIMIZER = re.compile(r"(?:.*_)?(?:optimizer|optim)", re.IGNORECASE)
+# The classes of torch, by their qualified names.
+TORCH_OPTIMIZER = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)*[A-Z]\w*")
 # The same by the qualified names of classes, and of what makes them.
 OPTIMIZER_CLASS = re.compile(r"optim|GradScaler|FusedAdam|FusedLAMB|FusedSGD|Optimizer")
 # `.step()` is also what these are told, by the names that scripts give them.

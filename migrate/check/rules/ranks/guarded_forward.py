@@ -9,9 +9,9 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.project.entries import Kind
 from migrate.reading.replicas.wrapped import is_wrapped
 from migrate.reading.tree.tree import bind, code, dotted, nodes_of
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import EVALUATION
 
 
@@ -130,7 +130,7 @@ class GuardedForward(Hazard):
         if not facts.guards.any:
             return
         name = node.func
-        if not isinstance(name, cst.Name) or facts.tensors.kind(name) is not Kind.MODEL:
+        if not isinstance(name, cst.Name) or facts.values.kind(name) is not Kind.MODEL:
             yield from self._handed_over(node, facts)
             return
         if _is_not_wrapped_here(node, name, facts):

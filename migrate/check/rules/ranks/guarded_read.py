@@ -202,7 +202,7 @@ class GuardedRead(Hazard):
             yield from self._loaded(node, facts)
             return
         read = _read(node, facts)
-        if read is None or not facts.tensors.on_device(read):
+        if read is None or not facts.values.on_device(read):
             return
         guard = facts.guards.around(node)
         if guard is None:
@@ -303,7 +303,7 @@ def _is_made_on_device(call: cst.Call, facts: Facts) -> bool:
     arg = keyword(call, "device")
     if arg is None or not (facts.names.of(call.func) or "").startswith("torch."):
         return False
-    return facts.tensors.on_device(call)
+    return facts.values.on_device(call)
 
 
 def _read(node: cst.CSTNode, facts: Facts) -> cst.BaseExpression | None:
@@ -314,7 +314,7 @@ def _read(node: cst.CSTNode, facts: Facts) -> cst.BaseExpression | None:
     if method(node) in READ_METHODS:
         return receiver(node)
     if isinstance(node.func, cst.Name) and node.func.value in ("print", "float", "int"):
-        return next((a.value for a in node.args if facts.tensors.on_device(a.value)), None)
+        return next((a.value for a in node.args if facts.values.on_device(a.value)), None)
     return None
 
 
@@ -330,7 +330,7 @@ def _computed_after(
         if (
             value is not None
             and _computes(value)
-            and facts.tensors.on_device(value)
+            and facts.values.on_device(value)
             and facts.steps.when(value) in (When.EVERY_STEP, When.SOMETIMES)
             and facts.guards.around(value) is None
             and not _ran_between(name.value, value, at, facts)
