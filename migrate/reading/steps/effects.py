@@ -93,11 +93,11 @@ class Effects:
 
     def acts(self, call: cst.Call) -> bool:
         """Whether `call` runs a function that writes, logs, saves or trains."""
-        return self._end(call) in self._calls.acting
+        return self._context.place(call) in self._calls.acting
 
     def meets(self, call: cst.Call) -> bool:
         """Whether `call` runs a function in which all replicas meet."""
-        return bool(self._calls.meeting) and self._end(call) in self._calls.meeting
+        return bool(self._calls.meeting) and self._context.place(call) in self._calls.meeting
 
     def follows_move(self, call: cst.Call) -> bool:
         """Whether `call` makes an optimizer after another function has moved a model."""

@@ -11,9 +11,9 @@ from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
 from migrate.reading.facts import Facts
-from migrate.reading.project.entries import Kind
 from migrate.reading.steps.in_step import When
 from migrate.reading.tree.tree import code, keyword, nodes_of
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import READ_METHODS, SYNCS
 
 
@@ -245,7 +245,7 @@ class GuardedRead(Hazard):
         model = receiver(node)
         if not isinstance(guard, cst.If) or model is None or not facts.context.moves_to_accelerator:
             return
-        if facts.tensors.kind(model) is not Kind.MODEL or not _moved_before(model, node, facts):
+        if facts.values.kind(model) is not Kind.MODEL or not _moved_before(model, node, facts):
             return
         line = facts.context.position(guard).line
         message = (

@@ -10,7 +10,6 @@ import libcst as cst
 
 from migrate.reading.facts import Facts
 from migrate.reading.flow.reads import is_log
-from migrate.reading.project.entries import Kind
 from migrate.reading.replicas.first_replica import Rest, on_first
 from migrate.reading.replicas.pure import same_everywhere
 from migrate.reading.tree.tree import (
@@ -22,6 +21,7 @@ from migrate.reading.tree.tree import (
     used,
 )
 from migrate.reading.tree.walk import children
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import (
     IN_A_FORWARD,
     LOG_METHODS,
@@ -281,10 +281,10 @@ class _Branch:
             if _is_read(value) and self._computes(_receiver(value)):
                 found.append((value, ""))
                 return
-            if self._facts.tensors.on_device(value) and not isinstance(value, cst.Comparison):
+            if self._facts.values.on_device(value) and not isinstance(value, cst.Comparison):
                 found.append((value, ".cpu()"))
                 return
-        elif isinstance(value, cst.Name) and not in_log and self._facts.tensors.on_device(value):
+        elif isinstance(value, cst.Name) and not in_log and self._facts.values.on_device(value):
             found.append((value, ".cpu()"))
             return
         if isinstance(value, cst.Tuple | cst.List):
@@ -296,7 +296,7 @@ class _Branch:
         while isinstance(inner, cst.Call) and code(inner.func).endswith((".detach", ".cpu")):
             assert isinstance(inner.func, cst.Attribute)
             inner = inner.func.value
-        known = self._facts.tensors.kind(inner)
+        known = self._facts.values.kind(inner)
         is_computed = isinstance(
             inner, cst.Call | cst.Subscript | cst.BinaryOperation | cst.Comparison
         )
@@ -307,19 +307,19 @@ class _Branch:
         small = _small(leaf)
         if not isinstance(small, cst.Assign | cst.AnnAssign | cst.AugAssign | cst.Expr):
             return False
-        tensors = self._facts.tensors
+        values = self._facts.values
         for call in _calls(leaf):
             if _is_read(call) and self._computes(_receiver(call)):
                 return not isinstance(small, cst.Expr) or self._runs_quietly(small.value)
             if isinstance(small, cst.Expr) and not self._runs_quietly(small.value):
                 continue
-            if tensors.on_device(call) or tensors.kind(call.func) is Kind.MODEL:
+            if values.on_device(call) or values.kind(call.func) is Kind.MODEL:
                 return True
-            if any(tensors.on_device(arg.value) for arg in call.args):
+            if any(values.on_device(arg.value) for arg in call.args):
                 return not is_log(call, self._context)
         value = getattr(small, "value", None)
         is_computed = isinstance(value, cst.BinaryOperation | cst.Subscript)
-        return is_computed and tensors.on_device(value)
+        return is_computed and values.on_device(value)
 
     def _runs_quietly(self, value: cst.CSTNode) -> bool:
         """Whether a statement of its own is the call of a function of the project that does not act."""
@@ -369,14 +369,14 @@ class _Branch:
                 return False
             return not (name.endswith("_") or name.startswith("torch.cuda."))
         if context.run_by(call):
-            own_kind = self._facts.tensors.kind(func) is Kind.MODEL
+            own_kind = self._facts.values.kind(func) is Kind.MODEL
             return own_kind or not (context.effects.acts(call) or context.effects.of(call))
         if isinstance(func, cst.Name):
-            model = self._facts.tensors.kind(func) is Kind.MODEL
+            model = self._facts.values.kind(func) is Kind.MODEL
             return model or (func.value in BUILTINS and not context.bindings(func))
         if not isinstance(func, cst.Attribute):
             # `(model.module if hasattr(model, "module") else model)(x)`
-            return isinstance(func, cst.IfExp) and self._facts.tensors.kind(func) is Kind.MODEL
+            return isinstance(func, cst.IfExp) and self._facts.values.kind(func) is Kind.MODEL
         return self._quiet_method(call, func)
 
     def _quiet_method(self, call: cst.Call, func: cst.Attribute) -> bool:
@@ -386,7 +386,7 @@ class _Branch:
         own = base_name(func.value) in self._local
         if method.endswith("_") and not method.endswith("__"):
             return own
-        if own or method in TENSOR_METHODS or self._facts.tensors.is_tensor(func.value):
+        if own or method in TENSOR_METHODS or self._facts.values.is_tensor(func.value):
             return True
         if LOG_METHODS.fullmatch(method) or SAVE.fullmatch(method) or method in METER_METHODS:
             return False
@@ -396,8 +396,8 @@ class _Branch:
         made = [self._context.qualified_name(v.func) for v in values if isinstance(v, cst.Call)]
         if any((one or "").startswith("torch.nn.") for one in made):
             return True
-        model = self._facts.tensors.kind(func) is Kind.MODEL
-        return model or any(self._facts.tensors.on_device(arg.value) for arg in call.args)
+        model = self._facts.values.kind(func) is Kind.MODEL
+        return model or any(self._facts.values.on_device(arg.value) for arg in call.args)
 
     def _alike(self, test: cst.BaseExpression) -> bool:
         """Whether `test` comes out the same on all replicas, as far as can be seen."""
@@ -416,7 +416,7 @@ class _Branch:
         last = text.rpartition(".")[2]
         if METRIC.fullmatch(last) or self._context.guards.is_index(name) or depth > 4:
             return False
-        if self._facts.tensors.is_tensor(name):
+        if self._facts.values.is_tensor(name):
             return False
         if isinstance(name, cst.Attribute):
             return True
