@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -167,10 +168,18 @@ def _pairs(done: FolderRewrite, into: Path, checked: Iterable[Finding]) -> list[
             after = Code(name, path.read_bytes())
         except (SyntaxError, ValueError, MigrateError, RecursionError):
             continue
-        found = (n for note in notes[name] for n in before.line(note.line, note.cell))
+        found = (
+            n for note in notes[name] for at in _lines(note) for n in before.line(at, note.cell)
+        )
         said = (n for one in hazards[name] for n in after.line(one.line, one.cell))
         pairs.append(Pair(before, after, found, said))
     return pairs
+
+
+def _lines(note: Note) -> Iterable[int]:
+    """Return the lines that a finding is on, and those that it names: `yours to change: line 31, 40`."""
+    named = re.search(r"yours to change: line (\d+(?:, \d+)*)", note.message)
+    return (note.line, *(int(line) for line in named[1].split(", "))) if named else (note.line,)
 
 
 def run(folder: Path, into: Path, seconds: float) -> Row:

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from shims.training import pin_memory as pin_memory
     from shims.training import step as step
     from shims.training import synchronize as synchronize
+    from shims.training import together as together
 
 # Public name -> the module that defines it.
 _HOMES = {
@@ -89,7 +90,7 @@ _HOMES = {
         "local_world_size rank world_size",
         "placement": "ddp device device_type sync_batch_norm to_device",
         "training": "autocast checkpoint_activations clip_grad_norm compile grad_scaler loader memory "
-        "pin_memory step synchronize",
+        "pin_memory step synchronize together",
         "rng": "generator manual_seed rng_state set_rng_state",
         "distributed": "all_gather all_gather_into_tensor all_gather_object all_reduce all_to_all "
         "all_to_all_single barrier broadcast broadcast_object broadcast_object_list gather "

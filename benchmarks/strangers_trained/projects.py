@@ -71,14 +71,16 @@ PROJECTS = (
         "--checkpoint_interval 2 --summary_interval 1 --validation_interval 2",
         data.sounds,
         stands_in="librosa: a filter bank; tensorboard: a writer; torch.stft as before torch 2; sounds",
+        seconds=2400,
     ),
     Project(
         "NVlabs+edm",
         "train.py",
-        "--outdir=out --data={data}/images --arch=ddpmpp --cbase=8 --cres=1,1 --batch=256 --batch-gpu=64 "
-        "--duration=0.001 --tick=1 --snap=1 --dump=1 --seed=1 --lr=1e-3",
+        "--outdir=out --data={data}/images --arch=ddpmpp --cbase=8 --cres=1,1 --batch=64 --batch-gpu=16 "
+        "--duration=0.00025 --tick=1 --snap=1 --dump=1 --seed=1 --lr=1e-3 --augment=0",
         data.small_images,
         stands_in="images",
+        seconds=1800,
     ),
     Project(
         "facebookresearch+detr",
@@ -105,5 +107,6 @@ PROJECTS = (
         "--data_path={data}/images --pn=1_2_3 --depth=2 --bs=8 --ep=2 --seed=1 --tblr=1e-3 --fuse=False",
         data.images_and_vae,
         stands_in="the VAE: small and not trained; tensorboard: a writer; images",
+        seconds=1800,
     ),
 )

@@ -117,5 +117,5 @@ def placed(
     """
     if facts.steps.when(node) is When.STEP:
         yield hazard.hit(node, message)
-    elif facts.tensors.on_device(value):
+    elif facts.values.on_device(value):
         yield hazard.hit(node, message, Severity.INFO)

@@ -17,7 +17,6 @@ from migrate.reading.facts import Facts
 from migrate.reading.notebook.cells import code_of
 from migrate.reading.notebook.text import SUFFIX
 from migrate.reading.project.entries import Entry
-from migrate.reading.project.progress import Tell, silent
 from migrate.reading.project.project import MOST_MODULES, Project, root_of
 from migrate.reading.project.reach import Entries, Leaving, leaving, reached, starts
 from migrate.reading.project.workers import OfFile, Workers, keep, kept
@@ -61,7 +60,7 @@ class Followed:
     ) -> None:
         self._files = files
         self._named = {path.resolve(): path for group in named.values() for path in group}
-        self._workers = Workers(len(files), processes)
+        self.workers = Workers(len(files), processes)
         self._calls: dict[Path, ModuleCalls] = {}
         self._entries: dict[Path, dict[int, Entry]] = {}
         concerned = set(files)
@@ -79,7 +78,7 @@ class Followed:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         """End the processes."""
-        self._workers.__exit__(kind, error, _)
+        self.workers.__exit__(kind, error, _)
 
     def jobs(self, wanted: Callable[[Path], bool]) -> list[Job]:
         """Return what is to be checked: the files, and those that are `wanted` of the others reached."""
@@ -95,16 +94,6 @@ class Followed:
                 jobs.append(Job(path, Known(self._calls.get(here), entries, whole)))
         return sorted(jobs, key=lambda job: not job.known.whole)
 
-    def run(
-        self,
-        work: Callable[[Work], Result],
-        jobs: Sequence[Work],
-        progress: Tell = silent,
-        what: str = "",
-    ) -> list[Result]:
-        """Return what `work` gives for each of `jobs`, in their order; see `Workers.run`."""
-        return self._workers.run(work, jobs, progress, what)
-
     def _follow(self, root: Path, files: Sequence[Path]) -> None:
         analysis = Analysis(_project(root, files))
         for path in analysis.scopes:
@@ -115,7 +104,7 @@ class Followed:
                 _Look(path, self._calls[path], entries.get(path, {}), _below(path, root))
                 for path in paths
             ]
-            return self.run(_leaving, jobs)
+            return self.workers.run(_leaving, jobs)
 
         self._entries |= reached(list(starts(analysis, self._calls)), look)
 

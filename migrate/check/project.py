@@ -64,7 +64,7 @@ def check_paths(paths: Sequence[Path], config: Config, progress: Tell = silent) 
     with Followed(worth, named, _processes(worth)) as followed:
         jobs = followed.jobs(lambda path: not _excluded(path, config))
         told = progress if len(worth) > FEW else silent
-        found = followed.run(partial(_check, config=config), jobs, told, "checking")
+        found = followed.workers.run(partial(_check, config=config), jobs, told, "checking")
     return Checked(
         len(files) + sum(not job.known.whole for job in jobs),
         unreadable + tuple(finding for one in found for finding in one),

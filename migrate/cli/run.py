@@ -11,7 +11,7 @@ import click
 
 from migrate.cli.options import as_json, takes_a_script
 from migrate.cli.rewritten import rewritten_for_the_run
-from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
+from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 
 
 @click.command(
@@ -44,7 +44,8 @@ def run(
 
     Each replica is a process with real torch_xla on XLA:CPU; collectives run over gloo. What follows
     `--` goes to the script. Then: how long steps took, what was compiled and why again, which lines
-    waited for a value, which ops ran on the CPU. Exit code 1 if the script fails, if its replicas
+    waited for a value, which ops ran on the CPU. With --rewrite, a script that fails is run on the CPU as it
+    was, to say whether the error is its own. Exit code 1 if the script fails, if its replicas
     execute other graphs than each other, if nothing ends its training steps, or if nothing was executed
     on XLA at all. With --json, what the script prints goes to stderr.
     """
@@ -52,6 +53,7 @@ def run(
         raise click.UsageError("--html writes the report: not with --no-report")
     with errors(), contextlib.ExitStack() as stack:
         from migrate.observe.report import observed
+        from migrate.prove.failure import whose
         from migrate.prove.run import run_script
         from migrate.report.html.page import check_page_target
         from migrate.report.html.run import write_run_page
@@ -73,6 +75,11 @@ def run(
         )
         named = {started: f"{script} (rewritten)"} if rewrite else {}
         seen = observed(folder, named) if report else None
+        said = ""
+        if rewrite and result.returncode:
+            with working(quiet=json_output) as progress:
+                progress("it failed: running the original on the CPU, to see whether it does too")
+                said = whose(script, args, replicas, result.seconds)
         if html is not None and seen is not None:
             write_run_page(seen, script, html)
     if json_output:
@@ -81,6 +88,7 @@ def run(
                 "script": str(script),
                 "returncode": result.returncode,
                 "seconds": result.seconds,
+                "original": said or None,
                 "report": run_as_json(seen) if seen else None,
             }
         )
@@ -88,6 +96,8 @@ def run(
         show("", *run_summary(seen))
     if result.returncode != 0:
         click.echo(f"migrate: {script} ended with exit code {result.returncode}", err=True)
+        if said:
+            click.echo(f"migrate: {said}", err=True)
     elif seen is not None and not seen.steps and not rewrite:
         advice = "if it is a CUDA script, --rewrite rewrites it for the run"
         click.echo(f"migrate: {script} used no XLA device; {advice}", err=True)

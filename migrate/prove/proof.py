@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,14 +14,12 @@ from migrate.prove.compare.difference import Difference
 from migrate.prove.compare.floor import NoiseFloor
 from migrate.prove.compare.verdict import Verdict, judge_with_floor, notes
 from migrate.prove.errors import (
-    NotAnsweredError,
-    OriginalFailedError,
     RecordingError,
     ReplicasPartedError,
-    RewriteFailedError,
     RunTimeoutError,
     ScriptFailedError,
 )
+from migrate.prove.failure import failure
 from migrate.prove.place import Place
 from migrate.prove.recording import records
 from migrate.prove.recording.records import RankRecord
@@ -422,12 +418,12 @@ def record_run(
         checkpoint=checkpoint,
     )
     if result.returncode:
-        failure = _failure(path, side, result.returncode, result.output)
+        failed = failure(path, side, result.returncode, result.output)
         if observed is not None and (parted := parted_replicas(folder)):
             raise ReplicasPartedError(
-                failure.what, failure.remedy, failure.output, failure.reason, parted
+                failed.what, failed.remedy, failed.output, failed.reason, parted
             )
-        raise failure
+        raise failed
     try:
         return records.read(folder), result.seconds
     except RecordingError:
@@ -435,53 +431,3 @@ def record_run(
             raise
         # It was ended in the middle of a line.
         return {}, result.seconds
-
-
-def _failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFailedError:
-    reason = _last_error(output) or _ending(returncode)
-    if side == "original" and re.match(_NOT_ANSWERED, reason):
-        return NotAnsweredError(
-            f"{path} cannot run on the CPU in CUDA's place: {reason}",
-            "the script need not be wrong, as shims does not answer this (docs/shims): leave the call out "
-            "of a copy of the script and prove that",
-            output,
-            reason,
-        )
-    if side == "original":
-        return OriginalFailedError(
-            f"{path} is broken before rewriting: {reason}",
-            "make the original run on the CPU with gloo first",
-            output,
-            reason,
-        )
-    return RewriteFailedError(
-        f"{path} failed on XLA where the original runs: {reason}",
-        "mend the rewritten script at the place that its traceback names",
-        output,
-        reason,
-    )
-
-
-# What shims refuse, and what reaches a CUDA that is not there: it passed them by.
-_NOT_ANSWERED = (
-    r"shims\.\w+\.|.*(Torch not compiled with CUDA|NVIDIA driver|No CUDA GPUs|without ATen_cuda|"
-    r"torch\._C' has no attribute '_(cuda|scatter|gather|broadcast|reduce|nccl)|"
-    r"CUDA(HooksInterface| error| driver))"
-)
-
-
-def _ending(returncode: int) -> str:
-    if returncode < 0:
-        return f"its process was ended by {signal.Signals(-returncode).name}"
-    return f"exit code {returncode}"
-
-
-def _last_error(output: str) -> str | None:
-    """The last line of the output that names an exception, or what XLA's compiler aborts with.
-
-    Torch puts the rank before it.
-    """
-    exception = r"(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)\b"
-    named = rf"^(?:\[rank\d+\]: )?((?:{exception}|LLVM ERROR:).*)"
-    lines = re.findall(named, output, re.M)
-    return lines[-1].strip() if lines else None

@@ -15,7 +15,7 @@ from migrate.reading.replicas.launchers import LAUNCHERS
 from migrate.reading.script import Script
 from migrate.reading.steps.in_step import Steps
 from migrate.reading.tree.tree import dotted, string_value
-from migrate.reading.values.tensors import Tensors
+from migrate.reading.values.values import Values
 from migrate.reading.values.words import RANKS
 
 EXPORTS = frozenset({"torch.onnx.export", "torch.jit.save"})
@@ -35,10 +35,10 @@ class Facts:
         self.entries = entries or {}
         self._imported: dict[int, list[str]] = {}  # by the id of the statement
 
-    @cached_property
+    @property
     def bindings(self) -> Bindings:
         """What each name, parameter and attribute of `self` is bound to."""
-        return Bindings(self.context)
+        return self.values.bindings
 
     @cached_property
     def steps(self) -> Steps:
@@ -46,9 +46,11 @@ class Facts:
         return Steps(self.context, self.entries)
 
     @cached_property
-    def tensors(self) -> Tensors:
-        """Which expressions are plausibly tensors on the device."""
-        return Tensors(self.context, self.bindings, self.steps, self.names, self.entries)
+    def values(self) -> Values:
+        """What the expressions of the script are: devices, tensors, modules."""
+        if not self.entries:
+            return self.context.values
+        return Values(self.context, self.context.ranks, self.entries)
 
     def is_local(self, name: str) -> bool:
         """Whether the dotted `name`, as imported, is a module of the user's project, or a part of one."""

@@ -16,12 +16,13 @@ from migrate.reading.facts import facts_of
 from migrate.reading.notebook.text import SUFFIX, parse_notebook
 from migrate.reading.project.progress import Tell, silent
 from migrate.reading.project.project import Project
+from migrate.reading.project.reach import Leaving
 from migrate.reading.project.workers import Workers, keep
 from migrate.reading.tree.depth import deep
 from migrate.reading.tree.memory import seldom_collected
 from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.tree.source import UnreadableScriptError, parse
-from migrate.rewrite.left.after import left_in_functions
+from migrate.rewrite.left.after import left_for, left_in_functions
 from migrate.rewrite.left.answered import without_answered
 from migrate.rewrite.left.order import in_order
 from migrate.rewrite.notebook import check_notebook, rewrite_notebook
@@ -95,7 +96,10 @@ def rewrite_folder(
             ]
             done |= zip(going_on, workers.run(_go_on, jobs, progress, "checking"), strict=True)
         files = without_answered([one.file for one in done.values()], first.project, calls)
-        files = _with_functions(folder, first, last, files, calls, contents, workers)
+        left = {
+            path.resolve(): one.leaving for path, one in done.items() if one.leaving is not None
+        }
+        files = _with_functions(folder, first, last, files, calls, contents, left, workers)
     return FolderRewrite(
         folder,
         tuple(files),
@@ -135,10 +139,17 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Done:
-    """A file as far as it is, and the draft on which the next turn goes on."""
+    """A file as far as it is, and the draft on which the next turn goes on.
+
+    Args:
+        file: what has become of it.
+        draft: None where it is settled.
+        leaving: the functions of other files that its own steps run, where it is settled.
+    """
 
     file: FileRewrite
     draft: Draft | None = None
+    leaving: tuple[Leaving, ...] | None = None
 
 
 def _project(folder: Path, paths: Sequence[Path], contents: Mapping[Path, bytes]) -> Project:
@@ -197,7 +208,9 @@ def _after(job: _Job, draft: Draft, script: Workspace) -> _Done:
     if draft.led:
         return _Done(_file(job, draft))
     keep(script)
-    return _Done(_file(job, with_hazards(draft, facts_of(script))))
+    facts = facts_of(script)
+    file = _file(job, with_hazards(draft, facts))
+    return _Done(file, leaving=left_for(facts, job.name.as_posix(), draft.before, draft.data))
 
 
 def _file(job: _Job, draft: Draft) -> FileRewrite:
@@ -211,6 +224,7 @@ def _with_functions(
     files: Sequence[FileRewrite],
     calls: Mapping[Path, ModuleCalls],
     contents: Mapping[Path, bytes],
+    leaving: Mapping[Path, tuple[Leaving, ...]],
     workers: Workers,
 ) -> list[FileRewrite]:
     """Return `files` with the hazards of functions that the steps of other files run.
@@ -229,6 +243,7 @@ def _with_functions(
             for file in files
         },
         root,
+        leaving,
         workers.run,
     )
     notes = {

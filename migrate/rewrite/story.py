@@ -147,7 +147,7 @@ def first_turn(
         findings += without_step(found)
         findings += without_launch(found)
     looks = options.defer_reads or source.is_notebook or COLLECTIVE.search(source.data)
-    if later and looks and not found.edits:
+    if later and not found.edits and (looks or script.guards.any):
         after = _plan(script, later, rest=False)
         if after.edits:  # what the first rules wanted to import is not wanted now
             script = Workspace(source, script.calls, options)

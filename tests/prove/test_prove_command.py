@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
-from migrate.prove import proof as proofs
-from migrate.prove import resume
+from migrate.prove import failure, proof, resume
 from migrate.prove.compare.verdict import Verdict
 from migrate.prove.errors import NotWrittenError
 from migrate.prove.proof import Proof
@@ -59,7 +58,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             ),
         )
 
-    monkeypatch.setattr(proofs, "prove", prove)
+    monkeypatch.setattr(proof, "prove", prove)
     monkeypatch.setattr(resume, "prove_resuming", resuming)
     return kept
 
@@ -139,10 +138,10 @@ def test_the_reason_of_a_rank_that_failed() -> None:
     said = (
         "[rank1]: Traceback\n[rank1]: KeyError: 'scaler'\nshims: rank 1 of 2 failed (exit code 1)\n"
     )
-    assert proofs._last_error(said) == "KeyError: 'scaler'"
+    assert failure.last_error(said) == "KeyError: 'scaler'"
     said = (
         "LLVM ERROR: Program used external function '__truncsfhf2'\nFatal Python error: Aborted\n"
     )
-    assert proofs._last_error(said) == said.splitlines()[0]
-    assert proofs._last_error("nothing was said") is None
-    assert proofs._ending(-6) == "its process was ended by SIGABRT"
+    assert failure.last_error(said) == said.splitlines()[0]
+    assert failure.last_error("nothing was said") is None
+    assert failure._ending(-6) == "its process was ended by SIGABRT"

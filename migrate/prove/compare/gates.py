@@ -23,7 +23,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from migrate.prove.compare.floor import NoiseFloor
+from migrate.prove.compare.floor import NoiseFloor, StepFloor
 from migrate.prove.recording.meters import PRINTED_GATE
 
 # Relative to the original's value; measured drift 1e-7 to 4e-7.
@@ -84,20 +84,31 @@ class Gates:
         """For the relative difference of a printed number, beside the gate of its own."""
         if self.floor is None:
             return _PRINTED_IN_BFLOAT16 if self.bfloat16 else 0.0
-        noise = [*(step.values for step in self.floor.steps), *self.floor.final.values()]
-        noisiest = max((one for one in noise if one <= CEILING), default=0.0)
+        noisiest = max(judged_noise(self.floor))
         return max(MARGIN * noisiest, _PRINTED_IN_BFLOAT16 if self.bfloat16 else 0.0)
 
     def blind(self, optimizer: int, step: int) -> bool:
         """Whether the noise of a step is above the ceiling, so that nothing is judged from it on."""
-        return self._values(optimizer, step) > CEILING
+        return self.floor is not None and self.floor.at(optimizer, step).values > CEILING
 
     def _move(self, name: str) -> float:
         # Never blind by itself: that the original differs from itself by more is for its runs to show.
         return min(self.moves.get(name, 0.0), CEILING)
 
     def _values(self, optimizer: int, step: int) -> float:
-        return self.floor.at(optimizer, step).values if self.floor else 0.0
+        return _values(self.floor.at(optimizer, step)) if self.floor else 0.0
+
+
+def judged_noise(floor: NoiseFloor) -> tuple[float, float]:
+    """The largest noise of losses and gradient norms, and of final weights, that is not above `CEILING`."""
+    values = max((_values(step) for step in floor.steps if step.values <= CEILING), default=0.0)
+    return values, max((far for far in floor.final.values() if far <= CEILING), default=0.0)
+
+
+def _values(step: StepFloor) -> float:
+    """The noise of a step's loss and gradient norm."""
+    # What its addends might do is no distance that was seen: it makes no step blind.
+    return max(step.values, min(step.norms, CEILING))
 
 
 def _weight(floor: float, step: int) -> float:

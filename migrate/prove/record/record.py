@@ -248,6 +248,9 @@ class Recorder:
                     checksum=(checksum.item(),),
                     details=details(),
                     moves=moves(self._shares),
+                    norms=tuple(one * (norm or 0.0) for share in shares.values() for one in share)
+                    if self._elements is not None
+                    else (),
                 )
             )
             if snapshot:

@@ -63,6 +63,8 @@ class StepRecord:
         moves: of each parameter, by how much of its norm rounding moves Adam's first step, where this is
             one (`record.noise.adam`).
         in_graph: which step of its optimizer it is since a sync on XLA last ended one; 0 elsewhere.
+        norms: of the original, the L2 norms of the gradients, one for each part of each parameter
+            (`recording.weights.parts`): their squares add up to that of `gradient_norm`.
     """
 
     step: int
@@ -81,6 +83,7 @@ class StepRecord:
     details: Details = field(default_factory=Details)
     moves: dict[str, float] = field(default_factory=dict)
     in_graph: int = 0
+    norms: tuple[float, ...] = ()
 
     @property
     def loss(self) -> float | None:

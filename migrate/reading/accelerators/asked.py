@@ -11,8 +11,9 @@ from pathlib import Path
 
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.devices import kind_of
-from migrate.reading.calls.kinds import Device, External, Kind
+from migrate.reading.calls.kinds import Device, External
 from migrate.reading.calls.scopes import Binding, ModuleScope, Scope
+from migrate.reading.values.kind import Kind
 
 # Methods and functions that take a device.
 TAKE = frozenset({"to", "cuda", "device", "to_empty", "set_device", "set_default_device", "str"})

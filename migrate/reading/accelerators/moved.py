@@ -12,9 +12,7 @@ from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.callers import callers_of
 from migrate.reading.calls.kinds import External, Instance
 from migrate.reading.calls.scopes import Class, Function, ModuleScope, Scope
-from migrate.reading.values.words import MODEL, MODEL_MAKERS
-
-OPTIMIZERS = "torch.optim."
+from migrate.reading.values.words import MODEL, MODEL_MAKERS, TORCH_OPTIMIZER
 
 
 @dataclass(frozen=True)
@@ -96,9 +94,7 @@ class Moved:
     def _is_optimizer(self, call: ast.Call, scope: Scope) -> bool:
         values = self.analysis.evaluator.values(call.func, scope)
         names = [value.name for value in values if isinstance(value, External)]
-        return any(
-            name.startswith(OPTIMIZERS) and name.rpartition(".")[2][:1].isupper() for name in names
-        )
+        return any(TORCH_OPTIMIZER.fullmatch(name) for name in names)
 
 
 @lru_cache(maxsize=2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TypeVar, cast
@@ -18,6 +18,7 @@ from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.devices import is_surely_cpu, may_be_accelerator
 from migrate.reading.calls.kinds import External
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
+from migrate.reading.project.project import Module
 from migrate.reading.values.words import CALLED_MODEL, READ_METHODS
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class Programs:
         self._analysis = analysis
         self._certain: dict[Scope, bool] = {}
         self._possible: dict[Scope, bool] = {}
+        self._signs: dict[Module, tuple[bool, bool]] = {}
 
     def on_accelerator(self, scope: Scope, region: Region) -> bool | None:
         """Whether the loop `region`, which stands in `scope`, trains on an accelerator.
@@ -145,11 +147,16 @@ class Programs:
     def _moves(self, scope: Scope) -> bool:
         """Whether a function or module itself moves something to an accelerator."""
         if scope not in self._certain:
-            has_signs = SIGNS.search(scope.module.data) or b".to(" in scope.module.data
-            self._certain[scope] = bool(has_signs) and any(
+            self._certain[scope] = any(self._signs_of(scope.module)) and any(
                 self.is_move(call, at) for call, at in self._calls(scope)
             )
         return self._certain[scope]
+
+    def _signs_of(self, module: Module) -> tuple[bool, bool]:
+        """Return whether a file holds a word for an accelerator, and whether it calls a method `to`."""
+        if module not in self._signs:
+            self._signs[module] = SIGNS.search(module.data) is not None, b".to(" in module.data
+        return self._signs[module]
 
     def _may_move(self, scope: Scope) -> bool:
         """Whether a function or module asks for an accelerator, or moves something to an unknown place."""
@@ -188,7 +195,7 @@ class Programs:
         return not is_surely_cpu(values)
 
     def _asks(self, call: ast.Call, scope: Scope) -> bool:
-        names = self._names(call, scope) if SIGNS.search(scope.module.data) else ()
+        names = self._names(call, scope) if self._signs_of(scope.module)[0] else ()
         return any(name.startswith(("torch.cuda.", "torch_xla.")) for name in names)
 
     def _names(self, call: ast.Call, scope: Scope) -> list[str]:
@@ -200,22 +207,13 @@ class Programs:
         if not isinstance(scope, Function) or self._callers.get(scope):
             return False
         return any(
-            SIGNS.search(self._analysis.scopes[path].module.data)
+            self._signs_of(self._analysis.scopes[path].module)[0]
             for path in self._importers_of(scope.module.path)
         )
 
     def _importers_of(self, path: Path) -> set[Path]:
         """Return the file `path` and those that import it, also by way of others."""
-        return _closure([path], self._importers)
-
-    @cached_property
-    def _importers(self) -> dict[Path, set[Path]]:
-        found: dict[Path, set[Path]] = defaultdict(set)
-        project = self._analysis.project
-        for path, module in project.modules.items():
-            for imported in project.imports(module):
-                found[imported].add(path)
-        return found
+        return _closure([path], self._analysis.project.importers)
 
 
 @lru_cache(maxsize=2)
@@ -240,7 +238,7 @@ def may_evaluate(analysis: Analysis, region: Region, top: ModuleScope) -> bool:
     )
 
 
-def _closure(starts: Iterable[T], edges: dict[T, set[T]]) -> set[T]:
+def _closure(starts: Iterable[T], edges: Mapping[T, set[T]]) -> set[T]:
     seen: set[T] = set()
     waiting = list(starts)
     while waiting:

@@ -7,7 +7,7 @@ them: who calls `train()` does not train a step.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from functools import cached_property
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from migrate.reading.calls.order import callees_first
 from migrate.reading.calls.passing import passed_by
 from migrate.reading.calls.scopes import Class, Function, ModuleScope, Region, Scope, scopes_of
 from migrate.reading.calls.training import CAPTURES, Running, running
-from migrate.reading.calls.values import Evaluator
+from migrate.reading.calls.values import Evaluator, Parameter, concerned
 from migrate.reading.calls.warm_up import around_training, before_graphs
 from migrate.reading.project.project import Project, file_of
 
@@ -82,11 +82,16 @@ class Analysis:
         waiting = [
             call for root in self.roots for region in self.regions(root) for call in region.calls
         ]
-        for _ in range(ROUNDS):
-            new = False
+        needed: dict[ast.Call, Set[Parameter | None]] = {}
+        changed: set[Parameter] = set()
+        for number in range(ROUNDS):
+            new: set[Parameter] = set()
             for call, scope in waiting:
-                ran = self.running[call] = running(call, scope, self.evaluator)
-                new |= self._pass_arguments(ran)
+                if number == 0 or concerned(needed[call], changed):
+                    self.evaluator.asked_for()
+                    ran = self.running[call] = running(call, scope, self.evaluator)
+                    new |= self._pass_arguments(ran)
+                    needed[call] = self.evaluator.asked_for()
             if not new:
                 return
             waiting = [
@@ -96,7 +101,8 @@ class Analysis:
                 or self._receiver_depends(call, scope)
                 or any(self.evaluator.depends_on_parameters(arg, scope) for arg in _parts(call))
             ]
-            self.evaluator.forget_parameters()
+            self.evaluator.forget(new)
+            changed = new
 
     def _receiver_depends(self, call: ast.Call, scope: Scope) -> bool:
         function = call.func
@@ -104,13 +110,14 @@ class Analysis:
             function.value, scope
         )
 
-    def _pass_arguments(self, ran: Running) -> bool:
-        """Note what the arguments of a call may be with the parameters; return whether that is new."""
-        new = False
+    def _pass_arguments(self, ran: Running) -> set[Parameter]:
+        """Note what the arguments of a call may be with the parameters; return those for which it is new."""
+        new: set[Parameter] = set()
         for to, name, found in passed_by(ran, self.evaluator):
             known = self.evaluator.passed[to, name]
-            new |= not found <= known
-            known |= found
+            if not found <= known:
+                new.add((to, name))
+                known |= found
         return new
 
     def _spread(self) -> None:

@@ -14,10 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from migrate.reading.calls.kinds import NOTHING, Device, External, Kind, Options, Values
+from migrate.reading.calls.kinds import NOTHING, Device, External, Options, Values
 from migrate.reading.calls.scopes import Scope
 from migrate.reading.catalogue import torch_cuda
 from migrate.reading.catalogue.entry import names
+from migrate.reading.values.kind import DEVICES, Kind
 from migrate.reading.values.words import ASKS_RANK, RANK_VARIABLES
 
 
@@ -44,7 +45,7 @@ SHIMS_DEVICES = frozenset({"shims.device", "shims.device_type"})
 XLA_DEVICES = SHIMS_DEVICES | {"torch_xla.device", "torch_xla.core.xla_model.xla_device"}
 DEVICE = frozenset({"torch.device"})
 COUNTS = names(*torch_cuda.COUNTS)
-_KINDS = {kind: frozenset([Device(kind)]) for kind in Kind}
+_KINDS = {kind: frozenset([Device(kind)]) for kind in DEVICES | {Kind.UNKNOWN}}
 
 
 def named(node: ast.Constant, scope: Scope) -> Values:

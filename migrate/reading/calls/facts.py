@@ -16,14 +16,15 @@ from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
-from migrate.reading.calls.kinds import Kind
 from migrate.reading.calls.launching import joining_of, launching_of
 from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.saves import Saved, saves_of
 from migrate.reading.calls.scopes import ModuleScope, Region, Scope
 from migrate.reading.calls.ties import FileTies, ties_of
 from migrate.reading.project.project import Module, Project, file_of
-from migrate.reading.replicas.rank_tests import first_attributes
+from migrate.reading.replicas.acting import acting_of, meeting_of
+from migrate.reading.replicas.rank_tests import first_attributes, unset_attributes
+from migrate.reading.values.kind import Kind
 
 # Where a call ends: line (from 1) and column (from 0, in characters). No two calls end at one place.
 End = tuple[int, int]
@@ -73,6 +74,9 @@ class ModuleCalls:
         distributed: whether running the file trains on an accelerator, for several processes that nothing
             in the project is seen to start.
         reading: the calls that run a function that reads values of tensors.
+        acting: the calls that run a function that writes, logs, saves or trains.
+        unset: the attributes that the project makes None on all replicas but the first.
+        meeting: the calls that run a function in which all replicas meet, as in a collective.
         saves: the calls that save by a function of another file.
         saved_by_first: the lines of its functions that save and that only tests of the rank in other files
             call, which are rewritten too; whether one replica of every host passes these.
@@ -112,6 +116,9 @@ class ModuleCalls:
     distributed: bool = False
     launches: bool = False
     reading: frozenset[End] = frozenset()
+    acting: frozenset[End] = frozenset()
+    meeting: frozenset[End] = frozenset()
+    unset: frozenset[str] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -186,6 +193,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         is_distributed_training(analysis, scope),
         launching_of(analysis).led_by(scope),
         frozenset(_running(analysis, scope, programs_of(analysis).readers)),
+        frozenset(_running(analysis, scope, acting_of(analysis))),
+        frozenset(_running(analysis, scope, meeting_of(analysis))),
+        unset_attributes(analysis),
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
 from pathlib import Path
 
 from migrate.reading.calls.scopes import Class, Function, Scope
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import FOLLOWED, SCHEDULER
 
 
@@ -37,16 +37,6 @@ class Result:
     """What calling something external gave: `Result('torch.optim.SGD')` is an optimizer."""
 
     name: str
-
-
-class Kind(Enum):
-    """What kind of device an expression names."""
-
-    CUDA = auto()  # a CUDA device, or a choice between one and another device
-    INDEX = auto()  # the index of a GPU
-    XLA = auto()
-    CPU = auto()
-    UNKNOWN = auto()  # something else, or not to be seen in the project
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.catalogue import torch_cuda
 from migrate.reading.catalogue.entry import names
 from migrate.reading.replicas.launchers import LAUNCHERS
+from migrate.reading.replicas.rank_tests import last_part
 
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
@@ -136,14 +137,14 @@ class Launching:
             inner = [
                 one for region in self._analysis.regions(function.region) for one, _ in region.calls
             ]
-            if any(_last_name(one.func) == JOINS for one in inner):
+            if any(last_part(one.func) == JOINS for one in inner):
                 continue
             yield function
             for one in inner:
                 waiting += self._analysis.running[one].functions
 
     def _is_one_of(self, names: frozenset[str], call: ast.Call, scope: Scope) -> bool:
-        last = _last_name(call.func)
+        last = last_part(call.func)
         attribute = isinstance(call.func, ast.Attribute)
         if attribute and all(name.rsplit(".", 1)[-1] != last for name in names):
             return False
@@ -167,10 +168,6 @@ def joining_of(analysis: Analysis) -> frozenset[Function]:
         for function in scope.functions
         for region in analysis.regions(function.region)
         for call, _ in region.calls
-        if _last_name(call.func) == JOINS
+        if last_part(call.func) == JOINS
     }
     return frozenset(reaching(analysis, first))
-
-
-def _last_name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")

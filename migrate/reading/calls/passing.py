@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from migrate.reading.calls.kinds import UNKNOWN, Device, External, Kind, Partial, Values
+from migrate.reading.calls.kinds import UNKNOWN, Device, External, Partial, Values
 from migrate.reading.calls.scopes import Class, Function, Scope
 from migrate.reading.calls.training import Running
 from migrate.reading.calls.values import Evaluator
 from migrate.reading.replicas.launchers import LAUNCHERS, PROCESS, SCRIPT
+from migrate.reading.values.kind import Kind
 
 PARTIAL = frozenset({"functools.partial", "functools.partialmethod"})
 # They run their first argument once for each replica, with its index before the `args`.

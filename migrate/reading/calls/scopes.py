@@ -153,6 +153,26 @@ class Function(Scope):
             if isinstance(default, ast.Constant) and default.value is None
         )
 
+    @cached_property
+    def declared(self) -> dict[str, tuple[ast.expr | None, list[ast.expr]]]:
+        """The default and the annotation of each parameter that has one."""
+        arguments = self.arguments
+        positional = [*arguments.posonlyargs, *arguments.args]
+        defaults: dict[str, ast.expr] = dict(
+            zip([a.arg for a in positional][::-1], arguments.defaults[::-1], strict=False)
+        )
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+            if default is not None:
+                defaults[argument.arg] = default
+        annotations: dict[str, list[ast.expr]] = defaultdict(list)
+        for argument in (*positional, *arguments.kwonlyargs):
+            if argument.annotation is not None:
+                annotations[argument.arg].append(argument.annotation)
+        return {
+            name: (defaults.get(name), annotations.get(name, []))
+            for name in {**defaults, **annotations}
+        }
+
     def is_a(self, *decorators: str) -> bool:
         """Whether one of `decorators`, by the last part of its name, stands above the function."""
         for decorator in self.decorators:

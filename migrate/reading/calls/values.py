@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
 
 from migrate.reading.calls import devices
@@ -40,6 +40,16 @@ COLLECTIONS = frozenset(
     | {"chain", "ModuleList"}
 )
 Key = tuple[str, int, int]
+# A parameter of a function, or a field of a data class.
+Parameter = tuple[Function | Class, str]
+# What depends on more of them than that is evaluated anew whenever one of all changes.
+MOST_PARAMETERS = 60
+ANY: Set[Parameter | None] = frozenset([None])
+
+
+def concerned(needed: Set[Parameter | None], changed: Set[Parameter]) -> bool:
+    """Whether what depends on the parameters `needed` may be another where `changed` are others."""
+    return not needed.isdisjoint(changed) or (None in needed and bool(changed))
 
 
 class Evaluator(Families):
@@ -53,27 +63,36 @@ class Evaluator(Families):
     def __init__(self, project: Project, scopes: dict[Path, ModuleScope]) -> None:
         self._project = project
         self._scopes = scopes
+        self._dumps: dict[ast.expr, str] = {}
+        self._at: dict[Path, ModuleScope | None] = {}
         self._known: dict[Key, Values] = {}
-        self._uses_parameters: set[Key] = set()
+        # The parameters that the known values depend on, and those that were asked for just now.
+        self._depends: dict[Key, Set[Parameter | None]] = {}
+        self._asked: set[Parameter | None] = set()
         self._running: set[Key] = set()
-        self._parameter_reads = 0
         # What calls pass for parameters, and for the fields of data classes.
-        self.passed: dict[tuple[Function | Class, str], set[Value]] = defaultdict(set)
+        self.passed: dict[Parameter, set[Value]] = defaultdict(set)
         self._assigned: dict[str, list[tuple[ast.expr, Binding]]] = defaultdict(list)
         for scope in scopes.values():
             for name, found in scope.assigned.items():
                 self._assigned[name] += found
         super().__init__(made for scope in scopes.values() for made in scope.classes)
 
-    def forget_parameters(self) -> None:
-        """Evaluate anew, when asked, what depends on the arguments of calls."""
-        for key in self._uses_parameters:
+    def forget(self, changed: Set[Parameter]) -> None:
+        """Evaluate anew, when asked, what depends on the parameters `changed`."""
+        gone = [key for key, needed in self._depends.items() if concerned(needed, changed)]
+        for key in gone:
+            del self._depends[key]
             self._known.pop(key, None)
-        self._uses_parameters.clear()
+
+    def asked_for(self) -> Set[Parameter | None]:
+        """Return the parameters that were asked for since this was called last."""
+        asked, self._asked = self._asked, set()
+        return ANY if len(asked) > MOST_PARAMETERS else asked
 
     def depends_on_parameters(self, node: ast.expr, scope: Scope) -> bool:
         """Whether the values of `node`, already asked for, depend on the arguments of calls."""
-        return ("value", id(node), id(scope)) in self._uses_parameters
+        return ("value", id(node), id(scope)) in self._depends
 
     def calls(self) -> Iterator[tuple[ast.Call, Scope]]:
         """Yield every call of the project, and where it stands."""
@@ -100,18 +119,22 @@ class Evaluator(Families):
 
     def _once(self, key: Key, evaluate: Callable[[], Values]) -> Values:
         """Return the known values of `key`, else `evaluate` them; what depends on itself has none."""
-        if key in self._known:
-            self._parameter_reads += key in self._uses_parameters
-            return self._known[key]
+        known = self._known.get(key)
+        if known is not None:
+            if key in self._depends:
+                self._asked |= self._depends[key]
+            return known
         if key in self._running or len(self._running) > DEEPEST:
             return NOTHING
         self._running.add(key)
-        before = self._parameter_reads
+        around, self._asked = self._asked, set()
         found = evaluate()
+        asked, self._asked = self._asked, around
         self._running.discard(key)
         self._known[key] = found
-        if self._parameter_reads > before:
-            self._uses_parameters.add(key)
+        if asked:
+            self._depends[key] = ANY if len(asked) > MOST_PARAMETERS else asked
+            around |= asked
         return found
 
     def _evaluate(self, node: ast.expr, scope: Scope) -> Values:
@@ -174,10 +197,17 @@ class Evaluator(Families):
                 )
             else:
                 found |= self.elements(node, at)
-        for receiver, binding in self._assigned.get(key, ()):
-            if ast.dump(receiver) == ast.dump(container):
-                found |= self._bound(binding)
+        if key in self._assigned:
+            as_container = self._dumped(container)
+            for receiver, binding in self._assigned[key]:
+                if self._dumped(receiver) == as_container:
+                    found |= self._bound(binding)
         return found
+
+    def _dumped(self, node: ast.expr) -> str:
+        if node not in self._dumps:
+            self._dumps[node] = ast.dump(node)
+        return self._dumps[node]
 
     def _containers(self, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
         """Yield the expressions that `node` stands for."""
@@ -377,8 +407,10 @@ class Evaluator(Families):
         return frozenset([Place(below)]) if below is not None else NOTHING
 
     def _scope_at(self, place: Path) -> ModuleScope | None:
-        file = file_of(place)
-        return self._scopes.get(file) if file is not None else None
+        if place not in self._at:
+            file = file_of(place)
+            self._at[place] = self._scopes.get(file) if file is not None else None
+        return self._at[place]
 
     def _parameter(self, function: Function, name: str) -> Values:
         if function.owner is not None and function.is_bound and function.parameters[:1] == [name]:
@@ -388,21 +420,13 @@ class Evaluator(Families):
                 else Instance(function.owner, exact=False)
             )
             return frozenset([own])
-        self._parameter_reads += 1
+        self._asked.add((function, name))
         given = frozenset(self.passed.get((function, name), ()))
-        arguments = function.arguments
         outside = function.parent or function
-        positional = [*arguments.posonlyargs, *arguments.args]
-        defaults = dict(
-            zip([a.arg for a in positional][::-1], arguments.defaults[::-1], strict=False)
-        )
-        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-            if default is not None:
-                defaults[argument.arg] = default
-        given |= devices.by_default(self.values(defaults.get(name), outside))
-        for argument in (*positional, *arguments.kwonlyargs):
-            if argument.arg == name and argument.annotation is not None:
-                given |= self._annotated(argument.annotation, outside)
+        default, annotations = function.declared.get(name, (None, ()))
+        given |= devices.by_default(self.values(default, outside))
+        for annotation in annotations:
+            given |= self._annotated(annotation, outside)
         return given
 
     def _annotated(self, annotation: ast.expr, scope: Scope) -> Values:
@@ -491,7 +515,7 @@ class Evaluator(Families):
             if related is not of and related not in self.ancestors(of):
                 found |= self._union(self._of_method(method) for method in methods)
             if name in related.fields:
-                self._parameter_reads += 1
+                self._asked.add((related, name))
                 found |= self.passed.get((related, name), set())
             assigned = [
                 *related.attributes.get(name, ()),

@@ -14,8 +14,8 @@ import libcst as cst
 from migrate.reading.facts import Facts
 from migrate.reading.flow import pending_values as v
 from migrate.reading.steps.in_step import is_step
-from migrate.reading.steps.loops import DEVICE_LOADERS
 from migrate.reading.tree.tree import base_name, is_dotted_name, nodes_of
+from migrate.reading.values.kind import Kind
 
 # A collective by the id of its call, or a parameter of the function by its name.
 Origin = int | str
@@ -215,9 +215,11 @@ class Walk:
 
     def _loop(self, node: cst.For | cst.While) -> None:
         before = dict(self._state)
+        iterated = node.iter if isinstance(node, cst.For) else None
+        syncs = self._facts.values.kind(iterated) is Kind.DEVICE_LOADER
         for _ in range(2):  # what one turn leaves pending the next one may read
             if isinstance(node, cst.For):
-                if self._is_device_loader(node.iter):
+                if syncs:
                     self._state.clear()
                 self._bind(node.target, self._value(node.iter))
             else:
@@ -225,17 +227,9 @@ class Walk:
             self._block(node.body.body)
             if isinstance(node, cst.For):
                 self._write_back(node.target, node.iter)
-        syncs = isinstance(node, cst.For) and self._is_device_loader(node.iter)
         self._state = self._state if syncs else joined(before, self._state)
         if node.orelse is not None:
             self._statement(node.orelse)
-
-    def _is_device_loader(self, iterated: cst.BaseExpression) -> bool:
-        if isinstance(iterated, cst.Name):
-            _, bound = self._context.bound_to(iterated)
-            return isinstance(bound, cst.Call) and self._is_device_loader(bound)
-        calls = nodes_of(iterated, cst.Call)
-        return any(self._facts.names.of(call.func) in DEVICE_LOADERS for call in calls)
 
     def _with(self, node: cst.With) -> None:
         step = is_step(node, self._context)

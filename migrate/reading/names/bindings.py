@@ -10,7 +10,7 @@ from typing import Any
 
 import libcst as cst
 
-from migrate.reading.script import Script
+from migrate.reading.names.parsed import Parsed
 from migrate.reading.tree.tree import bind, is_attribute_of_self
 
 Owner = cst.FunctionDef | cst.Module
@@ -56,7 +56,7 @@ class Bindings:
     Which binding a name means is for `Script.bindings` to say.
     """
 
-    def __init__(self, context: Script) -> None:
+    def __init__(self, context: Parsed) -> None:
         self._context = context
         self._given: dict[int, Given] = {}  # by the id of the name that is bound
         self.returns: dict[int, list[cst.BaseExpression]] = defaultdict(list)
@@ -241,3 +241,37 @@ def _flat(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         yield from _flat(target.value)
     else:
         yield target
+
+
+def calls_of(function: cst.FunctionDef, context: Parsed) -> list[cst.Call]:
+    """Return the calls of a function of the module; none where it is used other than called."""
+    if context.functions.get(function.name.value) is not function:
+        return []
+    found = []
+    for mention in context.mentions(function.name):
+        call = context.parent(mention)
+        if mention is function.name:
+            continue
+        if not isinstance(call, cst.Call) or call.func is not mention:
+            return []
+        found.append(call)
+    return found
+
+
+def passed_for(name: cst.Name, context: Parsed) -> list[cst.BaseExpression]:
+    """Return what each call of the script passes for the parameter that `name` mentions.
+
+    Empty where `name` is no parameter of a function of the module, where one call passes nothing for it
+    or cannot be read, and where the function is used other than called.
+    """
+    owner, parameter = context.bound_to(name)
+    if not isinstance(owner, cst.FunctionDef) or not isinstance(parameter, cst.Param):
+        return []
+    parameters = [one.name.value for one in (*owner.params.params, *owner.params.kwonly_params)]
+    found = []
+    for call in calls_of(owner, context):
+        bound = bind(call, parameters)
+        if bound is None or name.value not in bound:
+            return []
+        found.append(bound[name.value].value)
+    return found

@@ -6,13 +6,13 @@ from functools import lru_cache
 
 import libcst as cst
 
-from migrate.reading.script import Script
+from migrate.reading.names.parsed import Parsed
 
 
 class Names:
     """Qualified names by node: `torch.nonzero` wherever the script calls it, aliases resolved."""
 
-    def __init__(self, context: Script) -> None:
+    def __init__(self, context: Parsed) -> None:
         self.roots: set[str] = set()  # first parts of the imported modules
         bound: set[str] = set()
         for node in context.all_of(cst.Import, cst.ImportFrom):
@@ -35,7 +35,7 @@ class Names:
                 ):
                     self._names[id(use)] = self._seen(name_of_use, context)
 
-    def _seen(self, name: str, context: Script) -> str:
+    def _seen(self, name: str, context: Parsed) -> str:
         """Return `name`, after a dot where a module of the project has taken the name of a library."""
         own = any(name.startswith(f"{module}.") for module in context.calls.local)
         return f".{name}" if own else name
@@ -53,7 +53,7 @@ class Names:
 
 
 @lru_cache(maxsize=2)  # the last ones: rules and hazards look at one script after another
-def names_of(context: Script) -> Names:
+def names_of(context: Parsed) -> Names:
     """Return the imported names of a script."""
     return Names(context)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TypeVar, overload
 
 import libcst as cst
@@ -73,14 +74,18 @@ class Parsed:
 
         Of a class that is called that is `__init__`, of an object `forward` or `__call__`.
         """
-        end = self.end(call)
-        return self.calls.definitions.get((end.line, end.column), ())
+        return self.calls.definitions.get(self.place(call), ())
 
     def called(self, call: cst.Call) -> list[cst.FunctionDef]:
         """Return the functions and methods of this script that `call` runs."""
-        here = self.source.path.resolve()
+        here = self._place
         found = (self.function_at(one.line) for one in self.run_by(call) if one.path == here)
         return [function for function in found if function is not None]
+
+    @cached_property
+    def _place(self) -> Path:
+        """The file, links resolved: what others call it."""
+        return self.source.path.resolve()
 
     def function_at(self, line: int) -> cst.FunctionDef | None:
         """Return the function of the script whose `def` stands in `line`."""
@@ -97,6 +102,11 @@ class Parsed:
     def end(self, node: cst.CSTNode) -> CodePosition:
         """Return the line (from 1) and column (from 0) where `node` ends."""
         return self.source.positions.end(node)
+
+    def place(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Return where `node` ends, by which `calls` speaks of it."""
+        end = self.end(node)
+        return end.line, end.column
 
     def parent(self, node: cst.CSTNode | None) -> cst.CSTNode | None:
         """Return the node directly above `node`; None above the module, and for None."""

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 
 import libcst as cst
 
-
-class Kind(Enum):
-    """What an expression plausibly is."""
-
-    DEVICE = "a tensor on the device"
-    TENSOR = "a tensor somewhere"
-    MODEL = "a module"
-    UNKNOWN = "unknown"
-    HOST = "a value of the host"
+from migrate.reading.values.kind import Kind
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,9 @@ class Project:
         self._given = {path.resolve(): data for path, data in (given or {}).items()}
         self.modules: dict[Path, Module] = {}
         self.unread: dict[Path, str] = {}  # with the reason
+        # Where modules lie; what is on disk does not change while a project is looked at.
         self._places: dict[tuple[Path, str], Path | None] = {}
+        self._found: dict[tuple[Path, str, int], Path | None] = {}
         self._imports: dict[Path, list[Path]] = {}
 
     @classmethod
@@ -107,7 +109,10 @@ class Project:
                 project.load(path)
             else:
                 project.modules[path] = module
+                if path in self._imports:
+                    project._imports[path] = self._imports[path]
         project.unread |= self.unread
+        project._places, project._found = self._places, self._found
         return project
 
     def load(self, path: Path) -> Module | None:
@@ -128,6 +133,15 @@ class Project:
                 dict.fromkeys(self.imported_by(module.path, module.nodes))
             )
         return self._imports[module.path]
+
+    @cached_property
+    def importers(self) -> Mapping[Path, set[Path]]:
+        """The files that import each file."""
+        found: dict[Path, set[Path]] = {}
+        for path, module in self.modules.items():
+            for imported in self.imports(module):
+                found.setdefault(imported, set()).add(path)
+        return found
 
     def imported_by(self, importer: Path, nodes: Iterable[ast.AST]) -> Iterator[Path]:
         """Yield the files of the project that the import statements among `nodes` of a file import."""
@@ -165,6 +179,12 @@ class Project:
         """
         if self.root is None:
             return None
+        asked = (importer.parent, dotted, level)
+        if asked not in self._found:
+            self._found[asked] = self._find(importer, dotted, level)
+        return self._found[asked]
+
+    def _find(self, importer: Path, dotted: str, level: int) -> Path | None:
         if level:
             base: Path | None = importer.parent
             for _ in range(level - 1):

@@ -40,9 +40,9 @@ def leaving(
             for arg in call.args:
                 if arg.star or arg.keyword is not None:
                     break
-                positional.append(facts.tensors.kind(arg.value))
+                positional.append(facts.values.kind(arg.value))
             named = tuple(
-                (arg.keyword.value, facts.tensors.kind(arg.value))
+                (arg.keyword.value, facts.values.kind(arg.value))
                 for arg in call.args
                 if arg.keyword is not None
             )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.tree.tree import last_part, nodes_of, string_value
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import (
     FIRST_DECORATOR,
     FIRST_NAME,
@@ -63,7 +64,7 @@ class Guards:
                     return above
             elif isinstance(above, cst.IndentedBlock | cst.Module):
                 left = self._left_before(above.body, below)
-                if left is not None:
+                if left is not None and not self._all_stay(left, node):
                     return left
             elif isinstance(above, cst.FunctionDef) and self._only_guarded_calls(above):
                 return above
@@ -99,7 +100,7 @@ class Guards:
 
     def is_index(self, node: cst.BaseExpression) -> bool:
         """Whether `node` is which of the replicas this is, global or on its host."""
-        if self._context.ranks.is_rank(node):
+        if self._context.values.device(node) is Kind.INDEX:
             return True
         if isinstance(node, cst.Name | cst.Attribute):
             last = last_part(node)
@@ -193,6 +194,34 @@ class Guards:
                 return leaving[id(statement)]
         return None
 
+    def _all_stay(self, left: cst.If, node: cst.CSTNode) -> bool:
+        """Whether no replica that comes to `node` has left at `left`: a part of its test is false there.
+
+        `if not sharded and rank != 0: return`, then `if sharded: dist.broadcast(x)`.
+        """
+        opposites = [
+            (name, not holds) for part in _parts(left.test) for name, holds in _asked(part)
+        ]
+        below = node
+        for above in self._context.ancestors(node) if opposites else ():
+            if isinstance(above, cst.If) and below is not above.test:
+                known = [
+                    (name, holds)
+                    for part in (_parts(above.test) if below is above.body else [])
+                    for name, holds in _asked(part)
+                ]
+                if below is above.orelse:
+                    known = [(name, not holds) for name, holds in _asked(above.test)]
+                for name, holds in known:
+                    for other, opposite in opposites:
+                        alike = name.value == other.value and holds == opposite
+                        if alike and len(self._context.bindings(name)) == 1:
+                            return True
+            if isinstance(above, cst.FunctionDef):
+                break
+            below = above
+        return False
+
     @cached_property
     def any(self) -> bool:
         """Whether anything in the script may run on some of the replicas only."""
@@ -235,6 +264,19 @@ class Guards:
             called, above = above, self._context.parent(above)
         is_call = isinstance(above, cst.Call) and above.func is called
         return is_call and self.around(called) is not None
+
+
+def _parts(test: cst.BaseExpression) -> list[cst.BaseExpression]:
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        return [*_parts(test.left), *_parts(test.right)]
+    return [test]
+
+
+def _asked(test: cst.BaseExpression) -> list[tuple[cst.Name, bool]]:
+    """Return the name that a test asks for, and whether it must hold."""
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        return [(name, not holds) for name, holds in _asked(test.expression)]
+    return [(test, True)] if isinstance(test, cst.Name) else []
 
 
 def _sides(test: cst.Comparison) -> list[cst.BaseExpression]:

@@ -73,6 +73,8 @@ class Launch:
             return Style.SPAWN
         if self._context.uses_rpc or self._of_a_framework():
             return Style.NONE
+        if not any(self._joins(call) or self._uses(call) for call in self._calls):
+            return Style.NONE  # in whatever of its code
         at_import = self.reached(self.import_roots)
         joins = any(self._joins(node) for node in at_import)
         if joins and any(self._uses(node) or _is_backward(node) for node in at_import):
@@ -181,8 +183,8 @@ class Launch:
         root, _, last = name.rpartition(".")
         if bool(root) and last in JOINING and not root.startswith("torch"):
             return True
-        end = self._context.end(node)
-        return (end.line, end.column) in self._context.calls.joins
+        joins = self._context.calls.joins
+        return bool(joins) and self._context.place(node) in joins
 
     def joining(self) -> cst.Call | None:
         """Return the first call by which the script joins a process group, where it shows."""

@@ -10,6 +10,7 @@ from migrate.reading.tree.tree import (
     code,
     is_attribute_of_self,
     is_docstring,
+    last_part,
     nodes_of,
     targets,
     used,
@@ -86,7 +87,9 @@ def is_pure(statement: cst.CSTNode) -> bool:
         isinstance(target.value if isinstance(target, cst.Subscript) else target, cst.Name)
         for target in targets(statement)
     )
-    return places and all(_last(call.func) in PURE_CALLS for call in nodes_of(statement, cst.Call))
+    return places and all(
+        last_part(call.func) in PURE_CALLS for call in nodes_of(statement, cst.Call)
+    )
 
 
 def bound_with_effects(
@@ -117,10 +120,6 @@ def _bound(statement: cst.CSTNode) -> Iterator[str]:
         yield alias.evaluated_alias or alias.evaluated_name.partition(".")[0]
     if isinstance(statement, cst.FunctionDef | cst.ClassDef):
         yield statement.name.value
-
-
-def _last(function: cst.BaseExpression) -> str:
-    return function.attr.value if isinstance(function, cst.Attribute) else code(function)
 
 
 def _leaves(test: cst.BaseExpression) -> list[cst.Name | cst.Attribute]:

@@ -68,6 +68,35 @@ def last_part(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
+@lru_cache(maxsize=2)
+def unset_attributes(analysis: Analysis) -> frozenset[str]:
+    """Return the attributes that the project makes None on the other replicas: `c.run_dir = None`."""
+    found: set[str] = set()
+    for scope in analysis.scopes.values():
+        for test in ast.walk(scope.module.tree) if b"None" in scope.module.data else ():
+            if isinstance(test, ast.If):
+                of_others = test.body if _is_for_others(test.test) else []
+                of_others = test.orelse if is_for_first(test.test) else of_others
+                found |= set(_set_to_none(of_others))
+    return frozenset(found)
+
+
+def _is_for_others(test: ast.expr) -> bool:
+    match test:
+        case ast.Compare(left=left, ops=[ast.NotEq()], comparators=[ast.Constant(value=0)]):
+            return _is_rank(left)
+        case ast.UnaryOp(op=ast.Not()):
+            return is_for_first(test.operand)
+    return False
+
+
+def _set_to_none(statements: list[ast.stmt]) -> Iterator[str]:
+    for one in statements:
+        match one:
+            case ast.Assign(value=ast.Constant(value=None)):
+                yield from (t.attr for t in one.targets if isinstance(t, ast.Attribute))
+
+
 def _first_attributes(analysis: Analysis) -> Iterator[str]:
     for scope in analysis.scopes.values():
         tests = [compared for compared, _ in scope.compared if is_for_first(compared)]

@@ -77,33 +77,41 @@ class Effects:
 
     def obstacle(self, call: cst.Call) -> str | None:
         """Return why `call`, which trains, can be part of no step; None where it can."""
-        return self._calls.obstacles.get(self._end(call))
+        return self._calls.obstacles.get(self._context.place(call))
 
     def has_steps(self, call: cst.Call) -> bool:
         """Whether `call` runs a function in which a loop trains."""
-        return bool(self._calls.training) and self._end(call) in self._calls.training
+        return bool(self._calls.training) and self._context.place(call) in self._calls.training
 
     def moves(self, call: cst.Call) -> bool:
         """Whether `call` runs a function, of any file, that moves something to an accelerator."""
-        return bool(self._calls.moving) and self._end(call) in self._calls.moving
+        return bool(self._calls.moving) and self._context.place(call) in self._calls.moving
 
     def reads(self, call: cst.Call) -> bool:
         """Whether `call` runs a function, of any file, that reads values of tensors."""
-        return bool(self._calls.reading) and self._end(call) in self._calls.reading
+        return bool(self._calls.reading) and self._context.place(call) in self._calls.reading
+
+    def acts(self, call: cst.Call) -> bool:
+        """Whether `call` runs a function that writes, logs, saves or trains."""
+        return self._context.place(call) in self._calls.acting
+
+    def meets(self, call: cst.Call) -> bool:
+        """Whether `call` runs a function in which all replicas meet."""
+        return bool(self._calls.meeting) and self._context.place(call) in self._calls.meeting
 
     def follows_move(self, call: cst.Call) -> bool:
         """Whether `call` makes an optimizer after another function has moved a model."""
-        return self._end(call) in self._calls.after_move
+        return self._context.place(call) in self._calls.after_move
 
     def seeds_early(self, call: cst.Call) -> bool:
         """Whether `call` runs a seeding function of another file before the replicas are launched."""
         seeds = self._calls.early_seeds
-        return bool(seeds) and self._end(call) in seeds
+        return bool(seeds) and self._context.place(call) in seeds
 
     def saves(self, call: cst.Call) -> Saved | None:
         """Return the save that `call` makes by a function of another file."""
         saves = self._calls.saves
-        return saves.get(self._end(call)) if saves else None
+        return saves.get(self._context.place(call)) if saves else None
 
     def callees(self, statements: Iterable[cst.CSTNode]) -> list[cst.FunctionDef]:
         """Return the functions of the script with an effect that `statements` call."""
@@ -117,11 +125,7 @@ class Effects:
         return list(found.values())
 
     def _of_call(self, call: cst.Call) -> Effect:
-        return self._calls.effects.get(self._end(call), Effect.NONE)
-
-    def _end(self, call: cst.Call) -> tuple[int, int]:
-        end = self._context.end(call)
-        return end.line, end.column
+        return self._calls.effects.get(self._context.place(call), Effect.NONE)
 
     def _carry(self, node: cst.CSTNode, effect: Effect) -> None:
         """Note `effect` with `node` and what is around it, up to the next function or loop."""

@@ -15,9 +15,9 @@ from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.spans import Span, Trained
 from migrate.reading.tree.tree import code, nodes, nodes_of
+from migrate.reading.values.values import is_forward
 from migrate.reading.values.words import CACHE, EVALUATION, NO_GRADIENTS, SAVE
 
-FORWARDS = frozenset({"forward", "training_step"})
 # What a step may have in its middle and is none of its work.
 APART = (Outside.SAVE, Outside.EVALUATION, Outside.STEPS)
 
@@ -65,7 +65,7 @@ class Steps:
                 self._take_steps(loop.body, batch_names(loop))
         for function in context.all_of(cst.FunctionDef):
             # Of what nothing is learned from only that is in a step which a step calls.
-            if self.is_forward(function) and not self._without_gradients(function):
+            if is_forward(function, context) and not self._without_gradients(function):
                 self._take(function.body)
         self._follow()
         for entry in (entries or {}).values():
@@ -118,24 +118,6 @@ class Steps:
                 return self._inside.get(id(above)) or self._bodies.get(id(above), "")
         return ""
 
-    def is_forward(self, function: cst.CSTNode | None) -> bool:
-        """Whether `function` is the forward of a module."""
-        return (
-            isinstance(function, cst.FunctionDef)
-            and function.name.value in FORWARDS
-            and self._is_module(self._context.class_around(function))
-        )
-
-    def _is_module(self, around: cst.ClassDef | None) -> bool:
-        if around is None or not around.bases:
-            return False
-        names = [self._context.qualified_name(base.value) or "" for base in around.bases]
-        # A data pipeline or an autograd.Function has a `forward` too, but is no module, and what keeps
-        # the past of a sequence is used to generate.
-        if CACHE.fullmatch(around.name.value):
-            return False
-        return not any("autograd" in name or "Transform" in name for name in names)
-
     def in_mark(self, call: cst.Call) -> bool:
         """Whether a call of the steps, one of `calls`, runs within `with torch_xla.step():`."""
         return id(call) in self._marked
@@ -178,7 +160,7 @@ class Steps:
         named = EVALUATION.fullmatch(name) or SAVE.fullmatch(name)
         if not named or effects.of(call) or not self._context.run_by(call):
             return False
-        return not self.is_forward(self._context.function_around(call))
+        return not is_forward(self._context.function_around(call), self._context)
 
     def _take_steps(self, suite: cst.BaseSuite, batch: Sequence[str], origin: str = "") -> None:
         """Take the steps of a block that trains: a loop's, or that of a function that is a whole step."""

@@ -56,11 +56,3 @@ def _names(target: cst.BaseExpression) -> list[str]:
     if isinstance(target, cst.Tuple | cst.List):
         return [name for element in target.elements for name in _names(element.value)]
     return [target.value] if isinstance(target, cst.Name) else []
-
-
-DEVICE_LOADERS = frozenset(
-    {
-        "torch_xla.distributed.parallel_loader.MpDeviceLoader",
-        "torch_xla.distributed.parallel_loader.ParallelLoader",
-    }
-)

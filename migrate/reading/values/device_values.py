@@ -8,24 +8,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.reading.tree.tree import (
-    base_name,
-    is_attribute_of_self,
-    is_dotted_name,
-    keyword,
-    nodes,
-    string_value,
-)
+from migrate.reading.tree.tree import base_name, is_attribute_of_self, is_dotted_name, nodes
 from migrate.reading.tree.walk import children
-from migrate.reading.values.devices import is_move, moves
-from migrate.reading.values.words import (
-    CALLED_MODEL,
-    COUNTER,
-    DESCRIBES,
-    DESCRIBING,
-    HOST_BUILTINS,
-    TO_HOST,
-)
+from migrate.reading.values.devices import moves
+from migrate.reading.values.kind import Kind
+from migrate.reading.values.words import CALLED_MODEL, COUNTER, DESCRIBES
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -88,16 +75,12 @@ class DeviceValues:
         return all(one.name != named for one in self._context.run_by(call))
 
     def _call(self, call: cst.Call) -> bool:
+        by_itself = self._context.values.by_itself(call)
+        if by_itself is not None:
+            return by_itself is Kind.ON_DEVICE
+        if _is_conversion(call, self._context):
+            return True
         func = call.func
-        if is_host_method(call):
-            return False
-        if isinstance(func, cst.Name) and func.value in HOST_BUILTINS | DESCRIBING:
-            return False
-        if is_move(call, self._context) or is_conversion(call, self._context):
-            return True
-        device = keyword(call, "device")
-        if device is not None and string_value(device.value) != "cpu":
-            return True
         last = func.attr.value if isinstance(func, cst.Attribute) else get_full_name_for_node(func)
         if self.is_state(call) and CALLED_MODEL.fullmatch(str(last)):
             return True
@@ -109,18 +92,14 @@ class DeviceValues:
         return any(self.mentions(arg.value) for arg in call.args)
 
 
-def is_host_method(call: cst.Call) -> bool:
-    """Whether `call` is a method whose result is on the host: `x.item()`, `x.type()`, not `x.type(y)`."""
-    if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in TO_HOST:
-        return False
-    return call.func.attr.value != "type" or not call.args
-
-
-def is_conversion(call: cst.Call, context: Script) -> bool:
-    """Whether `call` is `x.to(…)`, with something else than a dtype: perhaps the device."""
+def _is_conversion(call: cst.Call, context: Script) -> bool:
+    """Whether `call` is `x.to(…)`, with something else than a dtype or the CPU: perhaps the device."""
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "to" or not call.args:
         return False
-    return not (context.qualified_name(call.args[0].value) or "").startswith("torch.")
+    first = call.args[0].value
+    if context.values.is_surely_cpu(first):
+        return False
+    return not (context.qualified_name(first) or "").startswith("torch.")
 
 
 def _bindings(root: cst.CSTNode) -> Iterable[tuple[list[str], cst.CSTNode]]:

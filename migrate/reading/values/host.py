@@ -31,7 +31,9 @@ def is_on_the_cpu(value: cst.BaseExpression, context: Script) -> bool:
         return not value.args
     if context.qualified_name(value.func) not in MADE_ON_HOST:
         return False
-    if keyword(value, "device") is not None or any(arg.star for arg in value.args):
+    device = keyword(value, "device")
+    elsewhere = device is not None and not context.values.is_surely_cpu(device.value)
+    if elsewhere or any(arg.star for arg in value.args):
         return False
     # `torch.tensor(x)` is where the tensor x is.
     of_data = code(value.func).endswith("ensor") and value.args

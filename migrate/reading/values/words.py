@@ -121,6 +121,8 @@ MODEL = re.compile(
 # Where the name is called with tensors, whatever is behind the word: `model_engine(x)`, `net_a2b(x)`.
 CALLED_MODEL = re.compile(rf"{_MODEL}(?:_\w*)?\d*", re.IGNORECASE)
 OPTIMIZER = re.compile(r"(?:.*_)?(?:optimizer|optim)", re.IGNORECASE)
+# The classes of torch, by their qualified names.
+TORCH_OPTIMIZER = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)*[A-Z]\w*")
 # The same by the qualified names of classes, and of what makes them.
 OPTIMIZER_CLASS = re.compile(r"optim|GradScaler|FusedAdam|FusedLAMB|FusedSGD|Optimizer")
 # `.step()` is also what these are told, by the names that scripts give them.
@@ -231,6 +233,11 @@ COUNTERS = re.compile(
     r"(.*_)?(epoch|epochs|step|steps|iter|iters|iteration|iterations|iter_num|batch_idx|it|i|n|freq"
     r"|every|interval|save|saving|save_\w+|no_save|checkpoint|checkpoints|ckpt|distributed|debug"
     r"|verbose|output_dir|out_dir|eval|train|last|final|start_\w+|resume\w*|\w+_(freq|every|interval))",
+    re.IGNORECASE,
+)
+# What scripts call a value that each replica has its own of.
+METRIC = re.compile(
+    r".*(loss|acc|accuracy|best|metric|score|err|psnr|ssim|fid|bleu|wer|cer|map|miou|time|rand|val)(\d|_.*)?",
     re.IGNORECASE,
 )
 # What loops count with, and what methods are called on.

@@ -111,7 +111,17 @@ def proof_as_json(proof: Proof) -> dict[str, Any]:
     """Return everything that was compared as plain values; what is not finite becomes a string."""
     plain = _finite(dataclasses.asdict(proof))
     assert isinstance(plain, dict)
-    return {"equal": proof.equal, **plain}
+    return {"equal": proof.equal, "within_noise": _within_noise(proof), **plain}
+
+
+def _within_noise(proof: Proof) -> dict[str, float] | None:
+    """By what noise the two sides count as equal: a fault below so many times that is not found."""
+    from migrate.prove.compare.gates import MARGIN, judged_noise
+
+    if not proof.equal or proof.floor is None:
+        return None
+    values, weights = judged_noise(proof.floor)
+    return {"times": MARGIN, "losses_and_gradient_norms": values, "weights": weights}
 
 
 def _finite(value: Any) -> Any:

@@ -146,6 +146,7 @@ def left_in_functions(
     before: Mapping[Path, bytes],
     spoken: Mapping[Path, Sequence[Spoken]],
     folder: Path,
+    left_before: Mapping[Path, tuple[Leaving, ...]],
     run: Run,
 ) -> dict[Path, tuple[Left, ...]]:
     """Return what is left to do in functions that the steps of other files run, by file.
@@ -157,6 +158,7 @@ def left_in_functions(
         before: the content of its files before the rewrite.
         spoken: what has been reported of them.
         folder: the folder.
+        left_before: the functions of other files that a file's own steps run, where that is known already.
         run: does some work for each file, in their order.
     """
     calls = dict(calls)
@@ -177,7 +179,12 @@ def left_in_functions(
     now = _moved(first, last, changed)
 
     def look(paths: Sequence[Path], entries: Entries) -> Iterator[Iterator[Leaving]]:
-        for path, found in zip(paths, run(leaving_of, looks(paths, entries)), strict=True):
+        known = {path: left_before[path] for path in paths if path in left_before}
+        known = {path: found for path, found in known.items() if not entries.get(path)}
+        others = [path for path in paths if path not in known]
+        known |= zip(others, run(leaving_of, looks(others, entries)), strict=True)
+        for path in paths:
+            found = known[path]
             # What was known at first of a file that has not changed speaks of lines as they were.
             yield (one if path in changed else _leading_to(one, now) for one in found)
 
@@ -222,7 +229,18 @@ def leaving_of(look: Look) -> tuple[Leaving, ...]:
     facts = _facts(look)
     if facts is None:
         return ()
-    origin = None if look.before == look.after else origins(_lines(look.before), _lines(look.after))
+    return left_for(facts, look.name, look.before, look.after)
+
+
+def left_for(facts: Facts, name: str, before: bytes, after: bytes) -> tuple[Leaving, ...]:
+    """Return the functions of other files that the steps of a script run; told at the lines before.
+
+    Args:
+        facts: what is known of the script after the rewrite.
+        name: how the file is named to the user.
+        before, after: its content.
+    """
+    origin = None if before == after else origins(_lines(before), _lines(after))
 
     def at_origin(line: int) -> int:
         if origin is None:
@@ -230,7 +248,7 @@ def leaving_of(look: Look) -> tuple[Leaving, ...]:
         near = max((one for one in origin if one <= line), default=line)
         return origin[near][0] if near in origin else line
 
-    return tuple(leaving(facts, look.name, at_origin))
+    return tuple(leaving(facts, name, at_origin))
 
 
 @deep

@@ -16,6 +16,7 @@ from migrate.rewrite.results import Note
 if TYPE_CHECKING:
     from migrate.rewrite.results import FileRewrite
 
+RULE = "rank-environment"
 SETS_RANK = re.compile(rb"environ\[['\"]RANK['\"]\] = ")
 GUARD = re.compile(rb"^if __name__ == ", re.M)
 
@@ -36,13 +37,15 @@ def without_answered(
     root = project.root or Path()
     after = {root / file.name: file.after for file in files}
     known = {path.resolve(): of_file for path, of_file in calls.items()}
-    importers = _importers(project)
     result = []
     for file in files:
         path = root / file.name
+        if all(note.rule != RULE for note in file.findings):
+            result.append(file)
+            continue
         scripts = {
             script
-            for script in _above(path, importers)
+            for script in _above(path, project.importers)
             if GUARD.search(after.get(script) or project.modules[script].data)
         }
         started = {script for script in scripts if SETS_RANK.search(after.get(script, b""))}
@@ -50,21 +53,13 @@ def without_answered(
         kept = tuple(
             note
             for note in file.findings
-            if note.rule != "rank-environment"
+            if note.rule != RULE
             or not started
             or GUARD.search(file.after)
             or any(_runs(path, note, project, runs) for runs in others)
         )
         result.append(replace(file, findings=kept))
     return result
-
-
-def _importers(project: Project) -> dict[Path, set[Path]]:
-    found: dict[Path, set[Path]] = {}
-    for path, module in project.modules.items():
-        for imported in project.imports(module):
-            found.setdefault(imported, set()).add(path)
-    return found
 
 
 def _above(path: Path, importers: Mapping[Path, set[Path]]) -> set[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +12,11 @@ import torch
 from migrate.prove.compare.floor import NoiseFloor, StepFloor, noise_floor
 from migrate.prove.compare.gates import CEILING, GRADIENT_GATE, NOISE_RUNS, PARAMETER_GATE, Gates
 from migrate.prove.compare.verdict import Verdict, judge, judge_with_floor, notes
-from migrate.prove.proof import prove, record_run
+from migrate.prove.proof import Proof, prove, record_run
 from migrate.prove.recording.records import RankRecord, StepRecord
 from migrate.prove.recording.weights import save
 from migrate.prove.settings import Settings
-from migrate.report.text.prove import proof_as_json
+from migrate.report.text.prove import proof_as_json, proof_summary
 from tests.prove.compare.test_verdict import STEP, WEIGHTS, folder, rank
 from tests.prove.test_prove import AFTER, BEFORE, edited
 from tests.waiting import LIMIT
@@ -66,6 +67,33 @@ def test_the_floor_is_the_largest_of_all_ranks_so_far(folder: Path) -> None:
     assert floor.final == {"weight": 0.0, "bias": pytest.approx(1e-3 / 2**0.5, rel=1e-3)}
 
 
+def of_addends(*norms: float) -> StepRecord:
+    return replace(STEP, gradient_norm=math.hypot(*norms), norms=norms)
+
+
+def test_differences_that_cancel_in_a_gradient_norm_are_noise_all_the_same(folder: Path) -> None:
+    original = one_rank(folder, of_addends(1.0, 1.0))
+    # One addend is larger by as much as the other is smaller: the norm is the same.
+    again = one_rank(folder, of_addends(1.0 + 1e-4, 1.0 - 1e-4))
+    floor = noise_floor(original, again)
+    assert floor.at(0, 1).values < 1e-8
+    assert floor.at(0, 1).norms == pytest.approx(1e-4 / 2**0.5, rel=1e-3)
+    gate = Gates(floor).gradient(0, 1)
+    assert gate == pytest.approx(4e-4 / 2**0.5, rel=1e-3)
+    # Another run, in which they do not cancel.
+    ours = one_rank(folder, of_addends(1.0 + 1e-4, 1.0 + 1e-4))
+    assert judge(original, ours).verdict is Verdict.DIFFERS
+    judgement = judge(original, ours, floor)
+    assert judgement.verdict is Verdict.EQUAL
+    assert "within 4 times the noise of the original (7.1e-05 in losses" in judgement.message
+    # What is more than that is found, and what might have been makes no step blind.
+    ours = one_rank(folder, of_addends(1.0 + 4e-4, 1.0 + 4e-4))
+    assert judge(original, ours, floor).verdict is Verdict.DIFFERS
+    loud = noise_floor(original, one_rank(folder, of_addends(1.1, (2 - 1.1**2) ** 0.5)))
+    assert not Gates(loud).blind(0, 1)
+    assert Gates(loud).gradient(0, 1) == 4 * CEILING
+
+
 def test_snapshots_have_a_floor_of_their_own(folder: Path) -> None:
     save(WEIGHTS | {"bias": torch.tensor([1.0, 1.001])}, folder / "other.safetensors")
     files = [folder / "equal.safetensors", folder / "other.safetensors"]
@@ -95,6 +123,32 @@ def test_a_small_difference_is_judged_by_the_noise(
         assert "it differs from itself by up to 3.0e-05 in losses" in note
     else:
         assert "4.4e-05, more than 4 times what rounding does" in judgement.message
+
+
+def test_steps_that_agree_by_noise_say_so_where_one_side_made_more(folder: Path) -> None:
+    original = one_rank(folder, STEP, STEP)
+    floor = noise_floor(original, one_rank(folder, norm(3e-5), STEP))
+    judgement = judge(original, one_rank(folder, norm(4.4e-5)), floor)
+    assert judgement.verdict is Verdict.STEP_COUNT
+    assert "the steps of both agree, within 4 times the noise of the original" in judgement.message
+
+
+@pytest.mark.parametrize("noise", [3e-5, 0.0])
+def test_the_json_has_the_noise_by_which_two_sides_are_equal(noise: float, folder: Path) -> None:
+    judgement = judge_with_floor(
+        one_rank(folder, STEP),
+        one_rank(folder, norm(4.4e-5)),
+        lambda: one_rank(folder, norm(noise)),
+    )
+    proof = Proof(replicas=1, notes=(), original_seconds=1, rewritten_seconds=1, **vars(judgement))
+    found = proof_as_json(proof)
+    if noise:
+        expected = {"times": 4, "losses_and_gradient_norms": pytest.approx(noise), "weights": 0}
+        assert found["within_noise"] == expected
+        assert "within 4 times the noise" in found["message"]
+        assert "within 4 times the noise" in str(list(proof_summary(proof)))
+    else:
+        assert found["within_noise"] is None
 
 
 @pytest.mark.parametrize(
@@ -143,6 +197,32 @@ def test_a_second_run_that_fails_leaves_the_difference(folder: Path) -> None:
     assert judgement.verdict is Verdict.DIFFERS
 
 
+def test_a_buffer_that_is_far_is_judged_by_the_noise(folder: Path) -> None:
+    # The running mean behind a bias whose gradient is rounding, which Adam moves by a whole step.
+    moved = WEIGHTS | {"mean": torch.tensor([1.0, 1.0])}
+    for name, value in (("equal", 1.0), ("far", 1.1), ("near", 1.02)):
+        save(moved | {"mean": torch.tensor([1.0, value])}, folder / f"mean_{name}.safetensors")
+
+    def ended(name: str) -> dict[int, RankRecord]:
+        (one,) = one_rank(folder, STEP).values()
+        return {0: replace(one, final=folder / f"mean_{name}.safetensors")}
+
+    original, ours = ended("equal"), ended("near")
+    assert judge(original, ours).verdict is Verdict.DIFFERS
+    judgement = judge_with_floor(original, ours, lambda: ended("far"))
+    assert judgement.verdict is Verdict.EQUAL
+    assert [one.name for one in judgement.weights if one.gate is None] == ["mean"]
+    (said,) = [
+        note
+        for note in notes(original, ours, 1, judgement.weights, judgement.floor)
+        if note.startswith("mean: ")
+    ]
+    assert "the original differs from itself by more than 0.01" in said
+    # An original that is not far from itself: the difference stays.
+    judgement = judge_with_floor(original, ours, lambda: original)
+    assert judgement.verdict is Verdict.DIFFERS
+
+
 def test_nothing_is_judged_where_the_original_is_far_from_itself(folder: Path) -> None:
     original = one_rank(folder, STEP, STEP, STEP)
     again = one_rank(folder, norm(1e-4), norm(2e-2), norm(0))
@@ -150,7 +230,8 @@ def test_nothing_is_judged_where_the_original_is_far_from_itself(folder: Path) -
     judgement = judge(original, ours, noise_floor(original, again))
     assert judgement.verdict is Verdict.EQUAL
     assert judgement.message.startswith(
-        "equal up to step 1; from step 2 on the original differs from itself by 2.0e-02"
+        "equal up to step 1, within 4 times the noise of the original (1.0e-04 in losses and gradient norms, "
+        "0.0e+00 in weights); from step 2 on the original differs from itself by 2.0e-02"
     )
     assert judgement.weights == ()
     # What differs before that is found.

@@ -126,6 +126,11 @@ def test_a_parameter_may_differ_by_what_rounding_does_to_the_first_step(
     ours = recorded(tmp_path / "ours", far * move * 2**0.5, known[1 - side])
     judgement = verdict.judge(original, ours)
     assert (judgement.verdict is Verdict.EQUAL) == equal, judgement.message
+    said = "of the parameters, within 4 times what rounding does to Adam's first step"
+    assert judgement.message.endswith(said) == equal
+    # Not of sides that agree without that.
+    alike = verdict.judge(original, recorded(tmp_path / "alike", 0.0, known[1 - side]))
+    assert said not in alike.message
     without = recorded(tmp_path / "without", 0.0, {})
     differs = verdict.judge(without, recorded(tmp_path / "other", far * move * 2**0.5, {}))
     assert differs.verdict is Verdict.DIFFERS

@@ -10,9 +10,8 @@ from migrate.check.common import is_a_type, method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
 from migrate.reading.facts import Facts
-from migrate.reading.project.entries import Kind
+from migrate.reading.values.kind import PLACED
 
-TENSORS = (Kind.DEVICE, Kind.TENSOR, Kind.MODEL)
 NAMES = frozenset({"torch.float16", "torch.half", "torch.HalfTensor", "torch.cuda.HalfTensor"})
 
 
@@ -86,7 +85,7 @@ class Float16(Hazard):
         if isinstance(node, cst.Call):
             if method(node) != "half" or node.args:
                 return None
-            return ".half()" if facts.tensors.kind(receiver(node)) in TENSORS else None
+            return ".half()" if facts.values.kind(receiver(node)) in PLACED else None
         name = facts.names.of(node)
         above = facts.context.parent(node)
         compared = cst.Comparison | cst.ComparisonTarget | cst.BaseDictElement | cst.Element

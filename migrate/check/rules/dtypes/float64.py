@@ -73,9 +73,7 @@ class Float64(Hazard):
         what = facts.names.of(node) if not isinstance(node, cst.Call) else None
         if what not in NAMES:
             is_call = isinstance(node, cst.Call) and method(node) == "double" and not node.args
-            if not is_call or not facts.tensors.is_tensor(
-                receiver(cst.ensure_type(node, cst.Call))
-            ):
+            if not is_call or not facts.values.is_tensor(receiver(cst.ensure_type(node, cst.Call))):
                 return
             what = ".double()"
         compared = isinstance(facts.context.parent(node), cst.Comparison | cst.ComparisonTarget)

@@ -9,8 +9,8 @@ import libcst as cst
 from migrate.check.common import NamedHazard
 from migrate.check.hazard import Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.flow.scalers import only_keeps_state
-from migrate.reading.tree.tree import code, keyword
+from migrate.reading.script import Script
+from migrate.reading.tree.tree import code, keyword, string_value
 
 
 class GradScaler(NamedHazard):
@@ -93,8 +93,24 @@ class GradScaler(NamedHazard):
             enabled = keyword(above, "enabled")
             if enabled is not None and code(enabled.value) == "False":
                 return
-            if only_keeps_state(above, facts.context):
+            if _only_keeps_state(above, facts.context):
                 return
         gone = (facts.names.of(node) or "").startswith("torch_xla.")
         for hit in super().find(node, facts):
             yield self.hit(node, hit.message, Severity.ERROR if gone else None)
+
+
+def _only_keeps_state(made: cst.Call, context: Script) -> bool:
+    """Whether a scaler is made on the CPU, in a variable of which only the state is saved and loaded."""
+    device = made.args[0] if made.args and made.args[0].keyword is None else keyword(made, "device")
+    assign = context.parent(made)
+    if device is None or string_value(device.value) != "cpu" or not isinstance(assign, cst.Assign):
+        return False
+    target = assign.targets[0].target
+    if not isinstance(target, cst.Name):
+        return False
+    uses = (context.parent(use) for use in context.references(target.value) if use is not target)
+    return all(
+        isinstance(use, cst.Attribute) and use.attr.value in ("state_dict", "load_state_dict")
+        for use in uses
+    )

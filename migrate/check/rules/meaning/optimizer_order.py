@@ -11,6 +11,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import code, nodes_of, targets
 from migrate.reading.values.devices import is_move
+from migrate.reading.values.kind import Kind
 
 
 class OptimizerOrder(Hazard):
@@ -80,10 +81,7 @@ class OptimizerOrder(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one construction with a move of the same model below it."""
         assert isinstance(node, cst.Call)
-        name = facts.names.of(node.func) or ""
-        if not name.startswith("torch.optim.") or not name.rpartition(".")[2][:1].isupper():
-            return
-        if "lr_scheduler" in name:
+        if facts.values.kind(node) is not Kind.OPTIMIZER:
             return
         models = set(_models(node))
         here = facts.context.position(node)

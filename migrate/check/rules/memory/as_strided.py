@@ -69,7 +69,7 @@ class AsStrided(Hazard):
         name = facts.names.of(node.func)
         called = name == "torch.as_strided"
         asked = method(node) in ("as_strided", "as_strided_") and name is None
-        if called or (asked and facts.tensors.is_tensor(receiver(node))):
+        if called or (asked and facts.values.is_tensor(receiver(node))):
             message = "as_strided becomes a gather of every element: unfold, view or slices"
             value = node.args[0].value if name and node.args else receiver(node)
             yield from placed(self, node, value, message, facts)

@@ -77,7 +77,7 @@ class DataPtr(Hazard):
         name = method(node)
         if name not in ASKS or node.args or facts.names.of(node.func) is not None:
             return
-        known = facts.tensors.is_tensor(receiver(node))
+        known = facts.values.is_tensor(receiver(node))
         # Only tensors have this method; the others are common names.
         if known or (name == "data_ptr" and "torch" in facts.names.roots):
             if method(receiver(node)) in ASKS:

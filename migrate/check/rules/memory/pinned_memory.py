@@ -59,5 +59,5 @@ class PinnedMemory(Hazard):
         message = "there is no pinned memory on a TPU host: leave it out"
         if arg is not None and code(arg.value) == "True":
             yield self.hit(arg.value, f"pin_memory=True: {message}")
-        elif method(node) == "pin_memory" and facts.tensors.is_tensor(receiver(node)):
+        elif method(node) == "pin_memory" and facts.values.is_tensor(receiver(node)):
             yield self.hit(node, f".pin_memory(): {message}")

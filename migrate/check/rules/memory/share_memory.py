@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.project.entries import Kind
+from migrate.reading.values.kind import Kind
 
 
 class ShareMemory(Hazard):
@@ -64,5 +64,5 @@ class ShareMemory(Hazard):
         assert isinstance(node, cst.Call)
         if method(node) not in ("share_memory_", "share_memory"):
             return
-        if facts.tensors.kind(receiver(node)) in (Kind.DEVICE, Kind.MODEL, Kind.TENSOR):
+        if facts.values.kind(receiver(node)) in (Kind.ON_DEVICE, Kind.MODEL, Kind.TENSOR):
             yield self.hit(node, "share_memory raises on XLA: load or broadcast in every replica")

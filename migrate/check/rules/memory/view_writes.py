@@ -76,7 +76,7 @@ class ViewWrites(Hazard):
             return
         base = receiver(node)
         is_view = isinstance(base, cst.Subscript) or method(base) in VIEWS
-        if is_view and facts.tensors.is_tensor(base) and facts.steps.inside(node):
+        if is_view and facts.values.is_tensor(base) and facts.steps.inside(node):
             yield self.hit(
                 node, f".{name}() of a view copies the whole base: where, cat or scatter"
             )

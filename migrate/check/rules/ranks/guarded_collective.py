@@ -54,6 +54,21 @@ class GuardedCollective(Hazard):
         ),
         example(
             """
+            import torch.distributed as dist
+
+
+            def evaluate(signal, rank, args):
+                sharded = args.sharded and args.distributed
+                is_first = rank == 0
+                if not sharded and not is_first:
+                    return
+                if sharded:
+                    dist.broadcast(signal, src=0)
+                dist.all_reduce(signal)  # XLA302
+            """
+        ),
+        example(
+            """
             import subprocess
 
             import torch.distributed as dist
@@ -118,6 +133,9 @@ class GuardedCollective(Hazard):
         """Yield one collective under a condition of the rank."""
         assert isinstance(node, cst.Call)
         name = facts.names.of(node.func)
+        if facts.context.effects.meets(node):
+            yield from self._elsewhere(node, facts)
+            return
         # The replicas of a group are those that the condition lets pass.
         if name not in COLLECTIVE or _of_a_group(node):
             return
@@ -131,6 +149,26 @@ class GuardedCollective(Hazard):
                 happens = "does nothing on XLA, and a rendezvous here would wait for ever"
             message = f"{name}: in some replicas only (line {line}): {happens}"
             yield self.hit(node.func, message)
+
+    def _elsewhere(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield the call of a function of another file that makes a collective."""
+        context = facts.context
+        here = context.source.path.resolve()
+        ran = [one for one in context.run_by(node) if one.path.resolve() != here]
+        guard = context.guards.around(node.func)
+        if not ran or not isinstance(guard, cst.If):
+            return
+        if guard.orelse is not None and any(
+            context.effects.meets(call) for call in nodes_of(guard.orelse, cst.Call)
+        ):
+            return
+        line = context.position(guard).line
+        where = f"{ran[0].path.name}:{ran[0].line}"
+        message = (
+            f"{code(node.func)} ({where}) makes a collective, called in some replicas only (line {line}): "
+            "the others wait for ever, or for another one"
+        )
+        yield self.hit(node.func, message)
 
     def _has_other_half(self, node: cst.CSTNode, guard: cst.CSTNode, facts: Facts) -> bool:
         """Whether the replicas that do not come to a barrier come to another one of the same function."""

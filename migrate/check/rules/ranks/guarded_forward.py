@@ -9,9 +9,9 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.project.entries import Kind
 from migrate.reading.replicas.wrapped import is_wrapped
-from migrate.reading.tree.tree import bind, dotted, nodes_of
+from migrate.reading.tree.tree import bind, code, dotted, nodes_of
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import EVALUATION
 
 
@@ -45,6 +45,11 @@ class GuardedForward(Hazard):
                 model = DDP(model)
                 if rank == 0:
                     print(model(x))  # XLA304
+                    if hasattr(model, "module"):
+                        y = model.module(x)
+                    else:
+                        y = model(x)
+                    print(y)
             """
         ),
         example(
@@ -125,8 +130,10 @@ class GuardedForward(Hazard):
         if not facts.guards.any:
             return
         name = node.func
-        if not isinstance(name, cst.Name) or facts.tensors.kind(name) is not Kind.MODEL:
+        if not isinstance(name, cst.Name) or facts.values.kind(name) is not Kind.MODEL:
             yield from self._handed_over(node, facts)
+            return
+        if _is_not_wrapped_here(node, name, facts):
             return
         if is_wrapped(name, facts.context) and (guard := facts.guards.around(node)) is not None:
             line = facts.context.position(guard).line
@@ -151,6 +158,18 @@ class GuardedForward(Hazard):
             else:
                 message = f"runs the wrapped model in some replicas only (line {line}): "
                 yield self.hit(node, message + f"{inner.value}.module, or all")
+
+
+def _is_not_wrapped_here(node: cst.Call, name: cst.Name, facts: Facts) -> bool:
+    """Whether `node` stands in the other branch of `if hasattr(model, "module"):`."""
+    below: cst.CSTNode = node
+    for above in facts.context.ancestors(node):
+        if isinstance(above, cst.If) and below is above.orelse:
+            asked = code(above.test).replace("'", '"')
+            if asked == f'hasattr({name.value}, "module")':
+                return True
+        below = above
+    return False
 
 
 def _is_unwrapped(value: cst.BaseExpression) -> TypeGuard[cst.Attribute]:

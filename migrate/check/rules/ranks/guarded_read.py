@@ -12,7 +12,8 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import keyword, nodes_of
+from migrate.reading.tree.tree import code, keyword, nodes_of
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import READ_METHODS, SYNCS
 
 
@@ -25,7 +26,9 @@ class GuardedRead(Hazard):
     What the step computes, its end has run in all replicas: to read it then runs nothing. What all replicas
     compute after the step, as in `acc = (out.argmax(1) == y).float().mean()`, is pending: a read runs it in
     some of them, and in the others it goes into a graph of the next step. What only some replicas compute, or
-    make on the device before the training begins, goes into graphs that the others do not have.
+    make on the device before the training begins, goes into graphs that the others do not have. So do
+    weights that one replica loads into a model on the device before it broadcasts them. A
+    `torch_xla.sync()` of some replicas runs there what the others put into a later graph.
 
     **What to do.** Compute inside the step, and read after it. Where all replicas compute and read, only the
     printing goes under the condition.
@@ -34,7 +37,7 @@ class GuardedRead(Hazard):
     code = "XLA305"
     name = "guarded-read"
     severity = Severity.ERROR
-    spoken_by = ("step",)
+    spoken_by = ("step", "together")
     nodes = (cst.Call, cst.FormattedStringExpression)
     examples = (
         example(
@@ -109,6 +112,26 @@ class GuardedRead(Hazard):
         example(
             """
             import torch
+            import torch.distributed as dist
+
+
+            def resume(net, path, rank):
+                model = net.cuda()
+                if rank == 0:
+                    model.load_state_dict(torch.load(path))  # XLA305 warning
+                for p in model.parameters():
+                    dist.broadcast(p, 0)
+
+
+            def resume_early(net, path, rank):
+                if rank == 0:
+                    net.load_state_dict(torch.load(path, map_location="cpu"))
+                return net.cuda()
+            """
+        ),
+        example(
+            """
+            import torch
             import torch.nn.functional as F
 
             from summary import describe
@@ -132,6 +155,25 @@ class GuardedRead(Hazard):
                         print(error, loss.item())
             """
         ),
+        example(
+            """
+            import torch_xla
+            import torch.distributed as dist
+
+
+            def train(model, loader, optimizer, rank):
+                for x, y in loader:
+                    with torch_xla.step():
+                        out = model(x.to("xla"))
+                        loss = out.sum()
+                        loss.backward()
+                        optimizer.step()
+                    torch_xla.sync()
+                    if dist.get_rank() == 0:
+                        kept = out * 2
+                        torch_xla.sync()  # XLA305 warning
+            """
+        ),
     )
     mended = example(
         """
@@ -153,8 +195,14 @@ class GuardedRead(Hazard):
         if isinstance(node, cst.Call) and _is_made_on_device(node, facts):
             yield from self._made(node, facts)
             return
+        if isinstance(node, cst.Call) and facts.names.of(node.func) in SYNCS:
+            yield from self._synchronised(node, facts)
+            return
+        if isinstance(node, cst.Call) and method(node) == "load_state_dict":
+            yield from self._loaded(node, facts)
+            return
         read = _read(node, facts)
-        if read is None or not facts.tensors.on_device(read):
+        if read is None or not facts.values.on_device(read):
             return
         guard = facts.guards.around(node)
         if guard is None:
@@ -179,6 +227,33 @@ class GuardedRead(Hazard):
             )
             yield self.hit(node, message, Severity.WARNING)
 
+    def _synchronised(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield a sync between steps under a condition of the rank."""
+        guard = facts.guards.around(node)
+        if guard is None or facts.steps.when(node) not in (When.EVERY_STEP, When.SOMETIMES):
+            return
+        line = facts.context.position(guard).line
+        message = (
+            f"synchronised in some replicas only (line {line}): what is pending in the others goes into a "
+            "later graph; synchronise in all"
+        )
+        yield self.hit(node, message, Severity.WARNING)
+
+    def _loaded(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield the load into a model on the device that some replicas make."""
+        guard = facts.guards.around(node)
+        model = receiver(node)
+        if not isinstance(guard, cst.If) or model is None or not facts.context.moves_to_accelerator:
+            return
+        if facts.values.kind(model) is not Kind.MODEL or not _moved_before(model, node, facts):
+            return
+        line = facts.context.position(guard).line
+        message = (
+            f"loaded into the model in some replicas only (line {line}): the next collective of its weights "
+            "has another graph there; load in all replicas, or before the model is moved"
+        )
+        yield self.hit(node, message, Severity.WARNING)
+
     def _made(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield the first tensor that a condition of the rank makes on the device, before the training."""
         guard = facts.guards.around(node)
@@ -196,6 +271,28 @@ class GuardedRead(Hazard):
         yield self.hit(node, message, Severity.WARNING)
 
 
+def _moved_before(model: cst.BaseExpression, at: cst.Call, facts: Facts) -> bool:
+    """Whether a model is moved to the device above a place in its file, or elsewhere."""
+    text = code(model)
+    place = _place(at, facts)
+    moves = [
+        call
+        for call in facts.calls
+        if method(call) in ("to", "cuda")
+        and code(receiver(call) or call) == text
+        and (
+            isinstance(model, cst.Attribute)
+            or facts.bindings.owner(call) is facts.bindings.owner(at)
+        )
+    ]
+    if any(_place(call, facts) < place for call in moves):
+        return True
+    if isinstance(model, cst.Name):
+        values = [v for v in facts.context.bound_values(model) if isinstance(v, cst.Call)]
+        return any(method(value) in ("to", "cuda") for value in values)
+    return not moves
+
+
 def _first_made(guard: cst.If, facts: Facts) -> list[cst.Call]:
     found = (call for call in nodes_of(guard, cst.Call) if _is_made_on_device(call, facts))
     return list(islice(found, 1))
@@ -206,7 +303,7 @@ def _is_made_on_device(call: cst.Call, facts: Facts) -> bool:
     arg = keyword(call, "device")
     if arg is None or not (facts.names.of(call.func) or "").startswith("torch."):
         return False
-    return facts.tensors.on_device(call)
+    return facts.values.on_device(call)
 
 
 def _read(node: cst.CSTNode, facts: Facts) -> cst.BaseExpression | None:
@@ -217,7 +314,7 @@ def _read(node: cst.CSTNode, facts: Facts) -> cst.BaseExpression | None:
     if method(node) in READ_METHODS:
         return receiver(node)
     if isinstance(node.func, cst.Name) and node.func.value in ("print", "float", "int"):
-        return next((a.value for a in node.args if facts.tensors.on_device(a.value)), None)
+        return next((a.value for a in node.args if facts.values.on_device(a.value)), None)
     return None
 
 
@@ -233,7 +330,7 @@ def _computed_after(
         if (
             value is not None
             and _computes(value)
-            and facts.tensors.on_device(value)
+            and facts.values.on_device(value)
             and facts.steps.when(value) in (When.EVERY_STEP, When.SOMETIMES)
             and facts.guards.around(value) is None
             and not _ran_between(name.value, value, at, facts)

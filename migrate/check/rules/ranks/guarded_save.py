@@ -8,8 +8,8 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.project.entries import Kind
 from migrate.reading.tree.tree import bind, code, keyword, nodes_of
+from migrate.reading.values.kind import PLACED, Kind
 from migrate.reading.values.saved import PARAMETERS, is_on_cpu
 from migrate.reading.values.words import (
     SAVED,
@@ -114,8 +114,8 @@ class GuardedSave(Hazard):
             return  # where a function is only called under a condition, its calls are reported
         line = facts.context.position(guard).line
         message = f"a save in some replicas only (line {line}): xm.save in all, outside of it"
-        kinds = {facts.tensors.kind(value) for value in saved}
-        if kinds & {Kind.DEVICE, Kind.TENSOR, Kind.MODEL} or any(_has_weights(v) for v in saved):
+        kinds = {facts.values.kind(value) for value in saved}
+        if kinds & PLACED or any(_has_weights(v) for v in saved):
             yield self.hit(node, message)
         elif Kind.UNKNOWN in kinds:
             message = f"a save in some replicas only (line {line}): with device tensors, xm.save"

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.values.kind import Kind
 
 
 class RankInGraph(Hazard):
@@ -65,9 +66,9 @@ class RankInGraph(Hazard):
         """Yield one operation of a tensor and the index."""
         assert isinstance(node, cst.BinaryOperation)
         sides = (node.left, node.right)
-        if not any(facts.tensors.on_device(side) for side in sides):
+        if not any(facts.values.on_device(side) for side in sides):
             return
-        if any(facts.context.ranks.is_rank(side) for side in sides):
+        if any(facts.values.kind(side) is Kind.INDEX for side in sides):
             message = (
                 "the replica's index as a Python number in a graph: each replica gets another graph"
             )

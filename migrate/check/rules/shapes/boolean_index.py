@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.check.common import placed
+from migrate.check.common import method, placed
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.names.bindings import How
+from migrate.reading.values.words import BOOLEAN_METHODS, MASK
 
 
 class BooleanIndex(Hazard):
@@ -75,9 +77,35 @@ class BooleanIndex(Hazard):
             index = element.slice
             if not isinstance(index, cst.Index) or isinstance(index.value, cst.BaseNumber):
                 continue
-            if facts.tensors.is_boolean(index.value):
+            if _is_boolean(index.value, facts):
                 assigned = isinstance(facts.context.parent(node), cst.AssignTarget)
                 instead = "masked_fill or torch.where" if assigned else "torch.where(mask, x, 0)"
                 message = f"a boolean mask as index: a compilation for each number; {instead}"
                 yield from placed(self, node, index.value, message, facts)
                 return
+
+
+def _is_boolean(node: cst.CSTNode, facts: Facts, depth: int = 0) -> bool:
+    """Whether `node` is plausibly a tensor of truth values: a mask."""
+    if depth > 5 or not facts.values.is_tensor(node):
+        return False
+    if isinstance(node, cst.Comparison):
+        return True
+    if isinstance(node, cst.UnaryOperation):
+        return isinstance(node.operator, cst.BitInvert)
+    if isinstance(node, cst.BinaryOperation):
+        both = isinstance(node.operator, cst.BitAnd | cst.BitOr)
+        return both and _is_boolean(node.left, facts, depth + 1)
+    if isinstance(node, cst.Call):
+        return method(node) in BOOLEAN_METHODS
+    if isinstance(node, cst.Name):
+        binding = facts.bindings.nearest(node)
+        value = binding.value if binding is not None and binding.how is How.VALUE else None
+        if value is not None and _is_boolean(value, facts, depth + 1):
+            return True
+        if MASK.search(node.value) is None:
+            return False
+        parameter = facts.bindings.parameter(node) if binding is None else None
+        passed = list(facts.bindings.passed(parameter[0], node.value)) if parameter else []
+        return not passed or any(_is_boolean(one, facts, depth + 1) for one in passed)
+    return False

@@ -129,15 +129,13 @@ def _on_values(test: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpre
         yield from _on_values(test.expression, facts)
     elif isinstance(test, cst.Comparison):
         parts = (test.left, *(target.comparator for target in test.comparisons))
-        if facts.tensors.on_device(test) or any(_is_read(part, facts) for part in parts):
+        if facts.values.on_device(test) or any(_is_read(part, facts) for part in parts):
             yield test
     elif isinstance(test, cst.Call):
         name = facts.names.of(test.func) or ""
         argument = test.args[0].value if test.args else test
-        checked = name in CHECKS and (
-            facts.tensors.on_device(argument) or _is_read(argument, facts)
-        )
-        computed = _computes(test) and facts.tensors.on_device(test)
+        checked = name in CHECKS and (facts.values.on_device(argument) or _is_read(argument, facts))
+        computed = _computes(test) and facts.values.on_device(test)
         if (
             checked
             or computed
@@ -148,7 +146,7 @@ def _on_values(test: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpre
 
 
 def _is_read(node: cst.BaseExpression, facts: Facts) -> bool:
-    return method(node) in READS and facts.tensors.on_device(
+    return method(node) in READS and facts.values.on_device(
         receiver(cst.ensure_type(node, cst.Call))
     )
 

@@ -73,10 +73,10 @@ class CpuFallback(Hazard):
         name = facts.names.of(node.func) or ""
         if name:
             last = name.removeprefix("torch.")
-            used = last in FALLBACKS and any(facts.tensors.is_tensor(a.value) for a in node.args)
+            used = last in FALLBACKS and any(facts.values.is_tensor(a.value) for a in node.args)
         else:
             last = method(node)
-            used = last in FALLBACKS and facts.tensors.is_tensor(receiver(node))
+            used = last in FALLBACKS and facts.values.is_tensor(receiver(node))
         if used and facts.steps.inside(node):
             yield self.hit(
                 node, f"{last} runs on the CPU: the graph is cut and the inputs are fetched"

@@ -63,7 +63,7 @@ class MaskedSelect(Hazard):
         assert isinstance(node, cst.Call)
         name = facts.names.of(node.func)
         asked = method(node) == "masked_select" and name is None
-        if name == "torch.masked_select" or (asked and facts.tensors.is_tensor(receiver(node))):
+        if name == "torch.masked_select" or (asked and facts.values.is_tensor(receiver(node))):
             message = (
                 "masked_select: a compilation for each number selected; torch.where(mask, x, 0)"
             )

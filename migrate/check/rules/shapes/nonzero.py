@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.check.common import method, placed, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.values.kind import Kind
 
 
 class Nonzero(Hazard):
@@ -72,8 +73,8 @@ class Nonzero(Hazard):
         name = facts.names.of(node.func) or ""
         called = name in ("torch.nonzero", "torch.argwhere")
         asked = method(node) in ("nonzero", "argwhere") and not name
-        if called or (asked and facts.tensors.is_tensor(receiver(node))):
-            if called and node.args and facts.tensors.kind(node.args[0].value).name == "HOST":
+        if called or (asked and facts.values.is_tensor(receiver(node))):
+            if called and node.args and facts.values.kind(node.args[0].value) is Kind.HOST:
                 return
             message = "a shape that depends on values: a compilation for each; mask, or use topk"
             what = name or f".{method(node)}()"

@@ -71,12 +71,12 @@ class RepeatInterleave(Hazard):
         positional = [arg.value for arg in node.args if arg.keyword is None]
         if name == "torch.repeat_interleave":
             counts = positional[1] if len(positional) > 1 else None
-        elif method(node) == "repeat_interleave" and facts.tensors.is_tensor(receiver(node)):
+        elif method(node) == "repeat_interleave" and facts.values.is_tensor(receiver(node)):
             counts = positional[0] if positional else None
         else:
             return
         named = keyword(node, "repeats")
         counts = named.value if named is not None else counts
-        if facts.tensors.is_tensor(counts):
+        if facts.values.is_tensor(counts):
             message = "repeat_interleave with a tensor of counts: a compilation for each total"
             yield from placed(self, node, counts, message, facts)

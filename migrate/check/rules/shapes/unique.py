@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.common import method, placed, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.project.entries import Kind
+from migrate.reading.values.kind import Kind
 
 
 class Unique(Hazard):
@@ -67,10 +67,10 @@ class Unique(Hazard):
         assert isinstance(node, cst.Call)
         name = facts.names.of(node.func)
         called = name in ("torch.unique", "torch.unique_consecutive")
-        if called and node.args and facts.tensors.kind(node.args[0].value) is Kind.HOST:
+        if called and node.args and facts.values.kind(node.args[0].value) is Kind.HOST:
             return
         asked = method(node) in ("unique", "unique_consecutive") and name is None
-        if called or (asked and facts.tensors.is_tensor(receiver(node))):
+        if called or (asked and facts.values.is_tensor(receiver(node))):
             message = "unique: a compilation for each number of values; do it in the data loader"
             value = node.args[0].value if name and node.args else receiver(node)
             yield from placed(self, node, value, message, facts)

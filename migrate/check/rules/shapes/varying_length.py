@@ -106,12 +106,12 @@ class VaryingLength(Hazard):
 
 def _read(bound: cst.BaseExpression, facts: Facts) -> cst.BaseExpression | None:
     """Return the tensor from which a value in `bound` is read, if any is."""
-    if facts.tensors.is_tensor(bound):
+    if facts.values.is_tensor(bound):
         return bound
     for call in nodes_of(bound, cst.Call):
-        if method(call) in READS and facts.tensors.is_tensor(receiver(call)):
+        if method(call) in READS and facts.values.is_tensor(receiver(call)):
             return receiver(call)
         plain = isinstance(call.func, cst.Name) and call.func.value == "int"
-        if plain and call.args and facts.tensors.is_tensor(call.args[0].value):
+        if plain and call.args and facts.values.is_tensor(call.args[0].value):
             return call.args[0].value
     return None

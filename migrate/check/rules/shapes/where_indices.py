@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.common import placed
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.project.entries import Kind
+from migrate.reading.values.kind import Kind
 
 
 class WhereIndices(Hazard):
@@ -71,7 +71,7 @@ class WhereIndices(Hazard):
         assert isinstance(node, cst.Call)
         if len(node.args) != 1 or facts.names.of(node.func) != "torch.where":
             return
-        if node.args[0].star or facts.tensors.kind(node.args[0].value) is Kind.HOST:
+        if node.args[0].star or facts.values.kind(node.args[0].value) is Kind.HOST:
             return
         message = "one argument: indices whose number depends on values; give it three"
         yield from placed(self, node, node.args[0].value, f"torch.where: {message}", facts)

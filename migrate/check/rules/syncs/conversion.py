@@ -75,6 +75,6 @@ class Conversion(Hazard):
         assert isinstance(node, cst.Call)
         name = node.func.value if isinstance(node.func, cst.Name) else ""
         if name in NUMBERS and len(node.args) == 1:
-            if not facts.tensors.on_device(node.args[0].value):
+            if not facts.values.on_device(node.args[0].value):
                 return
             yield from placed(self, node, f"{name}() of a tensor", facts)

@@ -9,8 +9,8 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import is_step
-from migrate.reading.steps.loops import DEVICE_LOADERS
 from migrate.reading.tree.tree import nodes_of
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import SYNCS
 
 
@@ -87,16 +87,6 @@ class DoubleSync(Hazard):
         loop = next((a for a in facts.context.ancestors(node) if isinstance(a, cst.For)), None)
         if any(facts.names.of(call.func) in SYNCS for call in calls):
             yield self.hit(node.items[0].item, "a sync inside torch_xla.step(): one of them goes")
-        elif loop is not None and self._is_device_loader(loop.iter, facts):
+        elif loop is not None and facts.values.kind(loop.iter) is Kind.DEVICE_LOADER:
             message = "MpDeviceLoader and torch_xla.step() both end the graph: one of them goes"
             yield self.hit(node.items[0].item, message)
-
-    def _is_device_loader(self, value: cst.BaseExpression, facts: Facts) -> bool:
-        if isinstance(value, cst.Name):
-            _, bound = facts.context.bound_to(value)
-            return isinstance(bound, cst.Call) and self._is_device_loader(bound, facts)
-        if isinstance(value, cst.Call):
-            if facts.names.of(value.func) in DEVICE_LOADERS:
-                return True
-            return any(self._is_device_loader(arg.value, facts) for arg in value.args)
-        return False

@@ -97,5 +97,5 @@ class Item(Hazard):
         """Yield one read of a tensor."""
         assert isinstance(node, cst.Call)
         name = method(node)
-        if name in READS and not node.args and facts.tensors.on_device(receiver(node)):
+        if name in READS and not node.args and facts.values.on_device(receiver(node)):
             yield from placed(self, node, f".{name}()", facts)

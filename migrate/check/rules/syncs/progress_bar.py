@@ -87,7 +87,7 @@ class ProgressBar(Hazard):
         if facts.steps.when(node) not in (When.STEP, When.EVERY_STEP):
             return
         if facts.guards.around(node) is None and any(
-            isinstance(part, cst.Name) and facts.tensors.on_device(part)
+            isinstance(part, cst.Name) and facts.values.on_device(part)
             for arg in node.args
             for part in nodes(arg.value)
         ):

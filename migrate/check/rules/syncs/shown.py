@@ -76,7 +76,7 @@ class Shown(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one text that is made of a tensor."""
         if isinstance(node, cst.FormattedStringExpression):
-            if facts.tensors.on_device(node.expression) and not _raises(node, facts):
+            if facts.values.on_device(node.expression) and not _raises(node, facts):
                 yield from placed(self, node.expression, "formatting a tensor", facts)
             return
         assert isinstance(node, cst.Call)
@@ -86,7 +86,7 @@ class Shown(Hazard):
         ).startswith("logging")
         if prints or logs:
             for value in _values(node):
-                if facts.tensors.on_device(value):
+                if facts.values.on_device(value):
                     yield from placed(self, node, "printing a tensor", facts)
                     return
 

@@ -96,5 +96,5 @@ class ToCpu(Hazard):
         assert isinstance(node, cst.Call)
         name = method(node)
         to_cpu = name == "to" and node.args and string_value(node.args[0].value) == "cpu"
-        if (name in ("cpu", "numpy") or to_cpu) and facts.tensors.on_device(receiver(node)):
+        if (name in ("cpu", "numpy") or to_cpu) and facts.values.on_device(receiver(node)):
             yield from placed(self, node, f".{name}({'...' if to_cpu else ''})", facts)

@@ -202,7 +202,7 @@ def _only_orders(assign: cst.Assign, context: Workspace) -> bool:
     target = assign.targets[0].target
     if not (isinstance(target, cst.Name) or is_attribute_of_self(target)):
         return False
-    values = context.devices.values(target)
+    values = context.values.given_to(target)
     if not all(_made(value, context) for value in values):
         return False
     mentions = [mention for mention in context.mentions(target) if mention is not target]

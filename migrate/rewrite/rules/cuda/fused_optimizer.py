@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.tree.tree import code, dotted, keyword, string_value
+from migrate.reading.values.kind import Kind
+from migrate.reading.values.words import TORCH_OPTIMIZER
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
@@ -96,7 +98,7 @@ class FusedOptimizer(Rule):
             if arg is not None and _on(arg.value) and _makes_optimizers(context):
                 yield from self.report(node, _message("fused=True"))
             return
-        if not is_optimizer(node, context) and not _is_partial(node, context):
+        if not _makes_optimizer(node, context):
             return
         gone = []
         for choice in CHOICES:
@@ -129,7 +131,7 @@ class FusedOptimizer(Rule):
         else:
             assert isinstance(node, cst.Call)
             of_dict = dotted(node.func) == "dict" and _makes_optimizers(context)
-            if not (of_dict or is_optimizer(node, context) or _is_partial(node, context)):
+            if not (of_dict or _makes_optimizer(node, context)):
                 return
             args = [keyword(node, choice) for choice in CHOICES]
             found = [arg.value for arg in args if arg is not None]
@@ -144,28 +146,18 @@ class FusedOptimizer(Rule):
         return self.edit(value, lambda updated: and_on_cuda(updated, test), message)
 
 
-def is_optimizer(call: cst.Call, context: Workspace) -> bool:
-    """Whether `call` makes an optimizer of torch."""
-    return _is_class(call.func, context)
-
-
-def _is_partial(call: cst.Call, context: Workspace) -> bool:
-    """Whether `call` is `functools.partial(torch.optim.AdamW, …)`."""
+def _makes_optimizer(call: cst.Call, context: Workspace) -> bool:
+    """Whether `call` makes an optimizer of torch, or is `functools.partial(torch.optim.AdamW, …)`."""
+    if context.values.kind(call) is Kind.OPTIMIZER:
+        return True
     if context.qualified_name(call.func) != "functools.partial" or not call.args:
         return False
-    return _is_class(call.args[0].value, context)
-
-
-def _is_class(node: cst.CSTNode, context: Workspace) -> bool:
-    """Whether `node` is a class of optimizers of torch."""
-    name = context.qualified_name(node) or ""
-    parts = name.split(".")
-    is_class = parts[-1][:1].isupper() and "lr_scheduler" not in parts
-    return name.startswith("torch.optim.") and is_class
+    made = context.qualified_name(call.args[0].value) or ""
+    return TORCH_OPTIMIZER.fullmatch(made) is not None
 
 
 def _makes_optimizers(context: Workspace) -> bool:
-    return any(is_optimizer(call, context) for call in context.all_of(cst.Call))
+    return any(context.values.kind(call) is Kind.OPTIMIZER for call in context.all_of(cst.Call))
 
 
 def _on(value: cst.BaseExpression) -> bool:

@@ -35,6 +35,9 @@ from migrate.rewrite.rules.devices.kept_devices import (
 )
 from migrate.rewrite.workspace import Workspace
 
+# Libraries of their own kernels: an index of theirs is no device of torch.
+GPU_LIBRARIES = frozenset({"cuml", "cupy", "faiss", "nvidia", "onnxruntime", "tensorrt"})
+
 
 class Device(Rule):
     """Move models and tensors to the XLA device.
@@ -58,7 +61,8 @@ class Device(Rule):
     **Left alone.** What may be something else than a CUDA device: `x.to(dtype)`, `x.to(other)`, `'cpu'`,
     and `x.to(device)`, where `device` itself becomes `'xla'` at the place that makes it.
 
-    **Reported.** `.cuda()` with arguments that cannot be read.
+    **Reported.** `.cuda()` with arguments that cannot be read; the index of a GPU that another library takes
+    (`config.device = 0` of faiss).
 
     Source: torch_xla 2.9 (measured: `xla:3` fails in a replica; `x.to(0)` means CUDA there).
     """
@@ -243,6 +247,18 @@ class Device(Rule):
             """,
             "cannot be read",
         ),
+        reported(
+            """
+            import faiss
+
+
+            def index(dim):
+                config = faiss.GpuIndexFlatConfig()
+                config.device = 0
+                return faiss.GpuIndexFlatL2(faiss.StandardGpuResources(), dim, config)
+            """,
+            "which GPU faiss takes",
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -302,13 +318,16 @@ class Device(Rule):
 
     def _kept(
         self, value: cst.BaseExpression, target: cst.BaseExpression, context: Workspace
-    ) -> Iterable[Edit]:
+    ) -> Iterable[Edit | Finding]:
         """Yield the edits of a value that is kept under a name that says that it is a device."""
         if isinstance(target, cst.Subscript) and DEVICE_NAME.fullmatch(_text(target.slice[0])):
             yield from self._spelled(value, context)
         if isinstance(target, cst.Attribute | cst.Name):
             last = target.attr.value if isinstance(target, cst.Attribute) else target.value
-            if DEVICE_NAME.fullmatch(last) and not context.devices.is_load_location(target):
+            if isinstance(value, cst.Integer) and (library := _made_by_library(target, context)):
+                message = f"{code(value)} is which GPU {library} takes: it has none on a TPU"
+                yield from self.report(value, message)
+            elif DEVICE_NAME.fullmatch(last) and not context.devices.is_load_location(target):
                 if not says_a_device(last) or used_as_number(target, context):
                     yield from self._spelled(value, context)
                 else:
@@ -401,6 +420,19 @@ class Device(Rule):
 
 def _text(key: cst.CSTNode) -> str:
     return code(key).strip("'\"")
+
+
+def _made_by_library(target: cst.BaseExpression, context: Workspace) -> str:
+    """Return the library that makes what has the attribute `device`; nothing for torch, and for options."""
+    base = target.value if isinstance(target, cst.Attribute) else None
+    if not isinstance(base, cst.Name) or not code(target).endswith(".device"):
+        return ""
+    for value in context.bound_values(base):
+        name = context.qualified_name(value.func) if isinstance(value, cst.Call) else None
+        root = (name or "").partition(".")[0]
+        if root in GPU_LIBRARIES:
+            return root
+    return ""
 
 
 def _makes(value: cst.BaseExpression, context: Workspace) -> bool:

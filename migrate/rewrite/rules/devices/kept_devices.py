@@ -58,7 +58,7 @@ def used_as_string(target: cst.CSTNode, context: Workspace) -> bool:
 def is_kept(value: cst.Name | cst.Attribute, context: Workspace) -> bool:
     """Whether `value` is assigned under the name of a device, so that the assignment is edited."""
     last = value.attr.value if isinstance(value, cst.Attribute) else value.value
-    assigned = DEVICE_NAME.fullmatch(last) and context.devices.values(value)
+    assigned = DEVICE_NAME.fullmatch(last) and context.values.given_to(value)
     return bool(assigned) and says_a_device(last) and not used_as_number(value, context)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from migrate.reading.names.bindings import calls_of, passed_for
 from migrate.reading.tree.tree import bind, code, elements, nodes
-from migrate.reading.values.arguments import calls_of, passed_for
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.edits.branch import removed_with_comment
 from migrate.rewrite.edits.nodes import insert_first, with_args

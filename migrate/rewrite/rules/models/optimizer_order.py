@@ -8,6 +8,7 @@ from functools import lru_cache
 import libcst as cst
 
 from migrate.reading.values.devices import is_move, moves
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import MODEL, OPTIMIZER
 from migrate.rewrite.edits.imports import bindings
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -166,7 +167,7 @@ class OptimizerOrder(Rule):
         there = context.moves_to_accelerator or context.calls.run_on_accelerator
         if not there or _is_swapped(context):
             return
-        if _is_optimizer(node, context):
+        if context.values.kind(node) is Kind.OPTIMIZER:
             yield from self._optimizer(node, context)
         elif _is_move_below_an_optimizer(node, context) and not _swaps_above(context):
             line = context.statement_around(node)
@@ -210,16 +211,9 @@ def _has_torch(context: Workspace) -> bool:
     return any(found.target == found.name == "torch" for found in bindings(context.module))
 
 
-def _is_optimizer(node: cst.Call, context: Workspace) -> bool:
-    name = context.qualified_name(node.func) or ""
-    parts = name.split(".")
-    is_optimizer = name.startswith("torch.optim.") and "lr_scheduler" not in parts
-    return is_optimizer and parts[-1][:1].isupper()
-
-
 def _is_too_early(node: cst.Call, context: Workspace) -> bool:
     """Whether `node` makes an optimizer and its function moves nothing to the device before it."""
-    if not _is_optimizer(node, context) or context.effects.follows_move(node):
+    if context.values.kind(node) is not Kind.OPTIMIZER or context.effects.follows_move(node):
         return False
     return not _is_moved_before(node, context, frozenset())
 

@@ -161,8 +161,7 @@ class TiedWeights(Rule):
         if not (ties.moves or ties.lost or ties.imported) or _is_swapped(context):
             return
         if isinstance(node, cst.Call):
-            end = context.end(node)
-            if shared := ties.moves.get((end.line, end.column)):
+            if shared := ties.moves.get(context.place(node)):
                 yield from self._move(node, shared, context)
             return
         line = context.position(node).line
@@ -244,8 +243,7 @@ def _is_kept(node: cst.Call, context: Workspace) -> bool:
 
 def _keeps(move: cst.Call, context: Workspace) -> bool:
     """Whether `move` is one before which this rule writes its line, or an earlier one has it."""
-    end = context.end(move)
-    is_one = (end.line, end.column) in context.calls.ties.moves
+    is_one = context.place(move) in context.calls.ties.moves
     return (
         is_one
         and _may_be_a_move(move, context)

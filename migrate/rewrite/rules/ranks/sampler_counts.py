@@ -50,7 +50,7 @@ def _is_own(value: cst.BaseExpression, context: Workspace) -> bool:
     if not isinstance(value, cst.Name | cst.Attribute):
         return False
     last = value.attr.value if isinstance(value, cst.Attribute) else value.value
-    values = context.devices.values(value)
+    values = context.values.given_to(value)
     if not values or any(_asks(one, context) for one in values):
         return False
     if isinstance(value, cst.Name):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from migrate.reading.replicas.first_replica import Rest, is_local, on_first
+from migrate.reading.replicas.options import follows_from_options
 from migrate.reading.replicas.pure import bound_with_effects, is_pure, same_everywhere
 from migrate.reading.tree.tree import bind, code, nodes_of, used
 from migrate.reading.values.saved import PARAMETERS, is_on_cpu
@@ -225,7 +226,11 @@ class Saving:
                 f"under `if {code(guard.test)}:` and a condition that may differ between the replicas, "
                 f"or in a block of its own"
             )
-        different = [part for part in rest.others if not same_everywhere(part)]
+        different = [
+            part
+            for part in rest.others
+            if not (same_everywhere(part) or follows_from_options(part, self._context))
+        ]
         if different:
             return f"`{code(different[0])}` may differ between the replicas"
         if self._context.guards.around(guard) is not None:
@@ -300,6 +305,10 @@ class Saving:
             return Way(obstacle="a test of the rank computes its arguments with side effects")
         for root in (*out, *guarded.rest.others):
             for name in used(root, alone):
+                if self._is_unset(name):
+                    return Way(
+                        obstacle=f"needs `{code(name)}`, which is None on the other replicas"
+                    )
                 guard = self._context.partly_bound.guard(name, out)
                 if guard is not None:
                     line = self._context.position(guard).line
@@ -308,6 +317,12 @@ class Saving:
                         f"`if {code(guard.test)}:` in line {line}"
                     )
         return Way(tuple(out), alone)
+
+    def _is_unset(self, name: cst.Name | cst.Attribute) -> bool:
+        """Whether `name` is a parameter for what another file makes None on all replicas but the first."""
+        if not isinstance(name, cst.Name) or name.value not in self._context.calls.unset:
+            return False
+        return any(isinstance(one.node, cst.Param) for one in self._context.bindings(name))
 
     def _of_the_writer(
         self, guarded: Guarded, moved: Sequence[cst.Call]

@@ -1,0 +1,119 @@
+"""What a run that failed says, and whose error it is: the script's own, or that of its rewrite."""
+
+from __future__ import annotations
+
+import re
+import signal
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from migrate.prove.errors import (
+    NotAnsweredError,
+    OriginalFailedError,
+    RewriteFailedError,
+    RunTimeoutError,
+    ScriptFailedError,
+)
+from migrate.prove.place import Place
+from migrate.prove.run import Side, run_script
+
+# Of the original, which is run to see whether it fails as its rewrite did: it compiles nothing.
+_AT_LEAST_SECONDS, _TIMES_AS_LONG = 60.0, 2.0
+
+
+def whose(script: Path, args: Sequence[str], replicas: int, seconds: float) -> str:
+    """Whose the error is that ended the rewrite of a script, in one line: the original is run to see.
+
+    It runs on the CPU with gloo, in a mirror of its folders that is removed at the end.
+
+    Args:
+        script: the original.
+        args: its arguments.
+        replicas: number of ranks.
+        seconds: after which the rewrite failed: an original that runs longer is beyond that.
+    """
+    limit = max(_AT_LEAST_SECONDS, _TIMES_AS_LONG * seconds)
+    with tempfile.TemporaryDirectory(prefix="migrate-run-") as folder:
+        try:
+            result = run_script(
+                script,
+                args,
+                side="original",
+                replicas=replicas,
+                timeout=limit,
+                output="capture",
+                place=Place(Path(folder), script, Path.cwd()),
+            )
+        except RunTimeoutError:
+            return f"the original was still running on the CPU after {limit:.0f} s: {_OURS}"
+    if not result.returncode:
+        return f"the original runs to its end on the CPU: {_OURS}"
+    error = failure(script, "original", result.returncode, result.output)
+    if isinstance(error, NotAnsweredError):
+        return f"whose error it is was not found out: the original {error.what.partition(' ')[2]}"
+    return (
+        f"the original fails on the CPU too ({error.reason}): if that is the same error, it is the script's "
+        "own, not the rewrite's"
+    )
+
+
+_OURS = "the error comes from the rewrite or from XLA, not from the script"
+
+
+def failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFailedError:
+    """The error of a script that failed.
+
+    Args:
+        path: the script.
+        side: which it is.
+        returncode: that it ended with.
+        output: the last lines that it wrote.
+    """
+    reason = last_error(output) or _ending(returncode)
+    if side == "original" and re.match(_NOT_ANSWERED, reason):
+        return NotAnsweredError(
+            f"{path} cannot run on the CPU in CUDA's place: {reason}",
+            "the script need not be wrong, as shims does not answer this (docs/shims): leave the call out "
+            "of a copy of the script and prove that",
+            output,
+            reason,
+        )
+    if side == "original":
+        return OriginalFailedError(
+            f"{path} is broken before rewriting: {reason}",
+            "make the original run on the CPU with gloo first",
+            output,
+            reason,
+        )
+    return RewriteFailedError(
+        f"{path} failed on XLA where the original runs: {reason}",
+        "mend the rewritten script at the place that its traceback names",
+        output,
+        reason,
+    )
+
+
+# What shims refuse, and what reaches a CUDA that is not there: it passed them by.
+_NOT_ANSWERED = (
+    r"shims\.\w+\.|.*(Torch not compiled with CUDA|NVIDIA driver|No CUDA GPUs|without ATen_cuda|"
+    r"torch\._C' has no attribute '_(cuda|scatter|gather|broadcast|reduce|nccl)|"
+    r"CUDA(HooksInterface| error| driver))"
+)
+
+
+def _ending(returncode: int) -> str:
+    if returncode < 0:
+        return f"its process was ended by {signal.Signals(-returncode).name}"
+    return f"exit code {returncode}"
+
+
+def last_error(output: str) -> str | None:
+    """The last line of the output that names an exception, or what XLA's compiler aborts with.
+
+    Torch puts the rank before it.
+    """
+    exception = r"(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)\b"
+    named = rf"^(?:\[rank\d+\]: )?((?:{exception}|LLVM ERROR:).*)"
+    lines = re.findall(named, output, re.M)
+    return lines[-1].strip() if lines else None

@@ -1,0 +1,126 @@
+"""Functions that act on the world, and functions in which all replicas meet.
+
+What only computes, reads and prints, all replicas may run where one was to run it: what acts writes files,
+logs, saves, trains, ends the program. What makes a collective, some replicas must not run alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from migrate.reading.calls.callers import reaching
+from migrate.reading.calls.effect import Effect
+from migrate.reading.calls.kinds import External
+from migrate.reading.replicas.rank_tests import last_part, parents
+from migrate.reading.values.meetings import OBJECTS, OF_XLA, TENSORS
+from migrate.reading.values.words import LOG_METHODS, LOGGER, LOGGING_METHODS, words
+
+if TYPE_CHECKING:
+    from migrate.reading.calls.analysis import Analysis
+    from migrate.reading.calls.scopes import Function, Scope
+
+# Modules whose functions act, whatever they are called.
+MODULES = words("dist logging mlflow shutil subprocess tdist wandb")
+ASKS = words("get_rank get_world_size is_available is_initialized getLogger")
+# Functions and methods that act, of whatever.
+ACTS = words(
+    "backward barrier dump exit imsave imwrite input kill load_state_dict makedirs mkdir popen quit "
+    "removedirs rename replace rmdir rmtree save save_image savefig savetxt save_pretrained savez symlink "
+    "system to_csv touch unlink urlretrieve write write_text write_bytes writelines writerow"
+)
+OF_TEXT = words("replace")
+WRITES = frozenset("wax+")
+# What all replicas come to together: of torch, torch_xla, MPI.
+MEETINGS = frozenset((*TENSORS, *OBJECTS, *OF_XLA, "barrier")) | words(
+    "Barrier allgather allreduce alltoall bcast gather scatter Allreduce Bcast"
+)
+OF_RUN = re.compile(r"dist|world|ddp|init|parallel|multi|size|n_?gpu|num_gpu|rank", re.IGNORECASE)
+MEETING_MODULES = ("torch.distributed.", "torch_xla.", "mpi4py.")
+
+
+def acts(call: ast.Call) -> bool:
+    """Whether `call`, by its name, acts on the world."""
+    func = call.func
+    name = last_part(func)
+    if name == "open":
+        return not _only_reads(call)
+    if isinstance(func, ast.Name):
+        return name in ACTS - OF_TEXT
+    if not isinstance(func, ast.Attribute) or name in ASKS:
+        return False
+    root = func.value
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    of = root.id if isinstance(root, ast.Name) else ""
+    if of in MODULES or (name in ACTS and (name not in OF_TEXT or of == "os")):
+        return True
+    if of == "os" and name == "remove":
+        return True
+    receiver = last_part(func.value)
+    logs = LOG_METHODS.fullmatch(name) or name in LOGGING_METHODS
+    return bool(logs and LOGGER.fullmatch(receiver)) or name.startswith("add_scalar")
+
+
+def _only_reads(call: ast.Call) -> bool:
+    mode = call.args[1] if len(call.args) > 1 else None
+    mode = next((k.value for k in call.keywords if k.arg == "mode"), mode)
+    if mode is None:
+        return True
+    return isinstance(mode, ast.Constant) and WRITES.isdisjoint(str(mode.value))
+
+
+@lru_cache(maxsize=2)
+def acting_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions of a project that act, themselves or by what they run."""
+    first: Mapping[Function, bool] = {
+        function: True
+        for scope in analysis.scopes.values()
+        for function in scope.functions
+        if analysis.effects.get(function, Effect.NONE)
+        or any(
+            acts(call) for region in analysis.regions(function.region) for call, _ in region.calls
+        )
+    }
+    return frozenset(reaching(analysis, first))
+
+
+@lru_cache(maxsize=2)
+def meeting_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions of a project in which all replicas meet, or that run one of these."""
+    first: Mapping[Function, bool] = {
+        function: True
+        for scope in analysis.scopes.values()
+        for function in scope.functions
+        if any(
+            _meets(call, at, analysis)
+            for region in analysis.regions(function.region)
+            for call, at in region.calls
+        )
+    }
+    return frozenset(reaching(analysis, first))
+
+
+def _meets(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    if last_part(call.func) not in MEETINGS or any(k.arg == "group" for k in call.keywords):
+        return False
+    if _is_for_some_runs(call, scope):
+        return False
+    values = analysis.evaluator.values(call.func, scope)
+    return any(isinstance(v, External) and v.name.startswith(MEETING_MODULES) for v in values)
+
+
+def _is_for_some_runs(call: ast.Call, scope: Scope) -> bool:
+    """Whether a condition is around `call` that asks for more than whether the run is distributed."""
+    above = parents(scope.module)
+    below: ast.AST = call
+    node = above.get(call)
+    while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        test = node.test if isinstance(node, ast.If | ast.IfExp | ast.While) else None
+        if test is not None and below is not test and OF_RUN.search(ast.unparse(test)) is None:
+            return True
+        below, node = node, above.get(node)
+    return False

@@ -1,0 +1,47 @@
+"""The kinds of values: what an expression of a script may be, as far as a TPU is concerned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+
+class Kind(Enum):
+    """What an expression plausibly is."""
+
+    ON_DEVICE = "a tensor on the device"
+    TENSOR = "a tensor somewhere"
+    MODEL = "a module"
+    OPTIMIZER = "an optimizer"
+    DEVICE_LOADER = "what yields batches on the device, and ends the graph before each"
+    CUDA = "a CUDA device, or a choice between one and another device"
+    XLA = "the device of XLA"
+    INDEX = "the index of a GPU"
+    UNKNOWN = "unknown"
+    HOST = "another value of the host"
+    CPU = "the CPU"
+
+
+TENSORS = frozenset({Kind.ON_DEVICE, Kind.TENSOR})
+# What has a place, on the device or elsewhere, or what it holds has.
+PLACED = TENSORS | {Kind.MODEL, Kind.OPTIMIZER, Kind.DEVICE_LOADER}
+ACCELERATORS = frozenset({Kind.CUDA, Kind.INDEX, Kind.XLA})
+DEVICES = ACCELERATORS | {Kind.CPU}
+_RANKS = {kind: rank for rank, kind in enumerate(Kind)}
+
+
+def joined(kinds: Iterable[Kind]) -> Kind:
+    """Return which of several kinds decides what is to be done with what may be any of them.
+
+    The earlier one of `Kind`. What may be something else than an index is none. Of nothing: a value of the
+    host.
+    """
+    found = set(kinds)
+    if Kind.UNKNOWN in found or Kind.HOST in found:
+        found.discard(Kind.INDEX)
+    return min(found, key=_RANKS.__getitem__, default=Kind.HOST)
+
+
+def held(kinds: Iterable[Kind]) -> Kind:
+    """Return the kind of what holds, or is computed from, values of these kinds: no device is left."""
+    return joined(Kind.HOST if kind in DEVICES else kind for kind in kinds)

@@ -1,0 +1,701 @@
+"""What the expressions of a script are: devices and their indices, tensors and where they lie, modules.
+
+Nothing is executed and no types are known: names are followed through what binds them, calls by what they
+run and by what torch says they return, parameters by what is passed and by how they are used, also in
+other files of the project. What is not plausible is unknown.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import libcst as cst
+
+from migrate.reading.calls.devices import ACCELERATOR, COUNTS, CUDA, CURRENT, DEVICE, XLA_DEVICES
+from migrate.reading.names.bindings import Bindings, Given, How, passed_for
+from migrate.reading.names.parsed import Parsed
+from migrate.reading.project.entries import Entry
+from migrate.reading.replicas.ranks import Ranks
+from migrate.reading.tree.tree import (
+    code,
+    dotted,
+    is_attribute_of_self,
+    keyword,
+    last_part,
+    string_value,
+)
+from migrate.reading.values import words as v
+from migrate.reading.values.kind import ACCELERATORS, DEVICES, PLACED, TENSORS, Kind, held, joined
+
+FORWARDS = frozenset({"forward", "training_step"})
+# What other files may make, or hand over.
+ASKED = cst.Name | cst.Attribute | cst.Subscript | cst.Call
+# What is no longer one of them where it is taken apart.
+HOLDERS = frozenset({Kind.MODEL, Kind.OPTIMIZER, Kind.DEVICE_LOADER})
+DEVICE_LOADERS = frozenset(
+    {
+        "torch_xla.distributed.parallel_loader.MpDeviceLoader",
+        "torch_xla.distributed.parallel_loader.ParallelLoader",
+    }
+)
+DEEPEST = 60
+_ENVIRONMENT = frozenset(f"os.environ[{q}{name}{q}]" for name in v.RANK_VARIABLES for q in "'\"")
+
+
+class Values:
+    """The kinds of the expressions of one script, worked out when asked for.
+
+    A device may be chosen in one of several places: of all that the script gives to its name, or attribute,
+    what decides counts, also the default of the command-line option of that name, and what other functions
+    and files hand over. A tensor moves: what the name was given last counts.
+
+    Args:
+        context: the script.
+        ranks: which of its names hold the index of the replica.
+        entries: the functions, by the lines of their `def`, that steps of other files run.
+    """
+
+    def __init__(
+        self, context: Parsed, ranks: Ranks, entries: Mapping[int, Entry] | None = None
+    ) -> None:
+        self._context = context
+        self._ranks = ranks
+        self._entries = entries or {}
+        self._known: dict[int, Kind] = {}
+        self._devices: dict[int, Kind] = {}
+        self._pending: set[int] = set()
+
+    @cached_property
+    def bindings(self) -> Bindings:
+        """How the variables of the script follow from expressions."""
+        return Bindings(self._context)
+
+    def kind(self, node: cst.CSTNode | None) -> Kind:
+        """Return what the expression `node` plausibly is; without one, a value of the host."""
+        if node is None:
+            return Kind.HOST
+        key = id(node)
+        if key in self._known:
+            return self._known[key]
+        if key in self._pending or len(self._pending) > DEEPEST:
+            return Kind.UNKNOWN  # a value that depends on itself, or on too much
+        self._pending.add(key)
+        try:
+            found = self._of(node)
+        finally:
+            self._pending.discard(key)
+        if isinstance(node, cst.Subscript | cst.Call) and found in (Kind.UNKNOWN, Kind.HOST):
+            found = self._in_the_project(node, found)
+        self._known[key] = found
+        return found
+
+    def on_device(self, node: cst.CSTNode | None) -> bool:
+        """Whether `node` is plausibly a tensor on the device."""
+        return self.kind(node) is Kind.ON_DEVICE
+
+    def is_tensor(self, node: cst.CSTNode | None) -> bool:
+        """Whether `node` is plausibly a tensor, wherever it lies."""
+        return self.kind(node) in TENSORS
+
+    def device(self, node: cst.CSTNode | None) -> Kind:
+        """Return which device `node` names; unknown where it is none, or where that is not plain to see.
+
+        What is no device is not gone through for it: a name may be given many things that follow from itself.
+        """
+        if node is None:
+            return Kind.UNKNOWN
+        key = id(node)
+        if key not in self._devices:
+            self._devices[key] = Kind.UNKNOWN  # where the name is assigned from itself
+            found = self._device_of(node)
+            if isinstance(node, ASKED) and found in (Kind.UNKNOWN, Kind.CPU):
+                found = self._in_the_project(node, found)
+            self._devices[key] = found if found in DEVICES else Kind.UNKNOWN
+        return self._devices[key]
+
+    def _device_of(self, node: cst.CSTNode) -> Kind:
+        if isinstance(node, cst.IfExp):
+            return joined((self.device(node.body), self.device(node.orelse)))
+        if isinstance(node, cst.SimpleString | cst.ConcatenatedString):
+            return self._of_string(node)
+        if isinstance(node, cst.FormattedString):
+            return self._of_formatted(node)
+        if names_cuda(node):
+            return Kind.CUDA
+        if isinstance(node, cst.Call):
+            return self._device_of_call(node) or Kind.UNKNOWN
+        if isinstance(node, cst.BinaryOperation):
+            return Kind.INDEX if self._is_index(node) else Kind.UNKNOWN
+        if isinstance(node, cst.Subscript):
+            return Kind.INDEX if code(node) in _ENVIRONMENT else Kind.UNKNOWN
+        if isinstance(node, cst.Attribute) and node.attr.value in ("device", "type"):
+            return self._of_device_part(node)
+        return self._of_named(node) if isinstance(node, cst.Name | cst.Attribute) else Kind.UNKNOWN
+
+    def _of_device_part(self, node: cst.Attribute) -> Kind:
+        """Return the device that `x.to("xla").device`, or `device.type`, is."""
+        if node.attr.value == "type":
+            found = self.device(node.value)
+            return found if found in DEVICES - {Kind.INDEX} else self._of_named(node)
+        if isinstance(node.value, cst.Call):
+            return Kind.XLA if self.is_move(node.value) else Kind.UNKNOWN  # a probe
+        return self._of_named(node)
+
+    def is_surely_cpu(self, node: cst.CSTNode | None) -> bool:
+        """Whether `node` is the CPU, whatever the user says: a default is not."""
+        if string_value(node) == "cpu":
+            return True
+        if isinstance(node, cst.Call) and self._context.qualified_name(node.func) in DEVICE:
+            first = keyword(node, "type") or (node.args[0] if node.args else None)
+            return first is not None and self.is_surely_cpu(first.value)
+        if not isinstance(node, cst.Name):
+            return False
+        _, value = self._context.bound_to(node)
+        return not isinstance(value, cst.Param | cst.Name) and self.is_surely_cpu(value)
+
+    def is_move(self, call: cst.Call) -> bool:
+        """Whether `call` moves its receiver to an accelerator: `x.to(rank)`, `x.cuda()`, `x.to('xla')`."""
+        if not isinstance(call.func, cst.Attribute):
+            return False
+        if call.func.attr.value == "cuda":
+            return self._context.qualified_name(call.func) is None and not self._is_own(call.func)
+        if call.func.attr.value != "to":
+            return False
+        arg = device_argument(call)
+        if arg is not None and isinstance(arg.value, cst.Integer):
+            return True  # x.to(0)
+        return arg is not None and self.device(arg.value) in ACCELERATORS
+
+    def by_itself(self, call: cst.Call) -> Kind | None:
+        """Return what `call` gives whatever it is called on and with; None where that depends on these."""
+        if is_host_method(call):
+            return Kind.HOST
+        func = call.func
+        if isinstance(func, cst.Name) and func.value in v.HOST_BUILTINS | v.DESCRIBING:
+            return None if self._context.bindings(func) else Kind.HOST
+        if self.is_move(call):
+            return Kind.ON_DEVICE
+        device = keyword(call, "device")
+        if device is not None and not self.is_surely_cpu(device.value):
+            return Kind.ON_DEVICE
+        return None
+
+    def given_to(self, node: cst.Name | cst.Attribute) -> list[cst.BaseExpression]:
+        """Return what the script assigns to the name or attribute `node`, defaults included."""
+        if isinstance(node, cst.Name):
+            found: list[cst.BaseExpression] = []
+            for value in self._context.bound_values(node):
+                plain = value.default if isinstance(value, cst.Param) else value
+                if plain is not None:
+                    found.append(plain)
+            return found
+        return self._assigned(node) or self._options.get(node.attr.value, [])
+
+    def _assigned(self, node: cst.Attribute) -> list[cst.BaseExpression]:
+        """Return what the script assigns to the attribute `node`, of `self` in the class around it."""
+        return [
+            value
+            for target, value in self._context.attributes.get(node.attr.value, ())
+            if value is not None and self._key(target) == self._key(node)
+        ]
+
+    def _key(self, node: cst.Attribute) -> tuple[int, str]:
+        owner = self._context.class_around(node) if is_attribute_of_self(node) else None
+        return id(owner), dotted(node)
+
+    @cached_property
+    def _options(self) -> dict[str, list[cst.BaseExpression]]:
+        """The defaults of the command-line options, by the attribute that holds them."""
+        found: dict[str, list[cst.BaseExpression]] = defaultdict(list)
+        for node in self._context.all_of(cst.Call):
+            if is_option(node):
+                default = keyword(node, "default")
+                if default is not None:
+                    for name in option_names(node):
+                        found[name].append(default.value)
+        return found
+
+    def _in_the_project(self, node: cst.CSTNode, here: Kind) -> Kind:
+        """Return which device `node` is by what other functions and files hand to it, else `here`."""
+        devices = self._context.calls.devices
+        if not devices:
+            return here
+        found = devices.get(self._context.place(node), here)
+        return here if found is Kind.CPU else found
+
+    def _named(self, node: cst.CSTNode) -> str | None:
+        """Return the imported name that `node` stands for; after a dot where it is of the project."""
+        name = self._context.qualified_name(node)
+        own = name is not None and any(
+            name.startswith(f"{module}.") for module in self._context.calls.local
+        )
+        return f".{name}" if own else name
+
+    def _of(self, node: cst.CSTNode) -> Kind:
+        rule = _RULES.get(type(node))
+        return rule(self, node) if rule is not None else Kind.UNKNOWN
+
+    def _of_string(self, node: cst.CSTNode) -> Kind:
+        if names_cuda(node):
+            return Kind.CUDA
+        return {"xla": Kind.XLA, "cpu": Kind.CPU}.get(string_value(node) or "", Kind.HOST)
+
+    def _of_formatted(self, node: cst.FormattedString) -> Kind:
+        """`f"{accelerator}:{rank}"` is a device where `accelerator` is the name of one."""
+        if names_cuda(node):
+            return Kind.CUDA
+        if len(node.parts) < 2:
+            return Kind.HOST
+        first, second = node.parts[:2]
+        if not isinstance(first, cst.FormattedStringExpression):
+            return Kind.HOST
+        colon = isinstance(second, cst.FormattedStringText) and second.value == ":"
+        accelerator = colon and self.device(first.expression) in (Kind.CUDA, Kind.XLA)
+        return Kind.CUDA if accelerator else Kind.HOST
+
+    def _of_subscript(self, node: cst.Subscript) -> Kind:
+        if code(node) in _ENVIRONMENT:
+            return Kind.INDEX
+        found = held([self.kind(node.value)])
+        if found in HOLDERS and not is_attribute_of_self(node.value):  # self.layers[i]
+            return Kind.UNKNOWN
+        return found
+
+    def _of_binary(self, node: cst.BinaryOperation) -> Kind:
+        if names_cuda(node):
+            return Kind.CUDA
+        if self._is_index(node):
+            return Kind.INDEX
+        if isinstance(node.left, cst.BaseString):
+            return Kind.HOST  # "%d" % x
+        return held((self.kind(node.left), self.kind(node.right)))
+
+    def _is_index(self, node: cst.BinaryOperation) -> bool:
+        """Whether `node` is the index of a GPU: `rank % torch.cuda.device_count()`."""
+        counts = isinstance(node.operator, cst.Modulo) and is_device_count(
+            node.right, self._context
+        )
+        return counts or self._ranks.is_rank(node)
+
+    def _of_unary(self, node: cst.UnaryOperation) -> Kind:
+        not_ = isinstance(node.operator, cst.Not)
+        return Kind.HOST if not_ else held([self.kind(node.expression)])
+
+    def _of_boolean(self, node: cst.BooleanOperation) -> Kind:
+        return held((self.kind(node.left), self.kind(node.right)))
+
+    def _of_choice(self, node: cst.IfExp) -> Kind:
+        return joined((self.kind(node.body), self.kind(node.orelse)))
+
+    def _of_elements(self, node: cst.Tuple | cst.List | cst.Set | cst.Dict) -> Kind:
+        return held(self.kind(element.value) for element in node.elements)
+
+    def _of_comprehension(self, node: cst.ListComp | cst.SetComp | cst.GeneratorExp) -> Kind:
+        return held([self.kind(node.elt)])
+
+    def _of_comparison(self, node: cst.Comparison) -> Kind:
+        for target in node.comparisons:
+            if isinstance(target.operator, cst.Is | cst.IsNot | cst.In | cst.NotIn):
+                return Kind.HOST
+            if isinstance(target.comparator, cst.BaseString):
+                return Kind.HOST
+        compared = (node.left, *(target.comparator for target in node.comparisons))
+        return held(self.kind(side) for side in compared)
+
+    def _of_attribute(self, node: cst.Attribute) -> Kind:
+        found = self._of_part(node)
+        if found in PLACED:
+            return found
+        device = self.device(node)
+        return held([found]) if device is Kind.UNKNOWN else device
+
+    def _of_part(self, node: cst.Attribute) -> Kind:
+        """Return what the attribute `node` is by what it is an attribute of."""
+        name = node.attr.value
+        if name in v.DESCRIBES:
+            return Kind.HOST
+        if is_attribute_of_self(node):
+            return self._of_self(node)
+        if name == "size" and not isinstance(self._context.parent(node), cst.Call):
+            return Kind.HOST  # of an array or an image; a tensor is asked with a call
+        base = held([self.kind(node.value)])
+        if base in TENSORS:
+            return Kind.UNKNOWN if v.NUMBER.search(name) else base  # `images.image_sizes`
+        if base in (Kind.HOST, Kind.OPTIMIZER, Kind.DEVICE_LOADER):
+            return Kind.HOST
+        if base is Kind.MODEL:
+            return Kind.MODEL if name == "module" else Kind.UNKNOWN
+        return Kind.MODEL if v.MODEL.fullmatch(name) else Kind.UNKNOWN
+
+    def _of_self(self, node: cst.Attribute) -> Kind:
+        kinds = {self.kind(value) for value in self._assigned(node)}
+        host = bool(kinds) and kinds <= DEVICES | {Kind.HOST}
+        found = held(kinds) if kinds & PLACED or host else Kind.UNKNOWN
+        named = found is Kind.UNKNOWN and v.MODEL.fullmatch(node.attr.value)
+        return Kind.MODEL if named else found
+
+    def _of_name(self, node: cst.Name) -> Kind:
+        if node.value in ("True", "False", "None"):
+            return Kind.HOST
+        found = self._of_variable(node)
+        if found in PLACED:
+            return found
+        device = self.device(node)
+        return held([found]) if device is Kind.UNKNOWN else device
+
+    def _of_variable(self, node: cst.Name) -> Kind:
+        """Return what the name `node` is by what binds it last."""
+        binding = self.bindings.nearest(node)
+        found = Kind.UNKNOWN
+        if binding is not None:
+            found = self._of_binding(binding)
+        elif (parameter := self.bindings.parameter(node)) is not None:
+            found = self._of_parameter(*parameter)
+        elif (name := self._named(node)) is not None:
+            return Kind.HOST if name.split(".")[0] in v.HOST_ROOTS else Kind.UNKNOWN
+        named = found is Kind.UNKNOWN and v.MODEL.fullmatch(node.value)
+        return Kind.MODEL if named else found
+
+    def _of_named(self, node: cst.Name | cst.Attribute) -> Kind:
+        """Return the device that `node` is by all that it is given, or by its name."""
+        if self._ranks.is_rank(node):
+            return Kind.INDEX
+        values = self.given_to(node)
+        found = joined(self.device(value) for value in values)
+        if found in DEVICES:
+            return found
+        if isinstance(node, cst.Name):
+            passed = [self.device(value) for value in passed_for(node, self._context)]
+            if passed and all(kind in (Kind.CUDA, Kind.XLA) for kind in passed):
+                return joined(passed)
+        named = v.INDEX_NAME.fullmatch(last_part(node)) and self._may_be_index(node, values)
+        return Kind.INDEX if named else Kind.UNKNOWN
+
+    def _may_be_index(
+        self, node: cst.Name | cst.Attribute, values: Iterable[cst.BaseExpression]
+    ) -> bool:
+        """Whether nothing contradicts that `node`, which is named like an index, is one."""
+        if self._context.qualified_name(node) is not None:
+            return False
+        if isinstance(node, cst.Name) and any(
+            isinstance(self._context.parent(mention), cst.For | cst.CompFor)
+            for mention in self._context.mentions(node)
+        ):
+            return False
+        named = (self._context.qualified_name(value) or "" for value in values)
+        return not any(name.startswith("torch.") for name in named)  # rank = torch.bfloat16
+
+    def _of_binding(self, binding: Given) -> Kind:
+        if binding.how is How.COUNTER:
+            return Kind.HOST
+        found = self.kind(binding.value)
+        if binding.how is How.VALUE:
+            return found
+        found = held([found])
+        is_element = binding.how is How.ELEMENT and binding.value is not None
+        if is_element and found is Kind.UNKNOWN and self._yields_batches(binding):
+            return Kind.TENSOR
+        if binding.how is How.ADDED and found is Kind.HOST:
+            return Kind.UNKNOWN
+        if binding.how is How.ELEMENT and found is Kind.DEVICE_LOADER:
+            return Kind.ON_DEVICE
+        if binding.how is How.PART and found in HOLDERS:
+            return Kind.UNKNOWN
+        return found
+
+    def _yields_batches(self, binding: Given) -> bool:
+        """Whether what a loop goes over yields batches: it trains, or the name says so."""
+        steps, loop = self._context.calls.step_loops, binding.loop
+        if loop is not None and self._context.position(loop).line in steps:
+            return True
+        return binding.value is not None and bool(v.LOADER.search(_last_name(binding.value)))
+
+    def _of_parameter(self, function: cst.FunctionDef, parameter: cst.Param) -> Kind:
+        name = parameter.name.value
+        forward = is_forward(function, self._context)
+        if parameter.annotation is not None:
+            annotation = code(parameter.annotation.annotation).strip("'\"")
+            if "Tensor" in annotation and not annotation.startswith(("Callable", "np.")):
+                return Kind.ON_DEVICE if forward else Kind.TENSOR
+            if v.PLAIN_ANNOTATION.search(annotation):
+                return Kind.HOST
+            return Kind.MODEL if annotation.endswith("Module") else Kind.UNKNOWN
+        if isinstance(parameter.default, cst.BaseNumber | cst.BaseString):
+            return Kind.HOST
+        if isinstance(parameter.default, cst.Name) and parameter.default.value in ("True", "False"):
+            return Kind.HOST
+        used = self.bindings.used.get((id(function), name), set())
+        if forward and (used & v.IN_A_FORWARD):
+            return Kind.ON_DEVICE
+        if forward and parameter.default is None and not v.NUMBER.search(name):
+            return Kind.ON_DEVICE
+        kinds = {self.kind(value) for value in self.bindings.passed(function, name)}
+        entry = self._entries.get(self._context.position(function.name).line)
+        kinds.update(entry.kinds(function, name) if entry is not None else ())
+        if kinds & PLACED:
+            return joined(kinds)
+        return Kind.TENSOR if used & v.ONLY_TENSORS else Kind.UNKNOWN
+
+    def _of_call(self, call: cst.Call) -> Kind:
+        if names_cuda(call):
+            return Kind.CUDA
+        named = self._device_of_call(call)
+        if named is not None:
+            return named
+        name = self._named(call.func)
+        if name is not None:
+            return self._of_function(name, call)
+        if isinstance(call.func, cst.Name):
+            return self._of_plain_call(call.func.value, call)
+        if isinstance(call.func, cst.Attribute):
+            callee = self._callee(call, call.func.attr.value)
+            if callee is not None:
+                return self._returned(callee)
+            return self._of_method(call.func, call)
+        return Kind.ON_DEVICE if self.kind(call.func) is Kind.MODEL else Kind.UNKNOWN
+
+    def _device_of_call(self, call: cst.Call) -> Kind | None:
+        """Return the device that `call` gives, where it asks torch, the environment or Python for one."""
+        name = self._context.qualified_name(call.func) or dotted(call.func)
+        if name in DEVICE or name == "str":
+            first = keyword(call, "type") or (call.args[0] if call.args else None)
+            literal = first is not None and isinstance(first.value, cst.Integer)
+            found = Kind.INDEX if literal else self.device(first.value if first else None)
+            return Kind.CUDA if found is Kind.INDEX and name in DEVICE else _or_none(found)
+        if name in ACCELERATOR:
+            return Kind.CUDA
+        if name in XLA_DEVICES:
+            return Kind.XLA
+        if name in CURRENT or self._ranks.is_rank(call):
+            return Kind.INDEX
+        first_value = call.args[0].value if call.args else None
+        if name == "int" and self.device(first_value) is Kind.INDEX:
+            return Kind.INDEX
+        asks = name in ("os.getenv", "os.environ.get")
+        return Kind.INDEX if asks and string_value(first_value) in v.RANK_VARIABLES else None
+
+    def _of_plain_call(self, name: str, call: cst.Call) -> Kind:
+        callee = self._callee(call, name)
+        if callee is not None:
+            return self._returned(callee)
+        if name == "enumerate" and call.args and not self._context.bindings(call.func):
+            return self._as_loader(call)
+        if name in self.bindings.classes:
+            bases = [base.value for base in self.bindings.classes[name].bases]
+            named = [self._context.qualified_name(base) or code(base) for base in bases]
+            is_module = any(one.startswith("torch.nn.") or "Module" in one for one in named)
+            return Kind.MODEL if is_module else Kind.UNKNOWN
+        if not self._context.bindings(call.func):
+            if name in v.HOST_BUILTINS:
+                return Kind.HOST
+            if name in v.FIRST_ARGUMENT:
+                return held([self.kind(call.args[0].value if call.args else None)])
+        if self.kind(call.func) is Kind.MODEL:
+            kinds = {self.kind(arg.value) for arg in call.args}
+            return Kind.ON_DEVICE if kinds - {Kind.HOST} - DEVICES else Kind.UNKNOWN
+        return Kind.UNKNOWN
+
+    def _callee(self, call: cst.Call, name: str) -> cst.FunctionDef | None:
+        """Return the function or method `name` that is called; None for a class or an object."""
+        return next((one for one in self._context.called(call) if one.name.value == name), None)
+
+    def _of_function(self, name: str, call: cst.Call) -> Kind:
+        """Return what an imported function returns."""
+        root, _, _ = name.partition(".")
+        last = name.rpartition(".")[2]
+        if root in v.HOST_ROOTS:
+            deep = name in ("copy.deepcopy", "copy.copy") and call.args
+            return self.kind(call.args[0].value) if deep else Kind.HOST
+        if name.startswith(v.MODEL_MAKERS):
+            return Kind.MODEL
+        if name in DEVICE_LOADERS:
+            return Kind.DEVICE_LOADER
+        if root != "torch":
+            return self._as_loader(call)  # tqdm(loader)
+        if v.TORCH_OPTIMIZER.fullmatch(name):
+            return Kind.OPTIMIZER
+        if last in v.FACTORIES:
+            on_device = name.startswith("torch.cuda.") or self.by_itself(call) is Kind.ON_DEVICE
+            return Kind.ON_DEVICE if on_device else Kind.HOST
+        if last == "Parameter":
+            return Kind.ON_DEVICE
+        if name == "torch.compile" or last in ("DistributedDataParallel", "DataParallel"):
+            return Kind.MODEL
+        if last in v.PLAIN or name.startswith(v.PLAIN_MODULES):
+            return Kind.HOST
+        if name.startswith("torch.nn.") and last[:1].isupper():
+            return Kind.MODEL
+        if name.startswith("torch.nn.utils.rnn"):
+            return held(self.kind(arg.value) for arg in call.args[:1])
+        if name.startswith(("torch.nn.utils.", "torch.nn.init.")) and "clip_grad" not in name:
+            return Kind.UNKNOWN
+        if "clip_grad_norm" in name:
+            return Kind.ON_DEVICE
+        kinds = {self.kind(arg.value) for arg in call.args} & TENSORS
+        return joined(kinds) if kinds else Kind.UNKNOWN
+
+    def _of_method(self, func: cst.Attribute, call: cst.Call) -> Kind:
+        method = func.attr.value
+        base = held([self.kind(func.value)])
+        if base is Kind.MODEL:
+            if method in v.MODULE_TENSORS or method == "state_dict":
+                return Kind.ON_DEVICE
+            if method in v.MODULE_METHODS:
+                return Kind.MODEL
+        if base is Kind.OPTIMIZER:
+            return Kind.ON_DEVICE if method == "state_dict" else Kind.HOST
+        if base is Kind.DEVICE_LOADER:
+            return base  # para_loader.per_device_loader(device)
+        if method in ("to", "cuda"):
+            return self._moved(method, base, call)
+        if is_host_method(call):
+            return Kind.HOST
+        if base in TENSORS or base is Kind.HOST:
+            return base
+        if self.kind(func) is Kind.MODEL:  # self.layer(x), model.module(x)
+            return Kind.ON_DEVICE
+        return Kind.UNKNOWN
+
+    def _as_loader(self, call: cst.Call) -> Kind:
+        """Return what `call` gives, of which nothing is known but that it may wrap a loader."""
+        kinds = {self.kind(arg.value) for arg in call.args}
+        return Kind.DEVICE_LOADER if Kind.DEVICE_LOADER in kinds else Kind.UNKNOWN
+
+    def _moved(self, method: str, base: Kind, call: cst.Call) -> Kind:
+        if method == "cuda":
+            return Kind.ON_DEVICE
+        first = keyword(call, "device") or (call.args[0] if call.args else None)
+        if first is None:
+            return base
+        text = code(first.value)
+        if text.startswith("cpu") or self.is_surely_cpu(first.value):
+            return Kind.HOST
+        says_device = any(word in text for word in ("dev", "cuda", "xla", "gpu"))
+        return Kind.ON_DEVICE if says_device or self.device(first.value) in ACCELERATORS else base
+
+    def _returned(self, function: cst.FunctionDef) -> Kind:
+        values = self.bindings.returns.get(id(function), [])
+        return joined(self.kind(value) for value in values)
+
+    def _is_own(self, method: cst.Attribute) -> bool:
+        """Whether `C().cuda` is a method of a class of the script that inherits from nothing."""
+        made: cst.CSTNode | None = method.value
+        if isinstance(made, cst.Name):
+            made = self._context.bound_to(made)[1]
+        name = made.func if isinstance(made, cst.Call) else None
+        return isinstance(name, cst.Name) and any(
+            function.name.value == method.attr.value
+            for one in self._context.module.body
+            if isinstance(one, cst.ClassDef) and one.name.value == name.value and not one.bases
+            for function in one.body.body
+            if isinstance(function, cst.FunctionDef)
+        )
+
+
+def _of_plain(_: Values, __: cst.CSTNode) -> Kind:
+    return Kind.HOST
+
+
+_RULES: dict[type[cst.CSTNode], Callable[[Values, Any], Kind]] = {
+    cst.Attribute: Values._of_attribute,
+    cst.BinaryOperation: Values._of_binary,
+    cst.BooleanOperation: Values._of_boolean,
+    cst.Call: Values._of_call,
+    cst.Comparison: Values._of_comparison,
+    cst.ConcatenatedString: Values._of_string,
+    cst.Dict: Values._of_elements,
+    cst.Float: _of_plain,
+    cst.FormattedString: Values._of_formatted,
+    cst.GeneratorExp: Values._of_comprehension,
+    cst.IfExp: Values._of_choice,
+    cst.Imaginary: _of_plain,
+    cst.Integer: _of_plain,
+    cst.Lambda: _of_plain,
+    cst.List: Values._of_elements,
+    cst.ListComp: Values._of_comprehension,
+    cst.Name: Values._of_name,
+    cst.Set: Values._of_elements,
+    cst.SetComp: Values._of_comprehension,
+    cst.SimpleString: Values._of_string,
+    cst.Subscript: Values._of_subscript,
+    cst.Tuple: Values._of_elements,
+    cst.UnaryOperation: Values._of_unary,
+}
+
+
+def names_cuda(node: cst.CSTNode | None) -> bool:
+    """Whether `node` spells a CUDA device: 'cuda', 'cuda:0', f'cuda:{i}', 'cuda:%d' % i."""
+    if isinstance(node, cst.FormattedString) and node.parts:
+        first = node.parts[0]
+        text = first.value if isinstance(first, cst.FormattedStringText) else ""
+        return text.startswith("cuda:") or (text == "cuda" and len(node.parts) == 1)
+    if isinstance(node, cst.BinaryOperation):
+        if isinstance(node.operator, cst.Modulo | cst.Add):
+            return (string_value(node.left) or "").startswith("cuda:")
+        return False
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        is_format = node.func.attr.value == "format"
+        return is_format and (string_value(node.func.value) or "").startswith("cuda:")
+    value = string_value(node)
+    return value is not None and CUDA.fullmatch(value) is not None
+
+
+def is_forward(function: cst.CSTNode | None, context: Parsed) -> bool:
+    """Whether `function` is the forward of a module."""
+    if not isinstance(function, cst.FunctionDef) or function.name.value not in FORWARDS:
+        return False
+    around = context.class_around(function)
+    if around is None or not around.bases:
+        return False
+    # A data pipeline or an autograd.Function has a `forward` too, but is no module, and what keeps
+    # the past of a sequence is used to generate.
+    if v.CACHE.fullmatch(around.name.value):
+        return False
+    names = [context.qualified_name(base.value) or "" for base in around.bases]
+    return not any("autograd" in name or "Transform" in name for name in names)
+
+
+def is_host_method(call: cst.Call) -> bool:
+    """Whether `call` is a method whose result is on the host: `x.item()`, `x.type()`, not `x.type(y)`."""
+    if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in v.TO_HOST:
+        return False
+    return call.func.attr.value != "type" or not call.args
+
+
+def device_argument(call: cst.Call) -> cst.Arg | None:
+    """Return the argument of `x.to(…)` that may be a device."""
+    named = keyword(call, "device")
+    if named is not None:
+        return named
+    first = call.args[0] if call.args else None
+    return first if first is not None and first.keyword is None and not first.star else None
+
+
+def is_option(call: cst.Call) -> bool:
+    """Whether `call` declares a command-line option: `parser.add_argument('--device', …)`."""
+    is_add = isinstance(call.func, cst.Attribute) and call.func.attr.value == "add_argument"
+    return is_add and bool(option_names(call))
+
+
+def option_names(call: cst.Call) -> list[str]:
+    """Return the attributes under which the value of a declared option may be found."""
+    flags = [string_value(arg.value) for arg in call.args if arg.keyword is None]
+    return [flag.lstrip("-").replace("-", "_") for flag in flags if flag]
+
+
+def is_device_count(node: cst.CSTNode | None, context: Parsed) -> bool:
+    """Whether `node` counts the GPUs of this host."""
+    return isinstance(node, cst.Call) and context.qualified_name(node.func) in COUNTS
+
+
+def _or_none(kind: Kind) -> Kind | None:
+    return None if kind is Kind.UNKNOWN else kind
+
+
+def _last_name(node: cst.CSTNode) -> str:
+    while isinstance(node, cst.Call | cst.Subscript):
+        node = node.func if isinstance(node, cst.Call) else node.value
+    return last_part(node)

@@ -1,0 +1,308 @@
+"""What the first replica alone computes on the device, all of them compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import libcst as cst
+
+from migrate.check.hazard import Hit
+from migrate.check.rules.ranks.guarded_read import GuardedRead
+from migrate.reading.facts import Facts, facts_of
+from migrate.reading.replicas.first_replica import joined, on_first
+from migrate.reading.tree.tree import code, nodes_of
+from migrate.reading.values.words import READS
+from migrate.rewrite.edits.lift import marked
+from migrate.rewrite.edits.nodes import split_blank
+from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.ranks.work import CannotError, Work, made_by, work_of
+from migrate.rewrite.rules.saving.unguard import keep_to_first
+from migrate.rewrite.workspace import Workspace
+
+
+class Together(Rule):
+    """Let all replicas compute what the first one computes on the device for its log.
+
+    **Why.** Below `if rank == 0:` a value that is computed and read on the device, a validation, a summary of
+    the model run graphs that the other replicas do not have: before the next collective they part, and all
+    hang.
+
+    **What it does.** `with shims.together(tells=rank == 0):` takes the place of the test: all replicas run
+    the block. What prints, logs and writes in it stays below the test, and what that is given of the device
+    is read above it. Where the test does not hold, the block prints nothing, and the random numbers of
+    Python, numpy, torch and XLA go on as if it had not been run: the training of the other replicas does not
+    change. A branch above that makes what the block needs (the loader of the validation set) is run by all in
+    the same way. Every replica validates with the whole set, as the first one did.
+
+    **Reported.** XLA305, where the block also writes files or trains in between, has a condition that may
+    differ between the replicas, calls what cannot be followed, or binds names that are read after it.
+
+    **Safety.** A module that the block leaves in another state (a counter of its own) is then so in all
+    replicas.
+
+    Source: torch_xla 2.9 (replicas with other graphs wait for each other), `shims.together`.
+    """
+
+    name = "together"
+    nodes = (cst.Module,)
+    after = True
+    examples = (
+        rewritten(
+            """
+            import torch
+            import torch.nn.functional as F
+
+
+            def train(model, loader, optimizer, rank, writer):
+                for step, (x, y) in enumerate(loader):
+                    x, y = x.cuda(), y.cuda()
+                    out = model(x)
+                    loss = F.cross_entropy(out, y)
+                    loss.backward()
+                    optimizer.step()
+                    if rank == 0:
+                        # how far off?
+                        if step % 10 == 0:
+                            with torch.no_grad():
+                                error = F.l1_loss(out, y).item()
+                            print(step, error, F.mse_loss(out, torch.zeros_like(out)).item())
+                            writer.add_image("out", out[0])
+            """,
+            """
+            import shims
+            import torch
+            import torch.nn.functional as F
+            import torch_xla
+
+
+            def train(model, loader, optimizer, rank, writer):
+                for step, (x, y) in enumerate(loader):
+                    with torch_xla.step():
+                        x, y = x.to("xla"), y.to("xla")
+                        out = model(x)
+                        loss = F.cross_entropy(out, y)
+                        loss.backward()
+                        optimizer.step()
+                    with shims.together(tells=rank == 0):
+                        # how far off?
+                        if step % 10 == 0:
+                            with torch.no_grad():
+                                error = F.l1_loss(out, y).item()
+                            mse_loss_read = F.mse_loss(out, torch.zeros_like(out)).item()
+                            if rank == 0:
+                                print(step, error, mse_loss_read)
+                            out_read = out[0].cpu()
+                            if rank == 0:
+                                writer.add_image("out", out_read)
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+            import torch.nn.functional as F
+            from torch.utils.data import DataLoader
+
+
+            def train(model, loader, held_out, optimizer, rank):
+                if rank == 0:
+                    validation = DataLoader(held_out)
+                    log = open("log.txt", "w")
+                for step, (x, y) in enumerate(loader):
+                    x, y = x.cuda(), y.cuda()
+                    loss = F.cross_entropy(model(x), y)
+                    loss.backward()
+                    optimizer.step()
+                    if step % 100 == 0 and rank == 0:
+                        model.eval()
+                        total = 0.0
+                        with torch.no_grad():
+                            for x, y in validation:
+                                total += F.cross_entropy(model(x.cuda()), y.cuda()).item()
+                        log.write(f"{total}")
+                        model.train()
+            """,
+            """
+            import shims
+            import torch
+            import torch.nn.functional as F
+            import torch_xla
+            from torch.utils.data import DataLoader
+
+
+            def train(model, loader, held_out, optimizer, rank):
+                with shims.together(tells=rank == 0):
+                    validation = DataLoader(held_out)
+                    if rank == 0:
+                        log = open("log.txt", "w")
+                for step, (x, y) in enumerate(loader):
+                    with torch_xla.step():
+                        x, y = x.to("xla"), y.to("xla")
+                        loss = F.cross_entropy(model(x), y)
+                        loss.backward()
+                        optimizer.step()
+                    if step % 100 == 0:
+                        with shims.together(tells=rank == 0):
+                            model.eval()
+                            total = 0.0
+                            with torch.no_grad():
+                                for x, y in validation:
+                                    total += F.cross_entropy(model(x.to("xla")), y.to("xla")).item()
+                            if rank == 0:
+                                log.write(f"{total}")
+                            model.train()
+            """,
+        ),
+        left_alone(
+            """
+            import torch
+            import torch_xla
+
+
+            def train(model, loader, optimizer, rank):
+                for step, x in enumerate(loader):
+                    with torch_xla.step():
+                        loss = model(x.to("xla")).mean()
+                        loss.backward()
+                        optimizer.step()
+                    if rank == 0 and step % 10 == 0:
+                        print(step, loss.item())
+            """
+        ),
+        reported(
+            """
+            import torch
+            import torch.nn.functional as F
+            import torch_xla
+
+
+            def train(model, loader, optimizer, rank):
+                error, best = 0.0, 1.0
+                for step, (x, y) in enumerate(loader):
+                    with torch_xla.step():
+                        out = model(x.to("xla"))
+                        loss = F.cross_entropy(out, y.to("xla"))
+                        loss.backward()
+                        optimizer.step()
+                    if rank == 0:
+                        error = F.l1_loss(out, y.to("xla")).item()
+                    if error > best:
+                        break
+            """,
+            "`error` is read after it",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the edits of the branches for the first replica, and of those that they need."""
+        if not context.guards.any:
+            return
+        found: dict[int, Work] = {}
+        needed: dict[int, frozenset[str]] = {}
+        for guard in context.all_of(cst.If):
+            if not context.guards.asks(guard.test) or on_first(guard.test, context) is None:
+                continue
+            if context.guards.around(guard) is not None:
+                continue
+            facts = facts_of(context)
+            hits, may_part = _parts(guard, facts)
+            if not hits and not may_part:
+                continue
+            try:
+                work = work_of(guard, facts, needed.get(id(guard), frozenset()))
+                for maker, names in work.makers:
+                    known = needed.get(id(maker.guard), frozenset())
+                    needed[id(maker.guard)] = known | names
+                    of_both = needed[id(maker.guard)]
+                    if id(maker.guard) in found:
+                        found[id(maker.guard)] = work_of(maker.guard, facts, of_both)
+                    else:
+                        found[id(maker.guard)] = made_by(maker.guard, facts, of_both)
+            except CannotError as why:
+                for hit in hits[:1]:
+                    yield from self.report(hit.node, f"{hit.message} (not by us: {why})")
+                continue
+            found[id(guard)] = work
+        for work in found.values():
+            yield from self._edits(work, context)
+
+    def _edits(self, work: Work, context: Workspace) -> Iterator[Edit]:
+        guard, rest = work.guard, work.rest
+        message = f"all replicas run it, not those alone that pass `if {code(guard.test)}:`"
+        shims = context.imports.require("shims")
+        asked = joined(rest.asked)
+
+        def replace(updated: cst.If) -> cst.With | cst.If:
+            tells = cst.Arg(
+                asked.deep_clone(),
+                keyword=cst.Name("tells"),
+                equal=cst.AssignEqual(
+                    whitespace_before=cst.SimpleWhitespace(""),
+                    whitespace_after=cst.SimpleWhitespace(""),
+                ),
+            )
+            call = cst.Call(cst.parse_expression(f"{shims}.together"), [tells])
+            block = cst.With([cst.WithItem(call)], updated.body)
+            if not rest.others:
+                return block.with_changes(leading_lines=updated.leading_lines)
+            test = joined(tuple(other.deep_clone() for other in rest.others))
+            return updated.with_changes(test=test, body=cst.IndentedBlock([block]))
+
+        yield self.edit(guard, replace, message)
+        taken = {name.value for name in context.all_of(cst.Name)}
+        for block in work.blocks:
+            yield self.edit(
+                block, keep_to_first(asked.deep_clone()), "split: what tells stays with the first"
+            )
+        for statement in work.kept:
+            lines = []
+            for value, how in work.read.get(id(statement), ()):
+                name = _fresh(value, taken, context)
+                lines.append(cst.parse_statement(f"{name} = {code(value)}{how}"))
+                read = f"{name}: read in all replicas"
+                yield self.edit(value, lambda _, name=name: cst.Name(name), read)
+            yield self.edit(statement, _read_above(lines), "stays the first replica's")
+
+
+def _read_above(lines: Sequence[cst.BaseStatement]) -> Callable[[cst.BaseStatement], Replacement]:
+    def replace(updated: cst.BaseStatement) -> Replacement:
+        if not lines:
+            return marked(updated)
+        above, inside = split_blank(getattr(updated, "leading_lines", ()))
+        first = lines[0].with_changes(leading_lines=above)
+        return cst.FlattenSentinel(
+            [first, *lines[1:], marked(updated.with_changes(leading_lines=inside))]
+        )
+
+    return replace
+
+
+def _fresh(value: cst.BaseExpression, taken: set[str], context: Workspace) -> str:
+    """Return a name that the script does not use for what is read of `value`."""
+    names = [name for name in nodes_of(value, cst.Name) if context.qualified_name(name) is None]
+    base = f"{names[0].value if names else 'value'}_read"
+    name, number = base, 1
+    while name in taken:
+        number += 1
+        name = f"{base}_{number}"
+    taken.add(name)
+    return name
+
+
+def _parts(guard: cst.If, facts: Facts) -> tuple[list[Hit], bool]:
+    """Return where replicas part in the branch of `guard`, as XLA305 says, and whether they may."""
+    hazard = GuardedRead()
+    context = facts.context
+    function = context.function_around(guard)
+    trains = function is not None and bool(context.effects.of(function))
+    if not trains and not facts.steps.found:
+        return [], False
+    nodes = [one for kind in hazard.nodes for one in nodes_of(guard.body, kind)]
+    hits = [hit for node in nodes for hit in hazard.find(node, facts)]
+    return hits, trains and any(map(_reads_computed, nodes))
+
+
+def _reads_computed(node: cst.CSTNode) -> bool:
+    func = node.func if isinstance(node, cst.Call) else None
+    if not isinstance(func, cst.Attribute) or func.attr.value not in READS:
+        return False
+    return isinstance(func.value, cst.Call | cst.BinaryOperation)
