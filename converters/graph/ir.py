@@ -258,3 +258,13 @@ def _lines(call: Call, facts: Mapping[int, Fact], depth: int) -> Iterator[str]:
             )
             yield f"{indent}  {item}  # {shapes}"
     yield f"{indent}  -> {', '.join(f'%{one.outside}=%{one.inside} {one.label}' for one in call.taken)}"
+
+
+def size_of(value: Any) -> int | Free:
+    """A size of torch's: an integer, or what it is of the inputs' sides."""
+    if isinstance(value, int):
+        return int(value)
+    expression = value.node.expr
+    if expression.is_number:
+        return int(expression)
+    return Free(expression, int(value.node.hint) if value.node.hint is not None else 0)

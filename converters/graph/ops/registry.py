@@ -220,8 +220,8 @@ def refuse(*names: str, reason: str) -> None:
 @cache
 def _load() -> None:
     package = importlib.import_module("converters.graph.ops")
-    for info in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{info.name}")
+    for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(info.name)
 
 
 def lowerings() -> Mapping[str, Lowering]:

@@ -38,6 +38,7 @@ class CudaStreams(Rule):
 
     name = "cuda-streams"
     nodes = (cst.Call, cst.Expr, cst.With, cst.Assign)
+    words = "tream|[Ee]vent"
     examples = (
         rewritten(
             """

@@ -34,6 +34,7 @@ class TypedTensors(Rule):
     name = "typed-tensors"
     nodes = (cst.Call, cst.Attribute, cst.Name)
     of_names = True
+    words = "Tensor"
     examples = (
         rewritten(
             """

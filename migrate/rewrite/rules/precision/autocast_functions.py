@@ -49,6 +49,7 @@ class AutocastFunctions(Rule):
 
     name = "autocast-functions"
     nodes = (cst.Call, cst.Decorator)
+    words = "autocast|custom_fwd|custom_bwd"
     examples = (
         rewritten(
             """

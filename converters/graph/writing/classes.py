@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from converters.graph.constants import computed
-from converters.graph.draft import Draft, Drafter, fill
 from converters.graph.expression import Hole, SettingFloat, SettingInt, as_code, call, code
 from converters.graph.ir import Call
-from converters.graph.layers import weight_of
-from converters.graph.settings import of_count, of_parameter
-from converters.graph.trace import GraphError
+from converters.graph.recording.trace import GraphError
+from converters.graph.writing.constants import computed
+from converters.graph.writing.draft import Draft, Drafter, fill
+from converters.graph.writing.layers import weight_of
+from converters.graph.writing.settings import of_count, of_parameter
 
 _CONFIG = "config"
 

@@ -11,10 +11,24 @@ import torch
 from torch import fx
 from torch.export.graph_signature import InputKind
 
-from converters.graph.ir import Call, Fact, Frame, Free, Given, Graph, Held, Op, Ref, Taken, uses
-from converters.graph.shared import first_names
-from converters.graph.simplify import same_as
-from converters.graph.trace import MARK, GraphError, Leaf, Trace
+from converters.graph.ir import (
+    Call,
+    Fact,
+    Frame,
+    Free,
+    Given,
+    Graph,
+    Held,
+    Op,
+    Ref,
+    Taken,
+    references,
+    size_of,
+    uses,
+)
+from converters.graph.recording.shared import first_names
+from converters.graph.recording.simplify import same_as
+from converters.graph.recording.trace import MARK, GraphError, Leaf, Trace
 
 # What says nothing of the values: checks of torch's, and arithmetic of sizes, which their symbols hold.
 _DROPPED = re.compile(
@@ -91,14 +105,14 @@ class _Group:
         return Fact(tuple(self._side(side) for side in value.shape), value.dtype)
 
     def _side(self, side: Any) -> int | Free:
-        return _size(side)
+        return size_of(side)
 
     def _node(self, node: fx.Node, root: _Open) -> None:
         name = _name(node.target)
         if isinstance(node.meta.get("val"), torch.SymInt | int) and not name.startswith(
             "aten.item"
         ):
-            self.values[node] = _size(node.meta["val"])
+            self.values[node] = size_of(node.meta["val"])
             return
         if isinstance(node.meta.get("val"), torch.SymFloat | float | torch.SymBool | bool):
             value = node.meta["val"]
@@ -184,7 +198,7 @@ class _Group:
         if isinstance(value, list | tuple):
             return tuple(self._argument(one) for one in value)
         if isinstance(value, torch.SymInt):
-            return _size(value)
+            return size_of(value)
         return value
 
     def _outputs(self) -> Any:
@@ -241,8 +255,6 @@ class _Boundaries:
     """What crosses the boundaries of calls without a mark: given as the others are, without a label."""
 
     def __init__(self, outputs: Any) -> None:
-        from converters.graph.ir import references
-
         self.outputs = {one.id for one in references(_flat(outputs))}
 
     def call(self, call: Call, visible: set[int], wanted: set[int]) -> Call:
@@ -319,15 +331,6 @@ def _name(target: Any) -> str:
         return str(target)
     module = getattr(target, "__module__", "")
     return f"{module}.{getattr(target, '__name__', target)}"
-
-
-def _size(value: Any) -> int | Free:
-    if isinstance(value, int):
-        return int(value)
-    expression = value.node.expr
-    if expression.is_number:
-        return int(expression)
-    return Free(expression, int(value.node.hint) if value.node.hint is not None else 0)
 
 
 def _frames(node: fx.Node) -> tuple[Frame, ...]:

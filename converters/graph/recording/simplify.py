@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from converters.graph.ir import Fact, Held, Ref
+from converters.graph.ir import Fact, Held, Ref, size_of
 
 # Always the tensor itself, when no gradient is taken and nothing changes in place.
 _SAME = {
@@ -104,6 +104,4 @@ def same_as(
 
 
 def _equal(before: Fact, value: Any) -> bool:
-    from converters.graph.group import _size
-
-    return tuple(before.shape) == tuple(_size(side) for side in value.shape)
+    return tuple(before.shape) == tuple(size_of(side) for side in value.shape)

@@ -2,7 +2,7 @@
 
 The graph that `torch.export` gives is flat. Which module a node belongs to is in its metadata; what goes into
 a call and comes out of it is not. So every tensor that does is passed through an operator of ours that only
-bears a label (`tpu_migrate::mark`), and `converters.graph.group` finds the calls by these.
+bears a label (`tpu_migrate::mark`), and `converters.graph.recording.group` finds the calls by these.
 """
 
 from __future__ import annotations

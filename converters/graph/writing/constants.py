@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from converters.graph.expression import SettingFloat, as_code, code, dtype_name
-from converters.graph.settings import of_number
+from converters.graph.writing.settings import of_number
 
 
 def computed(tensor: torch.Tensor, owner: Any) -> ast.expr | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence, Set
 
-from converters.graph.draft import fill
 from converters.graph.expression import as_code, call
+from converters.graph.writing.draft import fill
 
 
 def rolled(

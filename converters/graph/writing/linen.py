@@ -7,12 +7,12 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-from converters.graph.classes import Class, Method, Model
 from converters.graph.expression import code
-from converters.graph.loops import rolled
-from converters.graph.names import aliases
 from converters.graph.ops.functions import functions
-from converters.graph.sources import copied
+from converters.graph.writing.classes import Class, Method, Model
+from converters.graph.writing.loops import rolled
+from converters.graph.writing.names import aliases
+from converters.graph.writing.sources import copied
 
 
 def modeling(

@@ -14,7 +14,6 @@ import torch
 
 from converters.graph import names, settings
 from converters.graph.expression import Hole, as_code, call, code
-from converters.graph.functions import argument_names, own_frames, with_functions
 from converters.graph.ir import (
     Apply,
     Call,
@@ -29,13 +28,14 @@ from converters.graph.ir import (
     calls,
     references,
 )
-from converters.graph.layers import Layer, layer_of, weight_of
-from converters.graph.layout import LAST, Flat, as_flat, as_flax, as_torch, layouts, stays
 from converters.graph.ops import lowerings
 from converters.graph.ops.registry import Result, Size, Tensor
-from converters.graph.shared import first_names, with_shared
-from converters.graph.tidy import tidied
-from converters.graph.trace import GraphError
+from converters.graph.recording.shared import first_names, with_shared
+from converters.graph.recording.trace import GraphError
+from converters.graph.writing.functions import argument_names, own_frames, with_functions
+from converters.graph.writing.layers import Layer, layer_of, weight_of
+from converters.graph.writing.layout import LAST, Flat, as_flat, as_flax, as_torch, layouts, stays
+from converters.graph.writing.tidy import tidied
 from converters.mapping.flatten import flattened_inputs
 
 # How long an expression may be that is put into another one of the same line.
@@ -175,7 +175,7 @@ class Drafter:
 
     def stored(self) -> dict[str, Any]:
         """Path in the port → values, of the buffers that it reads and no checkpoint has."""
-        from converters.graph.place import buffer_path
+        from converters.graph.writing.place import buffer_path
 
         return {
             buffer_path(self.root, key): self.constants[key].detach().cpu().numpy()

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from converters.graph.expression import SettingFloat, SettingInt, code
-from converters.graph.names import source_tree
+from converters.graph.writing.names import source_tree
 
 # Attributes with such names hold sizes and factors; others (a layer's index) meet a value by chance.
 _SIZES = re.compile(

@@ -1,0 +1,1 @@
+"""Operators that make arrays, arrange them, pick from them or reduce them."""

@@ -1,0 +1,1 @@
+"""From calls to source: statements, names, classes, loops."""
