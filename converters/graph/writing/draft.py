@@ -12,7 +12,6 @@ from typing import Any
 import sympy
 import torch
 
-from converters.graph import names, settings
 from converters.graph.expression import Hole, as_code, call, code
 from converters.graph.ir import (
     Apply,
@@ -32,6 +31,7 @@ from converters.graph.ops import lowerings
 from converters.graph.ops.registry import Result, Size, Tensor
 from converters.graph.recording.shared import first_names, with_shared
 from converters.graph.recording.trace import GraphError
+from converters.graph.writing import names, settings
 from converters.graph.writing.functions import argument_names, own_frames, with_functions
 from converters.graph.writing.layers import Layer, layer_of, weight_of
 from converters.graph.writing.layout import LAST, Flat, as_flat, as_flax, as_torch, layouts, stays

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from converters.graph import names
 from converters.graph.ir import Apply, Call, Frame, Held, Item, Op, Ref, held, references
+from converters.graph.writing import names
 
 # Frames that wrap others; what they run has a frame of its own.
 _WRAPPERS = {

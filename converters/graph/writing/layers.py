@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from converters.graph import settings
 from converters.graph.expression import as_code, call, code
+from converters.graph.writing import settings
 from converters.layers.flax_call import Call, FlaxCall, Maker, Name, Variable
 from converters.layers.layout import UNCHANGED, Permute
 from converters.layers.registry import find_entry, flax_calls

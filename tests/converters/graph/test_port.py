@@ -48,7 +48,8 @@ def made(name: str) -> tuple[torch.nn.Module, list[Inputs], Port]:
     model = factory().eval()
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
-            assert module.running_mean is not None and module.running_var is not None
+            assert module.running_mean is not None
+            assert module.running_var is not None
             module.running_mean.normal_()
             module.running_var.uniform_(0.5, 2)
     return model, inputs, port(model, inputs[0])

@@ -10,6 +10,7 @@ from migrate.check.common import method
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
+from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import nodes
 from migrate.reading.values.words import SHOWING_METHODS
 
@@ -28,6 +29,7 @@ class ProgressBar(Hazard):
     severity = Severity.WARNING
     spoken_by = ("step",)
     nodes = (cst.Call,)
+    words = spelled(SHOWING_METHODS)
     examples = (
         example(
             """
