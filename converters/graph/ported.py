@@ -103,18 +103,16 @@ def _tensors(recorded: Trace) -> dict[str, Any]:
     return found
 
 
+# What free sides are called, by their axis: only inputs of fewer than four axes have any but the first free.
+_SIDES = ("batch", "length", "features", "depth", "height", "width")
+
+
 def _inputs(graph: Graph) -> tuple[Argument, ...]:
-    names: dict[Any, str] = {}
     made = []
     for name, number in graph.inputs:
         fact = graph.facts[number]
         shape = tuple(
-            names.setdefault(
-                side.expression, ("batch", "length", "width", "depth")[min(len(names), 3)]
-            )
-            if isinstance(side, Free)
-            else side
-            for side in fact.shape
+            _SIDES[axis] if isinstance(side, Free) else side for axis, side in enumerate(fact.shape)
         )
         made.append(Argument(name, str(fact.dtype).removeprefix("torch."), shape))
     return tuple(made)

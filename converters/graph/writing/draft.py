@@ -207,9 +207,9 @@ class Drafter:
                 unique = f"{name}_{number}"
             drafted.name = forms[form] = unique
             found = names.function_at(item.frame)
-            doc = (ast.get_docstring(found) or "") if found else ""
-            if doc.strip():
-                drafted.body.insert(0, ast.Expr(ast.Constant(doc.strip().split("\n")[0])))
+            doc = names.first_sentence(found)
+            if doc:
+                drafted.body.insert(0, ast.Expr(ast.Constant(doc)))
             self.functions.append(drafted)
         return forms[form], within.order, list(within.sizes)
 
@@ -409,7 +409,8 @@ class _Writer:
             case bool():
                 return value
             case int() | float():
-                return self._number(value, item)
+                half = self._half(value, item)
+                return half if half is not None else self._number(value, item)
         return value
 
     def _attended(self, item: Op) -> ast.expr | None:
@@ -436,6 +437,20 @@ class _Writer:
         if self.layouts.get(value.id) == LAST:
             shape = (shape[0], *shape[2:], shape[1])
         return Tensor(shape, fact.dtype, Hole(value))
+
+    def _half(self, value: Any, item: Op) -> Size | None:
+        """Where a tensor is cut in the middle, half of its side."""
+        if item.target != "aten.slice.Tensor" or not isinstance(value, int) or value < 2:
+            return None
+        x, axis = self._resolved(item.arguments[0]), item.arguments[1]
+        if not isinstance(x, Ref) or self.facts[x.id].shape[axis] != 2 * value:
+            return None
+        if value not in item.arguments[2:4]:
+            return None
+        rank = len(self.facts[x.id].shape)
+        shown = -1 if axis % rank == rank - 1 else axis
+        whole = as_torch(Hole(x), self.layouts.get(x.id), rank)
+        return Size(code("{x}.shape[{axis}] // 2", x=whole, axis=shown), value)
 
     def _number(self, value: Any, item: Op) -> Any:
         return settings.of_number(value, self.module) if _sized(item.target, value) else value
@@ -938,7 +953,8 @@ class _Naming:
         if body and isinstance(final, ast.Name) and isinstance(body[-1], ast.Assign):
             last_one = body[-1]
             target = last_one.targets[0]
-            if isinstance(target, ast.Name) and target.id == final.id:
+            same = isinstance(target, ast.Name) and target.id == final.id
+            if same and not any(map(_is_turn, ast.walk(last_one.value))):
                 body.pop()
                 final = last_one.value
         body = [tidied(one) for one in body]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 
@@ -11,7 +10,7 @@ from converters.graph.expression import code
 from converters.graph.ops.functions import functions
 from converters.graph.writing.classes import Class, Method, Model
 from converters.graph.writing.loops import rolled
-from converters.graph.writing.names import aliases
+from converters.graph.writing.names import aliases, first_sentence
 from converters.graph.writing.sources import copied
 
 
@@ -91,7 +90,7 @@ def _functions(parts: Sequence[str]) -> list[str]:
 
 def _class(cls: Class, config: str) -> str:
     body: list[ast.stmt] = []
-    doc = (inspect.getdoc(cls.origin) or "").strip().split("\n")[0] if cls.origin.__doc__ else ""
+    doc = first_sentence(cls.origin)
     if doc:
         body.append(ast.Expr(ast.Constant(doc)))
     if cls.configured:

@@ -149,7 +149,7 @@ def _variable(name: str) -> str:
         return f"{name[:-3]}y"
     if name.endswith(("ses", "xes")):
         return name[:-2]
-    return name[:-1] if name.endswith("s") and len(name) > 2 else f"{name}_i"
+    return name[:-1] if name.endswith("s") and len(name) > 2 else name
 
 
 class _Members(ast.NodeTransformer):

@@ -7,6 +7,7 @@ import inspect
 import keyword
 import linecache
 import re
+import textwrap
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -193,6 +194,22 @@ def _parts_in(tree: ast.AST, name: str) -> tuple[str, ...]:
     return ()
 
 
+def first_sentence(documented: Any) -> str:
+    """The first sentence of a docstring, of a class or of a function's source; "" if there is none."""
+    if isinstance(documented, ast.FunctionDef):
+        text = ast.get_docstring(documented) or ""
+    else:
+        text = inspect.getdoc(documented) or "" if vars(documented).get("__doc__") else ""
+    paragraph = " ".join(text.strip().split("\n\n")[0].split())
+    found = re.match(r".*?[.!?](?=\s|$)", paragraph)
+    sentence = found[0] if found else paragraph
+    return "\n    ".join(textwrap.wrap(sentence, _WIDTH, break_long_words=False))
+
+
+# Of a line of a docstring, with what stands around it.
+_WIDTH = 88
+
+
 def aliases(forward: Any) -> frozenset[tuple[str, str]]:
     """(new, old) where a forward gives a value another name."""
     return frozenset(
@@ -217,8 +234,6 @@ def other_name(name: str, forward: Any) -> str:
 @cache
 def source_tree(function: Any) -> ast.AST:
     """The parsed source of a function; an empty module where there is none."""
-    import textwrap
-
     try:
         text = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
         return ast.parse(text)
