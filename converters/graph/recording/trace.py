@@ -68,20 +68,18 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
     module.eval()
     called = _probe(module, inputs)
     failures: list[str] = []
+    ways = ("", _EAGER) if hasattr(module, "set_attn_implementation") else ("",)
     for note, free in _TRIES:
-        try:
-            program, outputs = _export(module, inputs, free, called)
-        except Exception as error:  # whatever torch.export raises
-            failures.append(_first_line(error))
-            continue
-        return Trace(
-            program,
-            module,
-            tuple(inputs),
-            outputs,
-            called.kinds,
-            (f"{note} ({failures[0]})",) if note else (),
-        )
+        for way in ways:
+            try:
+                with _attention(module, way):
+                    program, outputs = _export(module, inputs, free, called)
+            except Exception as error:  # whatever torch.export raises
+                failures.append(_first_line(error))
+                continue
+            told = ", ".join(filter(None, (note, way)))
+            notes = (f"{told} ({failures[0]})",) if told else ()
+            return Trace(program, module, tuple(inputs), outputs, called.kinds, notes)
     raise GraphError(f"torch.export cannot record the model: {failures[-1]}", _HOW)
 
 
@@ -91,6 +89,7 @@ _TRIES = (
     ("only the batch is free", lambda rank: range(min(rank, 1))),
     ("recorded for these input shapes only", lambda rank: range(0)),
 )
+_EAGER = "recorded with eager attention"
 _HOW = "see docs/port.md, 'Models that do not export'"
 
 
@@ -268,6 +267,20 @@ def _slow_paths() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def _attention(module: Any, way: str) -> Iterator[None]:
+    """With `way`, transformers' attention in plain operators: its others ask what a mask holds."""
+    if not way:
+        yield
+        return
+    before = module.config._attn_implementation
+    module.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        module.set_attn_implementation(before)
 
 
 @contextmanager

@@ -28,13 +28,23 @@ from converters.graph.ir import (
     references,
 )
 from converters.graph.ops import lowerings
+from converters.graph.ops.functions import functions
 from converters.graph.ops.registry import Result, Size, Tensor
 from converters.graph.recording.shared import first_names, with_shared
 from converters.graph.recording.trace import GraphError
 from converters.graph.writing import names, settings
 from converters.graph.writing.functions import argument_names, own_frames, with_functions
 from converters.graph.writing.layers import Layer, layer_of, weight_of
-from converters.graph.writing.layout import LAST, Flat, as_flat, as_flax, as_torch, layouts, stays
+from converters.graph.writing.layout import (
+    LAST,
+    Flat,
+    as_flat,
+    as_flax,
+    as_torch,
+    layouts,
+    moved,
+    stays,
+)
 from converters.graph.writing.tidy import tidied
 from converters.mapping.flatten import flattened_inputs
 
@@ -200,7 +210,7 @@ class Drafter:
         forms = self.forms.setdefault(origin, {})
         if form not in forms:
             name = names.clean(item.frame.function.strip("_") or "function")
-            taken = {one.name for one in self.functions}
+            taken = {*functions(), *(one.name for one in self.functions)}
             number, unique = 1, name
             while unique in taken:
                 number += 1
@@ -728,10 +738,11 @@ class _FunctionWriter(_Writer):
 
     def _number(self, value: Any, item: Op) -> Any:
         """A size as that of an argument which has it."""
-        if isinstance(value, int) and _sized(item.target, value) and value > 2:
+        if isinstance(value, int) and _sized(item.target, value) and value > 4:
             for _, number in self.given.values():
                 for axis, side in enumerate(self.facts[number].shape):
                     if side == value:
+                        # A function is given all in torch's order.
                         return Size(code("{x}.shape[{i}]", x=Hole(Ref(number)), i=axis), value)
         return value
 
@@ -1000,7 +1011,7 @@ class _Naming:
     def _free_name(
         self, wanted: str, index: int, holder: Mapping[str, int], last: Mapping[int, int]
     ) -> str:
-        if wanted in {one.name for one in self.writer.drafter.functions}:
+        if wanted in functions() or wanted in {one.name for one in self.writer.drafter.functions}:
             wanted = f"{wanted}_"
         name, number = wanted, 1
         while name in holder and last.get(holder[name], -1) > index:
@@ -1031,6 +1042,8 @@ class _Naming:
         for number in order:
             for axis, side in enumerate(self.facts[number].shape):
                 if isinstance(side, Free) and side.expression == expression:
+                    if self.writer.layouts.get(number) == LAST:
+                        axis = moved(axis, len(self.facts[number].shape))
                     return code("{x}.shape[{i}]", x=Hole(Ref(number)), i=axis)
         if expression.is_Integer:
             return as_code(int(expression))

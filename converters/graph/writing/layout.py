@@ -170,7 +170,7 @@ def stays(item: Op, found: Mapping[int, Layout], facts: Mapping[int, Fact]) -> M
         return None
     shape = facts[first.id].shape if isinstance(first, Ref) else ()
     if packet in _REDUCTIONS and len(arguments) > 1 and arguments[1]:
-        axes = tuple(sorted(_moved(axis, rank) for axis in _axes(arguments[1])))
+        axes = tuple(sorted(moved(axis, rank) for axis in _axes(arguments[1])))
         keep = bool(arguments[2]) if len(arguments) > 2 else False
         if not keep and any(axis % rank == 1 for axis in _axes(arguments[1])):
             return None
@@ -203,7 +203,7 @@ def stays(item: Op, found: Mapping[int, Layout], facts: Mapping[int, Fact]) -> M
         axis = arguments[1] if len(arguments) > 1 else 0
         rank = len(facts[first[0].id].shape)
         return LAST, lambda given: call(
-            "jnp.concatenate", [given(one) for one in first], axis=_moved(axis, rank)
+            "jnp.concatenate", [given(one) for one in first], axis=moved(axis, rank)
         )
     return None
 
@@ -212,7 +212,7 @@ def _axes(value: Any) -> tuple[int, ...]:
     return tuple(value) if isinstance(value, tuple) else (value,)
 
 
-def _moved(axis: int, rank: int) -> int:
+def moved(axis: int, rank: int) -> int:
     """Where an axis of torch's is with the channels last."""
     axis %= rank
     return axis if axis == 0 else rank - 1 if axis == 1 else axis - 1
@@ -320,14 +320,11 @@ def _flattened(item: Op, shape: tuple[Any, ...], facts: Mapping[int, Fact]) -> M
 def as_torch(value: ast.expr, layout: Layout | None, rank: int) -> ast.expr:
     """A tensor in torch's order."""
     if isinstance(layout, Flat):
-        sides, last = layout.sides, (*layout.sides[1:], layout.sides[0])
-        axes = (0, len(sides), *range(1, len(sides)))
         return code(
-            "{x}.reshape(-1, {*last}).transpose({axes}).reshape(-1, {n})",
+            "jnp.moveaxis({x}.reshape(*{x}.shape[:-1], {*sides}), -1, {axis}).reshape({x}.shape)",
             x=value,
-            last=last,
-            axes=axes,
-            n=_product(sides),
+            sides=(*layout.sides[1:], layout.sides[0]),
+            axis=-len(layout.sides),
         )
     if layout == LAST:
         return (
@@ -353,18 +350,9 @@ def as_flat(value: ast.expr, layout: Layout | None, sides: tuple[int, ...]) -> a
     """Features as they are flattened from channels last."""
     if layout == Flat(sides):
         return value
-    axes = (0, *range(2, len(sides) + 1), 1)
     return code(
-        "{x}.reshape(-1, {*sides}).transpose({axes}).reshape(-1, {n})",
+        "jnp.moveaxis({x}.reshape(*{x}.shape[:-1], {*sides}), {axis}, -1).reshape({x}.shape)",
         x=value,
         sides=sides,
-        axes=axes,
-        n=_product(sides),
+        axis=-len(sides),
     )
-
-
-def _product(sides: tuple[int, ...]) -> int:
-    total = 1
-    for side in sides:
-        total *= side
-    return total
