@@ -146,7 +146,9 @@ class Drafter:
         shapes = [
             tuple(_hint(side) for side in graph.facts[number].shape) for _, number in graph.inputs
         ]
-        self.flattened = flattened_inputs(root, shapes)
+        # As `migrate weights` is told by whoever writes the folder: the shapes say it for images only.
+        images = all(graph.facts[number].dtype.is_floating_point for _, number in graph.inputs)
+        self.flattened = flattened_inputs(root, shapes if images else None)
         self.layouts = layouts(graph, self._channels_last)
         # Which method of a module a call of it is.
         self.methods: dict[tuple[str, int], str] = {}
