@@ -40,7 +40,7 @@ class Port:
         free: which sides of the inputs may be others.
         baked: what was fixed when the model was recorded.
         notes: what else to know.
-        missing: operators without a lowering; the source is then incomplete.
+        missing: operators without a lowering; in the source functions stand for them that raise.
         origin: class, file and first line of the originals.
         constants: arrays that go into the file of weights beside them, by path ("buffers/…").
     """
@@ -59,15 +59,12 @@ class Port:
     stages: Mapping[str, str] = field(default_factory=dict)
 
 
-def port(
-    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], *, allow_stubs: bool = False
-) -> Port:
+def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
     """Write a torch model in Flax.
 
     Args:
         module: the model; it is put into `eval()`.
         inputs: what its forward is called with, by name; the shapes are examples.
-        allow_stubs: write calls of functions that are still to be written for missing operators.
 
     Raises:
         GraphError: it cannot be recorded, or has a form that no port has.
@@ -81,7 +78,9 @@ def port(
     title = f"{name} in Flax, ported from {type(module).__module__}."
     missing = tuple({(one.op, one.path, one.line): one for one in drafter.missing}.values())
     return Port(
-        modeling=linen.modeling(model, config, title, drafter.functions, drafter.classes_of_ours()),
+        modeling=linen.modeling(
+            model, config, title, drafter.functions, drafter.classes_of_ours(), drafter.stubs
+        ),
         config=linen.configuration(model, config, f"The sizes of {name}."),
         model_class=name,
         config_class=config,

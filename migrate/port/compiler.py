@@ -53,7 +53,7 @@ def compiled(
         if lowerings is not None:
             with imported(f"--lowerings {lowerings}", str(lowerings)):
                 pass
-        made = port(module, inputs, allow_stubs=allow_stubs)
+        made = port(module, inputs)
     if stages is not None:
         _write_stages(made.stages, stages)
     if made.missing and not allow_stubs:

@@ -162,6 +162,8 @@ class Drafter:
                     number_of = len(self.symbols)
                     name = usual[number_of] if number_of < 4 else f"size_{number_of}"
                     self.symbols.setdefault(side.expression, name)
+        # Name of a function that is still to be written → what for.
+        self.stubs: dict[str, str] = {}
         self.functions: list[ast.FunctionDef] = []
         self.forms: dict[tuple[str, str], dict[str, str]] = {}
         self.recomputed: set[str] = set()
@@ -381,14 +383,12 @@ class _Writer:
         outs = [self._fact(self.facts[one]) if one >= 0 else None for one in item.outs]
         arguments = tuple(self._operand(one, item) for one in item.arguments)
         named = {key: self._operand(one, item) for key, one in item.named.items()}
-        value: ast.expr = ast.Constant(None)
-        if lowering is None:
-            self._lack(item, "no lowering is registered")
-        else:
-            try:
-                value = lowering(arguments, named, outs[0] if item.single else tuple(outs))
-            except (ValueError, TypeError, NotImplementedError) as error:
-                self._lack(item, f"{error}")
+        try:
+            if lowering is None:
+                raise NotImplementedError("no lowering is registered")
+            value = lowering(arguments, named, outs[0] if item.single else tuple(outs))
+        except (ValueError, TypeError, NotImplementedError) as error:
+            value = self._stub(item, arguments, named, str(error))
         self.statements.append(Statement(item.outs, value, self._frames(item.frames), item.single))
 
     def _apply(self, item: Apply) -> None:
@@ -401,9 +401,17 @@ class _Writer:
         frames = self._frames(item.frames)[:-1] or item.frames[:-1]
         self.statements.append(Statement(item.outs, value, frames, len(item.outs) == 1))
 
-    def _lack(self, item: Op, reason: str) -> None:
+    def _stub(
+        self, item: Op, arguments: Sequence[Any], named: Mapping[str, Any], reason: str
+    ) -> ast.expr:
+        """The call of a function that is still to be written, for an operator that nobody can write."""
         line = str(item.frames[-1]) if item.frames else ""
         self.drafter.missing.append(Missing(item.target, reason, self.call.path, line))
+        name = names.clean(item.target.replace(".", "_"))
+        self.drafter.stubs.setdefault(name, f"{item.target}: {reason}")
+        given = [_told(one) for one in arguments]
+        keywords = [ast.keyword(key, _told(one)) for key, one in named.items()]
+        return ast.Call(ast.Name(name, ast.Load()), given, keywords)
 
     def _operand(self, value: Any, item: Op) -> Any:
         value = self._resolved(value)
@@ -780,6 +788,16 @@ def _is_turn(value: ast.AST) -> bool:
 def names_container(module: Any) -> bool:
     """Whether a module is a list or dict, which is no module in linen."""
     return isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict | torch.nn.ParameterList)
+
+
+def _told(value: Any) -> ast.expr:
+    """An argument of a stub; what has no form in JAX (a device) as its name."""
+    if isinstance(value, list):
+        return ast.List([_told(one) for one in value], ast.Load())
+    try:
+        return as_code(value)
+    except TypeError:
+        return as_code(str(value))
 
 
 def _hint(side: int | Free) -> int:

@@ -20,6 +20,7 @@ def modeling(
     title: str,
     written: Sequence[ast.FunctionDef] = (),
     layers: Sequence[type] = (),
+    stubs: Mapping[str, str] | None = None,
 ) -> str:
     """The source of `modeling.py`.
 
@@ -29,8 +30,10 @@ def modeling(
         title: the first line of the module's docstring.
         written: functions of the original.
         layers: classes of ours that it uses.
+        stubs: functions that are still to be written, and what for.
     """
-    parts = [ast.unparse(ast.fix_missing_locations(one)) for one in written]
+    parts = [_stub(name, reason) for name, reason in (stubs or {}).items()]
+    parts += [ast.unparse(ast.fix_missing_locations(one)) for one in written]
     parts += [_class(cls, config) for cls in model.classes]
     needed = [functions()[name] for name in _functions(parts)] + list(layers)
     helpers, imports = copied(dict.fromkeys(needed))
@@ -56,6 +59,14 @@ def configuration(model: Model, name: str, title: str) -> str:
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _stub(name: str, reason: str) -> str:
+    signature = f"def {name}(*arguments: object, **named: object) -> jax.Array:"
+    doc = ast.unparse(
+        ast.Expr(ast.Constant("To be written: torch's operator, which has no lowering."))
+    )
+    return f"{signature}\n    {doc}\n    raise NotImplementedError({reason!r})"
 
 
 def _imports(text: str, config: str, more: Iterable[str]) -> str:

@@ -181,3 +181,14 @@ def test_an_operator_without_a_lowering_is_listed_with_its_line() -> None:
     missing = port(Odd(), {"x": torch.rand(2, 3)}).missing
     assert {one.op.split(".")[1] for one in missing} == {"multinomial", "bernoulli"}
     assert all("test_port.py:" in one.line for one in missing)
+
+
+def test_a_stub_stands_where_an_operator_is_missing() -> None:
+    class Odd(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.bernoulli(x) + 1
+
+    text = port(Odd(), {"x": torch.rand(2, 3)}).modeling
+    assert "def aten_bernoulli_default(" in text
+    assert "raise NotImplementedError(" in text
+    assert "return aten_bernoulli_default(x" in text
