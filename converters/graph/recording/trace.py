@@ -159,7 +159,22 @@ def _export(
         program = torch.export.export(
             wrapper, (), dict(inputs), dynamic_shapes=shapes, strict=False
         )
-        return program.run_decompositions({}), outputs[-1]
+        return _functional(program), outputs[-1]
+
+
+def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program without changes in place; one that has none need not be recorded a second time."""
+    try:
+        return program.run_decompositions({})
+    except Exception:  # a size that it takes for one of the data, though nothing rests on it
+        if any(_changes(node.target) for node in program.graph.nodes):
+            raise
+        return program
+
+
+def _changes(target: Any) -> bool:
+    schema = getattr(target, "_schema", None)
+    return schema is not None and schema.is_mutable
 
 
 class _Wrapper(torch.nn.Module):
