@@ -50,6 +50,8 @@ from converters.mapping.flatten import flattened_inputs
 
 # How long an expression may be that is put into another one of the same line.
 _LONG = 88
+# How many elements a constant may have that is written down.
+_WRITTEN = 64
 
 
 @dataclass(frozen=True)
@@ -134,11 +136,15 @@ class Drafter:
             for path, module in self.modules.items()
             for name in module._non_persistent_buffers_set
         }
-        self.graph_constants = {
+        # Constants of the graph that stand in no module: small ones are written down, others stored.
+        loose = {
             key
             for key in constants
             if key not in self.buffers and key.rpartition(".")[0] not in self._owners(key)
         }
+        self.graph_constants = {key for key in loose if constants[key].numel() <= _WRITTEN}
+        self.volatile |= loose - self.graph_constants
+        self.buffers |= loose - self.graph_constants
         self.read: dict[str, torch.nn.Module] = {}
         self.first = first_names(root)
         self.called = {one.path for one in calls(graph.root)}
@@ -920,10 +926,6 @@ def _literal(tensor: torch.Tensor) -> ast.expr:
         kind = dtype_name(tensor.dtype).split(".")
         dtype = ast.Attribute(ast.Name(kind[0], ast.Load()), kind[1], ast.Load())
         return code("jnp.array({v}, {d})", v=value, d=dtype)
-    if tensor.numel() > 64:
-        raise GraphError(
-            f"a constant of {tensor.numel()} elements that stands in no module", "make it a buffer"
-        )
     kind = dtype_name(tensor.dtype).split(".")
     dtype = ast.Attribute(ast.Name(kind[0], ast.Load()), kind[1], ast.Load())
     return code("jnp.array({v}, {d})", v=tensor.tolist(), d=dtype)

@@ -198,7 +198,7 @@ class _Sequences(ast.NodeTransformer):
             if name != owner or index != wanted or len(inner.args) != 1 or inner.keywords:
                 break
             inner, wanted = inner.args[0], wanted - 1
-        if owner and wanted == -1:
+        if inner is not node and wanted == -1:
             return ast.Call(ast.parse(owner, mode="eval").body, [self.visit(inner)], [])
         return self.generic_visit(node)  # type: ignore[return-value]
 

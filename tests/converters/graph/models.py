@@ -177,3 +177,16 @@ class InPlace(nn.Module):
         y += x
         y[:, 0] = 1.5
         return self.relu(y).mul_(2)
+
+
+class Cut(nn.Module):
+    """A part of a Sequential only, and a large constant that stands in no module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5))
+        self.rows = torch.arange(100).reshape(20, 5) % 7
+
+    def forward(self, x):
+        x = self.net[2](x)
+        return x * self.rows.to(x.dtype)[: x.shape[0]] + self.net[0](x)
