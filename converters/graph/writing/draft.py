@@ -155,7 +155,7 @@ class Drafter:
         # As `migrate weights` is told by whoever writes the folder: the shapes say it for images only.
         images = all(graph.facts[number].dtype.is_floating_point for _, number in graph.inputs)
         self.flattened = flattened_inputs(root, shapes if images else None)
-        self.layouts = layouts(graph, self._channels_last)
+        self.layouts = layouts(graph, self._channels_last, self._in_function)
         # Which method of a module a call of it is.
         self.methods: dict[tuple[str, int], str] = {}
         # Sizes that a call is given, as none of its tensors shows them.
@@ -182,6 +182,10 @@ class Drafter:
         """The classes of `converters.modules` that the layers are."""
         found = (layer.ours for layer in self.layers.values())
         return list(dict.fromkeys(one for one in found if one is not None))
+
+    def _in_function(self, one: Call, item: Op) -> bool:
+        """Whether an operator was recorded in a function that a module's forward calls."""
+        return len(own_frames(_within(self.modules[one.path], item.frames, one.frames))) > 1
 
     def _channels_last(self, path: str) -> bool:
         layer = self.layer(path)
@@ -380,6 +384,8 @@ class _Writer:
 
     def _op(self, item: Op) -> None:
         made = stays(item, self.layouts, self.facts)
+        if made is not None and made[0] != self.layouts.get(item.outs[0]):
+            made = None  # in a function all is in torch's order
         written = made[1](lambda one: self._lying(one, item)) if made else self._attended(item)
         if written is not None:
             frames = self._frames(item.frames)
@@ -637,13 +643,7 @@ class _Writer:
 
     def _frames(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
         """Those of the module's forward and of what it calls."""
-        where = _extent(type(self.module))
-        inside = [
-            index
-            for index, one in enumerate(frames)
-            if one.file == where[0] and where[1] <= one.line <= where[2]
-        ]
-        return frames[inside[-1] :] if inside else frames[len(self.call.frames) :]
+        return _within(self.module, frames, self.call.frames)
 
     # Which expressions stand within others.
 
@@ -903,6 +903,17 @@ def _filled(value: ast.expr, held: Mapping[int, ast.expr]) -> ast.expr:
         return hole
 
     return fill(value, one)
+
+
+def _within(module: Any, frames: tuple[Frame, ...], called: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames from a module's forward inwards, of one that was called at others."""
+    where = _extent(type(module))
+    inside = [
+        index
+        for index, one in enumerate(frames)
+        if one.file == where[0] and where[1] <= one.line <= where[2]
+    ]
+    return frames[inside[-1] :] if inside else frames[len(called) :]
 
 
 def _extent(cls: type) -> tuple[str, int, int]:

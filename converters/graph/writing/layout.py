@@ -83,16 +83,21 @@ _ELEMENTWISE = {
 _REDUCTIONS = {"mean", "sum", "amax", "amin"}
 
 
-def layouts(graph: Graph, channels_last: Callable[[str], bool]) -> dict[int, Layout]:
+def layouts(
+    graph: Graph,
+    channels_last: Callable[[str], bool],
+    in_function: Callable[[Call, Op], bool],
+) -> dict[int, Layout]:
     """Which tensors stay channels last, and how they are.
 
     Args:
         graph: the recorded model.
         channels_last: whether a module is a layer that Flax has with its channels last.
+        in_function: whether an operator of a call is in a function, which is given all in torch's order.
     """
     refused: set[tuple[str, int]] = set()
     while True:
-        made = _Walk(graph.facts, channels_last, refused).walk(graph.root)
+        made = _Walk(graph.facts, channels_last, in_function, refused).walk(graph.root)
         if made.conflicts <= refused:
             return made.found
         refused |= made.conflicts
@@ -103,22 +108,24 @@ class _Walk:
         self,
         facts: Mapping[int, Fact],
         channels_last: Callable[[str], bool],
+        in_function: Callable[[Call, Op], bool],
         refused: set[tuple[str, int]],
     ) -> None:
         self.facts, self.channels_last, self.refused = facts, channels_last, refused
+        self.in_function = in_function
         self.found: dict[int, Layout] = {}
         self.given: dict[tuple[str, int], Layout | None] = {}
         self.conflicts: set[tuple[str, int]] = set()
 
     def walk(self, one: Call) -> _Walk:
         for item in one.body:
-            self._item(item)
+            self._item(item, one)
         return self
 
-    def _item(self, item: Item) -> None:
+    def _item(self, item: Item, within: Call) -> None:
         if isinstance(item, Op):
             made = stays(item, self.found, self.facts)
-            if made is not None and made[0] is not None:
+            if made and made[0] is not None and not self.in_function(within, item):
                 self.found[item.outs[0]] = made[0]
         elif isinstance(item, Call):
             if self.channels_last(item.path):
@@ -129,7 +136,7 @@ class _Walk:
                 if isinstance(given.value, Ref):
                     self._boundary(item.path, index, given.value.id, given.inside)
             for inner in item.body:
-                self._item(inner)
+                self._item(inner, item)
             for index, taken in enumerate(item.taken):
                 self._boundary(item.path, -1 - index, taken.inside, taken.outside)
 

@@ -190,3 +190,19 @@ class Cut(nn.Module):
     def forward(self, x):
         x = self.net[2](x)
         return x * self.rows.to(x.dtype)[: x.shape[0]] + self.net[0](x)
+
+
+def swapped(x):
+    """Channels in front, and a factor."""
+    return x.permute(0, 3, 1, 2) * 2
+
+
+class Turned(nn.Module):
+    """A function that turns an image, between layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 3, 3, padding=1)
+
+    def forward(self, x):
+        return torch.relu(self.conv(swapped(x)) + swapped(x)[:, :3])

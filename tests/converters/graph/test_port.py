@@ -38,6 +38,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
     "encoder": (models.Encoder, [{"x": real(2, 5, 8)}, {"x": real(3, 7, 8)}]),
     "two ways": (models.TwoWays, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
     "owner": (models.Owner, [{"x": real(2, 6)}, {"x": real(5, 6)}]),
+    "turned": (models.Turned, [{"x": real(2, 5, 6, 4)}, {"x": real(3, 5, 6, 4)}]),
     "cut": (models.Cut, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
     "in place": (models.InPlace, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
 }
