@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -55,7 +55,6 @@ class Method:
     sizes: tuple[str, ...]
     body: list[ast.stmt]
     result: ast.expr
-    results: int
 
 
 @dataclass
@@ -66,7 +65,6 @@ class _Instance:
     module: torch.nn.Module
     setup: list[ast.stmt]
     methods: dict[str, Method]
-    slots: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -93,10 +91,7 @@ class _Classes:
         self.settings: dict[str, int | float] = {}
 
     def run(self) -> Model:
-        heights: dict[str, int] = {}
         for one in self._written(self.drafter.graph.root):
-            inner = [h for p, h in self._below(one, heights)]
-            heights[one.path] = max([heights.get(one.path, 0), *(h + 1 for h in inner)])
             if not (one.path and self.drafter.dissolves(one)):
                 given = None if one.path else self.drafter.graph.inputs
                 self._draft(one, given)
@@ -104,7 +99,7 @@ class _Classes:
             if self.drafter.layer(path) is None:
                 self.drafts.setdefault(path, [])
         instances = {path: self._instance(path) for path in self.drafts}
-        self._lift(heights)
+        heights = self._heights()
         for instance in instances.values():
             self._setup(instance)
         self._configure(instances.values())
@@ -127,15 +122,10 @@ class _Classes:
                 yield from self._written(item)
         yield one
 
-    def _below(self, one: Call, heights: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-        for item in one.body:
-            if isinstance(item, Call):
-                yield item.path, heights.get(item.path, 0)
-
     def _draft(self, one: Call, given: Any) -> None:
         """Write a call; the first of those of a module that do the same gives the method its name."""
         draft = self.drafter.draft(one, given)
-        method = Method(draft.arguments, draft.sizes, draft.body, draft.result, draft.results)
+        method = Method(draft.arguments, draft.sizes, draft.body, draft.result)
         form = (draft.arguments, _dump(_all(method)), _numbers(method))
         forms = self.forms[one.path]
         name = forms.setdefault(form, f"call_{len(forms)}" if forms else "__call__")
@@ -146,8 +136,9 @@ class _Classes:
     def _instance(self, path: str) -> _Instance:
         return _Instance(path, self.drafter.modules[path], [], self.methods[path])
 
-    def _lift(self, heights: dict[str, int]) -> None:
-        """Put each module above all that it holds, also where others call these."""
+    def _heights(self) -> dict[str, int]:
+        """How high each module stands: above all that it holds, also where others call these."""
+        heights: dict[str, int] = {}
         changed = True
         while changed:
             changed = False
@@ -157,6 +148,7 @@ class _Classes:
                 wanted = max([heights.get(path, 0), *(heights.get(one, 0) + 1 for one in held)])
                 changed = changed or wanted > heights.get(path, -1)
                 heights[path] = wanted
+        return heights
 
     # The constructors.
 
@@ -317,7 +309,6 @@ class _Classes:
                 method.sizes,
                 [_slotted(statement, fill_in) for statement in method.body],
                 _slotted(method.result, fill_in),
-                method.results,
             )
             for name, method in one.methods.items()
         }

@@ -45,6 +45,7 @@ from converters.graph.writing.layout import (
     moved,
     stays,
 )
+from converters.graph.writing.place import buffer_path
 from converters.graph.writing.tidy import tidied
 from converters.mapping.flatten import flattened_inputs
 
@@ -111,7 +112,6 @@ class Draft:
     sizes: tuple[str, ...] = ()
     body: list[ast.stmt] = field(default_factory=list)
     result: ast.expr = field(default_factory=lambda: ast.Constant(None))
-    results: int = 1
     children: dict[str, str] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)
 
@@ -145,7 +145,7 @@ class Drafter:
         self.graph_constants = {key for key in loose if constants[key].numel() <= _WRITTEN}
         self.volatile |= loose - self.graph_constants
         self.buffers |= loose - self.graph_constants
-        self.read: dict[str, torch.nn.Module] = {}
+        self.read: set[str] = set()
         self.first = first_names(root)
         self.called = {one.path for one in calls(graph.root)}
         self.graph = graph = with_shared(graph, constants, self.dissolves, self.graph_constants)
@@ -199,11 +199,9 @@ class Drafter:
 
     def stored(self) -> dict[str, Any]:
         """Path in the port → values, of the buffers that it reads and no checkpoint has."""
-        from converters.graph.writing.place import buffer_path
-
         return {
             buffer_path(self.root, key): self.constants[key].detach().cpu().numpy()
-            for key in self.read
+            for key in sorted(self.read)
             if key in self.volatile and key not in self.recomputed
         }
 
@@ -504,7 +502,7 @@ class _Writer:
         while names_container(self.drafter.modules[owner]):
             owner, _, last = owner.rpartition(".")
             name = f"{last}_{name}"
-        self.drafter.read[value.key] = self.drafter.modules[owner]
+        self.drafter.read.add(value.key)
         if owner == self.call.path:
             found = weight_of(self.module, name)
             attribute = found.linen if found else name
@@ -1006,7 +1004,6 @@ class _Naming:
         self.writer.made.arguments = tuple(name for name, _ in self.arguments)
         self.writer.made.body = body
         self.writer.made.result = final
-        self.writer.made.results = len(self.results) if isinstance(self.results, tuple) else 1
 
     def _result(self, results: Any) -> ast.expr:
         match results:

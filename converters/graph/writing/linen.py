@@ -246,8 +246,3 @@ class _Listed(ast.NodeTransformer):
         if len(parts.elts) == 1 and isinstance(count, ast.Constant):
             return parts
         return code("[{one} for _ in range({count})]", one=parts.elts[0], count=count)
-
-
-def settings_of(model: Model) -> Mapping[str, int | float]:
-    """The values of the configuration."""
-    return model.settings
