@@ -18,8 +18,10 @@ import torch
 from converters.graph.expression import Hole, SettingFloat, SettingInt, as_code, call, code
 from converters.graph.ir import Call
 from converters.graph.recording.trace import GraphError
+from converters.graph.writing.body import drafted
 from converters.graph.writing.constants import computed
-from converters.graph.writing.draft import Draft, Drafter, fill
+from converters.graph.writing.draft import Draft, Drafter
+from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
 from converters.graph.writing.settings import of_count, of_parameter
 
@@ -124,7 +126,7 @@ class _Classes:
 
     def _draft(self, one: Call, given: Any) -> None:
         """Write a call; the first of those of a module that do the same gives the method its name."""
-        draft = self.drafter.draft(one, given)
+        draft = drafted(self.drafter, one, given)
         method = Method(draft.arguments, draft.sizes, draft.body, draft.result)
         form = (draft.arguments, _dump(_all(method)), _numbers(method))
         forms = self.forms[one.path]

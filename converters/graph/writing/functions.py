@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +30,29 @@ _WRAPPERS = {
 def own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """The first frame, and those of functions below it that bear a name."""
     return (*frames[:1], *(one for one in frames[1:] if one.function not in _WRAPPERS))
+
+
+def within(module: Any, frames: tuple[Frame, ...], called: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames from a module's forward inwards, of one that was called at others."""
+    where = _extent(type(module))
+    inside = [
+        index
+        for index, one in enumerate(frames)
+        if one.file == where[0] and where[1] <= one.line <= where[2]
+    ]
+    return frames[inside[-1] :] if inside else frames[len(called) :]
+
+
+def _extent(cls: type) -> tuple[str, int, int]:
+    return _extent_of(inspect.unwrap(cls.forward))  # type: ignore[attr-defined]
+
+
+def _extent_of(function: Any) -> tuple[str, int, int]:
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError):
+        return "", 0, 0
+    return function.__code__.co_filename, first, first + len(lines) - 1
 
 
 def with_functions(

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from converters.graph.expression import as_code, call
-from converters.graph.writing.draft import fill
+from converters.graph.writing.holes import fill
 
 
 def rolled(

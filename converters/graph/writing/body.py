@@ -1,0 +1,611 @@
+"""What a forward does as statements: operators, calls of modules, and functions of the original's."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from converters.graph.expression import Hole, as_code, call, code, dtype_name
+from converters.graph.ir import Apply, Call, Fact, Frame, Free, Held, Item, Op, Ref, references
+from converters.graph.ops import lowerings
+from converters.graph.ops.functions import functions
+from converters.graph.ops.registry import Result, Size, Tensor
+from converters.graph.recording.trace import GraphError
+from converters.graph.writing import names, settings
+from converters.graph.writing.draft import Draft, Drafter, Missing
+from converters.graph.writing.functions import argument_names, own_frames, with_functions, within
+from converters.graph.writing.layers import Layer, weight_of
+from converters.graph.writing.layout import LAST, Flat, as_flat, as_flax, as_torch, stays
+from converters.graph.writing.naming import Scope, named
+from converters.graph.writing.statements import Statement, inlined, targets
+
+
+def drafted(
+    drafter: Drafter, one: Call, arguments: Sequence[tuple[str, int]] | None = None
+) -> Draft:
+    """What is written for a call; those within it are not looked into, but where they dissolve."""
+    return _Writer(drafter, one).write(arguments)
+
+
+def _function(writer: _Writer, item: Apply) -> tuple[str, list[int], list[sympy.Expr]]:
+    """The function that does what was recorded, which is written where there is none yet.
+
+    Returns:
+        Its name, the positions of its arguments among those of the item, and sizes that come after them.
+    """
+    drafter = writer.drafter
+    inner = _FunctionWriter(drafter, writer, item)
+    made = inner.write_function()
+    form = ast.dump(made)
+    origin = (item.frame.file, item.frame.function)
+    forms = drafter.forms.setdefault(origin, {})
+    if form not in forms:
+        name = names.clean(item.frame.function.strip("_") or "function")
+        taken = {*functions(), *(one.name for one in drafter.functions)}
+        number, unique = 1, name
+        while unique in taken:
+            number += 1
+            unique = f"{name}_{number}"
+        made.name = forms[form] = unique
+        found = names.function_at(item.frame)
+        doc = names.first_sentence(found)
+        if doc:
+            made.body.insert(0, ast.Expr(ast.Constant(doc)))
+        drafter.functions.append(made)
+    return forms[form], inner.order, list(inner.sizes)
+
+
+class _Writer:
+    def __init__(self, drafter: Drafter, one: Call) -> None:
+        self.drafter = drafter
+        self.facts = drafter.graph.facts
+        self.call = one
+        self.module = drafter.modules[one.path]
+        self.made = Draft(one.path, self.module)
+        self.same: dict[int, Any] = {}
+        self.statements: list[Statement] = []
+        self.arguments: list[tuple[str, int]] = []
+        self.layouts = drafter.layouts
+        self.lying: set[int] = set()
+        self.sizes: dict[sympy.Expr, str] = {}
+        self.prefix = f"{one.path}." if one.path else ""
+        # Whether whoever calls it can give it sizes that none of its tensors shows.
+        self.sizes_given = bool(one.path)
+
+    # From items to statements.
+
+    def write(self, arguments: Sequence[tuple[str, int]] | None) -> Draft:
+        if arguments is None:
+            arguments = self._arguments()
+        self.arguments = list(arguments)
+        results = self._results()
+        later = {one.id for one in references(results)}
+        items = [(item, self._own(item)) for item in self.call.body]
+        self._items([item for item, _ in with_functions(items, later)])
+        results = self._results()
+        self._name(results)
+        self.made.sizes = tuple(self.sizes.values())
+        self.drafter.sizes[self.call.path, self.call.number] = list(self.sizes)
+        return self.made
+
+    def _name(self, results: Any) -> None:
+        statements, placed = inlined(self.statements, results)
+        written = {one.name for one in self.drafter.functions}
+        scope = Scope(
+            self.call.path or "the model",
+            type(self.module).forward,
+            self.arguments,
+            self.facts,
+            self.layouts,
+            self.lying,
+            placed,
+            {*functions(), *written},
+            self.wanted,
+            self._held,
+            self.size_argument if self.sizes_given else None,
+        )
+        self.made.arguments = tuple(name for name, _ in self.arguments)
+        self.made.body, self.made.result = named(scope, statements, results)
+
+    def _arguments(self) -> list[tuple[str, int]]:
+        found = []
+        for given in self.call.given:
+            name, place = names.argument_name(given.label, self.module)
+            found.append((place, name, given.inside))
+        found.sort(key=lambda one: one[0])
+        taken: Counter[str] = Counter()
+        made = []
+        for _, name, number in found:
+            name = name or f"x{number}"
+            taken[name] += 1
+            made.append((name if taken[name] == 1 else f"{name}_{taken[name]}", number))
+        return made
+
+    def wanted(self, one: Statement, place: int) -> str:
+        """What the original calls one of the tensors that a statement gives; "" if it does not say."""
+        found = targets(one.frames)
+        if len(found) == 1 and not one.single:
+            found = names.parts_of(found[0], type(self.module).forward) or tuple(
+                f"{found[0]}_{number}" for number in range(len(one.outs))
+            )
+        if not found:
+            return ""
+        name = found[min(place, len(found) - 1)]
+        return names.clean(name) if name and name != "_" else ""
+
+    def size_argument(self, symbol: sympy.Expr) -> str:
+        """An argument for a size that none of the tensors shows."""
+        names_of = self.drafter.symbols
+        return self.sizes.setdefault(symbol, names_of.get(symbol, f"size_{len(self.sizes)}"))
+
+    def value_name(self, value: Any) -> str:
+        """What a value is called here; "" if nothing says it."""
+        if isinstance(value, Held):
+            return value.key.rpartition(".")[2]
+        for name, number in self.arguments:
+            if number == value.id:
+                return name
+        for one in self.statements:
+            if value.id in one.outs:
+                return self.wanted(one, one.outs.index(value.id))
+        return ""
+
+    def _results(self) -> Any:
+        if not self.call.path:
+            return self._resolved(self.drafter.graph.outputs)
+        refs = [self._resolved(Ref(one.inside)) for one in self.call.taken]
+        for one, ref in zip(self.call.taken, refs, strict=True):
+            if self.layouts.get(one.outside) is not None:
+                self.lying.add(ref.id)
+        return refs[0] if len(refs) == 1 else tuple(refs)
+
+    def _resolved(self, value: Any) -> Any:
+        if isinstance(value, Ref):
+            found = self.same.get(value.id, value)
+            return found if found == value else self._resolved(found)
+        if isinstance(value, tuple | list):
+            return tuple(self._resolved(one) for one in value)
+        if isinstance(value, Mapping):
+            return {key: self._resolved(one) for key, one in value.items()}
+        return value
+
+    def _own(self, item: Item) -> tuple[Frame, ...]:
+        return own_frames(self._frames(item.frames))
+
+    def _items(self, items: Sequence[Item]) -> None:
+        for item in items:
+            if isinstance(item, Op):
+                self._op(item)
+            elif isinstance(item, Apply):
+                self._apply(item)
+            elif self.drafter.dissolves(item):
+                for given in item.given:
+                    self.same[given.inside] = given.value
+                self._items(item.body)
+                for taken in item.taken:
+                    if taken.outside != taken.inside:
+                        self.same[taken.outside] = Ref(taken.inside)
+            else:
+                self._call(item)
+
+    def _op(self, item: Op) -> None:
+        made = stays(item, self.layouts, self.facts)
+        if made is not None and made[0] != self.layouts.get(item.outs[0]):
+            made = None  # in a function all is in torch's order
+        written = made[1](lambda one: self._lying(one, item)) if made else self._attended(item)
+        if written is not None:
+            frames = self._frames(item.frames)
+            self.statements.append(Statement(item.outs, written, frames, item.single))
+            return
+        lowering = lowerings().get(item.target)
+        outs = [self._fact(self.facts[one]) if one >= 0 else None for one in item.outs]
+        arguments = tuple(self._operand(one, item) for one in item.arguments)
+        named = {key: self._operand(one, item) for key, one in item.named.items()}
+        try:
+            if lowering is None:
+                raise NotImplementedError("no lowering is registered")
+            value = lowering(arguments, named, outs[0] if item.single else tuple(outs))
+        except (ValueError, TypeError, NotImplementedError) as error:
+            value = self._stub(item, arguments, named, str(error))
+        self.statements.append(Statement(item.outs, value, self._frames(item.frames), item.single))
+
+    def _apply(self, item: Apply) -> None:
+        """A call of a function of the original, which is written beside the classes."""
+        name, order, sizes = _function(self, item)
+        given = [as_code(self._operand(value, _NO_OP)) for value in item.given]
+        needed: list[ast.expr] = [Hole(Free(one, 0)) for one in sizes]
+        arguments = [*(given[index] for index in order), *needed]
+        value = ast.Call(ast.Name(name, ast.Load()), arguments, [])
+        frames = self._frames(item.frames)[:-1] or item.frames[:-1]
+        self.statements.append(Statement(item.outs, value, frames, len(item.outs) == 1))
+
+    def _stub(
+        self, item: Op, arguments: Sequence[Any], named: Mapping[str, Any], reason: str
+    ) -> ast.expr:
+        """The call of a function that is still to be written, for an operator that nobody can write."""
+        line = str(item.frames[-1]) if item.frames else ""
+        self.drafter.missing.append(Missing(item.target, reason, self.call.path, line))
+        name = names.clean(item.target.replace(".", "_"))
+        self.drafter.stubs.setdefault(name, f"{item.target}: {reason}")
+        given = [_told(one) for one in arguments]
+        keywords = [ast.keyword(key, _told(one)) for key, one in named.items()]
+        return ast.Call(ast.Name(name, ast.Load()), given, keywords)
+
+    def _operand(self, value: Any, item: Op) -> Any:
+        value = self._resolved(value)
+        match value:
+            case Ref():
+                fact = self._fact(self.facts[value.id])
+                layout = self.layouts.get(value.id)
+                return Tensor(fact.shape, fact.dtype, as_torch(Hole(value), layout, fact.ndim))
+            case Held():
+                return self._held(value)
+            case Free():
+                return Size(Hole(value), value.hint)
+            case tuple():
+                return [self._operand(one, item) for one in value]
+            case bool():
+                return value
+            case int() | float():
+                half = self._half(value, item)
+                return half if half is not None else self._number(value, item)
+        return value
+
+    def _attended(self, item: Op) -> ast.expr | None:
+        """A Linear without bias whose weight is an embedding's: the embedding's `attend`."""
+        if item.target != "aten.linear.default" or len(item.arguments) != 2:
+            return None
+        weight = self._resolved(item.arguments[1])
+        if not isinstance(weight, Held) or not weight.key.startswith(self.prefix):
+            return None
+        owner = weight.key.rpartition(".")[0]
+        layer = self.drafter.layer(owner)
+        if layer is None or not isinstance(layer.module, torch.nn.Embedding):
+            return None
+        x = self._operand(item.arguments[0], item)
+        return code("{e}.attend({x})", e=self.access(owner), x=x)
+
+    def _lying(self, value: Any, item: Op) -> Any:
+        """As `_operand`; a tensor as it lies, its shape too."""
+        value = self._resolved(value)
+        if not isinstance(value, Ref):
+            return self._operand(value, item)
+        fact = self._fact(self.facts[value.id])
+        shape = fact.shape
+        if self.layouts.get(value.id) == LAST:
+            shape = (shape[0], *shape[2:], shape[1])
+        return Tensor(shape, fact.dtype, Hole(value))
+
+    def _half(self, value: Any, item: Op) -> Size | None:
+        """Where a tensor is cut in the middle, half of its side."""
+        if item.target != "aten.slice.Tensor" or not isinstance(value, int) or value < 2:
+            return None
+        x, axis = self._resolved(item.arguments[0]), item.arguments[1]
+        if not isinstance(x, Ref) or self.facts[x.id].shape[axis] != 2 * value:
+            return None
+        if value not in item.arguments[2:4]:
+            return None
+        rank = len(self.facts[x.id].shape)
+        shown = -1 if axis % rank == rank - 1 else axis
+        whole = as_torch(Hole(x), self.layouts.get(x.id), rank)
+        return Size(code("{x}.shape[{axis}] // 2", x=whole, axis=shown), value)
+
+    def _number(self, value: Any, item: Op) -> Any:
+        return settings.of_number(value, self.module) if _sized(item.target, value) else value
+
+    def _fact(self, fact: Fact) -> Result:
+        return Result(
+            tuple(Size(Hole(s), s.hint) if isinstance(s, Free) else s for s in fact.shape),
+            fact.dtype,
+        )
+
+    def _held(self, value: Held) -> Tensor:
+        tensor = self.drafter.constants.get(value.key)
+        if tensor is None:
+            raise GraphError(f"{value.key}: is no tensor of the model", "report it")
+        owner, _, name = value.key.rpartition(".")
+        shape, dtype = tuple(tensor.shape), tensor.dtype
+        if value.key in self.drafter.graph_constants:
+            return Tensor(shape, dtype, _literal(tensor))
+        while names_container(self.drafter.modules[owner]):
+            owner, _, last = owner.rpartition(".")
+            name = f"{last}_{name}"
+        self.drafter.read.add(value.key)
+        if owner == self.call.path:
+            found = weight_of(self.module, name)
+            attribute = found.linen if found else name
+            self.made.held[attribute] = value.key
+            own: ast.expr = ast.Attribute(ast.Name("self", ast.Load()), attribute, ast.Load())
+            return Tensor(shape, dtype, found.turned(own) if found else own)
+        if value.key.startswith(self.prefix) and (layer := self.drafter.layer(owner)):
+            access = layer.weight(self.access(owner), name)
+            if access is not None:
+                return Tensor(shape, dtype, access)
+        if value.key.startswith(self.prefix):
+            inner = self.drafter.modules[owner]
+            below = self.access(owner)
+            if not names_container(inner):
+                self.drafter.lent.setdefault(owner, {})[name] = value.key
+                return Tensor(shape, dtype, ast.Attribute(below, name, ast.Load()))
+        raise GraphError(
+            f"{value.key}: is used by {self.call.path or 'the model'}, which does not hold it",
+            "see docs/port.md, 'What it does not do'",
+        )
+
+    def _call(self, item: Call) -> None:
+        frames = self._frames(item.frames)
+        layer = self.drafter.layer(item.path)
+        if layer is not None and layer.gives is not None:
+            self._several(item, layer, frames)
+            return
+        if layer is not None and len(item.given) == 1 and len(item.taken) == 1:
+            value = self._layer(item, layer)
+            self.statements.append(Statement(item.outs, value, frames))
+            return
+        module = self.drafter.modules[item.path]
+        ordered = sorted(item.given, key=lambda one: names.argument_name(one.label, module)[1])
+        given = [self._crossing(one.value, one.inside) for one in ordered]
+        sizes = self.drafter.sizes.get((item.path, item.number), [])
+        given += [Hole(Free(one, 0)) for one in sizes]
+        function: ast.expr = self.access(item.path)
+        name = self.drafter.methods.get((item.path, item.number), "__call__")
+        if name != "__call__":
+            function = ast.Attribute(function, name, ast.Load())
+        value = ast.Call(function, [as_code(one) for one in given], [])
+        self.statements.append(Statement(item.outs, value, frames, len(item.taken) == 1))
+
+    def _several(self, item: Call, layer: Layer, frames: tuple[Frame, ...]) -> None:
+        """The call of a layer that takes and gives several tensors, as torch's does."""
+        ordered = [
+            (*names.argument_name(one.label, layer.module), self._operand(one.value, _NO_OP))
+            for one in item.given
+        ]
+        ordered.sort(key=lambda one: one[1])
+        named: dict[str, Any] = {}
+        for name, _, value in ordered:
+            base = name.removesuffix("_0").removesuffix("_1")
+            if base != name:  # an LSTM's two states
+                named[base] = (*named.get(base, ()), value)
+            else:
+                named[name] = value
+        first = named.pop(next(iter(named)))
+        labels = {names.label_path(one.label): one.outside for one in item.taken}
+        weights = labels.get((1,))
+        if (
+            isinstance(layer.module, torch.nn.MultiheadAttention)
+            and weights is not None
+            and (
+                len(self.facts[weights].shape)
+                == len(self.facts[labels.get((0,), weights)].shape) + 1
+            )
+        ):
+            named["average_attn_weights"] = False
+        value = layer.applied(self.access(item.path), as_code(first), **named)
+        outs: list[int] = []
+
+        def place(gives: Any, path: tuple[Any, ...]) -> Any:
+            if gives is None:
+                outs.append(labels.get(path, -1))
+                return None
+            return tuple(place(one, (*path, index)) for index, one in enumerate(gives))
+
+        shape = place(layer.gives, ())
+        self.statements.append(Statement(tuple(outs), value, frames, False, shape))
+
+    def _layer(self, item: Call, layer: Layer) -> ast.expr:
+        """The call of a layer of Flax's."""
+        value = self._resolved(item.given[0].value)
+        fact = self.facts[value.id] if isinstance(value, Ref) else None
+        if fact is None:
+            return layer.applied(self.access(item.path), as_code(self._operand(value, _NO_OP)))
+        layout, rank = self.layouts.get(value.id), len(fact.shape)
+        flat = self.drafter.flattened.get(item.path)
+        if layer.flax.channels_last:
+            x = as_flax(
+                as_torch(Hole(value), layout, rank) if layout != LAST else Hole(value), layout, rank
+            )
+        elif flat is not None and flat.order:
+            x = as_flat(
+                as_torch(Hole(value), layout, rank) if layout != Flat(flat.sides) else Hole(value),
+                layout,
+                flat.sides,
+            )
+        else:
+            x = as_torch(Hole(value), layout, rank)
+        return layer.applied(self.access(item.path), x)
+
+    def _crossing(self, value: Any, target: int) -> Any:
+        """An argument of a module's call, in the order that the module takes it in."""
+        value = self._resolved(value)
+        if isinstance(value, Ref) and self.layouts.get(target) is not None:
+            return Hole(value)
+        return self._operand(value, _NO_OP)
+
+    def access(self, path: str) -> ast.expr:
+        """`self.layers[0].mlp` for a module below this one."""
+        at, prefix = self.module, self.call.path
+        found: ast.expr = ast.Name("self", ast.Load())
+        attribute, holder = "", self.made.children
+        for part in path.removeprefix(self.prefix).split("."):
+            prefix = f"{prefix}.{part}" if prefix else part
+            if isinstance(at, torch.nn.Sequential):
+                index = list(at._modules).index(part)
+                found = code("{f}.layers[{i}]", f=found, i=index)
+            elif isinstance(at, torch.nn.ModuleList):
+                found = code("{f}[{i}]", f=found, i=list(at._modules).index(part))
+            elif isinstance(at, torch.nn.ModuleDict):
+                found = code("{f}[{i}]", f=found, i=part)
+            elif part.isidentifier():
+                found = ast.Attribute(found, part, ast.Load())
+            else:
+                found = call("getattr", found, part)
+            attribute = f"{attribute}.{part}" if attribute else part
+            at = at._modules[part]
+            if prefix != path and not isinstance(at, _CONTAINERS):  # it holds what is called
+                holder.setdefault(attribute, prefix)
+                attribute, holder = "", self.drafter.reached.setdefault(prefix, {})
+        holder.setdefault(attribute, path)
+        return found
+
+    def _frames(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+        """Those of the module's forward and of what it calls."""
+        return within(self.module, frames, self.call.frames)
+
+    # Which expressions stand within others.
+
+
+class _FunctionWriter(_Writer):
+    """Writes a function: it holds nothing, so what it needs are arguments; sizes are those of these."""
+
+    def __init__(self, drafter: Drafter, above: _Writer, item: Apply) -> None:
+        super().__init__(drafter, above.call)
+        self.item = item
+        self.sizes_given = True
+        self.same = above.same
+        values = [above._resolved(value) for value in item.given]
+        called = [above.value_name(value) for value in values]
+        frames = above._own(item)
+        made = argument_names(frames[:-1] or frames, item.frame, called)
+        parameters = names.function_parameters(item.frame)
+        self.order = sorted(
+            range(len(values)),
+            key=lambda index: parameters.index(made[index]) if made[index] in parameters else 99,
+        )
+        # A number for each: its own, or one below zero for what a module holds.
+        self.layouts = {}
+        self.given: dict[Any, tuple[str, int]] = {}
+        for index in self.order:
+            value = values[index]
+            key, number = (
+                (value.key, -2 - index) if isinstance(value, Held) else (value.id, value.id)
+            )
+            self.given[key] = (made[index], number)
+
+    def write_function(self) -> ast.FunctionDef:
+        for key, (_, number) in self.given.items():
+            if isinstance(key, str):
+                tensor = self.drafter.constants[key]
+                self.facts = {**self.facts, number: Fact(tuple(tensor.shape), tensor.dtype)}
+        self.arguments = list(self.given.values())
+        self._items(self.item.body)
+        refs = tuple(self._resolved(Ref(one)) for one in self.item.outs)
+        results = refs[0] if len(refs) == 1 else refs
+        self._name(results)
+        kind = code("jax.Array")
+        parts = len(refs)
+        returns = kind if parts == 1 else code("tuple[{*k}]", k=[kind] * parts)
+        return ast.FunctionDef(
+            "_",
+            ast.arguments(
+                [],
+                [
+                    *(ast.arg(one, kind) for one in self.made.arguments),
+                    *(ast.arg(one, code("int")) for one in self.sizes.values()),
+                ],
+                None,
+                [],
+                [],
+                None,
+                [],
+            ),
+            [*self.made.body, ast.Return(self.made.result)],
+            [],
+            returns,
+        )
+
+    def _held(self, value: Held) -> Tensor:
+        if value.key in self.given:
+            number = self.given[value.key][1]
+            fact = self._fact(self.facts[number])
+            return Tensor(fact.shape, fact.dtype, Hole(Ref(number)))
+        return super()._held(value)
+
+    def _number(self, value: Any, item: Op) -> Any:
+        """A size as that of an argument which has it."""
+        if isinstance(value, int) and _sized(item.target, value) and value > 4:
+            for _, number in self.given.values():
+                for axis, side in enumerate(self.facts[number].shape):
+                    if side == value:
+                        # A function is given all in torch's order.
+                        return Size(code("{x}.shape[{i}]", x=Hole(Ref(number)), i=axis), value)
+        return value
+
+    def _frames(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+        """Those from the function inwards."""
+        own = own_frames(super()._frames(frames))
+        for index, one in enumerate(own):
+            if (one.file, one.function) == (self.item.frame.file, self.item.frame.function):
+                return own[index:]
+        return own
+
+
+_CONTAINERS = (
+    torch.nn.ModuleList,
+    torch.nn.ModuleDict,
+    torch.nn.ParameterList,
+    torch.nn.Sequential,
+)
+_NO_OP = Op("", (), {}, (), True, ())
+
+
+def names_container(module: Any) -> bool:
+    """Whether a module is a list or dict, which is no module in linen."""
+    return isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict | torch.nn.ParameterList)
+
+
+def _told(value: Any) -> ast.expr:
+    """An argument of a stub; what has no form in JAX (a device) as its name."""
+    if isinstance(value, list):
+        return ast.List([_told(one) for one in value], ast.Load())
+    try:
+        return as_code(value)
+    except TypeError:
+        return as_code(str(value))
+
+
+def _sized(target: str, value: Any) -> bool:
+    """Whether a number at this operator may be a setting: sizes of shapes, and factors."""
+    packet = target.split(".")[1] if "." in target else ""
+    if isinstance(value, float):
+        return packet in {
+            "add",
+            "mul",
+            "div",
+            "sub",
+            "clamp",
+            "pow",
+            "scaled_dot_product_attention",
+        }
+    return packet in {
+        "view",
+        "reshape",
+        "expand",
+        "unflatten",
+        "_unsafe_view",
+        "split",
+        "split_with_sizes",
+        "repeat",
+        "topk",
+        "chunk",
+        "repeat_interleave",
+        "new_zeros",
+        "zeros",
+        "full",
+    }
+
+
+def _literal(tensor: torch.Tensor) -> ast.expr:
+    """A constant of the graph as source."""
+    if tensor.dim() == 0:
+        value = tensor.item()
+        kind = dtype_name(tensor.dtype).split(".")
+        dtype = ast.Attribute(ast.Name(kind[0], ast.Load()), kind[1], ast.Load())
+        return code("jnp.array({v}, {d})", v=value, d=dtype)
+    kind = dtype_name(tensor.dtype).split(".")
+    dtype = ast.Attribute(ast.Name(kind[0], ast.Load()), kind[1], ast.Load())
+    return code("jnp.array({v}, {d})", v=tensor.tolist(), d=dtype)

@@ -1,0 +1,236 @@
+"""Names for the values of a forward, as the original has them, and sizes by the tensors that show them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from converters.graph.expression import Hole, as_code, call, code
+from converters.graph.ir import Fact, Free, Held, Ref
+from converters.graph.recording.trace import GraphError
+from converters.graph.writing import names
+from converters.graph.writing.holes import fill, filled, refs
+from converters.graph.writing.layout import LAST, Layout, as_torch, moved
+from converters.graph.writing.statements import Statement, is_turn
+from converters.graph.writing.tidy import tidied
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What naming has to know of a forward.
+
+    Attributes:
+        where: the module, for messages.
+        forward: of the original.
+        arguments: name → number of the tensor, in order.
+        facts: shape and dtype of every tensor.
+        layouts: which tensors are not in torch's order.
+        lying: results that are given as they lie.
+        placed: expressions that went into others, by the tensor that they are.
+        taken: names that stand for something else.
+        wanted: what the original calls a tensor that a statement gives; "" if it does not say.
+        held: a parameter or buffer as an expression.
+        size: an argument for a size that no tensor shows; None: there can be none.
+    """
+
+    where: str
+    forward: Any
+    arguments: Sequence[tuple[str, int]]
+    facts: Mapping[int, Fact]
+    layouts: Mapping[int, Layout]
+    lying: Set[int]
+    placed: Mapping[int, ast.expr]
+    taken: Set[str]
+    wanted: Callable[[Statement, int], str]
+    held: Callable[[Held], Any]
+    size: Callable[[sympy.Expr], str] | None
+
+
+def named(
+    scope: Scope, statements: Sequence[Statement], results: Any
+) -> tuple[list[ast.stmt], ast.expr]:
+    """Statements and what is returned as source: names as in the original, where two values do not need one
+    name at one time.
+    """
+    return _Naming(scope, statements, results).run()
+
+
+class _Naming:
+    def __init__(self, scope: Scope, statements: Sequence[Statement], results: Any) -> None:
+        self.scope = scope
+        self.facts = scope.facts
+        self.arguments = scope.arguments
+        self.statements = statements
+        self.results = results
+
+    def run(self) -> tuple[list[ast.stmt], ast.expr]:
+        statements = self.statements
+        known = [number for _, number in self.arguments]
+        for one in statements:
+            one.value = self._sized(one.value, known)
+            known += [out for out in one.outs if out >= 0]
+        result = self._sized(self._result(self.results), known)
+        last: dict[int, int] = {}
+        for index, one in enumerate(statements):
+            for ref in refs(one.value):
+                last[ref] = index
+        for ref in refs(result):
+            last[ref] = len(statements)
+        names_of = {number: name for name, number in self.arguments}
+        holder = dict(self.arguments)
+        body: list[ast.stmt] = []
+        for index, one in enumerate(statements):
+            value = self._named(one.value, names_of)
+            targets: list[ast.expr] = []
+            for place, out in enumerate(one.outs):
+                if out not in last:
+                    targets.append(ast.Name("_", ast.Store()))
+                    continue
+                wanted = self._wanted(one, place)
+                kept = self._kept(wanted, index, holder, last)
+                if kept:
+                    body.append(
+                        ast.Assign([ast.Name(kept, ast.Store())], ast.Name(wanted, ast.Load()))
+                    )
+                    holder[kept] = holder.pop(wanted)
+                    names_of[holder[kept]] = kept
+                name = self._free_name(wanted, index, holder, last)
+                holder[name] = out
+                names_of[out] = name
+                targets.append(ast.Name(name, ast.Store()))
+            single = one.single and len(targets) == 1
+            target = (
+                targets[0]
+                if single
+                else _nested(iter(targets), one.nested or (None,) * len(targets))
+            )
+            body.append(ast.Assign([target], value))
+        final = self._named(result, names_of)
+        if body and isinstance(final, ast.Name) and isinstance(body[-1], ast.Assign):
+            last_one = body[-1]
+            target = last_one.targets[0]
+            same = isinstance(target, ast.Name) and target.id == final.id
+            if same and not any(map(is_turn, ast.walk(last_one.value))):
+                body.pop()
+                final = last_one.value
+        return [tidied(one) for one in body], tidied(final)
+
+    def _result(self, results: Any) -> ast.expr:
+        match results:
+            case Ref():
+                value = filled(Hole(results), self.scope.placed)
+                if results.id in self.scope.lying:
+                    return value
+                rank = len(self.facts[results.id].shape)
+                return as_torch(value, self.scope.layouts.get(results.id), rank)
+            case Held():
+                return as_code(self.scope.held(results))
+            case tuple():
+                return ast.Tuple([self._result(one) for one in results], ast.Load())
+            case dict():
+                keys: list[ast.expr | None] = [ast.Constant(key) for key in results]
+                return ast.Dict(keys, [self._result(one) for one in results.values()])
+            case Free():
+                return Hole(results)
+        return as_code(results)
+
+    def _wanted(self, one: Statement, place: int) -> str:
+        return self.scope.wanted(one, place) or ("hidden" if list(refs(one.value)) else "x")
+
+    def _kept(
+        self, wanted: str, index: int, holder: Mapping[str, int], last: Mapping[int, int]
+    ) -> str:
+        """The name that the original keeps a value under whose own is needed now, if it does."""
+        if wanted not in holder or last.get(holder[wanted], -1) <= index:
+            return ""
+        found = names.other_name(wanted, self.scope.forward)
+        if not found or (found in holder and last.get(holder[found], -1) >= index):
+            return ""
+        return found
+
+    def _free_name(
+        self, wanted: str, index: int, holder: Mapping[str, int], last: Mapping[int, int]
+    ) -> str:
+        if wanted in self.scope.taken:
+            wanted = f"{wanted}_"
+        name, number = wanted, 1
+        while name in holder and last.get(holder[name], -1) > index:
+            number += 1
+            name = f"{wanted}_{number}"
+        return name
+
+    def _named(self, value: ast.expr, names_of: Mapping[int, str]) -> ast.expr:
+        def one(hole: Hole) -> ast.expr:
+            if isinstance(hole.value, Ref):
+                return ast.Name(names_of[hole.value.id], ast.Load())
+            return hole
+
+        return fill(value, one)
+
+    def _sized(self, value: ast.expr, known: Sequence[int]) -> ast.expr:
+        near = [number for number in dict.fromkeys(refs(value)) if number in set(known)]
+        order = [*near, *known]
+
+        def one(hole: Hole) -> ast.expr:
+            if isinstance(hole.value, Free):
+                return self._size(hole.value.expression, order)
+            return hole
+
+        return fill(value, one)
+
+    def _size(self, expression: sympy.Expr, order: Sequence[int]) -> ast.expr:
+        for number in order:
+            for axis, side in enumerate(self.facts[number].shape):
+                if isinstance(side, Free) and side.expression == expression:
+                    if self.scope.layouts.get(number) == LAST:
+                        axis = moved(axis, len(self.facts[number].shape))
+                    return code("{x}.shape[{i}]", x=Hole(Ref(number)), i=axis)
+        if expression.is_Integer:
+            return as_code(int(expression))
+        parts = [self._size(one, order) for one in expression.args]
+        if expression.is_Add:
+            return _joined("+", parts)
+        if expression.is_Mul:
+            return _joined("*", parts)
+        kind = type(expression).__name__
+        binary = {
+            "FloorDiv": "//",
+            "CleanDiv": "//",
+            "Mod": "%",
+            "PythonMod": "%",
+            "IntTrueDiv": "/",
+        }
+        if kind in binary:
+            return code(f"{{a}} {binary[kind]} {{b}}", a=parts[0], b=parts[1])
+        if kind in ("Max", "Min"):
+            return call(kind.lower(), *parts)
+        if expression.is_Pow and expression.args[1].is_Integer and int(expression.args[1]) > 0:
+            return code("{a} ** {b}", a=parts[0], b=parts[1])
+        if expression.is_Symbol and self.scope.size is not None:
+            return ast.Name(self.scope.size(expression), ast.Load())
+        raise GraphError(
+            f"{self.scope.where}: the size {expression} cannot be told from its inputs",
+            "see docs/port.md, 'Models that do not export'",
+        )
+
+
+def _nested(targets: Iterator[ast.expr], shape: Any) -> ast.expr:
+    if shape is None:
+        return next(targets)
+    return ast.Tuple([_nested(targets, one) for one in shape], ast.Store())
+
+
+def _joined(operator: str, parts: Sequence[ast.expr]) -> ast.expr:
+    # Numbers last, as one writes it; a negative one is subtracted.
+    ordered = sorted(parts, key=lambda one: isinstance(one, ast.Constant | ast.UnaryOp))
+    found = ordered[0]
+    for one in ordered[1:]:
+        if operator == "+" and isinstance(one, ast.UnaryOp):
+            found = code("{a} - {b}", a=found, b=one.operand)
+        else:
+            found = code(f"{{a}} {operator} {{b}}", a=found, b=one)
+    return found

@@ -1,0 +1,104 @@
+"""Statements, and which of them stand within others, as the original's lines have them."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from converters.graph.ir import Frame, Ref, references
+from converters.graph.writing import names
+from converters.graph.writing.holes import filled, length, refs
+
+# How long an expression may be that is put into another one of the same line.
+_LONG = 88
+
+
+@dataclass
+class Statement:
+    """`outs = value`.
+
+    Attributes:
+        outs: the tensors that it gives; several are unpacked.
+        value: the expression; tensors in it are holes.
+        frames: the lines of the original, from the module's forward inwards.
+        single: whether the value is one tensor.
+        nested: how the tensors are nested, where they are.
+    """
+
+    outs: tuple[int, ...]
+    value: ast.expr
+    frames: tuple[Frame, ...]
+    single: bool = True
+    nested: Any = None
+
+
+def inlined(
+    statements: Sequence[Statement], results: Any
+) -> tuple[list[Statement], dict[int, ast.expr]]:
+    """Statements whose value is used once, on the line that gives it, put where it is used.
+
+    Args:
+        statements: in order.
+        results: what is given in the end: `Ref`, or tuples and dicts of them.
+
+    Returns:
+        The statements that are left, and the expressions that went into others, by the tensor that they are.
+    """
+    count: Counter[int] = Counter()
+    consumer: dict[int, int] = {}
+    for index, one in enumerate(statements):
+        for number in refs(one.value):
+            count[number] += 1
+            consumer[number] = index
+    for ref in references(results):
+        count[ref.id] += 2 if not isinstance(results, Ref) else 1
+        consumer[ref.id] = -1
+    held: dict[int, ast.expr] = {}
+    kept = []
+    for one in statements:
+        one.value = filled(one.value, held)
+        if not any(count[out] for out in one.outs):
+            continue
+        if len(one.outs) == 1 and one.single and count[one.outs[0]] == 1:
+            at = consumer[one.outs[0]]
+            user = statements[at] if at >= 0 else None
+            if _together(one, user):
+                held[one.outs[0]] = one.value
+                continue
+        kept.append(one)
+    return kept, held
+
+
+def _together(one: Statement, user: Statement | None) -> bool:
+    if user is not None and is_turn(one.value) and any(map(is_turn, ast.walk(user.value))):
+        return False  # turns of a loop
+    size = length(one.value)
+    if user is None:
+        return not targets(one.frames) and size <= 2 * _LONG
+    if not targets(one.frames):
+        return size <= _LONG
+    # The line that names it: what it goes into may be of functions that are called on that line.
+    line = next(frame for frame in reversed(one.frames) if names.targets(frame))
+    return line in user.frames and size <= _LONG
+
+
+def targets(frames: Sequence[Frame]) -> tuple[str, ...]:
+    """The names that the innermost assignment among these lines gives."""
+    for frame in reversed(frames):
+        if found := names.targets(frame):
+            return found
+    return ()
+
+
+def is_turn(value: ast.AST) -> bool:
+    """Whether this is a call of a module in a list: `self.layers[0](x)`."""
+    return (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Subscript)
+        and isinstance(value.func.value, ast.Attribute)
+        and isinstance(value.func.value.value, ast.Name)
+        and value.func.value.value.id == "self"
+    )
