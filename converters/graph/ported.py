@@ -16,6 +16,7 @@ from converters.graph.recording.trace import Trace, trace
 from converters.graph.writing import linen
 from converters.graph.writing.classes import Model, classes
 from converters.graph.writing.draft import Drafter, Missing
+from converters.graph.writing.patterns import plain
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,11 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         GraphError: it cannot be recorded, or has a form that no port has.
     """
     recorded = trace(module, inputs)
-    graph = group(recorded)
-    drafter = Drafter(graph, module, _tensors(recorded))
+    constants = _tensors(recorded)
+    modules = dict(module.named_modules(remove_duplicate=False))
+    found = group(recorded)
+    graph = plain(found, modules, constants)
+    drafter = Drafter(graph, module, constants)
     model = classes(drafter)
     name = model.classes[-1].name
     config = f"{name.removesuffix('Model')}Config"
@@ -90,7 +94,7 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         missing=missing,
         origin=_origin(model),
         constants=_constants(drafter),
-        stages={"graph.txt": str(graph)},
+        stages={"graph.txt": str(found), "plain.txt": str(graph)},
     )
 
 

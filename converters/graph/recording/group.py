@@ -136,7 +136,9 @@ class _Group:
         if alias is not None:
             self.values[node] = alias
             return
-        again = (name, str(arguments), str(named))  # the same once more, in one call
+        # The same once more, in one call of a function: what another one computes it computes itself.
+        frames = _frames(node)
+        again = (name, str(arguments), str(named), frames[:-1])
         if again in at.computed:
             self.values[node] = at.computed[again]
             return
@@ -148,7 +150,7 @@ class _Group:
         )
         self.values[node] = Ref(outs[0]) if single else tuple(Ref(one) for one in outs)
         at.computed[again] = self.values[node]
-        at.items.append(Op(name, arguments, named, outs, single, _frames(node)))
+        at.items.append(Op(name, arguments, named, outs, single, frames))
 
     def _fact_of(self, value: Any) -> Fact | None:
         return self.facts.get(value.id) if isinstance(value, Ref) else None

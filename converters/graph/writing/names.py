@@ -60,8 +60,10 @@ def _names(target: ast.expr) -> tuple[str, ...]:
             return tuple(name for one in target.elts for name in (_names(one) or ("",)))
         case ast.Starred():
             return _names(target.value)
-        case ast.Subscript() | ast.Attribute():
+        case ast.Subscript():
             return _names(target.value)
+        case ast.Attribute():
+            return (target.attr,)
     return ()
 
 

@@ -1,0 +1,343 @@
+"""What one would say in fewer words: masks of nothing or of the future, repeated keys, empty caches.
+
+The graph comes out with fewer operators and the same values; what nothing needs any more is left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from converters.graph.ir import Call, Fact, Given, Graph, Held, Item, Op, Ref, calls, references
+
+_ATTENTION = "aten.scaled_dot_product_attention.default"
+
+
+def plain(graph: Graph, modules: Mapping[str, Any], constants: Mapping[str, Any]) -> Graph:
+    """The graph with these said as one would say them.
+
+    Args:
+        graph: the recorded model.
+        modules: path → module.
+        constants: name of a parameter, buffer or constant → tensor.
+    """
+    walk = _Walk(graph, constants)
+    walk.call(graph.root)
+    made = _Rewritten(walk, _told(walk, modules))
+    root = made.call(graph.root)
+    outputs = made.value(graph.outputs)
+    return replace(graph, root=pruned(root, outputs), outputs=outputs)
+
+
+# What a mask, or what one is made of, is known to be.
+
+
+@dataclass(frozen=True)
+class _Index:
+    """Its value is its index along an axis, counted from the end."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class _Truth:
+    """All of it is true."""
+
+
+@dataclass(frozen=True)
+class _Past:
+    """Of its last two axes: true where the last index is not above the one before."""
+
+
+_Known = _Index | _Truth | _Past
+
+
+class _Walk:
+    """What is known of the tensors of a graph, and which of them are others."""
+
+    def __init__(self, graph: Graph, constants: Mapping[str, Any]) -> None:
+        self.facts, self.constants = graph.facts, constants
+        self.known: dict[int, _Known] = {}
+        self.made: dict[int, Op] = {}
+        self.same: dict[int, Ref | Held] = {}
+        # Each attention, with the path of the module that it is in.
+        self.attentions: list[tuple[str, Op]] = []
+
+    def call(self, one: Call) -> None:
+        for given in one.given:
+            self._crosses(given.value, given.inside)
+        for item in one.body:
+            if isinstance(item, Op):
+                self._op(item, one.path)
+            elif isinstance(item, Call):
+                self.call(item)
+        for taken in one.taken:
+            self._crosses(Ref(taken.inside), taken.outside)
+
+    def _crosses(self, value: Ref | Held, target: int) -> None:
+        if isinstance(value, Ref) and value.id in self.known:
+            self.known[target] = self.known[value.id]
+
+    def _op(self, item: Op, path: str) -> None:
+        if item.target == _ATTENTION:
+            self.attentions.append((path, item))
+        if not item.single:
+            return
+        out = item.outs[0]
+        self.made[out] = item
+        same = self._alias(item)
+        if same is not None:
+            self.same[out] = same
+            if isinstance(same, Ref) and same.id in self.known:
+                self.known[out] = self.known[same.id]
+            return
+        found = self._kind(item)
+        if found is not None:
+            self.known[out] = found
+
+    def _alias(self, item: Op) -> Ref | Held | None:
+        """What an operator gives, where it is one of those that it is given."""
+        match item.target, item.arguments:
+            case "aten.cat.default", (tuple(parts), *_):
+                left = [one for one in parts if not self._empty(one)]
+                if len(left) == 1 and len(parts) > 1 and isinstance(left[0], Ref):
+                    same = self._fact(left[0]).dtype == self.facts[item.outs[0]].dtype
+                    return left[0] if same else None
+            case "aten.where.self", (Ref(id=asked), Ref() as one, _):
+                fact, out = self._fact(one), self.facts[item.outs[0]]
+                if isinstance(self.known.get(asked), _Truth) and fact == out:
+                    return one
+            case (
+                ("aten.bitwise_and.Tensor" | "aten.logical_and.default"),
+                (Ref() as a, Ref() as b),
+            ):
+                out = self.facts[item.outs[0]]
+                for one, other in ((a, b), (b, a)):
+                    if isinstance(self.known.get(one.id), _Truth) and self._fact(other) == out:
+                        return other
+        return None
+
+    def _fact(self, value: Ref) -> Fact:
+        return self.facts[value.id]
+
+    def _empty(self, value: Any) -> bool:
+        """Whether this is what torch.cat passes over: one axis without elements."""
+        if isinstance(value, Held):
+            tensor = self.constants.get(value.key)
+            return tensor is not None and tuple(tensor.shape) == (0,)
+        return isinstance(value, Ref) and self._fact(value).shape == (0,)
+
+    def _kind(self, item: Op) -> _Known | None:
+        packet = item.target.split(".")[1] if item.target.startswith("aten.") else ""
+        first = item.arguments[0] if item.arguments else None
+        out = self.facts[item.outs[0]]
+        if packet == "arange":
+            whole = item.target in ("aten.arange.default", "aten.arange.start") and (
+                item.target == "aten.arange.default" or first == 0
+            )
+            return _Index(-1) if whole and not out.dtype.is_floating_point else None
+        if packet in ("ones", "new_ones", "full", "full_like", "ones_like"):
+            filled = "ones" in packet or item.arguments[1] is True
+            return _Truth() if filled and out.dtype == torch.bool else None
+        if not isinstance(first, Ref) or first.id not in self.known:
+            return None
+        known, before = self.known[first.id], self._fact(first)
+        if packet in ("view", "reshape", "unsqueeze", "expand", "squeeze", "_unsafe_view", "slice"):
+            return _moved(known, before, out)
+        if packet == "_to_copy":
+            integral = not (out.dtype.is_floating_point or out.dtype.is_complex)
+            return known if integral and (out.dtype != torch.bool or known == _Truth()) else None
+        return self._compared(packet, item, known)
+
+    def _compared(self, packet: str, item: Op, known: _Known) -> _Known | None:
+        other = item.arguments[1] if len(item.arguments) > 1 else None
+        if packet == "ge" and isinstance(known, _Index) and other == 0 and type(other) is int:
+            return _Truth()
+        theirs = self.known.get(other.id) if isinstance(other, Ref) else None
+        if packet in ("bitwise_and", "logical_and") and isinstance(theirs, _Truth):
+            return known if isinstance(known, _Truth | _Past) else None
+        if packet in ("bitwise_and", "logical_and") and isinstance(known, _Truth):
+            return theirs if isinstance(theirs, _Past) else None
+        pair = (known, theirs)
+        if packet == "le" and pair == (_Index(-1), _Index(-2)):
+            return _Past()
+        if packet == "ge" and pair == (_Index(-2), _Index(-1)):
+            return _Past()
+        return None
+
+
+def _moved(known: _Known, before: Fact, out: Fact) -> _Known | None:
+    """What is known after axes of one element came, went or were repeated."""
+    match known:
+        case _Truth():
+            return known
+        case _Past():
+            return known if before.shape[-2:] == out.shape[-2:] else None
+        case _Index(axis=axis):
+            length = before.shape[axis]
+            rest = [side for at, side in enumerate(before.shape, -len(before.shape)) if at != axis]
+            places = [at for at, side in enumerate(out.shape, -len(out.shape)) if side == length]
+            if length == 1 or any(side != 1 for side in rest) or len(places) != 1:
+                return None
+            return _Index(places[0])
+    return None
+
+
+# What is told to an attention instead.
+
+
+def _told(walk: _Walk, modules: Mapping[str, Any]) -> dict[int, Op]:
+    """Number of what an attention gives → the attention that is written for it.
+
+    Modules of one class are treated alike, so that they stay one class.
+    """
+    groups: dict[type, list[Op]] = defaultdict(list)
+    for path, item in walk.attentions:
+        groups[type(modules[path])].append(item)
+    made: dict[int, Op] = {}
+    for group in groups.values():
+        options = [dict(_options(walk, item)) for item in group]
+        for change in ("mask", "heads"):
+            if all(change in one for one in options):
+                for item, one in zip(group, options, strict=True):
+                    made[item.outs[0]] = one[change](made.get(item.outs[0], item))
+    return made
+
+
+def _options(walk: _Walk, item: Op) -> Iterator[tuple[str, Callable[[Op], Op]]]:
+    query, key, value, *rest = item.arguments
+    named = {**dict(zip(("attn_mask", "dropout_p", "is_causal"), rest, strict=False)), **item.named}
+    mask = named.get("attn_mask")
+    if isinstance(mask, Ref) and not named.get("is_causal"):
+        known = walk.known.get(mask.id)
+        sides = (walk.facts[query.id].shape[-2], walk.facts[key.id].shape[-2])
+        if isinstance(known, _Truth):
+            yield "mask", lambda one: _with(one, attn_mask=None)
+        elif isinstance(known, _Past) and sides[0] == sides[1]:
+            yield "mask", lambda one: _with(one, attn_mask=None, is_causal=True)
+    sources = (_unrepeated(walk, key), _unrepeated(walk, value))
+    if not named.get("enable_gqa") and None not in sources:
+        yield "heads", lambda one: _with(one, key=sources[0], value=sources[1], enable_gqa=True)
+
+
+def _with(item: Op, **changes: Any) -> Op:
+    """An attention with other arguments."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = {**dict(zip(names, item.arguments, strict=False)), **item.named, **changes}
+    first = tuple(given.pop(name) for name in ("query", "key", "value"))
+    usual = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "enable_gqa": False}
+    left = {name: one for name, one in given.items() if name not in usual or one != usual[name]}
+    return replace(item, arguments=first, named=left)
+
+
+def _unrepeated(walk: _Walk, value: Any) -> Ref | None:
+    """The keys or values of which each head is repeated, one after the other: transformers' `repeat_kv`."""
+    reshape = _producer(walk, value, ("view", "reshape", "_unsafe_view"))
+    expand = _producer(walk, reshape and reshape.arguments[0], ("expand",))
+    unsqueeze = _producer(walk, expand and expand.arguments[0], ("unsqueeze",))
+    if reshape is None or expand is None or unsqueeze is None:
+        return None
+    source = unsqueeze.arguments[0]
+    if not isinstance(source, Ref):
+        return None
+    small, wide = walk.facts[source.id].shape, walk.facts[expand.outs[0]].shape
+    large = walk.facts[reshape.outs[0]].shape
+    if len(small) != 4 or unsqueeze.arguments[1] not in (2, -3) or len(large) != 4:
+        return None
+    repeats = wide[2]
+    if not isinstance(repeats, int) or not isinstance(small[1], int):
+        return None
+    fits = large == (small[0], small[1] * repeats, *small[2:])
+    return source if fits else None
+
+
+def _producer(walk: _Walk, value: Any, packets: tuple[str, ...]) -> Op | None:
+    made = walk.made.get(value.id) if isinstance(value, Ref) else None
+    if made is None or made.target.split(".")[1] not in packets:
+        return None
+    return made
+
+
+class _Rewritten:
+    """The calls, with what was found."""
+
+    def __init__(self, walk: _Walk, told: Mapping[int, Op]) -> None:
+        self.same, self.told = walk.same, told
+
+    def call(self, one: Call) -> Call:
+        given = [self._given(each) for each in one.given]
+        visible = {each.inside for each in given if each.value == Ref(each.inside)}
+        taken = []
+        for each in one.taken:
+            inside = self.value(Ref(each.inside))
+            number = inside.id if isinstance(inside, Ref) else each.inside
+            if each.outside != each.inside:
+                taken.append(replace(each, inside=number))
+            elif number not in visible:  # one number inside and outside
+                taken.append(replace(each, inside=number, outside=number))
+        body = tuple(self._item(item) for item in one.body)
+        return replace(one, given=tuple(given), taken=tuple(taken), body=body)
+
+    def _given(self, one: Given) -> Given:
+        value = self.value(one.value)
+        if one.value == Ref(one.inside) and isinstance(value, Ref):
+            return replace(one, value=value, inside=value.id)
+        return replace(one, value=value)
+
+    def _item(self, item: Item) -> Item:
+        if isinstance(item, Call):
+            return self.call(item)
+        if not isinstance(item, Op):
+            return item
+        if item.single:
+            item = self.told.get(item.outs[0], item)
+        named = {name: self.value(one) for name, one in item.named.items()}
+        return replace(item, arguments=self.value(item.arguments), named=named)
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, Ref):
+            found = self.same.get(value.id)
+            return value if found is None else self.value(found)
+        if isinstance(value, tuple | list):
+            return tuple(self.value(one) for one in value)
+        if isinstance(value, Mapping):
+            return {name: self.value(one) for name, one in value.items()}
+        return value
+
+
+def pruned(root: Call, outputs: Any) -> Call:
+    """A model without what its outputs do not rest on."""
+    while True:
+        made = _pruned(root, {one.id for one in references(outputs)})
+        if _size(made) == _size(root):
+            return made
+        root = made
+
+
+def _size(root: Call) -> int:
+    return sum(len(one.body) + len(one.given) + len(one.taken) for one in calls(root))
+
+
+def _pruned(one: Call, wanted: set[int]) -> Call:
+    taken = tuple(each for each in one.taken if each.outside in wanted)
+    needed = {each.inside for each in taken} | wanted
+    body: list[Item] = []
+    for item in reversed(one.body):
+        if not needed & set(item.outs):
+            continue
+        made = _pruned(item, needed) if isinstance(item, Call) else item
+        needed |= set(_given(made))
+        body.append(made)
+    given = tuple(each for each in one.given if each.inside in needed)
+    return replace(one, given=given, taken=taken, body=tuple(reversed(body)))
+
+
+def _given(item: Item) -> Iterable[int]:
+    if isinstance(item, Op):
+        return [one.id for one in references((item.arguments, item.named))]
+    values = [each.value for each in item.given] if isinstance(item, Call) else list(item.given)
+    return [one.id for one in values if isinstance(one, Ref)]
