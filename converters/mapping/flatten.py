@@ -11,7 +11,6 @@ square input, and the row says so.
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from io import StringIO
 from itertools import islice
 from typing import Any
 
+from converters.copied import copied
 from converters.layers.entry import Weights
 from converters.layers.layout import Layout, Merge, Permute, Split, chain
 from converters.mapping.axes import Axis, make_labels
@@ -200,7 +200,7 @@ def _without_values(model: Any) -> Any:
         own = (*module._parameters.values(), *module._buffers.values(), *plain)
         memo |= {id(tensor): empty(tensor) for tensor in own if tensor is not None}
     try:
-        return copy.deepcopy(model, memo).eval()
+        return copied(model, memo).eval()
     except Exception as error:  # a user's module may hold what cannot be copied
         raise _NotAnImageError from error
 

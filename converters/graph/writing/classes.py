@@ -15,7 +15,15 @@ from typing import Any
 
 import torch
 
-from converters.graph.expression import Hole, SettingFloat, SettingInt, as_code, call, code
+from converters.graph.expression import (
+    Hole,
+    SettingFloat,
+    SettingInt,
+    as_code,
+    call,
+    code,
+    dtype_name,
+)
 from converters.graph.ir import Call
 from converters.graph.recording.trace import GraphError
 from converters.graph.writing.body import drafted
@@ -222,21 +230,14 @@ class _Classes:
         sides = tuple(tensor.shape) if found is None else found.shape(tuple(tensor.shape))
         shape = tuple(of_parameter(one.module, name, axis, side) for axis, side in enumerate(sides))
         if found is not None and found.collection != "params":
-            return code(
-                "self.variable({c}, {name}, jnp.zeros, {shape}).value",
-                c=found.collection,
-                name=name,
-                shape=shape,
-            )
+            return _variable(found.collection, name, shape, tensor.dtype)
         if key in self.drafter.volatile:
             again = computed(tensor, one.module)
             if again is not None:
                 self.drafter.recomputed.add(key)
                 return again
         if key in self.drafter.buffers:
-            return code(
-                "self.variable('buffers', {name}, jnp.zeros, {shape}).value", name=name, shape=shape
-            )
+            return _variable("buffers", name, shape, tensor.dtype)
         return code(
             "self.param({name}, {init}, {shape})", name=name, init=_init(tensor), shape=shape
         )
@@ -314,10 +315,15 @@ class _Classes:
             )
             for name, method in one.methods.items()
         }
-        configured = configured or any(
-            isinstance(node, ast.Attribute) and node.attr == _CONFIG
-            for statement in setup
-            for node in ast.walk(statement)
+        # The model itself is always made of its sizes, even if it reads none.
+        configured = (
+            configured
+            or not group[0].path
+            or any(
+                isinstance(node, ast.Attribute) and node.attr == _CONFIG
+                for statement in setup
+                for node in ast.walk(statement)
+            )
         )
         made = Class(
             self._name(cls),
@@ -374,6 +380,13 @@ def _named(value: Any, name: str) -> bool:
 
 def _bare(value: Any) -> Any:
     return value + 0 if isinstance(value, SettingInt | SettingFloat) else value
+
+
+def _variable(collection: str, name: str, shape: Any, dtype: torch.dtype) -> ast.expr:
+    """An array that is no parameter; it has its dtype also before it has its values."""
+    kind = () if dtype == torch.float32 else (code(dtype_name(dtype)),)
+    made = call("self.variable", collection, name, code("jnp.zeros"), shape, *kind)
+    return ast.Attribute(made, "value", ast.Load())
 
 
 def _assign(name: str, value: ast.expr) -> ast.stmt:

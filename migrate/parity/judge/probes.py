@@ -89,12 +89,24 @@ class Calls:
         for call in sorted(truth.calls, key=lambda call: (call.input, call.order)):
             self.by_layer[call.layer].append(call)
             self.by_key[call.layer, call.number, call.input] = call
+            given = {(ref.file, ref.key) for ref in call.arguments}
             for ref in call.outputs:
+                if (ref.file, ref.key) in given:
+                    continue  # handed through, as Identity does: somebody else made it
                 self._makers.setdefault((call.input, ref.file, ref.key), (call, ref.path))
 
     def maker(self, number: int, ref: TensorRef) -> tuple[Call, str] | None:
         """The call that puts out a tensor of this input, and under which path."""
         return self._makers.get((number, ref.file, ref.key))
+
+    def is_given(self, layer: str, number: int, ref: TensorRef) -> bool:
+        """Whether a layer is given a tensor of this input, as a Sequential is what its first layer gets."""
+        return any(
+            (one.file, one.key) == (ref.file, ref.key)
+            for call in self.by_layer[layer]
+            if call.input == number
+            for one in call.arguments
+        )
 
 
 class Partners:
@@ -137,12 +149,18 @@ class Partners:
             place = Place("argument", truth.layer, truth.number, one.truth)
             owner = self._calls.dump.layers[truth.layer].parent
             maker = self._calls.maker(truth.input, ref)
+            while owner is not None and self._hands_down(owner, truth.input, ref):
+                owner = self._calls.dump.layers[owner].parent
             if maker is not None and maker[0].layer not in self._aligned:
                 # The side computes in passing what is a layer of the truth's.
                 owner = maker[0].layer
                 place = Place("output", owner, maker[0].number, maker[1])
             if owner is not None:
                 yield owner, Probe(place, truth.input, one, ref, mine[one.mine])
+
+    def _hands_down(self, layer: str, number: int, ref: TensorRef) -> bool:
+        """Whether a layer, which the side does not have, only hands a tensor on to one inside it."""
+        return layer not in self._aligned and self._calls.is_given(layer, number, ref)
 
 
 class Probes:

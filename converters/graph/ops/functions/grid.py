@@ -82,5 +82,6 @@ def affine_grid(theta: jax.Array, size: tuple[int, ...], align_corners: bool) ->
         axes.append(line if align_corners else line * (side - 1) / side)
     mesh = jnp.meshgrid(*axes, indexing="ij")
     base = jnp.stack([*mesh[::-1], jnp.ones_like(mesh[0])], axis=-1)
-    made = base.reshape(-1, base.shape[-1]) @ theta.mT
+    # A place rounded to bfloat16, as a TPU does in products by default, is pixels away.
+    made = jnp.matmul(base.reshape(-1, base.shape[-1]), theta.mT, precision="highest")
     return made.reshape(theta.shape[0], *size[2:], len(axes))

@@ -122,7 +122,9 @@ def adaptive_avg_pool(x: jax.Array, size: tuple[int, ...]) -> jax.Array:
         last = -(-(np.arange(count) + 1) * side // count)
         inside = (np.arange(side)[:, None] >= first) & (np.arange(side)[:, None] < last)
         weights = jnp.asarray(inside / (last - first), x.dtype)
-        x = jnp.moveaxis(jnp.tensordot(x, weights, axes=(axis, 0)), -1, axis)
+        # A mean rounds nothing to bfloat16, as a TPU does in products by default.
+        made = jnp.tensordot(x, weights, axes=(axis, 0), precision="highest")
+        x = jnp.moveaxis(made, -1, axis)
     return x
 
 

@@ -35,7 +35,10 @@ def resize_linear(
         weights = resize_weights(
             x.shape[axis], count, scale[axis] if scale else None, align_corners, antialias, cubic
         )
-        x = jnp.moveaxis(jnp.tensordot(x, jnp.asarray(weights, x.dtype), axes=(axis, 0)), -1, axis)
+        near = jnp.asarray(weights, x.dtype)
+        # Of pixels nothing may be rounded to bfloat16, as a TPU does in products by default.
+        made = jnp.tensordot(x, near, axes=(axis, 0), precision="highest")
+        x = jnp.moveaxis(made, -1, axis)
     return x
 
 

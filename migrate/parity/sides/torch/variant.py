@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -11,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from converters.copied import copied
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.settings import Settings
 from migrate.parity.sides.torch.float64 import Float64
@@ -121,14 +121,14 @@ def _copied(module: nn.Module, *, shared: bool) -> nn.Module:
         if type(one) is nn.Parameter
     }
     try:
-        return copy.deepcopy(module, dict(kept))
+        return copied(module, dict(kept))
     except RuntimeError:
         # What a module keeps of its last pass (the old weight_norm's product) is no leaf; it is made anew.
         for holder in module.modules():
             for name, value in vars(holder).items():
                 if isinstance(value, torch.Tensor) and not value.is_leaf:
                     setattr(holder, name, value.detach())
-        return copy.deepcopy(module, dict(kept))
+        return copied(module, dict(kept))
 
 
 def _tied(model: nn.Module) -> list[list[str]]:

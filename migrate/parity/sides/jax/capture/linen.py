@@ -28,6 +28,8 @@ def intercepted(recorder: Recorder, weights: Mapping[str, tuple[str, ...]]) -> I
     from flax import linen
 
     names = _by_module(weights)
+    # Of modules that others apply with weights of their own making (WeightNorm), whose paths begin anew.
+    above: list[tuple[str, ...]] = []
 
     def intercept(
         run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any
@@ -36,16 +38,30 @@ def intercepted(recorder: Recorder, weights: Mapping[str, tuple[str, ...]]) -> I
         if method not in _METHODS:
             return run(*args, **kwargs)
         module, called = context.module, caller()
-        path = module.path
+        apart = _stands_apart(module, recorder.inside)
+        if apart:
+            assert recorder.inside is not None
+            above.append((recorder.inside.name, type(module).__name__))
+        path = (*above[-1], *module.path) if above else tuple(module.path)
         name = ".".join(path if method == "__call__" else (*path, method))
 
         def describe(parent: str | None) -> Layer:
-            return _layer(module, name, method, names.get(tuple(path), ()), called, parent)
+            return _layer(module, name, method, names.get(path, ()), called, parent)
 
-        return recorder.call(Seen(name, (tuple(path), method), describe), run, args, kwargs)
+        seen = Seen(name, (path, method, type(module)), describe)
+        try:
+            return recorder.call(seen, run, args, kwargs)
+        finally:
+            if apart:
+                above.pop()
 
     with linen.intercept_methods(intercept):
         yield
+
+
+def _stands_apart(module: Any, inside: Seen | None) -> bool:
+    """Whether it is a model of its own that a layer applies: the path of nothing, and not the model itself."""
+    return not module.path and inside is not None and inside.key[2] is not type(module)
 
 
 def _layer(

@@ -77,6 +77,11 @@ class Recorder:
         self._stack.clear()
         self._abstract = 0
 
+    @property
+    def inside(self) -> Seen | None:
+        """The layer whose call runs now; None outside of the model."""
+        return self._stack[-1] if self._stack else None
+
     def call(
         self, seen: Seen, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
