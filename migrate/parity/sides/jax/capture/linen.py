@@ -60,7 +60,7 @@ def intercepted(recorder: Recorder, weights: Mapping[str, tuple[str, ...]]) -> I
 
 
 def _stands_apart(module: Any, inside: Seen | None) -> bool:
-    """Whether it is a model of its own that a layer applies: the path of nothing, and not the model itself."""
+    """Whether it is a model of its own that a layer applies, not the model that runs."""
     return not module.path and inside is not None and inside.key[2] is not type(module)
 
 
