@@ -23,7 +23,7 @@ from migrate.port.readme import readme_text
 from migrate.port.results import Case, Ported
 from migrate.port.texts import TEST_INPUTS, convert_text, package_text, test_text
 from migrate.port.texts import Original as Way
-from migrate.port.weights import PARAMS, Weights, write_weights
+from migrate.port.weights import PARAMS, Weights, stirred, write_weights
 from migrate.versions import installed
 
 Progress = Callable[[str], None]
@@ -102,13 +102,16 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
             cases: tuple[Case, ...] = ()
             if options.proof and not made.missing:
                 wanted = list(asked(given.inputs, made.inputs, _takes(original, given)))
-                params = place / PARAMS if weights.state else None
+                state, params = weights.state, place / PARAMS if weights.state else None
+                if state is not None and original.checkpoint is None:
+                    state, params, note = _stirred(name, original, given, made, work)
+                    notes += note
                 cases = proven(
                     original.target,
                     place,
                     folder,
                     wanted,
-                    weights.state,
+                    state,
                     params,
                     SEED,
                     options.timeout,
@@ -170,9 +173,7 @@ def _written(
     sources = {"modeling.py": made.modeling, "config.py": made.config}
     what = f"{made.model_class} in Flax"
     sources["__init__.py"] = package_text(made.model_class, made.config_class, what)
-    first = given.inputs[0]
-    images = all(array.dtype.kind == "f" for array in first.values())
-    example = tuple(array.shape for array in first.values()) if images else None
+    example = _example(given)
     weights = write_weights(original.module, name, made.constants, example, place, work)
     spec = original.target.spec
     if weights.state is not None:
@@ -190,9 +191,28 @@ def _written(
     for file, text in sources.items():
         _require_python(file, text)
         (place / file).write_text(text)
-    write_inputs(work / "test", [first])
+    write_inputs(work / "test", [given.inputs[0]])
     (place / TEST_INPUTS).write_bytes((work / "test" / "000.safetensors").read_bytes())
     return weights
+
+
+def _example(given: Given) -> tuple[tuple[int, ...], ...] | None:
+    """The shapes of the inputs, if these are images."""
+    first = given.inputs[0]
+    images = all(array.dtype.kind == "f" for array in first.values())
+    return tuple(array.shape for array in first.values()) if images else None
+
+
+def _stirred(
+    name: str, original: Original, given: Given, made: Any, work: Path
+) -> tuple[Path | None, Path, list[str]]:
+    """Weights for the comparison where nobody trained any, for torch and for the port, and what to say."""
+    model, count = stirred(original.module, SEED)
+    folder = work / "stirred"
+    folder.mkdir()
+    weights = write_weights(model, name, made.constants, _example(given), folder, folder)
+    note = f"compared with noise on {count} constant tensors (zeros hide what they multiply)"
+    return weights.state, folder / PARAMS, [note] if count else []
 
 
 def _require_python(file: str, text: str) -> None:

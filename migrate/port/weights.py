@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from converters.conversion import convert
+from converters.copied import copied
 from converters.mapping import Outcome
 from converters.mapping.file import load_mapping, save_mapping
 
@@ -74,3 +75,34 @@ def write_weights(
         save_file(dict(constants), folder / CONSTANTS)
     computed = any(one.outcome is Outcome.REFUSED for one in load_mapping(folder / MAPPING).rules)
     return Weights(done.parameters, not computed, saved, done.notes)
+
+
+def stirred(module: torch.nn.Module, seed: int) -> tuple[torch.nn.Module, int]:
+    """A copy of a module that nobody trained, with noise on its constant parameters and statistics.
+
+    A gate of zeros hides whatever it multiplies, a scale of ones whether it is applied: the original and a
+    port that is wrong there would match (a DiT as its constructor leaves it gives zeros for everything).
+
+    Args:
+        module: as its constructor made it.
+        seed: of the noise: normal, of standard deviation 0.02 on zeros, of a tenth of the value on others.
+
+    Returns:
+        The copy, and how many of its tensors were changed.
+    """
+    import torch
+
+    made: torch.nn.Module = copied(module)
+    generator = torch.Generator().manual_seed(seed)
+    means = [one.running_mean for one in made.modules() if hasattr(one, "running_mean")]
+    count = 0
+    with torch.no_grad():
+        for tensor in (*made.parameters(), *means):
+            if tensor is None or not tensor.is_floating_point() or not tensor.numel():
+                continue
+            value = float(tensor.reshape(-1)[0])
+            if bool((tensor == value).all()):
+                noise = torch.randn(tensor.shape, generator=generator)
+                tensor.add_((noise * (0.1 * value if value else 0.02)).to(tensor.dtype))
+                count += 1
+    return made, count

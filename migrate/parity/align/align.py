@@ -131,16 +131,25 @@ def _finished(
         if calls[0].outputs and calls[1].outputs and not outputs:
             notes.append(f"{layer} and {other} belong together ({how}), but no output of them fits")
             continue
+        idle = does_nothing(truth.layers[other].kind) and all(map(_hands_on, calls))
+        if idle:  # it is neither fed nor judged: what it gives on is its caller's, and shown where it arrives
+            arguments = outputs = ()
         pairs.append(Pair(layer, other, how, number, truth_number, arguments, outputs))
     found, others = {pair.layer for pair in pairs}, {pair.truth for pair in pairs}
     alone = [name for name in matching.mine.called() if name not in found]
     truth_alone = [name for name in matching.truth.called() if name not in others]
-    idle = sum(does_nothing(truth.layers[name].kind) for name in truth_alone)
-    idle += sum(does_nothing(mine.layers[name].kind) for name in alone)
-    if idle:
-        notes.append(f"{idle} layers without a partner are dropout or identity: they do nothing")
+    nothing = sum(does_nothing(truth.layers[name].kind) for name in truth_alone)
+    nothing += sum(does_nothing(mine.layers[name].kind) for name in alone)
+    if nothing:
+        notes.append(f"{nothing} layers without a partner are dropout or identity: they do nothing")
     left = tuple(alone), tuple(truth_alone), tuple(notes)
     return Alignment(tuple(pairs), of_model.pairs, *left, of_model.apart, of_model.notes)
+
+
+def _hands_on(call: Call) -> bool:
+    """Whether a call gives nothing but what it is given."""
+    given = {(ref.file, ref.key) for ref in call.arguments}
+    return all((ref.file, ref.key) in given for ref in call.outputs)
 
 
 def _whole(calls: Sequence[Call], given: Sequence[Sequence[TensorRef]]) -> bool:

@@ -88,7 +88,7 @@ def bring_back(truth: Side, other: Side, work: Path, conversion: Conversion) -> 
     if truth.kind not in _TORCH or other.kind in _TORCH:
         truth.ask(protocol.LoadWeights(theirs))
         return same_names(theirs)
-    truth.ask(protocol.ConvertBack(theirs, back))
+    truth.ask(protocol.ConvertBack(_without_constants(other, theirs, work), back))
     truth.ask(protocol.LoadWeights(back))
     return _converted(truth, other, back, work, conversion)[0]
 
@@ -142,6 +142,7 @@ def _converted(
     )
     if flax.kind != "jax":  # what a function takes, nobody knows
         flax.ask(protocol.SaveWeights(shapes))
+        shapes = _without_constants(flax, shapes, work)
     notes = torch.ask(
         protocol.Convert(
             "nnx" if flax.kind == "nnx" else "linen",
@@ -156,7 +157,31 @@ def _converted(
     )
     leaves = _leaves(state, rules)
     names = {leaf.path: tuple(dict.fromkeys(piece.key for piece in leaf.pieces)) for leaf in leaves}
+    if flax.constants is not None:
+        whole = work / "pytree-and-constants.safetensors"
+        write_leaves(whole, [*_arrays(output), *_arrays(flax.constants)], {}, overwrite=True)
+        output = whole
     return WeightMap(names, leaves, notes), output
+
+
+def _without_constants(flax: Side, file: Path, work: Path) -> Path:
+    """A side's arrays without those that no checkpoint has, of which torch knows nothing."""
+    if flax.constants is None:
+        return file
+    constants = {leaf.path for leaf in _arrays(flax.constants)}
+    output = work / f"{file.stem}-weights.safetensors"
+    kept = [leaf for leaf in _arrays(file) if leaf.path not in constants]
+    write_leaves(output, kept, {}, overwrite=True)
+    return output
+
+
+def _arrays(file: Path) -> list[Leaf]:
+    from converters.back.arrays import open_arrays
+
+    found = open_arrays(file)
+    return [
+        Leaf(key, info, functools.partial(found.read, key)) for key, info in found.infos.items()
+    ]
 
 
 def _leaves(state: Path, rules: Path) -> tuple[PlannedLeaf, ...]:

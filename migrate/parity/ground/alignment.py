@@ -47,7 +47,8 @@ class Pair:
         number, truth_number: the one call of each that is meant (a scanned block calls one layer many
             times, torch has as many layers); None: every call, each with the truth's of that number.
         arguments, outputs: what of them corresponds. Arguments without a partner are not listed: such a
-            layer cannot be fed with the truth's inputs.
+            layer cannot be fed with the truth's inputs. Both are empty of a dropout or identity that hands
+            its argument on, which is neither fed nor judged.
     """
 
     layer: str

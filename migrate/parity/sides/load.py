@@ -24,6 +24,7 @@ _FLAX = ("linen", "nnx", "jax")
 _PORT_FILES = ("__init__.py", "modeling.py")
 _PORT_BUILDS = "build"
 _PORT_WEIGHTS = "params.safetensors"
+_PORT_CONSTANTS = "constants.safetensors"
 _TORCH_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -69,6 +70,12 @@ def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
     weights = folder / _PORT_WEIGHTS
     inner = Target("", target.spec, target.shown)
     return _runner(_model(build, inner, seed), inner), weights if weights.is_file() else None
+
+
+def port_constants(target: Target) -> Path | None:
+    """The file of arrays that a port has beside weights, if it has any."""
+    file = Path(target.spec) / _PORT_CONSTANTS
+    return file if file.is_file() else None
 
 
 def _package(folder: Path) -> ModuleType:

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import migrate
 from migrate.parity.ground.errors import ParityError, SideDiedError
+from migrate.parity.sides.load import port_constants
 from migrate.parity.sides.protocol import (
     Load,
     Loaded,
@@ -103,7 +104,9 @@ class SideProcess(Side):
     ) -> None:
         super().__init__(work)
         self.label, self.target = label, target
-        self.lies_as_torch = target.kind == "port"
+        if target.kind == "port":
+            self.lies_as_torch = True
+            self.constants = port_constants(target)
         self._python, self._timeout, self._seed = python, timeout, seed
         self._turns = turns
         self._environment = environment or {}

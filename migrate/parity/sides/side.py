@@ -27,11 +27,13 @@ class Side(ABC):
         kind: what its model is.
         takes_turns: whether it starts anew after the other one ran.
         lies_as_torch: whether it takes and gives all as torch lays it out, though it is Flax's: a port.
+        constants: arrays that its model has beside weights (a port's), by path; None: it has none.
     """
 
     kind: Kind
     takes_turns = False
     lies_as_torch = False
+    constants: Path | None = None
 
     def __init__(self, work: Path) -> None:
         self.work = work
