@@ -1,0 +1,121 @@
+"""Ports of small models with what strangers' models were found to have, from the file to the proof."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from safetensors.numpy import load_file
+
+from migrate.cli import commands
+
+# A forward that is a function of the constructor's own variables; a weight that is computed; an image made
+# larger; a table of integers that no checkpoint has; a gate of zeros; layers that do nothing, before and
+# behind what no layer computes.
+ODD = """
+import torch
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+
+
+class Gated(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        layers = self.layers = nn.ModuleDict({"fc": nn.Linear(dim, dim), "drop": nn.Dropout(0.1)})
+        self.run = lambda x: layers["drop"](layers["fc"](x))
+        self.gate = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x):
+        return x + self.gate * self.run(x)
+
+
+class Odd(nn.Module):
+    def __init__(self, dim=8):
+        super().__init__()
+        self.stem = weight_norm(nn.Conv2d(3, dim, 3, padding=1))
+        self.gated = Gated(dim)
+        self.bias = nn.Embedding(7, dim)
+        self.register_buffer("places", torch.tensor([6, 0, 3, 3]), persistent=False)
+        self.norm = nn.Identity()
+        self.out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(0.1))
+        self.latent = nn.Identity()
+        self.head = nn.Linear(dim, 4)
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = nn.functional.interpolate(x, size=(2, 2), mode="bilinear", align_corners=True)
+        x = x.flatten(2).transpose(1, 2) + self.bias(self.places)
+        x = self.gated(x)
+        x = torch.softmax(x @ x.transpose(1, 2), -1) @ x
+        x = self.out(self.norm(x))
+        return self.head(self.latent(x.mean(1)))
+"""
+PLAIN = """
+from torch import nn
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(3, 5, 3)
+
+    def forward(self, x):
+        return self.conv(x).relu()
+"""
+
+
+def ported(source: str, name: str, inputs: str, folder: Path, *more: str) -> Result:
+    (folder / "net.py").write_text(source)
+    words = ["port", f"{folder}/net.py:{name}", "--inputs", inputs, "-o", str(folder / "ported")]
+    return CliRunner().invoke(commands, [*words, "--count", "2", *more], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("odd")
+    done = ported(ODD, "Odd", "x=float32[2,3,6,6]", folder, "--json")
+    assert done.exit_code == 0, done.output
+    return folder / "ported" / "odd", json.loads(done.stdout)
+
+
+def test_an_odd_model_is_ported_and_proven(odd: tuple[Path, dict[str, Any]]) -> None:
+    _, report = odd
+    assert {case["name"]: case["verdict"] for case in report["proof"]} == {
+        "float32": "match",
+        "the precision of a TPU, emulated": "match",
+        "batch 1": "match",
+        "batch 3": "match",
+    }
+
+
+def test_zeros_hide_nothing_from_the_proof_and_stay_in_the_weights(
+    odd: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, report = odd
+    assert any("noise on" in note for note in report["notes"])
+    assert not np.any(load_file(folder / "params.safetensors")["params/gated/gate"])
+
+
+def test_a_stored_table_of_integers_is_one_from_the_start(
+    odd: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, _ = odd
+    assert load_file(folder / "constants.safetensors")["buffers/places"].tolist() == [6, 0, 3, 3]
+    assert '"places", jnp.zeros, (4,), jnp.int32' in (folder / "modeling.py").read_text()
+
+
+def test_a_port_with_constants_is_compared_later(odd: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = odd
+    words = [f"{folder.parents[1]}/net.py:Odd", f"port:{folder}", "--inputs", "x=float32[2,3,6,6]"]
+    done = CliRunner().invoke(commands, ["parity", *words, "--count", "1"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+
+
+def test_a_model_without_sizes_is_made_of_an_empty_configuration(tmp_path: Path) -> None:
+    done = ported(PLAIN, "Plain", "x=float32[2,3,9]", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "config: PlainConfig" in (tmp_path / "ported/plain/modeling.py").read_text()
