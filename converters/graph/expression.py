@@ -28,26 +28,48 @@ class Hole(ast.expr):
 
 
 class SettingInt(int):
-    """An integer that may be a setting of the model, with the names that it could have, the best first."""
+    """An integer that the settings of the model give.
 
-    names: tuple[str, ...]
+    Attributes:
+        text: how: "hidden_size // num_attention_heads"; "" where none does.
+        parts: the settings in it, with their values.
+        local: what the module calls it that has the number; "" if it does not say.
+    """
 
-    def __new__(cls, value: int, names: tuple[str, ...] = ()) -> SettingInt:
-        """The number, with its names."""
+    text: str
+    parts: Mapping[str, int | float]
+    local: str
+
+    def __new__(
+        cls,
+        value: int,
+        text: str = "",
+        parts: Mapping[str, int | float] | None = None,
+        local: str = "",
+    ) -> SettingInt:
+        """The number, with what gives it."""
         made = super().__new__(cls, value)
-        made.names = names
+        made.text, made.parts, made.local = text, parts or {}, local
         return made
 
 
 class SettingFloat(float):
     """As `SettingInt`, for a real number (a norm's epsilon)."""
 
-    names: tuple[str, ...]
+    text: str
+    parts: Mapping[str, int | float]
+    local: str
 
-    def __new__(cls, value: float, names: tuple[str, ...] = ()) -> SettingFloat:
-        """The number, with its names."""
+    def __new__(
+        cls,
+        value: float,
+        text: str = "",
+        parts: Mapping[str, int | float] | None = None,
+        local: str = "",
+    ) -> SettingFloat:
+        """The number, with what gives it."""
         made = super().__new__(cls, value)
-        made.names = names
+        made.text, made.parts, made.local = text, parts or {}, local
         return made
 
 
@@ -72,7 +94,7 @@ def as_code(value: Any) -> ast.expr:
     if hasattr(value, "code"):
         return as_code(value.code)
     if isinstance(value, SettingInt | SettingFloat):
-        return Hole(value) if value.names else as_code(value + 0)
+        return Hole(value) if value.text else as_code(value + 0)
     match value:
         case bool() | None | str() | int():
             if isinstance(value, int) and not isinstance(value, bool) and value < 0:

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
 import torch
 
-from converters.graph.expression import Hole, as_code, call, code, dtype_name
+from converters.graph.expression import (
+    Hole,
+    SettingFloat,
+    SettingInt,
+    as_code,
+    call,
+    code,
+    dtype_name,
+)
 from converters.graph.ir import Apply, Call, Fact, Frame, Free, Held, Item, Op, Ref, references
 from converters.graph.ops import lowerings
 from converters.graph.ops.functions import functions
 from converters.graph.ops.registry import Result, Size, Tensor
 from converters.graph.recording.trace import GraphError
-from converters.graph.writing import names, settings
+from converters.graph.writing import names
 from converters.graph.writing.draft import Draft, Drafter, Missing
 from converters.graph.writing.functions import argument_names, own_frames, with_functions, within
+from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import Layer, weight_of
-from converters.graph.writing.layout import LAST, Flat, as_flat, as_flax, as_torch, stays
+from converters.graph.writing.layout import LAST, Flat, as_flat, as_flax, as_torch, moved, stays
 from converters.graph.writing.naming import Scope, named
-from converters.graph.writing.statements import Statement, inlined, targets
+from converters.graph.writing.statements import Statement, inlined, targets, unturned
 
 
 def drafted(
@@ -32,16 +42,29 @@ def drafted(
     return _Writer(drafter, one).write(arguments)
 
 
-def _function(writer: _Writer, item: Apply) -> tuple[str, list[int], list[sympy.Expr]]:
-    """The function that does what was recorded, which is written where there is none yet.
+@dataclass(frozen=True)
+class _Function:
+    """A function that is written.
 
-    Returns:
-        Its name, the positions of its arguments among those of the item, and sizes that come after them.
+    Attributes:
+        name: what it is called.
+        order: the positions of its arguments among those of the item.
+        sizes: that come after them.
+        numbers: settings that come after these.
     """
+
+    name: str
+    order: tuple[int, ...]
+    sizes: tuple[sympy.Expr, ...]
+    numbers: tuple[SettingInt | SettingFloat, ...]
+
+
+def _function(writer: _Writer, item: Apply) -> _Function:
+    """The function that does what was recorded, which is written where there is none yet."""
     drafter = writer.drafter
     inner = _FunctionWriter(drafter, writer, item)
     made = inner.write_function()
-    form = ast.dump(made)
+    form = _form(made)
     origin = (item.frame.file, item.frame.function)
     forms = drafter.forms.setdefault(origin, {})
     if form not in forms:
@@ -57,7 +80,28 @@ def _function(writer: _Writer, item: Apply) -> tuple[str, list[int], list[sympy.
         if doc:
             made.body.insert(0, ast.Expr(ast.Constant(doc)))
         drafter.functions.append(made)
-    return forms[form], inner.order, list(inner.sizes)
+    numbers = tuple(inner.numbers.values())
+    return _Function(forms[form], tuple(inner.order), tuple(inner.sizes), numbers)
+
+
+def _form(made: ast.FunctionDef) -> str:
+    """What a function does, whatever it calls its values."""
+    names_of: dict[str, str] = {}
+    for node in ast.walk(made.args):
+        if isinstance(node, ast.arg):
+            names_of[node.arg] = f"v{len(names_of)}"
+    for node in ast.walk(made):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names_of.setdefault(node.id, f"v{len(names_of)}")
+
+    class Renamed(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.Name:
+            return ast.Name(names_of.get(node.id, node.id), ast.Load())
+
+        def visit_arg(self, node: ast.arg) -> ast.arg:
+            return ast.arg(names_of[node.arg], node.annotation)
+
+    return ast.dump(Renamed().visit(fill(made, lambda hole: hole)))
 
 
 class _Writer:
@@ -94,6 +138,7 @@ class _Writer:
         return self.made
 
     def _name(self, results: Any) -> None:
+        unturned(self.statements, results)
         statements, placed = inlined(self.statements, results)
         written = {one.name for one in self.drafter.functions}
         scope = Scope(
@@ -216,11 +261,12 @@ class _Writer:
 
     def _apply(self, item: Apply) -> None:
         """A call of a function of the original, which is written beside the classes."""
-        name, order, sizes = _function(self, item)
+        made = _function(self, item)
         given = [as_code(self._operand(value, _NO_OP)) for value in item.given]
-        needed: list[ast.expr] = [Hole(Free(one, 0)) for one in sizes]
-        arguments = [*(given[index] for index in order), *needed]
-        value = ast.Call(ast.Name(name, ast.Load()), arguments, [])
+        needed: list[ast.expr] = [Hole(Free(one, 0)) for one in made.sizes]
+        numbers = [as_code(one) for one in made.numbers]
+        arguments = [*(given[index] for index in made.order), *needed, *numbers]
+        value = ast.Call(ast.Name(made.name, ast.Load()), arguments, [])
         frames = self._frames(item.frames)[:-1] or item.frames[:-1]
         self.statements.append(Statement(item.outs, value, frames, len(item.outs) == 1))
 
@@ -296,7 +342,36 @@ class _Writer:
         return Size(code("{x}.shape[{axis}] // 2", x=whole, axis=shown), value)
 
     def _number(self, value: Any, item: Op) -> Any:
-        return settings.of_number(value, self.module) if _sized(item.target, value) else value
+        if not _sized(item.target, value):
+            return value
+        found = self.drafter.settings.of_number(value, self.module, self._frames(item.frames))
+        if isinstance(found, SettingInt | SettingFloat) or not isinstance(value, int) or value < 4:
+            return found
+        # Else it is a side: of what the source says, or of what is given.
+        for frame in reversed(self._frames(item.frames)):
+            for name, axis in names.sides_read(frame):
+                for number in self._called(name):
+                    shape = self.facts[number].shape
+                    if -len(shape) <= axis < len(shape) and shape[axis] == value:
+                        return self._side(number, axis % len(shape), value)
+        for _, number in self.arguments:
+            for axis, side in enumerate(self.facts[number].shape):
+                if side == value:
+                    return self._side(number, axis, value)
+        return value
+
+    def _called(self, name: str) -> Iterator[int]:
+        """The tensors that the original calls so, the last first."""
+        for one in reversed(self.statements):
+            for place, out in enumerate(one.outs):
+                if out >= 0 and self.wanted(one, place) == name:
+                    yield out
+        yield from (number for argument, number in self.arguments if argument == name)
+
+    def _side(self, number: int, axis: int, value: int) -> Size:
+        rank = len(self.facts[number].shape)
+        at = moved(axis, rank) if self.layouts.get(number) == LAST else axis
+        return Size(code("{x}.shape[{i}]", x=Hole(Ref(number)), i=at), value)
 
     def _fact(self, fact: Fact) -> Result:
         return Result(
@@ -469,6 +544,8 @@ class _FunctionWriter(_Writer):
         super().__init__(drafter, above.call)
         self.item = item
         self.sizes_given = True
+        # What settings of the model it is given, by name.
+        self.numbers: dict[str, SettingInt | SettingFloat] = {}
         self.same = above.same
         values = [above._resolved(value) for value in item.given]
         called = [above.value_name(value) for value in values]
@@ -499,6 +576,8 @@ class _FunctionWriter(_Writer):
         refs = tuple(self._resolved(Ref(one)) for one in self.item.outs)
         results = refs[0] if len(refs) == 1 else refs
         self._name(results)
+        self.made.body = [fill(one, self._argument) for one in self.made.body]
+        self.made.result = fill(self.made.result, self._argument)
         kind = code("jax.Array")
         parts = len(refs)
         returns = kind if parts == 1 else code("tuple[{*k}]", k=[kind] * parts)
@@ -509,6 +588,10 @@ class _FunctionWriter(_Writer):
                 [
                     *(ast.arg(one, kind) for one in self.made.arguments),
                     *(ast.arg(one, code("int")) for one in self.sizes.values()),
+                    *(
+                        ast.arg(name, code("int" if isinstance(one, int) else "float"))
+                        for name, one in self.numbers.items()
+                    ),
                 ],
                 None,
                 [],
@@ -521,22 +604,32 @@ class _FunctionWriter(_Writer):
             returns,
         )
 
+    def _argument(self, hole: Hole) -> ast.expr:
+        """A setting of the model, which the function is given."""
+        value = hole.value
+        if not isinstance(value, SettingInt | SettingFloat):
+            return hole
+        wanted = names.clean(value.local or (value.text if value.text.isidentifier() else "size"))
+        stored = {
+            node.id
+            for statement in self.made.body
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name)
+        }
+        taken = {*self.made.arguments, *self.sizes.values(), *stored}
+        number, name = 1, wanted
+        while name in taken or (name in self.numbers and self.numbers[name].text != value.text):
+            number += 1
+            name = f"{wanted}_{number}"
+        self.numbers[name] = value
+        return ast.Name(name, ast.Load())
+
     def _held(self, value: Held) -> Tensor:
         if value.key in self.given:
             number = self.given[value.key][1]
             fact = self._fact(self.facts[number])
             return Tensor(fact.shape, fact.dtype, Hole(Ref(number)))
         return super()._held(value)
-
-    def _number(self, value: Any, item: Op) -> Any:
-        """A size as that of an argument which has it."""
-        if isinstance(value, int) and _sized(item.target, value) and value > 4:
-            for _, number in self.given.values():
-                for axis, side in enumerate(self.facts[number].shape):
-                    if side == value:
-                        # A function is given all in torch's order.
-                        return Size(code("{x}.shape[{i}]", x=Hole(Ref(number)), i=axis), value)
-        return value
 
     def _frames(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
         """Those from the function inwards."""

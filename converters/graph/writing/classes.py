@@ -31,7 +31,6 @@ from converters.graph.writing.constants import computed
 from converters.graph.writing.draft import Draft, Drafter
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
-from converters.graph.writing.settings import of_count, of_parameter
 
 _CONFIG = "config"
 
@@ -99,6 +98,8 @@ class _Classes:
         self.made: dict[str, tuple[Class, dict[str, Any]]] = {}
         self.classes: list[Class] = []
         self.settings: dict[str, int | float] = {}
+        # Name and value of a setting → what it is called in the configuration.
+        self.named: dict[tuple[str, int | float], str] = {}
 
     def run(self) -> Model:
         for one in self._written(self.drafter.graph.root):
@@ -112,7 +113,7 @@ class _Classes:
         heights = self._heights()
         for instance in instances.values():
             self._setup(instance)
-        self._configure(instances.values())
+        self._configure(instances)
         for height in sorted({heights[path] for path in instances}):
             groups: dict[Any, list[_Instance]] = defaultdict(list)
             for path, instance in instances.items():
@@ -202,7 +203,7 @@ class _Classes:
         if isinstance(below, str):
             layer = self.drafter.layer(path)
             if layer is not None:
-                return layer.made(parent, name.split(".")[-1])
+                return layer.made(self.drafter.settings)
             return Hole(_Child(path))
         inner = [
             self._held(parent, f"{name}.{key}", f"{path}.{key}", one, below[key])
@@ -217,7 +218,7 @@ class _Classes:
         if isinstance(module, torch.nn.ModuleList):
             while inner and isinstance(inner[-1], ast.Constant):
                 inner.pop()
-            count = of_count(parent, name, len(inner))
+            count = self.drafter.settings.of_count(parent, name, len(inner))
             return call("_list", ast.List(inner, ast.Load()), count)
         raise GraphError(
             f"{path}: a module whose parts are called from outside of it",
@@ -228,11 +229,14 @@ class _Classes:
         tensor = self.drafter.constants[key]
         found = weight_of(one.module, key.rpartition(".")[2])
         sides = tuple(tensor.shape) if found is None else found.shape(tuple(tensor.shape))
-        shape = tuple(of_parameter(one.module, name, axis, side) for axis, side in enumerate(sides))
+        settings = self.drafter.settings
+        shape = tuple(
+            settings.of_parameter(one.module, name, axis, side) for axis, side in enumerate(sides)
+        )
         if found is not None and found.collection != "params":
             return _variable(found.collection, name, shape, tensor.dtype)
         if key in self.drafter.volatile:
-            again = computed(tensor, one.module)
+            again = computed(tensor, one.module, name, settings)
             if again is not None:
                 self.drafter.recomputed.add(key)
                 return again
@@ -257,17 +261,28 @@ class _Classes:
 
     # The configuration.
 
-    def _configure(self, instances: Any) -> None:
-        values: dict[str, set[int | float]] = defaultdict(set)
-        for one in instances:
+    def _configure(self, instances: Mapping[str, _Instance]) -> None:
+        """Which settings there are: each name has one value, or one in each part of the model."""
+        paths: dict[str, dict[int | float, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for path, one in instances.items():
             for slot in _slots(one):
                 if isinstance(slot, SettingInt | SettingFloat):
-                    values[slot.names[0]].add(slot + 0)
-        self.settings = {
-            name: next(iter(found))
-            for name, found in values.items()
-            if len(found) == 1 and name.isidentifier()
-        }
+                    for name, value in slot.parts.items():
+                        paths[name][value].append(path)
+        for name, values in paths.items():
+            if name.isidentifier():
+                for value, prefix in _told_apart(values).items():
+                    self.named[name, value] = f"{prefix}{name}"
+        self.settings = {named: value for (_, value), named in self.named.items()}
+
+    def _spelled(self, slot: Any) -> ast.expr | None:
+        """A number by the settings of the model; None where they do not give it."""
+        if not isinstance(slot, SettingInt | SettingFloat) or not slot.text:
+            return None
+        known = {name: self.named.get((name, value)) for name, value in slot.parts.items()}
+        if None in known.values():
+            return None
+        return _FromSettings(known).visit(ast.parse(slot.text, mode="eval").body)
 
     def _used(self) -> dict[str, int | float]:
         read = {
@@ -290,18 +305,22 @@ class _Classes:
         configured = False
         for place in range(len(slots[0])):
             values = [one[place] for one in slots]
-            first = values[0]
-            name = first.names[0] if isinstance(first, SettingInt | SettingFloat) else ""
-            if name in self.settings and all(_named(one, name) for one in values):
-                written.append(code(f"self.{_CONFIG}.{name}"))
+            spelled = [self._spelled(value) for value in values]
+            if spelled[0] is not None and len({one and ast.dump(one) for one in spelled}) == 1:
+                written.append(spelled[0])
                 configured = True
                 continue
-            if all(one == first and type(one) is type(first) for one in values):
-                written.append(as_code(_bare(first)))
-                continue
             bare = [_bare(one) for one in values]
-            name = self._field(name, bare, group, fields)
-            fields[name] = bare
+            if all(one == bare[0] and type(one) is type(bare[0]) for one in bare) and not any(
+                spelled
+            ):
+                written.append(as_code(bare[0]))
+                continue
+            name = self._field(values, group, fields)
+            fields[name] = [
+                value if one is not None else _bare(value)
+                for value, one in zip(values, spelled, strict=True)
+            ]
             written.append(ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load()))
         one = group[0]
         fill_in = iter(written)
@@ -328,7 +347,7 @@ class _Classes:
         made = Class(
             self._name(cls),
             cls,
-            {name: type(values[0]).__name__ for name, values in fields.items()},
+            {name: type(_bare(values[0])).__name__ for name, values in fields.items()},
             configured,
             setup,
             methods,
@@ -341,22 +360,27 @@ class _Classes:
             )
 
     def _field(
-        self,
-        name: str,
-        values: list[Any],
-        group: Sequence[_Instance],
-        fields: Mapping[str, list[Any]],
+        self, values: list[Any], group: Sequence[_Instance], fields: Mapping[str, list[Any]]
     ) -> str:
-        candidates = [name] if name else []
+        """What a number that differs is called: as an attribute of the original."""
+        bare = [_bare(one) for one in values]
+        said = {getattr(one, "local", "") for one in values}
+        candidates = list(said) if len(said) == 1 and "" not in said else []
         for attribute in vars(group[0].module):
             if all(
                 type(vars(one.module).get(attribute)) is type(value)
                 and vars(one.module).get(attribute) == value
-                for one, value in zip(group, values, strict=True)
+                for one, value in zip(group, bare, strict=True)
             ):
                 candidates.append(attribute.strip("_"))
+        texts = {one.text for one in values if isinstance(one, SettingInt | SettingFloat)}
+        candidates += [text for text in sorted(texts) if text.isidentifier() and len(texts) == 1]
         candidates += [f"value_{number}" for number in range(1, len(fields) + 2)]
-        return next(one for one in candidates if one not in fields or fields[one] == values)
+        return next(
+            one
+            for one in candidates
+            if one not in fields or list(map(_same, fields[one])) == list(map(_same, values))
+        )
 
     def _name(self, cls: type) -> str:
         taken = {one.name for one in self.classes}
@@ -374,8 +398,42 @@ class _Child:
     path: str
 
 
-def _named(value: Any, name: str) -> bool:
-    return isinstance(value, SettingInt | SettingFloat) and value.names[0] == name
+def _told_apart(values: Mapping[int | float, list[str]]) -> dict[int | float, str]:
+    """Value of a setting → what is put before its name: the part of the model that has this value."""
+    if len(values) == 1:
+        return dict.fromkeys(values, "")
+    common = {
+        value: _beginning([path.split(".") for path in paths]) for value, paths in values.items()
+    }
+    for at in range(min(map(len, common.values()))):
+        words = {value: path[at] for value, path in common.items()}
+        if len(set(words.values())) == len(words):
+            if all(word.isidentifier() for word in words.values()):
+                return {value: f"{word}_" for value, word in words.items()}
+            return {}
+    return {}
+
+
+def _beginning(paths: Sequence[Sequence[str]]) -> list[str]:
+    made = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            break
+        made.append(parts[0])
+    return made
+
+
+def _same(value: Any) -> Any:
+    """What makes two values of a field one."""
+    return (_bare(value), getattr(value, "text", ""))
+
+
+class _FromSettings(ast.NodeTransformer):
+    def __init__(self, known: Mapping[str, str | None]) -> None:
+        self.known = known
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return code(f"self.{_CONFIG}.{self.known[node.id]}") if node.id in self.known else node
 
 
 def _bare(value: Any) -> Any:

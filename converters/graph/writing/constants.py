@@ -3,67 +3,81 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from converters.graph.expression import SettingFloat, as_code, code, dtype_name
-from converters.graph.writing.settings import of_number
+from converters.graph.writing.settings import Settings
 
 
-def computed(tensor: torch.Tensor, owner: Any) -> ast.expr | None:
+def computed(tensor: torch.Tensor, owner: Any, name: str, settings: Settings) -> ast.expr | None:
     """An expression that gives the tensor, or None: then its values have to be stored.
 
     It gives the same numbers but for the rounding of float32, which is checked.
 
     Args:
         tensor: the buffer.
-        owner: the module that holds it, whose attributes are settings.
+        owner: the module that holds it.
+        name: what it is called there.
+        settings: of the model.
     """
     if tensor.device.type == "meta" or tensor.numel() == 0:
         return None
-    for recognise in (_filled, _counted, _frequencies, _triangle):
-        found = recognise(tensor, owner)
+
+    def size(value: int) -> Any:
+        return settings.of_number(value, owner)
+
+    def element(value: Any) -> Any:
+        return value if isinstance(value, bool) else settings.of_buffer(owner, name, value)
+
+    if (found := _filled(tensor, size, element)) is not None:
+        return found
+    for recognise in (_counted, _triangle):
+        found = recognise(tensor, size)
         if found is not None:
             return found
-    return None
+    return _frequencies(tensor, owner, name, settings)
 
 
 def _dtype(tensor: torch.Tensor) -> ast.expr:
     return code(dtype_name(tensor.dtype))
 
 
-def _shape(tensor: torch.Tensor, owner: Any) -> tuple[Any, ...]:
-    return tuple(of_number(side, owner) for side in tensor.shape)
+def _shape(tensor: torch.Tensor, size: Callable[[int], Any]) -> tuple[Any, ...]:
+    return tuple(size(side) for side in tensor.shape)
 
 
-def _filled(tensor: torch.Tensor, owner: Any) -> ast.expr | None:
+def _filled(
+    tensor: torch.Tensor, size: Callable[[int], Any], element: Callable[[Any], Any]
+) -> ast.expr | None:
     first = tensor.flatten()[0]
     if not bool((tensor == first).all()):
         return None
     return code(
         "jnp.full({shape}, {value}, {dtype})",
-        shape=_shape(tensor, owner),
-        value=first.item(),
+        shape=_shape(tensor, size),
+        value=element(first.item()),
         dtype=_dtype(tensor),
     )
 
 
-def _counted(tensor: torch.Tensor, owner: Any) -> ast.expr | None:
+def _counted(tensor: torch.Tensor, size: Callable[[int], Any]) -> ast.expr | None:
     """0, 1, 2, … along the last axis, the others of one element."""
     if tensor.numel() != tensor.shape[-1]:
         return None
     if not torch.equal(tensor.flatten(), torch.arange(tensor.shape[-1], dtype=tensor.dtype)):
         return None
-    found = code(
-        "jnp.arange({n}, dtype={dtype})", n=of_number(tensor.shape[-1], owner), dtype=_dtype(tensor)
-    )
+    found = code("jnp.arange({n}, dtype={dtype})", n=size(tensor.shape[-1]), dtype=_dtype(tensor))
     for _ in range(tensor.dim() - 1):
         found = code("{x}[None]", x=found)
     return found
 
 
-def _frequencies(tensor: torch.Tensor, owner: Any) -> ast.expr | None:
+def _frequencies(
+    tensor: torch.Tensor, owner: Any, name: str, settings: Settings
+) -> ast.expr | None:
     """The inverse frequencies of rotary embeddings: 1 / base ** (0, 2, 4, … / dim)."""
     if tensor.dim() != 1 or tensor.numel() < 2 or not tensor.is_floating_point():
         return None
@@ -79,15 +93,18 @@ def _frequencies(tensor: torch.Tensor, owner: Any) -> ast.expr | None:
             break
     else:
         return None
-    setting = SettingFloat(base, ("rope_theta",))
+    # A model may have several (`sliding_attention_inv_freq`).
+    which = name.removesuffix("inv_freq").strip("_") if name.endswith("inv_freq") else ""
+    theta = f"{which}_rope_theta".lstrip("_")
+    setting = SettingFloat(base, theta, {theta: base})
     return code(
         "1.0 / {base} ** (jnp.arange(0, {dim}, 2) / {dim})",
         base=setting,
-        dim=of_number(2 * count, owner),
+        dim=settings.of_local(owner, "dim", 2 * count),
     )
 
 
-def _triangle(tensor: torch.Tensor, owner: Any) -> ast.expr | None:
+def _triangle(tensor: torch.Tensor, size: Callable[[int], Any]) -> ast.expr | None:
     if tensor.dim() < 2 or tensor.shape[-1] != tensor.shape[-2] or tensor[0].numel() < 2:
         return None
     if tensor.numel() != tensor.shape[-1] ** 2:
@@ -98,7 +115,7 @@ def _triangle(tensor: torch.Tensor, owner: Any) -> ast.expr | None:
         if torch.equal(square, wanted):
             return code(
                 f"jnp.{name}(jnp.ones({{shape}}, {{dtype}}))",
-                shape=as_code(_shape(tensor, owner)),
+                shape=as_code(_shape(tensor, size)),
                 dtype=_dtype(tensor),
             )
     return None

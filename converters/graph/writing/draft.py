@@ -24,6 +24,7 @@ from converters.graph.writing.layout import (
     layouts,
 )
 from converters.graph.writing.place import buffer_path
+from converters.graph.writing.settings import Settings
 from converters.mapping.flatten import flattened_inputs
 
 # How many elements a constant may have that is written down.
@@ -81,6 +82,7 @@ class Drafter:
         self.constants = constants
         self.missing: list[Missing] = []
         self.modules = dict(root.named_modules(remove_duplicate=False))
+        self.settings = Settings(root)
         self.layers: dict[str, Layer] = {}
         self.buffers = {
             f"{path}.{name}" if path else name

@@ -131,7 +131,7 @@ def argument_names(frames: Sequence[Frame], frame: Frame, values: Sequence[str])
         values: names in the caller, "" where there is none.
     """
     parameters = names.function_parameters(frame)
-    calls = names.calls_of(frames[-1], frame.function) if frames else ()
+    calls = names.calls_of(frames[-1], frame, set(values)) if frames else ()
     made: list[str] = []
     for value in values:
         found = next((one[value] for one in calls if value in one and one[value] not in made), "")

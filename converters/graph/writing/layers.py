@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from converters.graph.expression import as_code, call, code
-from converters.graph.writing import settings
+from converters.graph.writing.settings import Settings
 from converters.layers.flax_call import Call, FlaxCall, Maker, Name, Variable
 from converters.layers.layout import UNCHANGED, Permute
 from converters.layers.registry import find_entry, flax_calls
@@ -22,6 +22,8 @@ _FROM = {
     "num_embeddings": ("num_embeddings",),
     "epsilon": ("eps",),
     "num_groups": ("num_groups",),
+    "kernel_size": ("kernel_size",),
+    "strides": ("stride",),
 }
 # Layers that give several tensors, and how these are nested; Flax's own differ in it, ours do not.
 _GIVES: Mapping[str, Any] = {
@@ -58,20 +60,18 @@ class Layer:
         """What it returns: None for one tensor, a tuple of these for several."""
         return _GIVES.get(type(self.module).__name__)
 
-    def made(self, parent: Any, attribute: str) -> ast.expr:
+    def made(self, settings: Settings) -> ast.expr:
         """The expression that makes it; sizes are settings of the model."""
         named = {**self.flax.sizes, **self.flax.settings}
-        written = {
-            name: self._argument(parent, attribute, name, value) for name, value in named.items()
-        }
+        written = {name: self._argument(settings, name, value) for name, value in named.items()}
         first = [written.pop(one) for one in ("num_embeddings", "features") if one in written]
         name = self.flax.of.rpartition(".")[2]
         return call(name if self.ours else f"nn.{name}", *first, **written)
 
-    def _argument(self, parent: Any, attribute: str, name: str, value: Any) -> Any:
+    def _argument(self, settings: Settings, name: str, value: Any) -> Any:
         for torch_name in _FROM.get(name, ()):
             if hasattr(self.module, torch_name):
-                return settings.of_layer(parent, attribute, self.module, torch_name, value)
+                return settings.of_layer(self.module, torch_name, value)
         return _value(value)
 
     def applied(self, layer: ast.expr, x: ast.expr, **more: Any) -> ast.expr:

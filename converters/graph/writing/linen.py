@@ -37,8 +37,28 @@ def modeling(
     parts += [_class(cls, config) for cls in model.classes]
     needed = [functions()[name] for name in _functions(parts)] + list(layers)
     helpers, imports = copied(dict.fromkeys(needed))
-    text = "\n\n\n".join((*helpers, *parts))
+    text = "\n\n\n".join((*helpers, *map(_unbracketed, parts)))
     return "\n".join((f'"""{title}"""', "", _imports(text, config, imports), "", "", text, ""))
+
+
+def _unbracketed(text: str) -> str:
+    """Source without the brackets that `ast.unparse` puts around a tuple that is returned or assigned."""
+
+    def line(found: re.Match[str]) -> str:
+        whole = ast.parse(found["tuple"], mode="eval").body
+        try:
+            plain = ast.parse(found["inner"], mode="eval").body
+        except SyntaxError:
+            return found[0]
+        same = isinstance(whole, ast.Tuple) and ast.dump(plain) == ast.dump(whole)
+        return f"{found['before']}{found['inner']}" if same else found[0]
+
+    return re.sub(
+        r"^(?P<before> *(?:return|[\w, .]+ =) )(?P<tuple>\((?P<inner>.*)\))$",
+        line,
+        text,
+        flags=re.M,
+    )
 
 
 def configuration(model: Model, name: str, title: str) -> str:

@@ -8,7 +8,7 @@ import keyword
 import linecache
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -68,6 +68,55 @@ def _names(target: ast.expr) -> tuple[str, ...]:
 
 
 @cache
+def sides_read(frame: Frame) -> tuple[tuple[str, int], ...]:
+    """Sides that a statement reads, itself or by a local variable: `x.shape[1]`, `x.size(1)` → ("x", 1)."""
+    found = statement(frame)
+    if found is None:
+        return ()
+    nodes = list(ast.walk(found))
+    known = assigned(function_at(frame))
+    for node in list(nodes):
+        if isinstance(node, ast.Name):
+            nodes += [inner for one in known.get(node.id, ()) for inner in ast.walk(one)]
+    made: dict[tuple[str, int], None] = {}
+    for node in nodes:
+        match node:
+            case (
+                ast.Subscript(
+                    value=ast.Attribute(value=ast.Name(id=name), attr="shape"),
+                    slice=ast.Constant(value=int(axis)),
+                )
+                | ast.Call(
+                    func=ast.Attribute(value=ast.Name(id=name), attr="size"),
+                    args=[ast.Constant(value=int(axis))],
+                )
+                | ast.Subscript(
+                    value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="size")),
+                    slice=ast.Constant(value=int(axis)),
+                )
+            ):
+                made[clean(name), axis] = None
+    return tuple(made)
+
+
+@cache
+def assigned(tree: ast.AST | None) -> Mapping[str, tuple[ast.expr, ...]]:
+    """Name → what a function assigns to it; of a tuple that is taken apart, the part."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    found.setdefault(target.id, []).append(node.value)
+                elif isinstance(target, ast.Tuple):
+                    for index, one in enumerate(target.elts):
+                        if isinstance(one, ast.Name):
+                            part = ast.Subscript(node.value, ast.Constant(index), ast.Load())
+                            found.setdefault(one.id, []).append(part)
+    return {name: tuple(one) for name, one in found.items()}
+
+
+@cache
 def parameters(forward: Any) -> tuple[str, ...]:
     """The names of a forward's arguments, in order, without `self`."""
     try:
@@ -93,43 +142,45 @@ def function_at(frame: Frame) -> ast.FunctionDef | None:
     return found
 
 
-def calls_of(frame: Frame, function: str) -> tuple[dict[str, str], ...]:
-    """Calls of a function in the statement at a frame: name that is given → the function's name for it."""
-    found = statement(frame)
+def calls_of(caller: Frame, called: Frame, values: Collection[str]) -> tuple[dict[str, str], ...]:
+    """Calls of a function in the statement at a frame: name that is given → the function's name for it.
+
+    Args:
+        caller: the line.
+        called: a line of the function.
+        values: names that the function was given. A function that bears another name where it is called
+            (`attention_interface(…)`) is known by these.
+    """
+    found = statement(caller)
     if found is None:
         return ()
-    made = []
-    definition = _definition(frame.file, function)
-    parameters = [] if definition is None else [one.arg for one in definition.args.args]
-    parameters = [one for one in parameters if one != "self"]
+    parameters = function_parameters(called)
+    named, others = [], []
     for node in ast.walk(found):
         if not isinstance(node, ast.Call):
             continue
-        name = (
-            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        )
-        if name != function:
-            continue
-        given = {
-            one.id: parameters[index]
+        own = [*node.args, *(one.value for one in node.keywords)]
+        # What a function that is no method of the caller's is given first may be the module itself.
+        first = isinstance(node.func, ast.Name) and own[:1] and ast.unparse(own[0]) == "self"
+        shift = 1 if first and parameters[:1] != ("module",) else 0
+        made = {
+            one.id: parameters[index - shift]
             for index, one in enumerate(node.args)
-            if isinstance(one, ast.Name) and index < len(parameters)
+            if isinstance(one, ast.Name) and shift <= index < len(parameters) + shift
         }
-        named = {
+        made |= {
             one.value.id: one.arg
             for one in node.keywords
             if isinstance(one.value, ast.Name) and one.arg
         }
-        made.append({**given, **named})
-    return tuple(made)
-
-
-@cache
-def _definition(file: str, function: str) -> ast.FunctionDef | None:
-    for node in ast.walk(_tree(file)):
-        if isinstance(node, ast.FunctionDef) and node.name == function:
-            return node
-    return None
+        name = (
+            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        )
+        if name == called.function:
+            named.append(made)
+        elif any(isinstance(one, ast.Name) and one.id in values for one in own):
+            others.append(made)
+    return tuple(named or others)
 
 
 def function_parameters(frame: Frame) -> tuple[str, ...]:

@@ -110,13 +110,14 @@ class _Naming:
             )
             body.append(ast.Assign([target], value))
         final = self._named(result, names_of)
-        if body and isinstance(final, ast.Name) and isinstance(body[-1], ast.Assign):
+        while body and isinstance(final, ast.Name) and isinstance(body[-1], ast.Assign):
             last_one = body[-1]
             target = last_one.targets[0]
             same = isinstance(target, ast.Name) and target.id == final.id
-            if same and not any(map(is_turn, ast.walk(last_one.value))):
-                body.pop()
-                final = last_one.value
+            if not same or any(map(is_turn, ast.walk(last_one.value))):
+                break
+            body.pop()
+            final = last_one.value
         return [tidied(one) for one in body], tidied(final)
 
     def _result(self, results: Any) -> ast.expr:

@@ -14,6 +14,7 @@ import torch
 
 from converters.graph.ir import Call, Fact, Given, Graph, Held, Item, Op, Ref, calls, references
 
+_EXPAND = "aten.expand.default"
 _ATTENTION = "aten.scaled_dot_product_attention.default"
 
 
@@ -27,7 +28,7 @@ def plain(graph: Graph, modules: Mapping[str, Any], constants: Mapping[str, Any]
     """
     walk = _Walk(graph, constants)
     walk.call(graph.root)
-    made = _Rewritten(walk, _told(walk, modules))
+    made = _Rewritten(walk, {**walk.instead, **_told(walk, modules)})
     root = made.call(graph.root)
     outputs = made.value(graph.outputs)
     return replace(graph, root=pruned(root, outputs), outputs=outputs)
@@ -64,6 +65,8 @@ class _Walk:
         self.known: dict[int, _Known] = {}
         self.made: dict[int, Op] = {}
         self.same: dict[int, Ref | Held] = {}
+        # Number of what an operator gives → the operator that is written for it.
+        self.instead: dict[int, Op] = {}
         # Each attention, with the path of the module that it is in.
         self.attentions: list[tuple[str, Op]] = []
 
@@ -98,6 +101,16 @@ class _Walk:
         found = self._kind(item)
         if found is not None:
             self.known[out] = found
+        match item.target, item.arguments:  # all is taken, and repeated along the axes of the mask
+            case "aten.where.self" | "aten.where.ScalarOther", (
+                Ref(id=asked),
+                Ref() as one,
+                _,
+            ) if isinstance(self.known.get(asked), _Truth):
+                whole = self.facts[out]
+                if self._fact(one).dtype == whole.dtype:
+                    made = replace(item, target=_EXPAND, arguments=(one, whole.shape), named={})
+                    self.made[out] = self.instead[out] = made
 
     def _alias(self, item: Op) -> Ref | Held | None:
         """What an operator gives, where it is one of those that it is given."""
@@ -107,7 +120,14 @@ class _Walk:
                 if len(left) == 1 and len(parts) > 1 and isinstance(left[0], Ref):
                     same = self._fact(left[0]).dtype == self.facts[item.outs[0]].dtype
                     return left[0] if same else None
-            case "aten.where.self", (Ref(id=asked), Ref() as one, _):
+            case (
+                ("aten.where.self" | "aten.where.ScalarOther"),
+                (
+                    Ref(id=asked),
+                    Ref() as one,
+                    _,
+                ),
+            ):
                 fact, out = self._fact(one), self.facts[item.outs[0]]
                 if isinstance(self.known.get(asked), _Truth) and fact == out:
                     return one
@@ -219,6 +239,12 @@ def _options(walk: _Walk, item: Op) -> Iterator[tuple[str, Callable[[Op], Op]]]:
             yield "mask", lambda one: _with(one, attn_mask=None)
         elif isinstance(known, _Past) and sides[0] == sides[1]:
             yield "mask", lambda one: _with(one, attn_mask=None, is_causal=True)
+        else:
+            # It is repeated by itself.
+            wide = _producer(walk, mask, ("expand",))
+            source = wide.arguments[0] if wide is not None else None
+            if isinstance(source, Ref) and len(walk.facts[source.id].shape) == 4:
+                yield "mask", lambda one: _with(one, attn_mask=source)
     sources = (_unrepeated(walk, key), _unrepeated(walk, value))
     if not named.get("enable_gqa") and None not in sources:
         yield "heads", lambda one: _with(one, key=sources[0], value=sources[1], enable_gqa=True)
@@ -270,16 +296,20 @@ class _Rewritten:
 
     def call(self, one: Call) -> Call:
         given = [self._given(each) for each in one.given]
+        body = tuple(self._item(item) for item in one.body)
+        handed = {each.inside: each.value for each in given}
         visible = {each.inside for each in given if each.value == Ref(each.inside)}
         taken = []
         for each in one.taken:
             inside = self.value(Ref(each.inside))
             number = inside.id if isinstance(inside, Ref) else each.inside
+            if one.path and number in handed and each.outside != each.inside:
+                self.same[each.outside] = handed[number]  # what it was given comes back
+                continue
             if each.outside != each.inside:
                 taken.append(replace(each, inside=number))
             elif number not in visible:  # one number inside and outside
                 taken.append(replace(each, inside=number, outside=number))
-        body = tuple(self._item(item) for item in one.body)
         return replace(one, given=tuple(given), taken=tuple(taken), body=body)
 
     def _given(self, one: Given) -> Given:

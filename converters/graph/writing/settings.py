@@ -1,215 +1,648 @@
-"""Which numbers of a model are its settings, and what they are called in the original.
+"""Which numbers of a model are its settings, and how they follow from these.
 
-A layer's sizes are looked up where the original makes it (`self.fc1 = nn.Linear(config.hidden_size, …)`); a
-number in a forward is one if an attribute of the module has that value and the name of a size or a factor.
+A number is followed through the original's constructors: `self.scaling = head_dim ** -0.5` to `head_dim`, an
+argument of a constructor to what the module above writes there, and so on, to an attribute of the model's
+configuration or an argument of the model's own constructor. On the way every expression must have the value
+that the module has, or it is not believed.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import math
 import operator
 import re
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
-from converters.graph.expression import SettingFloat, SettingInt, code
+import torch
+
+from converters.graph.expression import SettingFloat, SettingInt
+from converters.graph.ir import Frame
+from converters.graph.writing import names
 from converters.graph.writing.names import source_tree
 
 # Attributes with such names hold sizes and factors; others (a layer's index) meet a value by chance.
 _SIZES = re.compile(
     r"dim|size|head|width|height|channel|feature|group|patch|window|vocab|embed|hidden|inner|intermediate|"
-    r"rank|state|kernel|stride|experts?|top_?k|num_|n_|_len|length|positions|groups|repeats|rep$|planes|factor"
+    r"rank|state|kernel|stride|experts?|top_?k|num_|n_|_len|length|positions|groups|repeats|rep$|planes|factor|"
+    r"bucket|distance|chunk"
 )
 _FACTORS = re.compile(
     r"eps|scal|factor|theta|temperature|alpha|beta|gamma|cap|std|limit|slope|momentum|mult"
 )
 _NO_SETTING = re.compile(r"idx|index|_id$|token_id|layer_id|training|_version")
+# By what a number may be another one that was kept in float32.
+_ROUNDING = 1.2e-7
+# How far a number is followed.
+_DEPTH = 24
+_CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
+_OPERATORS: Mapping[type, tuple[str, Callable[[Any, Any], Any]]] = {
+    ast.Mult: ("*", operator.mul),
+    ast.FloorDiv: ("//", operator.floordiv),
+    ast.Div: ("/", operator.truediv),
+    ast.Add: ("+", operator.add),
+    ast.Sub: ("-", operator.sub),
+    ast.Pow: ("**", operator.pow),
+}
 
 
-def of_number(value: Any, module: Any) -> Any:
-    """A number of a module's forward as a setting, if an attribute of the module says that it is one."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value in (0, 1, -1, 2, 0.5):
+@dataclass(frozen=True)
+class _Said:
+    """What gives a number: an expression of settings, and their values (none: a constant)."""
+
+    text: str
+    parts: Mapping[str, int | float]
+    local: str = ""
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Where a module is made: the path of the module above, its attribute there."""
+
+    above: str
+    attribute: str
+
+
+class Settings:
+    """The settings of a model."""
+
+    def __init__(self, root: torch.nn.Module) -> None:
+        self.root = root
+        self.modules = dict(root.named_modules())
+        self.paths = {id(module): path for path, module in self.modules.items()}
+
+    # What is asked.
+
+    def of_number(self, value: Any, module: Any, frames: Sequence[Frame] = ()) -> Any:
+        """A number of a module's forward as a setting, if the source says that it is one.
+
+        Args:
+            value: the number.
+            module: whose forward it stands in.
+            frames: the lines of the source that were running, the innermost last.
+        """
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return value
+        path = self.paths.get(id(module))
+        if path is None:
+            return value
+        for frame in reversed(frames):
+            found = self._on_line(path, value, frame)
+            if found is not None:
+                return _number(value, found)
+        if value in (0, 1, -1, 2, 0.5):
+            return value
+        for name in self._attributes(value, module, frames):
+            found = self._attribute(path, name, value, 0)
+            if found is not None and found.parts:
+                return _number(value, found)
         return value
-    names = tuple(_names(value, module))
-    if not names:
-        return value
-    return SettingInt(value, names) if isinstance(value, int) else SettingFloat(value, names)
 
+    def of_layer(self, layer: Any, argument: str, value: Any) -> Any:
+        """A size of a layer as a setting, by what the original's constructor writes there.
 
-def _class(module: Any) -> Any:
-    return type(module)
+        Args:
+            layer: the layer.
+            argument: of the layer's constructor ("out_features", "eps").
+            value: what it is; a tuple: of several axes.
+        """
+        path = self.paths.get(id(layer))
+        if path is None or isinstance(value, bool):
+            return value
+        if isinstance(value, tuple):
+            return tuple(
+                self._of_argument(path, argument, one, index) for index, one in enumerate(value)
+            )
+        return self._of_argument(path, argument, value, None)
 
+    def of_parameter(self, owner: Any, name: str, axis: int, value: int) -> Any:
+        """A side of a parameter as a setting, by what the original's constructor writes there."""
+        path = self.paths.get(id(owner))
+        if path is None:
+            return value
+        for expression in _assigned(type(owner), name):
+            for node in ast.walk(expression):
+                if not isinstance(node, ast.Call):
+                    continue
+                sides = node.args
+                if len(sides) == 1 and isinstance(sides[0], ast.Tuple | ast.List):
+                    sides = sides[0].elts
+                if len(sides) > axis:
+                    found = self._resolve(path, sides[axis], value, 0)
+                    if found is not None:
+                        return _number(value, found)
+        for argument in _arguments(type(owner)):  # of a layer of torch's that it derives from
+            if _is(getattr(owner, argument, None), value):
+                found = self._argument(path, argument, value, 0)
+                if found is not None and found.parts:
+                    return _number(value, replace(found, local=argument))
+        return self.of_number(value, owner)
 
-def _names(value: int | float, module: Any) -> Iterator[str]:
-    pattern = _SIZES if isinstance(value, int) else _FACTORS
-    read = _read_in_forward(_class(module))
-    found = [
-        name
-        for name, one in vars(module).items()
-        if not isinstance(one, bool)
-        and isinstance(one, int | float)
-        and type(one) is type(value)
-        and one == value
-        and pattern.search(name.lower())
-        and not _NO_SETTING.search(name)
-    ]
-    yield from sorted((name.strip("_") for name in found), key=lambda name: name not in read)
-
-
-@cache
-def _read_in_forward(cls: Any) -> frozenset[str]:
-    tree = source_tree(cls.forward)
-    return frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
-
-
-def of_layer(parent: Any, attribute: str, layer: Any, argument: str, value: Any) -> Any:
-    """A size of a layer as a setting, by what the original's constructor writes there.
-
-    Args:
-        parent: the module that holds it.
-        attribute: its name there.
-        layer: the layer.
-        argument: of the layer's constructor ("out_features", "eps").
-        value: what it is.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return value
-    for expression in _written(_class(parent), attribute, _class(layer), argument):
-        found = _as_written(expression, parent, value)
-        if found is not None:
-            return found
-    return of_number(value, parent)
-
-
-def of_parameter(owner: Any, name: str, axis: int, value: int) -> Any:
-    """A side of a parameter as a setting, by what the original's constructor writes there."""
-    for expression in _made(_class(owner), name):
-        for node in ast.walk(expression):
-            if isinstance(node, ast.Call) and len(node.args) > axis:
-                found = _as_written(node.args[axis], owner, value)
+    def of_buffer(self, owner: Any, name: str, value: int | float) -> Any:
+        """What the elements of a buffer are, by what the constructor writes there."""
+        path = self.paths.get(id(owner))
+        for expression in _assigned(type(owner), name) if path is not None else ():
+            if isinstance(expression, ast.Call) and expression.args:
+                found = self._resolve(str(path), expression.args[0], value, 0)
                 if found is not None:
+                    return _number(value, found)
+        return value
+
+    def of_count(self, owner: Any, name: str, value: int) -> Any:
+        """The length of a list of modules as a setting: the original's `range(config.num_hidden_layers)`."""
+        path = self.paths.get(id(owner))
+        for expression in _assigned(type(owner), name) if path is not None else ():
+            for node in ast.walk(expression):
+                if not isinstance(node, ast.comprehension) or not isinstance(node.iter, ast.Call):
+                    continue
+                if node.iter.args:
+                    found = self._resolve(str(path), node.iter.args[-1], value, 0)
+                    if found is not None:
+                        return _number(value, found)
+        return value
+
+    def of_local(self, owner: Any, name: str, value: int | float) -> Any:
+        """A number that some method of the owner calls `name` on the way."""
+        path = self.paths.get(id(owner))
+        for tree in _methods(type(owner)) if path is not None else ():
+            for expression in names.assigned(tree).get(name, ()):
+                found = self._resolve(str(path), expression, value, 0)
+                if found is not None and found.parts:
+                    return _number(value, found)
+        return value
+
+    # Numbers in a forward.
+
+    def _on_line(self, path: str, value: int | float, frame: Frame) -> _Said | None:
+        """What gives the number on the line that was running, where exactly one thing there does."""
+        statement = names.statement(frame)
+        if statement is None:
+            return None
+        if any(isinstance(n, ast.Constant) and n.value == value for n in ast.walk(statement)):
+            return None
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                found = self._resolve(path, node, value, 0)
+                if found is not None and found.parts:
                     return found
-    return of_number(value, owner)
+        return None
+
+    def _attributes(
+        self, value: int | float, module: Any, frames: Sequence[Frame]
+    ) -> Iterator[str]:
+        """Attributes of a module that have this value and are read in what ran."""
+        pattern = _SIZES if isinstance(value, int) else _FACTORS
+        read = {name for frame in frames for name in _read(names.function_at(frame))}
+        read |= _read_outside_of_init(type(module))
+        for name, one in vars(module).items():
+            plain = isinstance(one, int | float) and not isinstance(one, bool)
+            if not plain or type(one) is not type(value) or one != value or name not in read:
+                continue
+            if pattern.search(name.lower()) and not _NO_SETTING.search(name):
+                yield name
+
+    # Following a number.
+
+    def _of_argument(self, path: str, argument: str, value: Any, index: int | None) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return value
+        found = self._argument(path, argument, value, 0, index)
+        return value if found is None else _number(value, found)
+
+    def _made(self, path: str) -> _Made | None:
+        """Where a module is made: lists and dicts of modules are passed over."""
+        if not path:
+            return None
+        above, _, attribute = path.rpartition(".")
+        while isinstance(self.modules.get(above), _CONTAINERS):
+            module = self.modules[above]
+            if type(module).__init__ is not _base(module).__init__:  # type: ignore[misc]
+                break
+            above, _, attribute = above.rpartition(".")
+        return _Made(above, attribute)
+
+    def _argument(
+        self, path: str, name: str, value: int | float, depth: int, index: int | None = None
+    ) -> _Said | None:
+        """What gives an argument of a module's constructor."""
+        made = self._made(path)
+        if depth > _DEPTH:
+            return None
+        if made is None:
+            named = name.strip("_")
+            return None if _NO_SETTING.search(named) else _Said(named, {named: value})
+        for expression in self._given(path, made, name):
+            found = self._resolve(made.above, expression, value, depth + 1, index)
+            if found is not None:
+                return found
+        return None
+
+    def _given(self, path: str, made: _Made, name: str) -> Iterator[ast.expr]:
+        """What the module above writes for an argument where it makes this one."""
+        cls, order = type(self.modules[path]), _arguments(type(self.modules[path]))
+        for expression in _assigned(type(self.modules[made.above]), made.attribute):
+            nodes = [node for node in ast.walk(expression) if isinstance(node, ast.Call)]
+            # A class may be called by another name (`norm_layer(dim)`).
+            known = [node for node in nodes if _last(node.func) == cls.__name__]
+            for node in known or [node for node in nodes if node is expression]:
+                named = {one.arg: one.value for one in node.keywords}
+                if name in named:
+                    yield named[name]
+                elif name in order and order.index(name) < len(node.args):
+                    given = node.args[order.index(name)]
+                    if not isinstance(given, ast.Starred):
+                        yield given
+
+    @cached_property
+    def _arguments_of_root(self) -> dict[str, int | float]:
+        """Arguments that the model was made with, as far as what it holds shows them."""
+        found: dict[str, int | float] = {}
+        wanted = _arguments(type(self.root))
+        for name in wanted:
+            held = getattr(self.root, name, None)
+            if isinstance(held, int | float) and not isinstance(held, bool):
+                found[name] = held
+        for path, module in self.modules.items():
+            made = self._made(path)
+            if made is None or made.above:
+                continue
+            for name in _arguments(type(module)):
+                held = getattr(module, name, None)
+                if not isinstance(held, int | float) or isinstance(held, bool):
+                    continue
+                for one in self._given(path, made, name):
+                    if isinstance(one, ast.Name) and one.id in wanted:
+                        found.setdefault(one.id, held)
+        return found
+
+    def _attribute(self, path: str, name: str, value: int | float, depth: int) -> _Said | None:
+        """What gives an attribute of a module; itself where its constructor does not say."""
+        if depth > _DEPTH:
+            return None
+        said = _assigned(type(self.modules[path]), name)
+        named = name.strip("_")
+        for expression in said:
+            found = self._resolve(path, expression, value, depth + 1)
+            if found is not None:
+                return replace(found, local=named)
+        return None if _NO_SETTING.search(named) else _Said(named, {named: value}, named)
+
+    def _resolve(
+        self, path: str, node: ast.expr, value: int | float, depth: int, index: int | None = None
+    ) -> _Said | None:
+        """What gives the value of an expression in the constructor of a module; None if it has another."""
+        if depth > _DEPTH:
+            return None
+        match node:
+            case ast.Constant():
+                same = node.value == value and not isinstance(node.value, bool)
+                return _Said(repr(value), {}) if same else None
+            case ast.Attribute(value=ast.Name(id="self" | "module"), attr=name):
+                found = _element(getattr(self.modules[path], name, None), index)
+                if not _is(found, value):
+                    return None
+                if index is not None and not _is(getattr(self.modules[path], name), value):
+                    return self._first(
+                        path, _assigned(type(self.modules[path]), name), value, depth, index
+                    )
+                return self._attribute(path, name, value, depth)
+            case ast.Attribute(
+                value=ast.Attribute(value=ast.Name(id="self"), attr=child), attr=name
+            ) if child in self.modules[path]._modules:
+                below = f"{path}.{child}".lstrip(".")
+                held = getattr(self.modules[below], name, None)
+                return self._attribute(below, name, value, depth) if _is(held, value) else None
+            case ast.Attribute(attr=name):
+                return self._configured(path, name, value)
+            case ast.Name(id=name):
+                return self._name(path, name, value, depth, index)
+            case ast.BinOp():
+                return self._binary(path, node, value, depth)
+            case ast.IfExp():
+                return self._first(path, [node.body, node.orelse], value, depth, index)
+            case ast.BoolOp():
+                return self._first(path, node.values, value, depth, index)
+            case ast.Tuple() | ast.List():
+                one = node.elts[index] if index is not None and index < len(node.elts) else None
+                return None if one is None else self._resolve(path, one, value, depth + 1)
+            case ast.Subscript(value=inner, slice=ast.Constant(value=int(at))):
+                return self._resolve(path, inner, value, depth + 1, at)
+            case ast.Call():
+                return self._call(path, node, value, depth, index)
+        return None
+
+    def _first(
+        self,
+        path: str,
+        nodes: Sequence[ast.expr],
+        value: int | float,
+        depth: int,
+        index: int | None,
+    ) -> _Said | None:
+        found = (self._resolve(path, one, value, depth + 1, index) for one in nodes)
+        return next((one for one in found if one is not None), None)
+
+    def _call(
+        self, path: str, node: ast.Call, value: int | float, depth: int, index: int | None
+    ) -> _Said | None:
+        """`int(…)`, `getattr(config, "head_dim", …)`, and functions that make a pair of a number."""
+        match node:
+            case ast.Call(
+                func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *rest]
+            ):
+                found = self._configured(path, name, value)
+                return found or self._first(path, rest, value, depth, index)
+            case ast.Call(func=ast.Name(id="int"), args=[inner]):
+                found = self._resolve(path, inner, value, depth + 1, index)
+                if found is None or not found.parts or "/ " not in found.text:
+                    return found
+                return _Said(f"int({found.text})", found.parts)
+            case ast.Call(args=[inner], keywords=[]) if index is not None:
+                return self._resolve(path, inner, value, depth + 1, index)
+        return None
+
+    def _name(
+        self, path: str, name: str, value: int | float, depth: int, index: int | None
+    ) -> _Said | None:
+        """A local variable or an argument of a constructor."""
+        cls = type(self.modules[path])
+        for tree in _constructors(cls):
+            said = [
+                one
+                for one in names.assigned(tree).get(name, ())
+                if not (isinstance(one, ast.Name) and one.id == name)
+            ]
+            found = self._first(path, said, value, depth, index)
+            if found is not None:
+                return found
+        if name in _arguments(cls):
+            held = getattr(self.modules[path], name, None)
+            if isinstance(held, int | float) and not _is(held, value):
+                return None
+            found = self._argument(path, name, value, depth + 1, index)
+            return None if found is None else replace(found, local=name)
+        return None
+
+    def _configured(self, path: str, name: str, value: int | float) -> _Said | None:
+        """An attribute of the configuration that a module or one above it has."""
+        if _NO_SETTING.search(name):
+            return None
+        config = self._config(path)
+        if not _is(_get(config, name), value):
+            return None
+        named = f"{self._prefix(config)}{name}"
+        return _Said(named, {named: value})
+
+    def _config(self, path: str) -> Any:
+        while True:
+            found = getattr(self.modules[path], "config", None)
+            if found is not None or not path:
+                return found
+            path = path.rpartition(".")[0]
+
+    def _prefix(self, config: Any) -> str:
+        """ "text_" for the part `text_config` of the model's configuration."""
+        whole = getattr(self.root, "config", None)
+        if config is whole or whole is None or isinstance(whole, Mapping):
+            return ""
+        for name, one in vars(whole).items():
+            if one is config:
+                return f"{name.removesuffix('_config').removesuffix('config')}_".lstrip("_")
+        return ""
+
+    def _binary(self, path: str, node: ast.BinOp, value: int | float, depth: int) -> _Said | None:
+        if type(node.op) not in _OPERATORS:
+            return None
+        symbol, compute = _OPERATORS[type(node.op)]
+        sides = [self._evaluated(path, one, depth + 1) for one in (node.left, node.right)]
+        numbers = [one for one in sides if isinstance(one, int | float)]
+        if len(numbers) != 2 or not _is(_computed(compute, *numbers), value):
+            return None
+        said = [
+            self._resolve(path, one, side, depth + 1)
+            for one, side in zip((node.left, node.right), numbers, strict=True)
+        ]
+        if said[0] is None or said[1] is None:
+            return None
+        texts = [_bracketed(one.text, symbol, at) for at, one in enumerate(said) if one]
+        return _Said(f"{texts[0]} {symbol} {texts[1]}", {**said[0].parts, **said[1].parts})
+
+    def _evaluated(self, path: str, node: ast.expr, depth: int, index: int | None = None) -> Any:
+        """The value of an expression in a constructor, as far as the modules show it."""
+        if depth > _DEPTH:
+            return None
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Attribute(value=ast.Name(id="self" | "module"), attr=name):
+                return _element(getattr(self.modules[path], name, None), index)
+            case ast.Attribute(
+                value=ast.Attribute(value=ast.Name(id="self"), attr=child), attr=name
+            ) if child in self.modules[path]._modules:
+                return _element(getattr(self.modules[path]._modules[child], name, None), index)
+            case ast.Attribute(attr=name):
+                return _element(_get(self._config(path), name), index)
+            case ast.Name(id=name):
+                held = getattr(self.modules[path], name, None)
+                if isinstance(held, int | float | tuple):
+                    return _element(held, index)
+                return self._evaluated_name(path, name, depth, index)
+            case ast.BinOp():
+                sides = [self._evaluated(path, one, depth + 1) for one in (node.left, node.right)]
+                if type(node.op) in _OPERATORS and all(isinstance(s, int | float) for s in sides):
+                    return _computed(_OPERATORS[type(node.op)][1], *sides)
+            case ast.BoolOp(op=ast.Or()):
+                for one in node.values:
+                    if found := self._evaluated(path, one, depth + 1, index):
+                        return found
+            case ast.Subscript(value=inner, slice=ast.Constant(value=int(at))):
+                return self._evaluated(path, inner, depth + 1, at)
+            case ast.IfExp() | ast.Tuple() | ast.List():
+                return self._evaluated_choice(path, node, depth, index)
+            case ast.Call(func=ast.Name(id="int"), args=[inner]):
+                found = self._evaluated(path, inner, depth + 1)
+                return int(found) if isinstance(found, int | float) else None
+            case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):
+                return _get(self._config(path), name)
+        return None
+
+    def _evaluated_choice(self, path: str, node: ast.expr, depth: int, index: int | None) -> Any:
+        if isinstance(node, ast.Tuple | ast.List):
+            if index is None or index >= len(node.elts):
+                return None
+            return self._evaluated(path, node.elts[index], depth + 1)
+        assert isinstance(node, ast.IfExp)
+        found = [self._evaluated(path, one, depth + 1, index) for one in (node.body, node.orelse)]
+        found = [one for one in found if isinstance(one, int | float)]
+        return found[0] if len(set(found)) == 1 else None
+
+    def _evaluated_name(self, path: str, name: str, depth: int, index: int | None) -> Any:
+        cls = type(self.modules[path])
+        for tree in _constructors(cls):
+            said = [
+                self._evaluated(path, one, depth + 1, index)
+                for one in names.assigned(tree).get(name, ())
+                if not (isinstance(one, ast.Name) and one.id == name)
+            ]
+            said = [one for one in said if isinstance(one, int | float)]
+            if said:
+                return said[0] if len(set(said)) == 1 else None
+        made = self._made(path)
+        if made is None:
+            return self._arguments_of_root.get(name)
+        if name in _arguments(cls):
+            found = [
+                self._evaluated(made.above, one, depth + 1, index)
+                for one in self._given(path, made, name)
+            ]
+            found = [one for one in found if isinstance(one, int | float)]
+            if len(set(found)) == 1:
+                return found[0]
+        return None
 
 
-def of_count(owner: Any, name: str, value: int) -> Any:
-    """The length of a list of modules as a setting: the original's `range(config.num_hidden_layers)`."""
-    for expression in _made(_class(owner), name):
-        for node in ast.walk(expression):
-            if isinstance(node, ast.comprehension):
-                inside = (
-                    node.iter.args[-1]
-                    if isinstance(node.iter, ast.Call) and node.iter.args
-                    else None
-                )
-                found = None if inside is None else _as_written(inside, owner, value)
-                if found is not None:
-                    return found
+def _number(value: int | float, said: _Said) -> Any:
+    if not said.parts:
+        return value
+    if isinstance(value, int):
+        return SettingInt(value, said.text, said.parts, said.local)
+    return SettingFloat(value, said.text, said.parts, said.local)
+
+
+def _is(found: Any, value: int | float) -> bool:
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return False
+    if isinstance(value, int):
+        return isinstance(found, int) and found == value
+    return math.isclose(found, value, rel_tol=_ROUNDING) and (found == 0) == (value == 0)
+
+
+def _computed(compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    try:
+        return compute(left, right)
+    except (ArithmeticError, ValueError):
+        return None
+
+
+def _element(value: Any, index: int | None) -> Any:
+    if index is not None and isinstance(value, tuple | list):
+        return value[index] if index < len(value) else None
     return value
 
 
-@cache
-def _made(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
-    """What classes write after `self.attribute =` in their constructors."""
-    found = []
-    for owner in cls.__mro__:
-        if "__init__" not in vars(owner) or owner.__module__.startswith("torch."):
-            continue
-        for node in ast.walk(source_tree(vars(owner)["__init__"])):
-            targets = node.targets if isinstance(node, ast.Assign) else []
-            if any(isinstance(one, ast.Attribute) and one.attr == attribute for one in targets):
-                found.append(node.value)  # type: ignore[attr-defined]
-    return tuple(found)
+def _get(config: Any, name: str) -> Any:
+    if isinstance(config, Mapping):
+        return config.get(name)
+    return None if config is None else getattr(config, name, None)
 
 
-def _as_written(expression: ast.expr, owner: Any, value: int | float) -> Any:
-    """What a constructor writes, with its names as settings; None where that is not the value."""
-    if isinstance(expression, ast.BinOp) and isinstance(
-        expression.op, ast.Mult | ast.FloorDiv | ast.Add | ast.Sub
-    ):
-        return _computed(expression, owner, value)
-    name = _last(expression)
-    if not name or _NO_SETTING.search(name):
-        return None
-    known = _known(expression, owner)
-    if known is not None and (type(known) not in (int, float) or known != value):
-        return None
-    return SettingInt(value, (name,)) if isinstance(value, int) else SettingFloat(value, (name,))
-
-
-def _computed(expression: ast.BinOp, owner: Any, value: int | float) -> Any:
-    """`num_heads * head_dim`, where both are known and give the value."""
-    operators: dict[type, tuple[str, Any]] = {
-        ast.Mult: ("*", operator.mul),
-        ast.FloorDiv: ("//", operator.floordiv),
-        ast.Add: ("+", operator.add),
-        ast.Sub: ("-", operator.sub),
-    }
-    symbol, compute = operators[type(expression.op)]
-    sides = [_known(one, owner) for one in (expression.left, expression.right)]
-    if not all(type(one) is int and one > 0 for one in sides) or compute(*sides) != value:
-        return None
-    parts = [
-        _as_written(one, owner, side) if not isinstance(one, ast.Constant) else side
-        for one, side in zip((expression.left, expression.right), sides, strict=True)
-    ]
-    if any(part is None for part in parts):
-        return None
-    return code(f"{{a}} {symbol} {{b}}", a=parts[0], b=parts[1])
-
-
-def _known(expression: ast.expr, owner: Any) -> Any:
-    """The value of `config.x`, `self.x` or `x` in a module's constructor, as far as the module shows it."""
-    match expression:
-        case ast.Constant():
-            return expression.value
-        case ast.Attribute(value=ast.Name(id="self"), attr=name) | ast.Name(id=name):
-            return getattr(owner, name, None)
-        case ast.Attribute(value=ast.Name() | ast.Attribute(value=ast.Name(id="self")), attr=name):
-            return getattr(getattr(owner, "config", None), name, None)
-        case ast.BinOp():
-            sides = [_known(one, owner) for one in (expression.left, expression.right)]
-            compute = {ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}.get(
-                type(expression.op)
-            )
-            if compute and all(type(one) is int and one for one in sides):
-                return compute(*sides)
-    return None
+def _bracketed(text: str, symbol: str, side: int) -> str:
+    """One side of an operator, in brackets where it needs them."""
+    plain = not re.search(r"[-+*/ ]", text.strip())
+    alike = symbol == "*" and side == 0 and not re.search(r"[-+/]", text)
+    return text if plain or alike or (symbol in "+-" and side == 0) else f"({text})"
 
 
 def _last(expression: ast.expr) -> str:
     match expression:
         case ast.Attribute():
-            return expression.attr.strip("_")
+            return expression.attr
         case ast.Name():
-            return expression.id.strip("_")
+            return expression.id
     return ""
 
 
+def _base(module: Any) -> Any:
+    return next(cls for cls in _CONTAINERS if isinstance(module, cls))
+
+
 @cache
-def _written(cls: Any, attribute: str, layer: Any, argument: str) -> tuple[ast.expr, ...]:
-    """What stands for an argument where a class makes a layer of this name."""
-    order = _arguments(layer)
+def _constructors(cls: Any) -> tuple[ast.AST, ...]:
+    """The constructors of a class and of those that it is of, torch's own left out."""
+    return tuple(
+        source_tree(vars(owner)["__init__"])
+        for owner in cls.__mro__
+        if "__init__" in vars(owner) and not owner.__module__.startswith("torch.")
+    )
+
+
+@cache
+def _methods(cls: Any) -> tuple[ast.AST, ...]:
     found = []
     for owner in cls.__mro__:
-        if "__init__" not in vars(owner) or owner.__module__.startswith("torch."):
+        if owner.__module__.startswith("torch.") or owner is object:
             continue
-        for node in ast.walk(source_tree(vars(owner)["__init__"])):
-            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
-                continue
-            names = [one.attr for one in node.targets if isinstance(one, ast.Attribute)]
-            if attribute not in names:
-                continue
-            named = {one.arg: one.value for one in node.value.keywords}
-            if argument in named:
-                found.append(named[argument])
-            elif argument in order and order.index(argument) < len(node.value.args):
-                found.append(node.value.args[order.index(argument)])
+        for one in vars(owner).values():
+            function = one.__func__ if isinstance(one, staticmethod | classmethod) else one
+            if inspect.isfunction(function):
+                found.append(source_tree(function))
+    return tuple(found)
+
+
+@cache
+def _assigned(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
+    """What the constructors of a class write after `self.attribute =`, or append to it."""
+    found = []
+    for tree in _constructors(cls):
+        for node in ast.walk(tree):
+            match node:
+                case ast.Assign(targets=targets, value=value):
+                    pass
+                case ast.AnnAssign(target=target, value=ast.expr() as value):
+                    targets = [target]
+                case ast.Call(func=ast.Attribute(value=target, attr="append"), args=[value]):
+                    targets = [target]
+                case ast.Call(
+                    func=ast.Attribute(attr="add_module" | "register_buffer"),
+                    args=[ast.Constant(value=str(name)), value],
+                ):
+                    targets = [ast.Attribute(ast.Name("self", ast.Load()), name, ast.Store())]
+                case _:
+                    continue
+            if any(isinstance(one, ast.Attribute) and one.attr == attribute for one in targets):
+                found.append(_with_locals(value, tree))
         if found:
             break
     return tuple(found)
+
+
+def _with_locals(value: ast.expr, tree: ast.AST) -> ast.expr:
+    """A list that is put together before it becomes an attribute: all that was put into it."""
+    inner = value.args[0] if isinstance(value, ast.Call) and value.args else value
+    inner = inner.value if isinstance(inner, ast.Starred) else inner
+    if not isinstance(inner, ast.Name):
+        return value
+    appended = [
+        node.args[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("append", "add_module")
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == inner.id
+        and node.args
+    ]
+    made = names.assigned(tree).get(inner.id, ())
+    return ast.Tuple([value, *made, *appended], ast.Load()) if appended or made else value
+
+
+@cache
+def _read(tree: ast.AST | None) -> frozenset[str]:
+    if tree is None:
+        return frozenset()
+    return frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+
+
+@cache
+def _read_outside_of_init(cls: Any) -> frozenset[str]:
+    constructors = set(_constructors(cls))
+    return frozenset(
+        name for tree in _methods(cls) if tree not in constructors for name in _read(tree)
+    )
 
 
 @cache

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from converters.graph.expression import Hole
 from converters.graph.ir import Frame, Ref, references
 from converters.graph.writing import names
 from converters.graph.writing.holes import filled, length, refs
@@ -70,6 +71,54 @@ def inlined(
                 continue
         kept.append(one)
     return kept, held
+
+
+def unturned(statements: Sequence[Statement], results: Any) -> None:
+    """Take out turns that are always turned back (`y = f(x).swapaxes(1, 2)`, `y.swapaxes(1, 2)`)."""
+    given = {ref.id for ref in references(results)}
+    for one in statements:
+        turn = turned(one.value)
+        if turn is None or not one.single or one.outs[0] in given:
+            continue
+        number, (inner, axes) = one.outs[0], turn
+        back = _Back(number, axes)
+        values = [back.visit(_copied(other.value)) for other in statements]
+        if back.count and not any(number in refs(value) for value in values):
+            for other, value in zip(statements, values, strict=True):
+                other.value = filled(value, {-1 - number: Hole(Ref(number))})
+            one.value = inner
+
+
+class _Back(ast.NodeTransformer):
+    """Puts a marked hole where a tensor is turned back."""
+
+    def __init__(self, number: int, axes: set[int]) -> None:
+        self.number, self.axes, self.count = number, axes, 0
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        turn = turned(node)
+        if turn is not None and turn[1] == self.axes:
+            inner = turn[0]
+            if isinstance(inner, Hole) and inner.value == Ref(self.number):
+                self.count += 1
+                return Hole(Ref(-1 - self.number))
+        self.generic_visit(node)
+        return node
+
+
+def turned(node: ast.expr) -> tuple[ast.expr, set[int]] | None:
+    """`x.swapaxes(1, 2)` → (x, {1, 2})."""
+    match node:
+        case ast.Call(
+            func=ast.Attribute(value=inner, attr="swapaxes"),
+            args=[ast.Constant(value=int(a)), ast.Constant(value=int(b))],
+        ):
+            return inner, {a, b}
+    return None
+
+
+def _copied(value: ast.expr) -> ast.expr:
+    return filled(value, {})
 
 
 def _together(one: Statement, user: Statement | None) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from converters.graph.writing.statements import turned
+
 
 def tidied(tree: Any) -> Any:
     """A statement or expression, with sides and turns written as one writes them."""
@@ -27,22 +29,12 @@ class _Tidy(ast.NodeTransformer):
 
 def _swapped(node: ast.Call) -> ast.expr | None:
     """`x` for `x.swapaxes(1, 2).swapaxes(1, 2)`."""
-    turn = _turn(node)
+    turn = turned(node)
     if turn is None:
         return None
     inner, axes = turn
-    again = _turn(inner) if isinstance(inner, ast.Call) else None
+    again = turned(inner) if isinstance(inner, ast.Call) else None
     return again[0] if again is not None and again[1] == axes else None
-
-
-def _turn(node: ast.Call) -> tuple[ast.expr, set[int]] | None:
-    match node:
-        case ast.Call(
-            func=ast.Attribute(value=inner, attr="swapaxes"),
-            args=[ast.Constant(value=int(a)), ast.Constant(value=int(b))],
-        ):
-            return inner, {a, b}
-    return None
 
 
 def _leading(elements: list[ast.expr]) -> list[ast.expr]:
