@@ -26,6 +26,7 @@ from converters.graph.ir import (
     size_of,
     uses,
 )
+from converters.graph.recording.known import Known
 from converters.graph.recording.shared import first_names
 from converters.graph.recording.simplify import same_as
 from converters.graph.recording.trace import MARK, GraphError, Leaf, Trace
@@ -34,6 +35,8 @@ from converters.graph.recording.trace import MARK, GraphError, Leaf, Trace
 _DROPPED = re.compile(
     r"aten\._assert|aten\.sym_|_operator\.|aten\._check|math\.|torch\.sym|aten\.sym_constrain"
 )
+# What gives a number of Python for a tensor's value.
+_READ = {"aten.item.default", "aten._local_scalar_dense.default"}
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
@@ -69,6 +72,7 @@ class _Group:
         self.inputs: list[tuple[str, int]] = []
         self.count = 0
         self.first = first_names(trace.module)
+        self.known = Known(trace.program, bool(trace.fixed))
 
     def graph(self) -> Graph:
         program = self.trace.program
@@ -81,7 +85,12 @@ class _Group:
         outputs = self._outputs()
         closed = _close(root)
         return Graph(
-            tuple(self.inputs), _with_free(closed, self.inputs, outputs), outputs, self.facts
+            tuple(self.inputs),
+            _with_free(closed, self.inputs, outputs),
+            outputs,
+            self.facts,
+            {name: value.tolist() for name, value in self.trace.fixed.items()},
+            self.known.constants,
         )
 
     def _placeholders(self) -> None:
@@ -94,6 +103,11 @@ class _Group:
             else:
                 key = str(spec.target).removeprefix("model.")
                 self.values[node] = Held(self.first.get(key, key))
+        for name, value in self.trace.fixed.items():
+            self.inputs.append((name, self.count))
+            self.facts[self.count] = Fact(tuple(value.shape), value.dtype)
+            self.count += 1
+        self.inputs.sort(key=lambda one: self.trace.inputs.index(one[0]))
 
     def _new(self, node: fx.Node, value: Any = None) -> int:
         number, self.count = self.count, self.count + 1
@@ -109,9 +123,11 @@ class _Group:
 
     def _node(self, node: fx.Node, root: _Open) -> None:
         name = _name(node.target)
-        if isinstance(node.meta.get("val"), torch.SymInt | int) and not name.startswith(
-            "aten.item"
-        ):
+        if self.known.takes(node):
+            return
+        if name in _READ and not _is_number(node.meta.get("val")):
+            raise GraphError(f"{_line(node)}: a number is read from a tensor ({name})", _SHAPES)
+        if isinstance(node.meta.get("val"), torch.SymInt | int):
             self.values[node] = size_of(node.meta["val"])
             return
         if isinstance(node.meta.get("val"), torch.SymFloat | float | torch.SymBool | bool):
@@ -192,6 +208,9 @@ class _Group:
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
+            constant = self.known.argument(value)
+            if constant is not None:
+                return constant
             if value not in self.values:
                 raise GraphError(f"{value.target}: a value that has no form in JAX", _SHAPES)
             return self.values[value]
@@ -316,6 +335,17 @@ def _all_uses(item: Any) -> set[int]:
     for one in item.body:
         found |= _all_uses(one)
     return found
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value of torch's is known when the model is recorded."""
+    symbol = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+    return bool(value.node.expr.is_number) if symbol else isinstance(value, int | float | bool)
+
+
+def _line(node: fx.Node) -> str:
+    frames = _frames(node)
+    return str(frames[-1]) if frames else str(node)
 
 
 def _flat(value: Any) -> list[Any]:
