@@ -154,7 +154,8 @@ def _in_flax(
     try:
         modeling = importlib.import_module("ported_model.modeling")
         config = importlib.import_module("ported_model.config")
-        flax_model = getattr(modeling, made.model_class)(getattr(config, made.config_class)())
+        cls, sizes = getattr(modeling, made.model_class), getattr(config, made.config_class)()
+        flax_model = cls(sizes) if "config" in cls.__dataclass_fields__ else cls()
         with jax.default_matmul_precision("highest"):
             given = jax.jit(flax_model.apply)(variables, **arrays)
     except Exception as error:

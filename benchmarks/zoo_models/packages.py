@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.zoo_models.drawn import drawn
+
 # One of each family of torchvision that is not a variant of another; detection and quantised models apart.
 _SEGMENTATION = ("fcn_resnet50", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large")
 _DETECTION_BACKBONES = ("ssdlite320_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn")
@@ -34,7 +36,7 @@ def timm_build(name: str) -> tuple[Any, dict[str, Any]]:
     import torch
 
     torch.manual_seed(0)
-    model = timm.create_model(name, pretrained=False).eval()
+    model = drawn(timm.create_model(name, pretrained=False).eval())
     wanted = model.default_cfg
     fixed = wanted.get("fixed_input_size", False)
     shape = wanted["input_size"] if fixed else wanted.get("min_input_size", wanted["input_size"])
@@ -64,9 +66,9 @@ def torchvision_build(name: str) -> tuple[Any, dict[str, Any]]:
     torch.manual_seed(0)
     if name in _DETECTION_BACKBONES:
         made = models.get_model(name, weights=None, weights_backbone=None)
-        return made.backbone.eval(), {"x": torch.randn(1, 3, 128, 128)}
+        return drawn(made.backbone.eval()), {"x": torch.randn(1, 3, 128, 128)}
     how = {"weights_backbone": None} if name in _SEGMENTATION else {}
-    model = models.get_model(name, weights=None, **how).eval()
+    model = drawn(models.get_model(name, weights=None, **how).eval())
     if name in _VIDEO:
         clip = torch.randn(1, 3, 16, 224, 224) if "mvit" in name else torch.randn(1, 3, 16, 64, 64)
         return model, {"x": clip}
@@ -168,7 +170,7 @@ def diffusers_build(name: str) -> tuple[Any, dict[str, Any]]:
 
     how, shapes = _DIFFUSERS[name]
     torch.manual_seed(0)
-    model = getattr(diffusers, name)(**how).eval()
+    model = drawn(getattr(diffusers, name)(**how).eval())
     inputs = {}
     for key, shape in shapes.items():
         whole = key.startswith("i") and not key.startswith(("img", "image"))

@@ -6,7 +6,7 @@ All of it is frozen; `str` of a `Graph` shows it whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import sympy
@@ -184,12 +184,16 @@ class Graph:
         root: the call of the model.
         outputs: a pytree of `Ref`, `Held` and plain values.
         facts: number of a tensor → its shape and dtype.
+        fixed: inputs that hold for the values of the recording only, and these: nested lists.
+        constants: tensors that were computed of constants, by name.
     """
 
     inputs: tuple[tuple[str, int], ...]
     root: Call
     outputs: Any
     facts: Mapping[int, Fact]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"inputs {', '.join(f'{name}=%{number}' for name, number in self.inputs)}"]

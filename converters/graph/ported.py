@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,11 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from converters.graph.expression import call, code
 from converters.graph.ir import Free, Graph
 from converters.graph.recording.group import group
 from converters.graph.recording.trace import Trace, trace
 from converters.graph.writing import linen
-from converters.graph.writing.classes import Model, classes
+from converters.graph.writing.classes import Class, Model, classes
 from converters.graph.writing.draft import Drafter, Missing
 from converters.graph.writing.patterns import plain
 
@@ -71,12 +73,13 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         GraphError: it cannot be recorded, or has a form that no port has.
     """
     recorded = trace(module, inputs)
-    constants = _tensors(recorded)
-    modules = dict(module.named_modules(remove_duplicate=False))
     found = group(recorded)
+    constants = _tensors(recorded) | dict(found.constants)
+    modules = dict(module.named_modules(remove_duplicate=False))
     graph = plain(found, modules, constants)
     drafter = Drafter(graph, module, constants)
     model = classes(drafter)
+    _demand(model.classes[-1], graph)
     name = model.classes[-1].name
     config = f"{name.removesuffix('Model')}Config"
     title = f"{name} in Flax, ported from {type(module).__module__}."
@@ -90,12 +93,22 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         config_class=config,
         inputs=_inputs(graph),
         free=_free(graph),
+        baked=tuple(f"{name}: {values}" for name, values in graph.fixed.items()),
         notes=recorded.notes,
         missing=missing,
         origin=_origin(model),
         constants=_constants(drafter),
         stages={"graph.txt": str(found), "plain.txt": str(graph)},
     )
+
+
+def _demand(cls: Class, graph: Graph) -> None:
+    """What the model does first: it refuses other values of what the recording fixed."""
+    checks = [
+        ast.Expr(call("demand_recorded", name, code(name), values))
+        for name, values in graph.fixed.items()
+    ]
+    cls.methods["__call__"].body[:0] = checks
 
 
 def _tensors(recorded: Trace) -> dict[str, Any]:

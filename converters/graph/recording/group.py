@@ -26,6 +26,8 @@ from converters.graph.ir import (
     size_of,
     uses,
 )
+from converters.graph.recording.known import Known
+from converters.graph.recording.libraries import own_files
 from converters.graph.recording.shared import first_names
 from converters.graph.recording.simplify import same_as
 from converters.graph.recording.trace import MARK, GraphError, Leaf, Trace
@@ -34,6 +36,8 @@ from converters.graph.recording.trace import MARK, GraphError, Leaf, Trace
 _DROPPED = re.compile(
     r"aten\._assert|aten\.sym_|_operator\.|aten\._check|math\.|torch\.sym|aten\.sym_constrain"
 )
+# What gives a number of Python for a tensor's value.
+_READ = {"aten.item.default", "aten._local_scalar_dense.default"}
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
@@ -69,6 +73,8 @@ class _Group:
         self.inputs: list[tuple[str, int]] = []
         self.count = 0
         self.first = first_names(trace.module)
+        self.own = own_files(trace.module)
+        self.known = Known(trace.program, bool(trace.fixed))
 
     def graph(self) -> Graph:
         program = self.trace.program
@@ -81,7 +87,12 @@ class _Group:
         outputs = self._outputs()
         closed = _close(root)
         return Graph(
-            tuple(self.inputs), _with_free(closed, self.inputs, outputs), outputs, self.facts
+            tuple(self.inputs),
+            _with_free(closed, self.inputs, outputs),
+            outputs,
+            self.facts,
+            {name: value.tolist() for name, value in self.trace.fixed.items()},
+            self.known.constants,
         )
 
     def _placeholders(self) -> None:
@@ -94,6 +105,11 @@ class _Group:
             else:
                 key = str(spec.target).removeprefix("model.")
                 self.values[node] = Held(self.first.get(key, key))
+        for name, value in self.trace.fixed.items():
+            self.inputs.append((name, self.count))
+            self.facts[self.count] = Fact(tuple(value.shape), value.dtype)
+            self.count += 1
+        self.inputs.sort(key=lambda one: self.trace.inputs.index(one[0]))
 
     def _new(self, node: fx.Node, value: Any = None) -> int:
         number, self.count = self.count, self.count + 1
@@ -109,9 +125,11 @@ class _Group:
 
     def _node(self, node: fx.Node, root: _Open) -> None:
         name = _name(node.target)
-        if isinstance(node.meta.get("val"), torch.SymInt | int) and not name.startswith(
-            "aten.item"
-        ):
+        if self.known.takes(node):
+            return
+        if name in _READ and not _is_number(node.meta.get("val")):
+            raise GraphError(f"{_line(node)}: a number is read from a tensor ({name})", _SHAPES)
+        if isinstance(node.meta.get("val"), torch.SymInt | int):
             self.values[node] = size_of(node.meta["val"])
             return
         if isinstance(node.meta.get("val"), torch.SymFloat | float | torch.SymBool | bool):
@@ -137,7 +155,7 @@ class _Group:
             self.values[node] = alias
             return
         # The same once more, in one call of a function: what another one computes it computes itself.
-        frames = _frames(node)
+        frames = self._frames(node)
         again = (name, str(arguments), str(named), frames[:-1])
         if again in at.computed:
             self.values[node] = at.computed[again]
@@ -151,6 +169,10 @@ class _Group:
         self.values[node] = Ref(outs[0]) if single else tuple(Ref(one) for one in outs)
         at.computed[again] = self.values[node]
         at.items.append(Op(name, arguments, named, outs, single, frames))
+
+    def _frames(self, node: fx.Node) -> tuple[Frame, ...]:
+        """The lines that a node was recorded in, without those of libraries that are not the model."""
+        return tuple(one for one in _frames(node) if self.own(one.file))
 
     def _fact_of(self, value: Any) -> Fact | None:
         return self.facts.get(value.id) if isinstance(value, Ref) else None
@@ -166,11 +188,11 @@ class _Group:
             return
         at.number = int(number)
         if kind == "in":
-            at.frames = at.frames or _frames(node)
+            at.frames = at.frames or self._frames(node)
             inside = self._new(node)
             at.given.append(Given(label, value, inside))
         else:
-            at.frames = at.frames or _frames(node)
+            at.frames = at.frames or self._frames(node)
             outside = self._new(node)
             at.taken.append(Taken(label, value.id, outside))
 
@@ -194,6 +216,9 @@ class _Group:
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
+            constant = self.known.argument(value)
+            if constant is not None:
+                return constant
             if value not in self.values:
                 raise GraphError(f"{value.target}: a value that has no form in JAX", _SHAPES)
             return self.values[value]
@@ -318,6 +343,17 @@ def _all_uses(item: Any) -> set[int]:
     for one in item.body:
         found |= _all_uses(one)
     return found
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value of torch's is known when the model is recorded."""
+    symbol = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+    return bool(value.node.expr.is_number) if symbol else isinstance(value, int | float | bool)
+
+
+def _line(node: fx.Node) -> str:
+    frames = _frames(node)
+    return str(frames[-1]) if frames else str(node)
 
 
 def _flat(value: Any) -> list[Any]:

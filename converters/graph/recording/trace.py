@@ -8,7 +8,7 @@ bears a label (`tpu_migrate::mark`), and `converters.graph.recording.group` find
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,14 @@ import torch
 from torch.utils import _pytree as pytree
 
 from converters.errors import ConversionError
+from converters.graph.recording.detours import (
+    as_in_the_example,
+    eager_attention,
+    masks_by_index,
+    slow_paths,
+    values_known,
+)
+from converters.graph.recording.reading import read_inputs
 
 MARK = "tpu_migrate.mark.default"
 
@@ -39,6 +47,7 @@ class Trace:
         outputs: what it gives: a pytree whose leaves are positions among the graph's outputs.
         kinds: path of a module → the module, for those that were called.
         notes: which ways around were taken.
+        fixed: inputs whose values the recording holds, which are none of the graph's.
     """
 
     program: torch.export.ExportedProgram
@@ -47,6 +56,7 @@ class Trace:
     outputs: Any
     kinds: Mapping[str, torch.nn.Module]
     notes: tuple[str, ...] = ()
+    fixed: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @torch.library.custom_op("tpu_migrate::mark", mutates_args=())
@@ -68,19 +78,79 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
     module.eval()
     called = _probe(module, inputs)
     failures: list[str] = []
-    ways = ("", _EAGER) if hasattr(module, "set_attn_implementation") else ("",)
+    by_value: set[_Way] = set()  # those that end where values decide, however little is free
+    ways = _ways(module)
     for note, free in _TRIES:
         for way in ways:
+            if way in by_value or (way.for_values and not by_value):
+                continue
+            fixed = called.read if way.fixed else ()
+            told: dict[str, None] = {}
             try:
-                with _attention(module, way):
-                    program, outputs = _export(module, inputs, free, called)
+                with (
+                    eager_attention(module, way.eager),
+                    values_known(way.fixed),
+                    as_in_the_example(way.example, told),
+                ):
+                    program, outputs = _export(module, inputs, fixed, free, called)
             except Exception as error:  # whatever torch.export raises
                 failures.append(_first_line(error))
+                if _values_decide(error):
+                    if not by_value:
+                        called.read = read_inputs(module, inputs)
+                        ways[:] = _ways(module, bool(called.read))
+                    by_value.add(way)
                 continue
-            told = ", ".join(filter(None, (note, way)))
-            notes = (f"{told} ({failures[0]})",) if told else ()
-            return Trace(program, module, tuple(inputs), outputs, called.kinds, notes)
-    raise GraphError(f"torch.export cannot record the model: {failures[-1]}", _HOW)
+            taken = [
+                note,
+                _EAGER if way.eager else "",
+                f"fixed: {', '.join(fixed)}" if fixed else "",
+            ]
+            said = ", ".join(filter(None, taken))
+            notes = [f"{said} ({failures[0]})"] if said else []
+            notes += [
+                f"recorded as the example has it, other values are not told apart: {one}"
+                for one in told
+            ]
+            return Trace(
+                program,
+                module,
+                tuple(inputs),
+                outputs,
+                called.kinds,
+                tuple(notes),
+                {name: inputs[name] for name in fixed},
+            )
+    raise GraphError(f"torch.export cannot record the model: {failures[0]}", _HOW)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A way to record: with eager attention, with the values of inputs that are read, as the example goes."""
+
+    eager: bool = False
+    fixed: bool = False
+    example: bool = False
+
+    @property
+    def for_values(self) -> bool:
+        """Whether it is for models in which values decide."""
+        return self.fixed or self.example
+
+
+def _ways(module: torch.nn.Module, reads: bool = False) -> list[_Way]:
+    """The ways to try, the best first."""
+    eager = (False, True) if hasattr(module, "set_attn_implementation") else (False,)
+    fixed = (True,) if reads else (False,)
+    ways = [_Way(one) for one in eager]
+    ways += [_Way(one, True) for one in eager if reads]
+    return ways + [_Way(one, other, True) for other in fixed for one in eager]
+
+
+def _values_decide(error: BaseException) -> bool:
+    """Whether torch.export ended as a size or a branch rests on values."""
+    text = f"{type(error).__name__} {error}"
+    return any(word in text for word in ("DataDependent", "data-dependent", "unbacked"))
 
 
 # What is left free, and what is said where that is less than could be hoped for.
@@ -100,6 +170,8 @@ class _Called:
     kinds: dict[str, torch.nn.Module] = field(default_factory=dict)
     # Calls that change one of their arguments in place: marking it would give them a copy to change.
     changed: set[str] = field(default_factory=set)
+    # Integer inputs that are read, known when it ended at values.
+    read: tuple[str, ...] = ()
 
 
 def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Called:
@@ -116,7 +188,7 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
         if any(x._version != version for x, version in versions[name].pop()):
             called.changed.add(name)
 
-    with ExitStack() as stack, _slow_paths(), torch.no_grad(), warnings.catch_warnings():
+    with ExitStack() as stack, slow_paths(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, one in module.named_modules():
             if not name:
@@ -141,16 +213,19 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
 def _export(
     module: torch.nn.Module,
     inputs: Mapping[str, torch.Tensor],
+    fixed: Sequence[str],
     free: Callable[[int], range],
     called: _Called,
 ) -> tuple[torch.export.ExportedProgram, Any]:
     outputs: list[Any] = []
-    wrapper = _wrapped(module, inputs, outputs)
+    wrapper = _wrapped(module, inputs, fixed, outputs)
+    inputs = {name: one for name, one in inputs.items() if name not in fixed}
     auto = torch.export.Dim.AUTO
     shapes = {name: dict.fromkeys(free(x.dim()), auto) for name, x in inputs.items()}
     with (
         _marked(module, called),
-        _slow_paths(),
+        slow_paths(),
+        masks_by_index(),
         _all_frames(),
         torch.no_grad(),
         warnings.catch_warnings(),
@@ -180,13 +255,17 @@ def _changes(target: Any) -> bool:
 class _Wrapper(torch.nn.Module):
     """The model, which gives its tensors flat and says in `outputs` what they were."""
 
-    def __init__(self, module: torch.nn.Module, outputs: list[Any]) -> None:
+    def __init__(
+        self, module: torch.nn.Module, fixed: Mapping[str, Any], outputs: list[Any]
+    ) -> None:
         super().__init__()
         self.model = module
+        self._fixed = fixed
         self._keep = outputs.append  # export sets changed attributes back
 
     def run(self, **inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        found = plain(self.model(**inputs))
+        fixed = {name: torch.tensor(one, dtype=kind) for name, (one, kind) in self._fixed.items()}
+        found = plain(self.model(**inputs, **fixed))
         leaves: list[torch.Tensor] = []
 
         def place(value: Any) -> Any:
@@ -200,14 +279,19 @@ class _Wrapper(torch.nn.Module):
 
 
 def _wrapped(
-    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], outputs: list[Any]
+    module: torch.nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    fixed: Sequence[str],
+    outputs: list[Any],
 ) -> torch.nn.Module:
     """The wrapper, its forward with one argument for each input: export leaves no side of `**inputs` free."""
-    names = ", ".join(inputs)
-    given = ", ".join(f"{name}={name}" for name in inputs)
+    free = [name for name in inputs if name not in fixed]
+    names = ", ".join(free)
+    given = ", ".join(f"{name}={name}" for name in free)
+    values = {name: (inputs[name].tolist(), inputs[name].dtype) for name in fixed}
     space: dict[str, Any] = {}
     exec(f"def forward(self, {names}): return self.run({given})", space)
-    return type("_Wrapper", (_Wrapper,), {"forward": space["forward"]})(module, outputs)
+    return type("_Wrapper", (_Wrapper,), {"forward": space["forward"]})(module, values, outputs)
 
 
 @dataclass(frozen=True)
@@ -271,31 +355,6 @@ def _marked(module: torch.nn.Module, called: _Called) -> Iterator[None]:
             ):
                 stack.callback(hook.remove)
         yield
-
-
-@contextmanager
-def _slow_paths() -> Iterator[None]:
-    """torch's attention in one operator, which leaves the layers' modules out, is not taken."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
-@contextmanager
-def _attention(module: Any, way: str) -> Iterator[None]:
-    """With `way`, transformers' attention in plain operators: its others ask what a mask holds."""
-    if not way:
-        yield
-        return
-    before = module.config._attn_implementation
-    module.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        module.set_attn_implementation(before)
 
 
 @contextmanager

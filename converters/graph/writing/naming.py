@@ -140,6 +140,11 @@ class _Naming:
         return as_code(results)
 
     def _wanted(self, one: Statement, place: int) -> str:
+        found = targets(one.frames)
+        if one.single and len(found) > 1:  # `q, k, v = map(…)`: a statement for each
+            alike = [id(other) for other in self.statements if targets(other.frames) == found]
+            if len(alike) == len(found):
+                place = alike.index(id(one))
         return self.scope.wanted(one, place) or ("hidden" if list(refs(one.value)) else "x")
 
     def _kept(

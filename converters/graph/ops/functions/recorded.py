@@ -1,0 +1,26 @@
+"""Arguments that a port takes as it was recorded with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def demand_recorded(name: str, given: Any, recorded: Any) -> None:
+    """Raise where an argument has other values than the recording: sizes or choices rest on them.
+
+    Under `jax.jit` it is asked while the model runs; give it as numbers, by `functools.partial`, and it is
+    asked once.
+    """
+
+    def check(value: Any) -> None:
+        if not np.array_equal(value, recorded):
+            found = np.asarray(value).tolist()
+            raise ValueError(f"{name} is {found}: this port holds for {recorded} only")
+
+    if isinstance(given, jax.core.Tracer):
+        jax.debug.callback(check, given)
+    else:
+        check(given)

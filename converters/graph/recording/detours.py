@@ -1,0 +1,154 @@
+"""Ways around what cannot be recorded: the same values, computed by operators that can."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import sympy
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+
+@contextmanager
+def slow_paths() -> Iterator[None]:
+    """torch's attention in one operator, which leaves the layers' modules out, is not taken."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def eager_attention(module: Any, wanted: bool) -> Iterator[None]:
+    """transformers' attention in plain operators, where it is wanted: its others ask what a mask holds."""
+    if not wanted:
+        yield
+        return
+    before = module.config._attn_implementation
+    module.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        module.set_attn_implementation(before)
+
+
+@contextmanager
+def masks_by_index() -> Iterator[None]:
+    """transformers' masks from broadcast indices, as most of them are, and not by `torch.vmap`.
+
+    `torch.export` records what happens within vmap as operators of its machinery.
+    """
+    masks: Any = sys.modules.get("transformers.masking_utils")
+    names = ("_vmap_expansion_sdpa", "TransformGetItemToIndex")
+    if not all(hasattr(masks, name) for name in names):
+        yield
+        return
+    before = {name: getattr(masks, name) for name in names}
+
+    def expanded(mask: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def on(*indices: torch.Tensor) -> torch.Tensor:
+            shape = [one.shape[0] for one in indices]
+            return mask(*masks._non_vmap_expansion_sdpa(*indices)).expand(shape)
+
+        return on
+
+    masks._vmap_expansion_sdpa = expanded
+    masks.TransformGetItemToIndex = nullcontext
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(masks, name, value)
+
+
+# How many elements a tensor may have whose values are known while a model is recorded.
+_KNOWN = 4096
+
+
+# What makes a tensor of numbers alone.
+_MADE = {torch.arange, torch.full, torch.linspace, torch.ones, torch.zeros}
+
+
+@contextmanager
+def values_known(wanted: bool) -> Iterator[None]:
+    """What is computed of constants alone has its values, where that is wanted: they can be read."""
+    if not wanted:
+        yield
+        return
+    from torch._subclasses import fake_tensor
+    from torch.fx.experimental import proxy_tensor
+
+    modules: tuple[Any, ...] = (fake_tensor, proxy_tensor)
+    before = [one.CONSTANT_NUMEL_LIMIT for one in modules]
+    for one in modules:
+        one.CONSTANT_NUMEL_LIMIT = _KNOWN
+    try:
+        with _Constants():
+            yield
+    finally:
+        for one, value in zip(modules, before, strict=True):
+            one.CONSTANT_NUMEL_LIMIT = value
+
+
+class _Constants(TorchFunctionMode):
+    """Makes constants of tensors that are made of numbers: `torch.export` keeps no values of the others."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from torch._subclasses.fake_tensor import unset_fake_temporarily
+        from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+        kwargs = kwargs or {}
+        given = pytree.tree_leaves((args, kwargs))
+        if func not in _MADE or any(isinstance(one, torch.SymInt | torch.Tensor) for one in given):
+            return func(*args, **kwargs)
+        with disable_proxy_modes_tracing(), unset_fake_temporarily():
+            made = func(*args, **kwargs)
+        if made.numel() > _KNOWN:
+            return func(*args, **kwargs)
+        return torch.tensor(made.tolist(), dtype=made.dtype)
+
+
+@contextmanager
+def as_in_the_example(wanted: bool, told: dict[str, None]) -> Iterator[None]:
+    """Choices that rest on values are taken as the example takes them, where that is wanted.
+
+    Args:
+        wanted: whether to do so.
+        told: gets what was found so, each with its line.
+    """
+    if not wanted:
+        yield
+        return
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    environment: Any = ShapeEnv
+    before = environment._log_real_tensor_propagation
+
+    def log(self: Any, expression: sympy.Basic, found: sympy.Basic) -> None:
+        told.setdefault(f"{_line()}: {expression} is {found}")
+
+    environment._log_real_tensor_propagation = log
+    try:
+        with torch._functorch.config.patch(  # type: ignore[attr-defined]
+            fake_tensor_propagate_real_tensors=True,
+            generate_fake_kernels_from_real_mismatches=True,
+        ):
+            yield
+    finally:
+        environment._log_real_tensor_propagation = before
+
+
+def _line() -> str:
+    """The line of the model that is running."""
+    inside = (f"{torch.__path__[0]}/", __file__, "<")
+    for one in reversed(traceback.extract_stack()):
+        if not one.filename.startswith(inside):
+            return f"{one.filename.rpartition('/')[2]}:{one.lineno}"
+    return "?"

@@ -1,0 +1,60 @@
+"""Which source files are the model's own: functions of these come back in the port, those of others do not.
+
+`einops.rearrange` is a dozen functions around a reshape and a transpose; a port of transformers' Llama has
+transformers' `rotate_half`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import sysconfig
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import torch
+
+
+def own_files(root: torch.nn.Module) -> Callable[[str], bool]:
+    """Whether a file is the model's own: the user's, or of an installed package that has a class of it.
+
+    Classes of modules without weights do not count: they are written as what they do (einops' Rearrange).
+    """
+    packages = {
+        _package(_file(type(module)))
+        for module in root.modules()
+        if any(True for _ in module.parameters()) or any(True for _ in module.buffers())
+    }
+
+    @cache
+    def own(file: str) -> bool:
+        package = _package(file)
+        return not package or package in packages
+
+    return own
+
+
+def _file(cls: type) -> str:
+    try:
+        return inspect.getsourcefile(cls) or ""
+    except (OSError, TypeError):
+        return ""
+
+
+def _package(file: str) -> str:
+    """The installed package that a file is of; "python" for the standard library, "" for the user's files."""
+    places = [place for place in sys.path if place and Path(file).is_relative_to(place)]
+    if not places:
+        return ""
+    place = max(places, key=len)
+    if Path(place) == Path(sysconfig.get_path("stdlib")):
+        return "python"
+    name = Path(file).relative_to(place).parts[0].removesuffix(".py")
+    return name if name in _installed() else ""
+
+
+@cache
+def _installed() -> frozenset[str]:
+    return frozenset(packages_distributions())
