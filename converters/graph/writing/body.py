@@ -104,10 +104,19 @@ def _form(made: ast.FunctionDef) -> str:
     return ast.dump(Renamed().visit(fill(made, lambda hole: hole)))
 
 
+def _turned(fact: Fact, axes: set[int]) -> Fact:
+    """A tensor with two axes changed for each other."""
+    first, second = axes
+    shape = list(fact.shape)
+    shape[first], shape[second] = shape[second], shape[first]
+    return Fact(tuple(shape), fact.dtype)
+
+
 class _Writer:
     def __init__(self, drafter: Drafter, one: Call) -> None:
         self.drafter = drafter
-        self.facts = drafter.graph.facts
+        # As they are here: a turn may have been taken out.
+        self.facts = dict(drafter.graph.facts)
         self.call = one
         self.module = drafter.modules[one.path]
         self.made = Draft(one.path, self.module)
@@ -138,7 +147,8 @@ class _Writer:
         return self.made
 
     def _name(self, results: Any) -> None:
-        unturned(self.statements, results)
+        for number, axes in unturned(self.statements, results).items():
+            self.facts[number] = _turned(self.facts[number], axes)
         statements, placed = inlined(self.statements, results)
         written = {one.name for one in self.drafter.functions}
         scope = Scope(

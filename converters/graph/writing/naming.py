@@ -15,7 +15,7 @@ from converters.graph.recording.trace import GraphError
 from converters.graph.writing import names
 from converters.graph.writing.holes import fill, filled, refs
 from converters.graph.writing.layout import LAST, Layout, as_torch, moved
-from converters.graph.writing.statements import Statement, is_turn
+from converters.graph.writing.statements import Statement, is_turn, targets
 from converters.graph.writing.tidy import tidied
 
 

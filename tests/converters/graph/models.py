@@ -206,3 +206,22 @@ class Turned(nn.Module):
 
     def forward(self, x):
         return torch.relu(self.conv(swapped(x)) + swapped(x)[:, :3])
+
+
+class Causal(nn.Module):
+    """Attention as nanoGPT writes it: turned to heads, and back before it is flattened; three at once."""
+
+    def __init__(self, width: int = 12, heads: int = 3) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+
+    def forward(self, x):
+        b, t, c = x.shape
+        parts = self.qkv(x).chunk(3, dim=-1)
+        q, k, v = map(
+            lambda one: one.view(b, t, self.heads, c // self.heads).transpose(1, 2), parts
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = y.transpose(1, 2).contiguous().view(b, t, c)
+        return y

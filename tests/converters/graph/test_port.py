@@ -40,6 +40,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
     "owner": (models.Owner, [{"x": real(2, 6)}, {"x": real(5, 6)}]),
     "turned": (models.Turned, [{"x": real(2, 5, 6, 4)}, {"x": real(3, 5, 6, 4)}]),
     "cut": (models.Cut, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
+    "causal": (models.Causal, [{"x": real(2, 5, 12)}, {"x": real(3, 7, 12)}]),
     "in place": (models.InPlace, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
 }
 
@@ -163,6 +164,13 @@ def test_what_a_constructor_computes_is_computed() -> None:
     written = made("owner")[2]
     assert "1.0 / self.config.rope_theta **" in written.modeling
     assert list(written.constants) == ["buffers/odd"]
+
+
+def test_values_that_one_line_names_together_have_their_names() -> None:
+    _, _, written = made("causal")
+    body = written.modeling.partition("__call__")[2]
+    assert all(f"\n        {name} = " in body for name in "qkv"), body
+    assert "swapaxes" not in body, "turned to heads and back"
 
 
 def test_its_free_sides_are_named() -> None:
