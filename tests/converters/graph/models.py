@@ -219,9 +219,8 @@ class Causal(nn.Module):
     def forward(self, x):
         b, t, c = x.shape
         parts = self.qkv(x).chunk(3, dim=-1)
-        q, k, v = map(
+        q, k, v = map(  # noqa: C417 (as people write it)
             lambda one: one.view(b, t, self.heads, c // self.heads).transpose(1, 2), parts
         )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        y = y.transpose(1, 2).contiguous().view(b, t, c)
-        return y
+        return y.transpose(1, 2).contiguous().view(b, t, c)
