@@ -442,6 +442,7 @@ def scatter_reduce(
     """Values put together where an index says."""
     demand(x.ndim > 0, "scatter of a tensor without axes")
     demand(x.dtype.is_floating_point or reduce != "mean", "the mean of integers")
+    demand(x.dtype != torch.bool or reduce != "sum", "sums of truths")
     axis = axis_name(dim, x.ndim)
     src_ = _fitting(src, index, 0) if src.ndim else src
     if getattr(src.shape[0], "hint", src.shape[0]) != getattr(

@@ -561,6 +561,7 @@ def rot90(x: Any, k: int = 1, dims: Any = (0, 1)) -> ast.expr:
 )
 def unfold(x: Any, dimension: int, size: Any, step: Any) -> ast.expr:
     """Windows that slide along an axis, as a last axis."""
+    demand(x.ndim > 0, "windows of a tensor without axes")
     return call("sliding_windows", x, axis_name(dimension, x.ndim), size, step)
 
 

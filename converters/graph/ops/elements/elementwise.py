@@ -112,6 +112,8 @@ def signbit(x: Any) -> ast.expr:
     """Whether a number has a minus."""
     if x.dtype.is_floating_point:
         return call("jnp.signbit", x)
+    if x.dtype == torch.bool:
+        return call("jnp.zeros_like", x)
     return code("{x} < 0", x=x)
 
 

@@ -53,7 +53,7 @@ def patches(
         rhs_dilation=dilation,
         precision=jax.lax.Precision.HIGHEST,
     )
-    return found.reshape(*found.shape[:2], -1)
+    return found.reshape(*found.shape[:2], found.shape[2] * found.shape[3])
 
 
 def from_patches(
