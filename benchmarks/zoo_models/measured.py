@@ -23,13 +23,14 @@ Build = Callable[[str], tuple[Any, dict[str, Any]]]
 
 
 def builder(zoo: str) -> Build:
-    from benchmarks.zoo_models import huggingface, packages
+    from benchmarks.zoo_models import gallery, huggingface, packages
 
     return {
         "huggingface": huggingface.build,
         "timm": packages.timm_build,
         "torchvision": packages.torchvision_build,
         "diffusers": packages.diffusers_build,
+        "gallery": gallery.build,
     }[zoo]
 
 

@@ -37,14 +37,14 @@ class SettingInt(int):
     """
 
     text: str
-    parts: Mapping[str, int | float]
+    parts: Mapping[str, Any]
     local: str
 
     def __new__(
         cls,
         value: int,
         text: str = "",
-        parts: Mapping[str, int | float] | None = None,
+        parts: Mapping[str, Any] | None = None,
         local: str = "",
     ) -> SettingInt:
         """The number, with what gives it."""
@@ -57,14 +57,14 @@ class SettingFloat(float):
     """As `SettingInt`, for a real number (a norm's epsilon)."""
 
     text: str
-    parts: Mapping[str, int | float]
+    parts: Mapping[str, Any]
     local: str
 
     def __new__(
         cls,
         value: float,
         text: str = "",
-        parts: Mapping[str, int | float] | None = None,
+        parts: Mapping[str, Any] | None = None,
         local: str = "",
     ) -> SettingFloat:
         """The number, with what gives it."""

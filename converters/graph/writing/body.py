@@ -260,6 +260,8 @@ class _Writer:
         lowering = lowerings().get(item.target)
         outs = [self._fact(self.facts[one]) if one >= 0 else None for one in item.outs]
         arguments = tuple(self._operand(one, item) for one in item.arguments)
+        if item.target == "aten.expand.default":
+            arguments = (arguments[0], self._expanded(*arguments[:2]), *arguments[2:])
         named = {key: self._operand(one, item) for key, one in item.named.items()}
         try:
             if lowering is None:
@@ -268,6 +270,16 @@ class _Writer:
         except (ValueError, TypeError, NotImplementedError) as error:
             value = self._stub(item, arguments, named, str(error))
         self.statements.append(Statement(item.outs, value, self._frames(item.frames), item.single))
+
+    @staticmethod
+    def _expanded(x: Tensor, sides: Sequence[Any]) -> list[Any]:
+        """The sides that a tensor is repeated to: one that stays is that of the tensor, whatever it is."""
+        made = list(sides)
+        first = len(made) - x.ndim
+        for at, side in enumerate(x.shape):
+            if made[first + at] == -1 and isinstance(side, int) and side > 1:
+                made[first + at] = Size(code("{x}.shape[{i}]", x=x, i=at), side)
+        return made
 
     def _apply(self, item: Apply) -> None:
         """A call of a function of the original, which is written beside the classes."""
@@ -354,21 +366,33 @@ class _Writer:
     def _number(self, value: Any, item: Op) -> Any:
         if not _sized(item.target, value):
             return value
-        found = self.drafter.settings.of_number(value, self.module, self._frames(item.frames))
+        frames = self._frames(item.frames)
+        said = self.drafter.settings.on_lines(value, self.module, frames)
+        if said is not None:
+            return said
+        if isinstance(value, int) and value > 1:
+            side = self._side_read(value, frames)
+            if side is not None:
+                return side
+        found = self.drafter.settings.of_number(value, self.module, frames)
         if isinstance(found, SettingInt | SettingFloat) or not isinstance(value, int) or value < 4:
             return found
-        # Else it is a side: of what the source says, or of what is given.
-        for frame in reversed(self._frames(item.frames)):
-            for name, axis in names.sides_read(frame):
-                for number in self._called(name):
-                    shape = self.facts[number].shape
-                    if -len(shape) <= axis < len(shape) and shape[axis] == value:
-                        return self._side(number, axis % len(shape), value)
+        # Else it is a side of what is given: nothing else would give it for other sizes.
         for _, number in self.arguments:
             for axis, side in enumerate(self.facts[number].shape):
                 if side == value:
                     return self._side(number, axis, value)
         return value
+
+    def _side_read(self, value: int, frames: Sequence[Frame]) -> Size | None:
+        """A number as the side of a tensor, where a line of the source that ran reads it."""
+        for frame in reversed(frames):
+            for name, axis in names.sides_read(frame):
+                for number in self._called(name):
+                    shape = self.facts[number].shape
+                    if -len(shape) <= axis < len(shape) and shape[axis] == value:
+                        return self._side(number, axis % len(shape), value)
+        return None
 
     def _called(self, name: str) -> Iterator[int]:
         """The tensors that the original calls so, the last first."""

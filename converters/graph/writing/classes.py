@@ -81,7 +81,7 @@ class Model:
     """All classes, those that others use first, and the values of the configuration."""
 
     classes: tuple[Class, ...]
-    settings: Mapping[str, int | float]
+    settings: Mapping[str, Any]
 
 
 def classes(drafter: Drafter) -> Model:
@@ -97,9 +97,9 @@ class _Classes:
         self.forms: dict[str, dict[Any, str]] = defaultdict(dict)
         self.made: dict[str, tuple[Class, dict[str, Any]]] = {}
         self.classes: list[Class] = []
-        self.settings: dict[str, int | float] = {}
+        self.settings: dict[str, Any] = {}
         # Name and value of a setting → what it is called in the configuration.
-        self.named: dict[tuple[str, int | float], str] = {}
+        self.named: dict[tuple[str, Any], str] = {}
 
     def run(self) -> Model:
         for one in self._written(self.drafter.graph.root):
@@ -263,7 +263,7 @@ class _Classes:
 
     def _configure(self, instances: Mapping[str, _Instance]) -> None:
         """Which settings there are: each name has one value, or one in each part of the model."""
-        paths: dict[str, dict[int | float, list[str]]] = defaultdict(lambda: defaultdict(list))
+        paths: dict[str, dict[Any, list[str]]] = defaultdict(lambda: defaultdict(list))
         for path, one in instances.items():
             for slot in _slots(one):
                 if isinstance(slot, SettingInt | SettingFloat):
@@ -284,7 +284,7 @@ class _Classes:
             return None
         return _FromSettings(known).visit(ast.parse(slot.text, mode="eval").body)
 
-    def _used(self) -> dict[str, int | float]:
+    def _used(self) -> dict[str, Any]:
         read = {
             node.attr
             for cls in self.classes
@@ -398,7 +398,7 @@ class _Child:
     path: str
 
 
-def _told_apart(values: Mapping[int | float, list[str]]) -> dict[int | float, str]:
+def _told_apart(values: Mapping[Any, list[str]]) -> dict[Any, str]:
     """Value of a setting → what is put before its name: the part of the model that has this value."""
     if len(values) == 1:
         return dict.fromkeys(values, "")

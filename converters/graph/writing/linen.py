@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
 
 from converters.graph.expression import code
 from converters.graph.ops.functions import functions
@@ -73,12 +74,15 @@ def configuration(model: Model, name: str, title: str) -> str:
         f"class {name}:",
         f'    """{title}"""',
         "",
-        *(
-            f"    {key}: {type(value).__name__} = {value!r}"
-            for key, value in model.settings.items()
-        ),
+        *(f"    {key}: {_kind(value)} = {value!r}" for key, value in model.settings.items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"tuple[{type(value[0]).__name__}, ...]"
+    return type(value).__name__
 
 
 def _stub(name: str, reason: str) -> str:

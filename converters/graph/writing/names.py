@@ -67,36 +67,61 @@ def _names(target: ast.expr) -> tuple[str, ...]:
     return ()
 
 
+# How many local variables are followed from the line that runs.
+_REACH = 3
+
+
 @cache
-def sides_read(frame: Frame) -> tuple[tuple[str, int], ...]:
-    """Sides that a statement reads, itself or by a local variable: `x.shape[1]`, `x.size(1)` → ("x", 1)."""
+def reached(frame: Frame) -> tuple[ast.AST, ...]:
+    """What a statement is made of, with what the local variables in it were assigned."""
     found = statement(frame)
     if found is None:
         return ()
-    nodes = list(ast.walk(found))
+    nodes: dict[ast.AST, None] = dict.fromkeys(ast.walk(found))
     known = assigned(function_at(frame))
-    for node in list(nodes):
-        if isinstance(node, ast.Name):
-            nodes += [inner for one in known.get(node.id, ()) for inner in ast.walk(one)]
+    new = list(nodes)
+    for _ in range(_REACH):
+        values = [
+            one
+            for node in new
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+            for one in known.get(node.id, ())
+        ]
+        new = [node for value in values for node in ast.walk(value) if node not in nodes]
+        nodes |= dict.fromkeys(new)
+    return tuple(nodes)
+
+
+@cache
+def sides_read(frame: Frame) -> tuple[tuple[str, int], ...]:
+    """Sides that a statement reads, itself or by local variables: `x.shape[1]`, `x.size(1)` → ("x", 1)."""
     made: dict[tuple[str, int], None] = {}
-    for node in nodes:
+    for node in reached(frame):
         match node:
             case (
                 ast.Subscript(
-                    value=ast.Attribute(value=ast.Name(id=name), attr="shape"),
-                    slice=ast.Constant(value=int(axis)),
+                    value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=inner
                 )
-                | ast.Call(
-                    func=ast.Attribute(value=ast.Name(id=name), attr="size"),
-                    args=[ast.Constant(value=int(axis))],
-                )
+                | ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="size"), args=[inner])
                 | ast.Subscript(
-                    value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="size")),
-                    slice=ast.Constant(value=int(axis)),
+                    value=ast.Call(
+                        func=ast.Attribute(value=ast.Name(id=name), attr="size"), args=[]
+                    ),
+                    slice=inner,
                 )
-            ):
+            ) if (axis := integer(inner)) is not None:
                 made[clean(name), axis] = None
     return tuple(made)
+
+
+def integer(node: ast.AST) -> int | None:
+    """`2`, `-1`; None where it is something else."""
+    match node:
+        case ast.Constant(value=int(found)):
+            return found
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(found))):
+            return -found
+    return None
 
 
 @cache

@@ -109,7 +109,10 @@ class _Walk:
             ) if isinstance(self.known.get(asked), _Truth):
                 whole = self.facts[out]
                 if self._fact(one).dtype == whole.dtype:
-                    made = replace(item, target=_EXPAND, arguments=(one, whole.shape), named={})
+                    sides = (1,) * (len(whole.shape) - len(self._fact(one).shape))
+                    pairs = zip((*sides, *self._fact(one).shape), whole.shape, strict=True)
+                    wide = tuple(-1 if own == side and own != 1 else side for own, side in pairs)
+                    made = replace(item, target=_EXPAND, arguments=(one, wide), named={})
                     self.made[out] = self.instead[out] = made
 
     def _alias(self, item: Op) -> Ref | Held | None:

@@ -55,7 +55,7 @@ class _Said:
     """What gives a number: an expression of settings, and their values (none: a constant)."""
 
     text: str
-    parts: Mapping[str, int | float]
+    parts: Mapping[str, Any]
     local: str = ""
 
 
@@ -77,23 +77,35 @@ class Settings:
 
     # What is asked.
 
+    def on_lines(self, value: Any, module: Any, frames: Sequence[Frame]) -> Any:
+        """A number of a module's forward as a setting, if a line of the source that ran says it.
+
+        Args:
+            value: the number.
+            module: whose forward it stands in.
+            frames: the lines, the innermost last.
+
+        Returns:
+            The number, a setting or (where the line says the number itself) not; None: it says nothing.
+        """
+        path = self.paths.get(id(module))
+        for frame in reversed(frames) if path is not None else ():
+            found = self._on_line(str(path), value, frame)
+            if found is not None:
+                return _number(value, found)
+        return None
+
     def of_number(self, value: Any, module: Any, frames: Sequence[Frame] = ()) -> Any:
-        """A number of a module's forward as a setting, if the source says that it is one.
+        """A number of a module's forward as a setting, if an attribute that ran code reads has this value.
 
         Args:
             value: the number.
             module: whose forward it stands in.
             frames: the lines of the source that were running, the innermost last.
         """
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return value
         path = self.paths.get(id(module))
-        if path is None:
+        if isinstance(value, bool) or not isinstance(value, int | float) or path is None:
             return value
-        for frame in reversed(frames):
-            found = self._on_line(path, value, frame)
-            if found is not None:
-                return _number(value, found)
         if value in (0, 1, -1, 2, 0.5):
             return value
         for name in self._attributes(value, module, frames):
@@ -124,7 +136,7 @@ class Settings:
         path = self.paths.get(id(owner))
         if path is None:
             return value
-        for expression in _assigned(type(owner), name):
+        for expression in _assigned(_class(owner), name):
             for node in ast.walk(expression):
                 if not isinstance(node, ast.Call):
                     continue
@@ -135,7 +147,7 @@ class Settings:
                     found = self._resolve(path, sides[axis], value, 0)
                     if found is not None:
                         return _number(value, found)
-        for argument in _arguments(type(owner)):  # of a layer of torch's that it derives from
+        for argument in _arguments(_class(owner)):  # of a layer of torch's that it derives from
             if _is(getattr(owner, argument, None), value):
                 found = self._argument(path, argument, value, 0)
                 if found is not None and found.parts:
@@ -145,7 +157,7 @@ class Settings:
     def of_buffer(self, owner: Any, name: str, value: int | float) -> Any:
         """What the elements of a buffer are, by what the constructor writes there."""
         path = self.paths.get(id(owner))
-        for expression in _assigned(type(owner), name) if path is not None else ():
+        for expression in _assigned(_class(owner), name) if path is not None else ():
             if isinstance(expression, ast.Call) and expression.args:
                 found = self._resolve(str(path), expression.args[0], value, 0)
                 if found is not None:
@@ -155,7 +167,7 @@ class Settings:
     def of_count(self, owner: Any, name: str, value: int) -> Any:
         """The length of a list of modules as a setting: the original's `range(config.num_hidden_layers)`."""
         path = self.paths.get(id(owner))
-        for expression in _assigned(type(owner), name) if path is not None else ():
+        for expression in _assigned(_class(owner), name) if path is not None else ():
             for node in ast.walk(expression):
                 if not isinstance(node, ast.comprehension) or not isinstance(node.iter, ast.Call):
                     continue
@@ -168,7 +180,7 @@ class Settings:
     def of_local(self, owner: Any, name: str, value: int | float) -> Any:
         """A number that some method of the owner calls `name` on the way."""
         path = self.paths.get(id(owner))
-        for tree in _methods(type(owner)) if path is not None else ():
+        for tree in _methods(_class(owner)) if path is not None else ():
             for expression in names.assigned(tree).get(name, ()):
                 found = self._resolve(str(path), expression, value, 0)
                 if found is not None and found.parts:
@@ -178,13 +190,13 @@ class Settings:
     # Numbers in a forward.
 
     def _on_line(self, path: str, value: int | float, frame: Frame) -> _Said | None:
-        """What gives the number on the line that was running, where exactly one thing there does."""
-        statement = names.statement(frame)
-        if statement is None:
-            return None
-        if any(isinstance(n, ast.Constant) and n.value == value for n in ast.walk(statement)):
-            return None
-        for node in ast.walk(statement):
+        """What gives the number on the line that was running; without settings: it stands there."""
+        nodes = names.reached(frame)
+        for node in nodes:
+            same = isinstance(node, ast.Constant) and type(node.value) is type(value)
+            if same and node.value == value:  # type: ignore[attr-defined]
+                return _Said(repr(value), {})
+        for node in nodes:
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
                 found = self._resolve(path, node, value, 0)
                 if found is not None and found.parts:
@@ -197,7 +209,7 @@ class Settings:
         """Attributes of a module that have this value and are read in what ran."""
         pattern = _SIZES if isinstance(value, int) else _FACTORS
         read = {name for frame in frames for name in _read(names.function_at(frame))}
-        read |= _read_outside_of_init(type(module))
+        read |= _read_outside_of_init(_class(module))
         for name, one in vars(module).items():
             plain = isinstance(one, int | float) and not isinstance(one, bool)
             if not plain or type(one) is not type(value) or one != value or name not in read:
@@ -233,18 +245,32 @@ class Settings:
         if depth > _DEPTH:
             return None
         if made is None:
-            named = name.strip("_")
-            return None if _NO_SETTING.search(named) else _Said(named, {named: value})
-        for expression in self._given(path, made, name):
+            return self._of_root(name, value, index)
+        given = list(self._given(path, made, name))
+        for expression in given:
             found = self._resolve(made.above, expression, value, depth + 1, index)
             if found is not None:
                 return found
-        return None
+        usual = _default(_class(self.modules[path]), name)
+        return _Said(repr(value), {}) if not given and _is(usual, value) else None
+
+    def _of_root(self, name: str, value: int | float, index: int | None) -> _Said | None:
+        """An argument that the model itself was made with."""
+        named = name.strip("_")
+        if _NO_SETTING.search(named):
+            return None
+        config = getattr(self.root, "config", None)
+        held = _get(config, name)
+        if held is None:
+            held = getattr(self.root, name, None)
+        if isinstance(held, int | float | tuple | list):
+            return _element_of(named, held, value, index)
+        return _Said(named, {named: value}) if index is None else None
 
     def _given(self, path: str, made: _Made, name: str) -> Iterator[ast.expr]:
         """What the module above writes for an argument where it makes this one."""
-        cls, order = type(self.modules[path]), _arguments(type(self.modules[path]))
-        for expression in _assigned(type(self.modules[made.above]), made.attribute):
+        cls, order = _class(self.modules[path]), _arguments(_class(self.modules[path]))
+        for expression in _assigned(_class(self.modules[made.above]), made.attribute):
             nodes = [node for node in ast.walk(expression) if isinstance(node, ast.Call)]
             # A class may be called by another name (`norm_layer(dim)`).
             known = [node for node in nodes if _last(node.func) == cls.__name__]
@@ -261,7 +287,7 @@ class Settings:
     def _arguments_of_root(self) -> dict[str, int | float]:
         """Arguments that the model was made with, as far as what it holds shows them."""
         found: dict[str, int | float] = {}
-        wanted = _arguments(type(self.root))
+        wanted = _arguments(_class(self.root))
         for name in wanted:
             held = getattr(self.root, name, None)
             if isinstance(held, int | float) and not isinstance(held, bool):
@@ -270,7 +296,7 @@ class Settings:
             made = self._made(path)
             if made is None or made.above:
                 continue
-            for name in _arguments(type(module)):
+            for name in _arguments(_class(module)):
                 held = getattr(module, name, None)
                 if not isinstance(held, int | float) or isinstance(held, bool):
                     continue
@@ -283,7 +309,7 @@ class Settings:
         """What gives an attribute of a module; itself where its constructor does not say."""
         if depth > _DEPTH:
             return None
-        said = _assigned(type(self.modules[path]), name)
+        said = _assigned(_class(self.modules[path]), name)
         named = name.strip("_")
         for expression in said:
             found = self._resolve(path, expression, value, depth + 1)
@@ -307,7 +333,7 @@ class Settings:
                     return None
                 if index is not None and not _is(getattr(self.modules[path], name), value):
                     return self._first(
-                        path, _assigned(type(self.modules[path]), name), value, depth, index
+                        path, _assigned(_class(self.modules[path]), name), value, depth, index
                     )
                 return self._attribute(path, name, value, depth)
             case ast.Attribute(
@@ -317,7 +343,7 @@ class Settings:
                 held = getattr(self.modules[below], name, None)
                 return self._attribute(below, name, value, depth) if _is(held, value) else None
             case ast.Attribute(attr=name):
-                return self._configured(path, name, value)
+                return self._configured(path, name, value, index)
             case ast.Name(id=name):
                 return self._name(path, name, value, depth, index)
             case ast.BinOp():
@@ -327,10 +353,10 @@ class Settings:
             case ast.BoolOp():
                 return self._first(path, node.values, value, depth, index)
             case ast.Tuple() | ast.List():
-                one = node.elts[index] if index is not None and index < len(node.elts) else None
+                one = _element(tuple(node.elts), index) if index is not None else None
                 return None if one is None else self._resolve(path, one, value, depth + 1)
-            case ast.Subscript(value=inner, slice=ast.Constant(value=int(at))):
-                return self._resolve(path, inner, value, depth + 1, at)
+            case ast.Subscript(value=inner, slice=at) if (place := names.integer(at)) is not None:
+                return self._resolve(path, inner, value, depth + 1, place)
             case ast.Call():
                 return self._call(path, node, value, depth, index)
         return None
@@ -354,13 +380,17 @@ class Settings:
             case ast.Call(
                 func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *rest]
             ):
-                found = self._configured(path, name, value)
+                found = self._configured(path, name, value, index)
                 return found or self._first(path, rest, value, depth, index)
             case ast.Call(func=ast.Name(id="int"), args=[inner]):
                 found = self._resolve(path, inner, value, depth + 1, index)
-                if found is None or not found.parts or "/ " not in found.text:
+                if found is not None:
                     return found
-                return _Said(f"int({found.text})", found.parts)
+                real = self._evaluated(path, inner, depth + 1, index)
+                if not isinstance(real, float) or int(real) != value:
+                    return None
+                found = self._resolve(path, inner, real, depth + 1, index)
+                return found and _Said(f"int({found.text})", found.parts)
             case ast.Call(args=[inner], keywords=[]) if index is not None:
                 return self._resolve(path, inner, value, depth + 1, index)
         return None
@@ -369,7 +399,7 @@ class Settings:
         self, path: str, name: str, value: int | float, depth: int, index: int | None
     ) -> _Said | None:
         """A local variable or an argument of a constructor."""
-        cls = type(self.modules[path])
+        cls = _class(self.modules[path])
         for tree in _constructors(cls):
             said = [
                 one
@@ -387,15 +417,14 @@ class Settings:
             return None if found is None else replace(found, local=name)
         return None
 
-    def _configured(self, path: str, name: str, value: int | float) -> _Said | None:
+    def _configured(
+        self, path: str, name: str, value: int | float, index: int | None = None
+    ) -> _Said | None:
         """An attribute of the configuration that a module or one above it has."""
         if _NO_SETTING.search(name):
             return None
         config = self._config(path)
-        if not _is(_get(config, name), value):
-            return None
-        named = f"{self._prefix(config)}{name}"
-        return _Said(named, {named: value})
+        return _element_of(f"{self._prefix(config)}{name}", _get(config, name), value, index)
 
     def _config(self, path: str) -> Any:
         while True:
@@ -459,8 +488,8 @@ class Settings:
                 for one in node.values:
                     if found := self._evaluated(path, one, depth + 1, index):
                         return found
-            case ast.Subscript(value=inner, slice=ast.Constant(value=int(at))):
-                return self._evaluated(path, inner, depth + 1, at)
+            case ast.Subscript(value=inner, slice=at) if (place := names.integer(at)) is not None:
+                return self._evaluated(path, inner, depth + 1, place)
             case ast.IfExp() | ast.Tuple() | ast.List():
                 return self._evaluated_choice(path, node, depth, index)
             case ast.Call(func=ast.Name(id="int"), args=[inner]):
@@ -472,16 +501,15 @@ class Settings:
 
     def _evaluated_choice(self, path: str, node: ast.expr, depth: int, index: int | None) -> Any:
         if isinstance(node, ast.Tuple | ast.List):
-            if index is None or index >= len(node.elts):
-                return None
-            return self._evaluated(path, node.elts[index], depth + 1)
+            one = None if index is None else _element(tuple(node.elts), index)
+            return None if one is None else self._evaluated(path, one, depth + 1)
         assert isinstance(node, ast.IfExp)
         found = [self._evaluated(path, one, depth + 1, index) for one in (node.body, node.orelse)]
         found = [one for one in found if isinstance(one, int | float)]
         return found[0] if len(set(found)) == 1 else None
 
     def _evaluated_name(self, path: str, name: str, depth: int, index: int | None) -> Any:
-        cls = type(self.modules[path])
+        cls = _class(self.modules[path])
         for tree in _constructors(cls):
             said = [
                 self._evaluated(path, one, depth + 1, index)
@@ -499,10 +527,21 @@ class Settings:
                 self._evaluated(made.above, one, depth + 1, index)
                 for one in self._given(path, made, name)
             ]
+            if not found:
+                return _default(cls, name)
             found = [one for one in found if isinstance(one, int | float)]
             if len(set(found)) == 1:
                 return found[0]
         return None
+
+
+def _default(cls: Any, name: str) -> Any:
+    """What an argument of a constructor is where it is not given."""
+    try:
+        found = inspect.signature(cls).parameters[name].default
+    except (KeyError, TypeError, ValueError):
+        return None
+    return None if found is inspect.Parameter.empty else found
 
 
 def _number(value: int | float, said: _Said) -> Any:
@@ -511,6 +550,10 @@ def _number(value: int | float, said: _Said) -> Any:
     if isinstance(value, int):
         return SettingInt(value, said.text, said.parts, said.local)
     return SettingFloat(value, said.text, said.parts, said.local)
+
+
+def _class(module: Any) -> Any:
+    return type(module)
 
 
 def _is(found: Any, value: int | float) -> bool:
@@ -530,8 +573,19 @@ def _computed(compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
 
 def _element(value: Any, index: int | None) -> Any:
     if index is not None and isinstance(value, tuple | list):
-        return value[index] if index < len(value) else None
+        return value[index] if -len(value) <= index < len(value) else None
     return value
+
+
+def _element_of(named: str, held: Any, value: int | float, index: int | None) -> _Said | None:
+    """A setting that is a number, or an element of a sequence of numbers."""
+    if _is(held, value):
+        return _Said(named, {named: value})
+    if index is None or not isinstance(held, tuple | list) or not _is(_element(held, index), value):
+        return None
+    if not all(isinstance(one, int | float) for one in held):
+        return None
+    return _Said(f"{named}[{index}]", {named: tuple(held)})
 
 
 def _get(config: Any, name: str) -> Any:

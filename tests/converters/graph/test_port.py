@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,11 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from converters import convert_to_pytree
 from converters.graph import GraphError, Port, port
 from tests.converters.graph import models
-
-Inputs = dict[str, torch.Tensor]
+from tests.converters.graph.flax_side import Inputs, variables
 
 
 def real(*shape: int) -> torch.Tensor:
@@ -56,49 +51,6 @@ def made(name: str) -> tuple[torch.nn.Module, list[Inputs], Port]:
             module.running_mean.normal_()
             module.running_var.uniform_(0.5, 2)
     return model, inputs, port(model, inputs[0])
-
-
-@pytest.fixture
-def load(tmp_path: Path) -> Iterator[Callable[[Port], Any]]:
-    """A port → its model, imported as its folder would be."""
-
-    def run(written: Port) -> Any:
-        package = tmp_path / "a_port_of_the_tests"
-        package.mkdir()
-        (package / "__init__.py").write_text("")
-        (package / "modeling.py").write_text(written.modeling)
-        (package / "config.py").write_text(written.config)
-        sys.path.insert(0, str(tmp_path))
-        modeling = importlib.import_module("a_port_of_the_tests.modeling")
-        config = importlib.import_module("a_port_of_the_tests.config")
-        cls = getattr(modeling, written.model_class)
-        sizes = getattr(config, written.config_class)()
-        return cls(sizes) if "config" in cls.__dataclass_fields__ else cls()
-
-    yield run
-    sys.path[:] = [one for one in sys.path if one != str(tmp_path)]
-    for name in [name for name in sys.modules if name.startswith("a_port_of_the_tests")]:
-        del sys.modules[name]
-
-
-def variables(model: torch.nn.Module, written: Port, inputs: Inputs) -> dict[str, Any]:
-    """The weights as `migrate weights` writes them, with what the port computes nowhere."""
-    found: dict[str, Any] = {}
-    example = [tuple(one.shape) for one in inputs.values()]
-
-    def put(tree: Any, path: tuple[str, ...]) -> None:
-        if hasattr(tree, "items"):
-            for name, value in tree.items():
-                put(value, (*path, *name.split("/")))
-            return
-        at = found
-        for part in path[:-1]:
-            at = at.setdefault(part, {})
-        at[path[-1]] = jnp.asarray(np.asarray(tree))
-
-    put(convert_to_pytree(model.state_dict(), model=model, example=example), ())
-    put(written.constants, ())
-    return found
 
 
 def leaves(value: Any) -> list[np.ndarray[Any, Any]]:

@@ -1,0 +1,201 @@
+"""Another size of the same architecture is another instance of the port's configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from converters.graph import Port, port
+from tests.converters.graph.flax_side import Inputs, variables
+
+LIMIT = 1e-5  # relative L2 in float32: a dozen layers' rounding is a tenth of it
+
+
+def ids(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 40, shape, generator=torch.Generator().manual_seed(1))
+
+
+def real(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+class Layer(nn.Module):
+    """A norm, and two layers whose sizes follow from two numbers."""
+
+    def __init__(self, dim: int, heads: int, ratio: float = 2.0) -> None:
+        super().__init__()
+        hidden = int(dim * ratio)
+        self.heads = heads
+        self.norm = nn.LayerNorm(dim)
+        self.fc1 = nn.Linear(dim, hidden)
+        self.fc2 = nn.Linear(hidden, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        parts = y.reshape(y.shape[0], y.shape[1], self.heads, y.shape[2] // self.heads)
+        y = (parts * parts.mean(-1, keepdim=True)).flatten(2)
+        return x + self.fc2(torch.relu(self.fc1(y)))
+
+
+class Plain(nn.Module):
+    """A model of one's own: no configuration, only arguments."""
+
+    def __init__(self, width: int, depth: int, heads: int, classes: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(7, width)
+        self.layers = nn.ModuleList([Layer(width, heads) for _ in range(depth)])
+        self.head = nn.Linear(width // 2, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x[..., ::2])
+
+
+def plain(width: int, depth: int, heads: int, classes: int) -> nn.Module:
+    return Plain(width, depth, heads, classes)
+
+
+def llama(**sizes: Any) -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(max_position_embeddings=32, **sizes))
+
+
+def vit(**sizes: Any) -> nn.Module:
+    from transformers import ViTConfig, ViTModel
+
+    return ViTModel(ViTConfig(**sizes), add_pooling_layer=False)
+
+
+def t5(encoder_num_layers: int, decoder_num_layers: int, **sizes: Any) -> nn.Module:
+    from transformers import T5Config, T5Model
+
+    depths = {"num_layers": encoder_num_layers, "num_decoder_layers": decoder_num_layers}
+    return T5Model(T5Config(**depths, **sizes))
+
+
+# Of each model: what makes it, two sizes, and inputs for both.
+CASES: dict[
+    str, tuple[Callable[..., nn.Module], Mapping[str, Any], Mapping[str, Any], list[Inputs]]
+] = {
+    "a model without a configuration": (
+        plain,
+        {"width": 12, "depth": 2, "heads": 3, "classes": 5},
+        {"width": 20, "depth": 3, "heads": 5, "classes": 4},
+        [{"x": real(2, 4, 7)}, {"x": real(3, 5, 7)}],
+    ),
+    "llama": (
+        llama,
+        {
+            "vocab_size": 50,
+            "hidden_size": 24,
+            "intermediate_size": 40,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "rms_norm_eps": 1e-5,
+        },
+        {
+            "vocab_size": 60,
+            "hidden_size": 36,
+            "intermediate_size": 44,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 3,
+            "head_dim": 4,
+            "rms_norm_eps": 1e-4,
+        },
+        [{"input_ids": ids(2, 6)}, {"input_ids": ids(3, 9)}],
+    ),
+    "vit": (
+        vit,
+        {
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": 12,
+            "patch_size": 4,
+        },
+        {
+            "hidden_size": 24,
+            "intermediate_size": 40,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "image_size": 20,
+            "patch_size": 5,
+        },
+        [{"pixel_values": real(2, 3, 12, 12)}, {"pixel_values": real(3, 3, 20, 20)}],
+    ),
+    "t5": (
+        t5,
+        {
+            "vocab_size": 50,
+            "d_model": 16,
+            "d_kv": 8,
+            "d_ff": 24,
+            "encoder_num_layers": 3,
+            "decoder_num_layers": 2,
+            "num_heads": 2,
+        },
+        {
+            "vocab_size": 60,
+            "d_model": 20,
+            "d_kv": 6,
+            "d_ff": 28,
+            "encoder_num_layers": 3,
+            "decoder_num_layers": 2,
+            "num_heads": 3,
+        },
+        [
+            {"input_ids": ids(2, 6), "decoder_input_ids": ids(2, 5)},
+            {"input_ids": ids(3, 7), "decoder_input_ids": ids(3, 8)},
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_another_size_is_another_instance(name: str, load: Callable[..., Any]) -> None:
+    factory, own, others, (first, second) = CASES[name]
+    torch.manual_seed(0)
+    written = port(factory(**own).eval(), first)
+    other = factory(**others).eval()
+    flax = load(written, **named(written, others))
+    weights = variables(other, written, second)
+    with torch.no_grad():
+        wanted = jax.tree.leaves(jax.tree.map(lambda one: one.numpy(), outputs(other(**second))))
+    arrays = {key: jnp.asarray(value.numpy()) for key, value in second.items()}
+    with jax.default_matmul_precision("highest"):
+        found = jax.tree.leaves(jax.jit(flax.apply)(weights, **arrays))
+    assert len(found) == len(wanted)
+    for one, truth in zip(found, wanted, strict=True):
+        assert one.shape == truth.shape
+        assert np.linalg.norm(one - truth) < LIMIT * np.linalg.norm(truth)
+
+
+def outputs(given: Any) -> Any:
+    if not hasattr(given, "to_tuple"):
+        return given
+    return {key: one for key, one in given.items() if isinstance(one, torch.Tensor)}
+
+
+def named(written: Port, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes that the port has a setting for; it must have one for every size that is another."""
+    space: dict[str, Any] = {}
+    exec(written.config, space)
+    fields = {one.name for one in dataclasses.fields(space[written.config_class])}
+    missing = sizes.keys() - fields
+    assert not missing
+    return {name: value for name, value in sizes.items() if name in fields}
