@@ -73,6 +73,7 @@ _KNOWN = 4096
 
 
 # What makes a tensor of numbers alone.
+_INDEXED = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
 _MADE = {torch.arange, torch.full, torch.linspace, torch.ones, torch.zeros}
 
 
@@ -106,6 +107,10 @@ class _Constants(TorchFunctionMode):
 
         kwargs = kwargs or {}
         given = pytree.tree_leaves((args, kwargs))
+        if func is torch.tensor and any(isinstance(one, torch.Tensor) for one in given):
+            return _stacked(args[0], kwargs.get("dtype"))
+        if func in _INDEXED:
+            return func(args[0], _places(args[1]), *args[2:], **kwargs)
         if func not in _MADE or any(isinstance(one, torch.SymInt | torch.Tensor) for one in given):
             return func(*args, **kwargs)
         with disable_proxy_modes_tracing(), unset_fake_temporarily():
@@ -113,6 +118,30 @@ class _Constants(TorchFunctionMode):
         if made.numel() > _KNOWN:
             return func(*args, **kwargs)
         return torch.tensor(made.tolist(), dtype=made.dtype)
+
+
+def _stacked(parts: Any, dtype: torch.dtype | None) -> torch.Tensor:
+    """`torch.tensor` of tensors: the numbers in them are not read, but put together."""
+    if isinstance(parts, list | tuple):
+        parts = torch.stack([_stacked(one, dtype) for one in parts])
+    made = parts if isinstance(parts, torch.Tensor) else torch.tensor(parts, dtype=dtype)
+    return made if dtype is None else made.to(dtype)
+
+
+def _places(index: Any) -> Any:
+    """An index, a mask of known values in it as the places that it selects."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if not any(_is_known_mask(one) for one in parts):
+        return index
+    made: list[Any] = []
+    for one in parts:
+        made += one.nonzero(as_tuple=True) if _is_known_mask(one) else [one]
+    return tuple(made)
+
+
+def _is_known_mask(value: Any) -> bool:
+    mask = isinstance(value, torch.Tensor) and value.dtype == torch.bool and value.dim() > 0
+    return mask and getattr(value, "constant", None) is not None
 
 
 @contextmanager

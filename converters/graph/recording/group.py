@@ -28,6 +28,7 @@ from converters.graph.ir import (
 )
 from converters.graph.recording.known import Known
 from converters.graph.recording.libraries import own_files
+from converters.graph.recording.nodes import frames_of, name_of, needed
 from converters.graph.recording.shared import first_names
 from converters.graph.recording.simplify import same_as
 from converters.graph.recording.trace import MARK, GraphError, Leaf, Trace
@@ -36,9 +37,6 @@ from converters.graph.recording.trace import MARK, GraphError, Leaf, Trace
 _DROPPED = re.compile(
     r"aten\._assert|aten\.sym_|_operator\.|aten\._check|math\.|torch\.sym|aten\.sym_constrain"
 )
-# What gives a number of Python for a tensor's value.
-_READ = {"aten.item.default", "aten._local_scalar_dense.default"}
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
 def group(trace: Trace) -> Graph:
@@ -80,9 +78,9 @@ class _Group:
         program = self.trace.program
         self._placeholders()
         root = _Open("")
-        needed = _needed(program.graph)
+        wanted = needed(program.graph)
         for node in program.graph.nodes:
-            if node.op == "call_function" and node in needed:
+            if node.op == "call_function" and node in wanted:
                 self._node(node, root)
         outputs = self._outputs()
         closed = _close(root)
@@ -124,11 +122,9 @@ class _Group:
         return size_of(side)
 
     def _node(self, node: fx.Node, root: _Open) -> None:
-        name = _name(node.target)
+        name = name_of(node.target)
         if self.known.takes(node):
             return
-        if name in _READ and not _is_number(node.meta.get("val")):
-            raise GraphError(f"{_line(node)}: a number is read from a tensor ({name})", _SHAPES)
         if isinstance(node.meta.get("val"), torch.SymInt | int):
             self.values[node] = size_of(node.meta["val"])
             return
@@ -172,7 +168,7 @@ class _Group:
 
     def _frames(self, node: fx.Node) -> tuple[Frame, ...]:
         """The lines that a node was recorded in, without those of libraries that are not the model."""
-        return tuple(one for one in _frames(node) if self.own(one.file))
+        return tuple(one for one in frames_of(node) if self.own(one.file))
 
     def _fact_of(self, value: Any) -> Fact | None:
         return self.facts.get(value.id) if isinstance(value, Ref) else None
@@ -251,18 +247,6 @@ def _placed(outputs: Any, leaves: list[Any]) -> Any:
     if isinstance(outputs, tuple | list):
         return tuple(_placed(one, leaves) for one in outputs)
     return outputs
-
-
-def _needed(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes that the outputs rest on."""
-    found: set[fx.Node] = set()
-    todo = [node for node in graph.nodes if node.op == "output"]
-    while todo:
-        node = todo.pop()
-        if node not in found:
-            found.add(node)
-            todo += node.all_input_nodes
-    return found
 
 
 def _close(open_: _Open) -> Call:
@@ -345,32 +329,9 @@ def _all_uses(item: Any) -> set[int]:
     return found
 
 
-def _is_number(value: Any) -> bool:
-    """Whether a value of torch's is known when the model is recorded."""
-    symbol = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
-    return bool(value.node.expr.is_number) if symbol else isinstance(value, int | float | bool)
-
-
-def _line(node: fx.Node) -> str:
-    frames = _frames(node)
-    return str(frames[-1]) if frames else str(node)
-
-
 def _flat(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return [leaf for one in value.values() for leaf in _flat(one)]
     if isinstance(value, tuple | list):
         return [leaf for one in value for leaf in _flat(one)]
     return [value]
-
-
-def _name(target: Any) -> str:
-    if hasattr(target, "_schema"):
-        return str(target)
-    module = getattr(target, "__module__", "")
-    return f"{module}.{getattr(target, '__name__', target)}"
-
-
-def _frames(node: fx.Node) -> tuple[Frame, ...]:
-    found = _FRAME.findall(node.meta.get("stack_trace") or "")
-    return tuple(Frame(file, int(line), function) for file, line, function in found)

@@ -33,8 +33,8 @@ _COPIES = {"_to_copy", "clone", "lift_fresh"}
 def read_inputs(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
     """Names of the integer inputs that are read, or what is computed of nothing but them.
 
-    What a table of weights is looked up with, as token ids are, is not among them: a model that is fixed to it
-    is of no use.
+    What a table of weights is looked up with, as token ids are, is not among them: a model that is fixed to
+    it is of no use.
     """
     known: Any = WeakIdKeyDictionary()
     for name, value in inputs.items():

@@ -24,6 +24,7 @@ from converters.graph.recording.detours import (
     slow_paths,
     values_known,
 )
+from converters.graph.recording.nodes import frames_of, numbers_read, without_checks
 from converters.graph.recording.reading import read_inputs
 
 MARK = "tpu_migrate.mark.default"
@@ -149,6 +150,8 @@ def _ways(module: torch.nn.Module, reads: bool = False) -> list[_Way]:
 
 def _values_decide(error: BaseException) -> bool:
     """Whether torch.export ended as a size or a branch rests on values."""
+    if isinstance(error, _ReadError):
+        return True
     text = f"{type(error).__name__} {error}"
     return any(word in text for word in ("DataDependent", "data-dependent", "unbacked"))
 
@@ -160,6 +163,7 @@ _TRIES = (
     ("recorded for these input shapes only", lambda rank: range(0)),
 )
 _EAGER = "recorded with eager attention"
+_EXAMPLE = "recorded as the example has it, other values are not told apart"
 _HOW = "see docs/port.md, 'Models that do not export'"
 
 
@@ -234,22 +238,30 @@ def _export(
         program = torch.export.export(
             wrapper, (), dict(inputs), dynamic_shapes=shapes, strict=False
         )
-        return _functional(program), outputs[-1]
+        program = _functional(program)
+        for node in numbers_read(program.graph):
+            frames = frames_of(node)
+            raise _ReadError(f"{frames[-1] if frames else node}: a number is read from a tensor")
+        return program, outputs[-1]
+
+
+class _ReadError(RuntimeError):
+    """A number that the recording reads, so that it rests on values."""
 
 
 def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The program without changes in place; one that has none need not be recorded a second time."""
-    try:
+    without_checks(program.graph)
+    if any(_changes(node.target) for node in program.graph.nodes):
         return program.run_decompositions({})
-    except Exception:  # a size that it takes for one of the data, though nothing rests on it
-        if any(_changes(node.target) for node in program.graph.nodes):
-            raise
-        return program
+    return program
 
 
 def _changes(target: Any) -> bool:
+    """Whether an operator changes something in place, or has others within it."""
     schema = getattr(target, "_schema", None)
-    return schema is not None and schema.is_mutable
+    within = isinstance(target, torch._ops.HigherOrderOperator)
+    return within or (schema is not None and schema.is_mutable)
 
 
 class _Wrapper(torch.nn.Module):

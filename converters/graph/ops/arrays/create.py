@@ -200,6 +200,7 @@ def arange_from(start: Any, end: Any, out: Result, dtype: torch.dtype | None = N
         sample(0.0, 1.0, 0.25),
         sample(2, 8, 1),
         sample(1, 2, 0.1),
+        sample(4, -4, -1.0, dtype=torch.int64),
     ),
 )
 def arange_by(
@@ -212,6 +213,9 @@ def arange_by(
 
 
 def _range(bounds: tuple[Any, ...], out: Result) -> ast.expr:
+    bounds = tuple(
+        int(one) if isinstance(one, float) and one.is_integer() else one for one in bounds
+    )
     whole = all(isinstance(one, int | Size) for one in bounds)
     if whole and out.dtype == torch.int64:
         return call("jnp.arange", *bounds)

@@ -1,0 +1,62 @@
+"""What one asks of the nodes of torch's graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from converters.graph.ir import Frame
+
+# What gives a number of Python for a tensor's value.
+_READ = {"aten.item.default", "aten._local_scalar_dense.default"}
+_CHECK = re.compile(r"aten\._assert|aten\.sym_constrain|aten\._functional_sym_constrain")
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+
+
+def name_of(target: Any) -> str:
+    """The name of an operator: "aten.add.Tensor"."""
+    if hasattr(target, "_schema"):
+        return str(target)
+    module = getattr(target, "__module__", "")
+    return f"{module}.{getattr(target, '__name__', target)}"
+
+
+def frames_of(node: fx.Node) -> tuple[Frame, ...]:
+    """The lines of the original that were running, the outermost first."""
+    found = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return tuple(Frame(file, int(line), function) for file, line, function in found)
+
+
+def needed(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that the outputs rest on."""
+    found: set[fx.Node] = set()
+    todo = [node for node in graph.nodes if node.op == "output"]
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += node.all_input_nodes
+    return found
+
+
+def numbers_read(graph: fx.Graph) -> Iterator[fx.Node]:
+    """The nodes that read a number, of which nothing is known, and on which the outputs rest."""
+    wanted = needed(graph)
+    for node in graph.nodes:
+        if node in wanted and name_of(node.target) in _READ:
+            value = node.meta.get("val")
+            symbol = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+            if symbol and not value.node.expr.is_number:
+                yield node
+
+
+def without_checks(graph: fx.Graph) -> None:
+    """Take out what checks values, and what is computed for that alone."""
+    for node in reversed(graph.nodes):
+        if _CHECK.match(name_of(node.target)) and not node.users:
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
