@@ -2,9 +2,9 @@
 
 The classes of torch.nn and their settings are in a pickled module, so that the layer of each key is certain:
 it is made again on the meta device from torch's own class and the settings, as unpickling would, without the
-file's code. A class that is not torch's holds what it holds under its own names; one that derives from a layer
-is told by having all the attributes that this layer's constructor sets. A TorchScript archive has the classes
-only.
+file's code. A class that is not torch's holds what it holds under its own names; one that derives from a
+layer is told by having all the attributes that this layer's constructor sets. A TorchScript archive has the
+classes only, and an exported program those of the modules that have run.
 """
 
 from __future__ import annotations

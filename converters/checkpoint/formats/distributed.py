@@ -15,7 +15,7 @@ from converters.checkpoint.dtypes import numpy_dtype
 from converters.checkpoint.formats.distributed_metadata import Chunk, Item, Place, read_metadata
 from converters.checkpoint.formats.refusals import reading
 from converters.checkpoint.formats.sharded import is_file_name, leads_out
-from converters.checkpoint.formats.torch_file import read_zip
+from converters.checkpoint.formats.torch_zip import read_zip
 from converters.checkpoint.formats.training import find_state_dict
 from converters.checkpoint.lazy import LazyTensor, TensorsCheckpoint
 from converters.checkpoint.mapped_file import MappedFile

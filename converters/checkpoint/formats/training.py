@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from converters.checkpoint.formats.torch_names import Named, OtherTensor
 from converters.checkpoint.inert.arrays import OtherArray, StoredArray
-from converters.checkpoint.inert.modules import RecordedModule, is_module, read_module
+from converters.checkpoint.inert.modules import RecordedModule, WithModules, is_module, read_module
 from converters.checkpoint.inert.options import contents, named, plain
 from converters.checkpoint.inert.records import Record
 from converters.checkpoint.lazy import LazyTensor
@@ -86,6 +86,8 @@ def find_state_dict(source: str, loaded: Any, key: str | None) -> Found:
     modules: Mapping[str, RecordedModule] = {}
     if is_module(chosen):
         chosen, modules = read_module(chosen)
+    elif isinstance(chosen, WithModules):
+        modules = chosen.modules
     tensors, others = _sorted_out(source, _entries(chosen) or {})
     rest = _without(loaded, path)
     return Found(".".join(path), tensors, others, rest, modules, _options(rest))

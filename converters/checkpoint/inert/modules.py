@@ -172,3 +172,11 @@ def _hooks(registered: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 name: value for name, value in hook.attributes.items() if _is_setting(value)
             }
             yield hook.name, settings
+
+
+class WithModules(dict[str, Any]):
+    """A state dict, and what its file says of the modules that it belongs to."""
+
+    def __init__(self, tensors: Mapping[str, Any], modules: Mapping[str, RecordedModule]) -> None:
+        super().__init__(tensors)
+        self.modules = modules

@@ -240,7 +240,7 @@ class Unpickler:
         line = self._line(_LONGEST_LINE)
         if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b"'", b'"'):
             raise PickleError("a text has no quotes")
-        self._push(codecs.escape_decode(line[1:-1])[0].decode("latin-1"))  # type: ignore[attr-defined]
+        self._push(codecs.escape_decode(line[1:-1])[0].decode("latin-1"))
 
     def _line_place(self) -> int:
         return int(self._line(_LONGEST_DIGITS))
