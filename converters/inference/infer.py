@@ -222,8 +222,15 @@ def _slots(
         evidence = recorded.evidence(key)
         if evidence is not None and key in found:
             slots[key] = replace(found[key], evidence=evidence)
-        else:
-            slots[key] = _slot(key, info, guess_of[key], found.get(key))
+            continue
+        it = guess_of[key]
+        if key not in found and it.guess.kind != DROPPED:
+            # Of a layer that the file says (attention's out_proj), but in a module that it does not.
+            unsure = (
+                it.guess if it.guess.alternatives else ambiguous("of no known layer", PARAMETER)
+            )
+            it = replace(it, guess=unsure)
+        slots[key] = _slot(key, info, it, found.get(key))
     return slots
 
 

@@ -23,6 +23,7 @@ from converters.inference.groups import Group
 from converters.inference.guess import PARAMETER, Confidence, Guess, ambiguous, certain
 from converters.inference.recognise import assumed
 from converters.inference.tree import Node
+from converters.layers.registry import find_entry
 
 _TORCH = "torch.nn.modules."
 _RENAMED = {"_LinearWithBias": "NonDynamicallyQuantizableLinear"}  # torch 1.5 to 1.8
@@ -108,11 +109,14 @@ class Recorded:
         cls = _class_of(module)
         if cls is None and set(module.settings) >= _LINEAR and "weight" in module.parameters:
             return
+        layer = None if cls is None else self._layer(cls, path, module)
+        if layer is not None and not _is_whole(cls, layer):
+            return
         self.sure[path] = certain(name, f"{module.kind} in the file")
-        if cls is None:
+        if layer is None:
             self._hold(node.parameters, node.buffers, path, module)
         else:
-            node.layer, node.kind = self._layer(cls, path, module), cls.__name__
+            node.layer, node.kind = layer, cls.__name__
 
     def _layer(self, cls: Any, path: str, module: RecordedModule) -> Any:
         """The layer as unpickling makes it: no constructor runs, its attributes are those of the file."""
@@ -213,6 +217,31 @@ def _defaults(cls: Any) -> dict[str, Any]:
         for one in parameters
         if one.default is None or isinstance(one.default, bool | int | float | str)
     }
+
+
+def _is_whole(cls: Any, layer: Any) -> bool:
+    """Whether the file has the settings of such a layer, each of the type that it must have."""
+    own = layer.__dict__
+    for one in inspect.signature(cls).parameters.values():
+        value = own.get(one.name)
+        sides = value if isinstance(value, tuple | list) else (value,)
+        if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD:
+            if not sides or any(type(side) is not int for side in sides):
+                return False
+            if (one.name == "kernel_size") is not isinstance(
+                value, tuple
+            ) and "Conv" in cls.__name__:
+                return False
+    entry, _ = find_entry(layer)
+    if entry is None:
+        return True
+    try:
+        entry.weights_of(layer)
+        entry.note(layer, "linen")
+        entry.note(layer, "nnx")
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError):
+        return False
+    return True
 
 
 def _require_weights(layer: Any) -> None:

@@ -146,8 +146,13 @@ class _Storages:
         self._spans: dict[str, PartSpan] = {}
         self._sizes: dict[str, int] = {}
 
-    def of(self, identifier: Any) -> Storage:
-        """The storage of ("storage", type, key, location, number of elements, part or None)."""
+    def of(self, identifier: Any) -> Any:
+        """The storage of ("storage", type, key, location, number of elements, part or None).
+
+        The class of ("module", class, file, source) is itself; its source is not looked at.
+        """
+        if type(identifier) is tuple and len(identifier) == 4 and identifier[0] == "module":
+            return identifier[1]
         key, dtype, nbytes, size = described_storage(identifier)
         span = self._spans.setdefault(key, PartSpan(nbytes))
         if span.nbytes != nbytes or self._sizes.setdefault(key, size) != size:

@@ -21,6 +21,8 @@ from converters.checkpoint.mapped_file import MappedFile
 from converters.checkpoint.zip_archive import ZIP_MAGIC, ZipArchive
 
 PICKLE_MAGIC = b"\x80"
+# Where the classes of plain values are; that these were not built is no news.
+_PLAIN = ("builtins.", "__builtin__.", "datetime.", "functools.", "numpy.")
 
 
 def open_torch_file(path: Path, key: str | None) -> TensorsCheckpoint:
@@ -65,7 +67,7 @@ def checkpoint_of(source: str, found: Found, unknown: Iterable[str]) -> TensorsC
         unknown: classes of objects in the file that were not built.
     """
     read = {module.kind for module in found.modules.values()}
-    of_modules = ("torch.nn.", SCRIPTED) if read else ()
+    known = (*_PLAIN, "torch.nn.", SCRIPTED) if read else _PLAIN
     return TensorsCheckpoint(
         source,
         found.tensors,
@@ -74,5 +76,5 @@ def checkpoint_of(source: str, found: Found, unknown: Iterable[str]) -> TensorsC
         training=lambda: found.rest,
         modules=found.modules,
         options=found.options,
-        unbuilt=[name for name in unknown if name not in read and not name.startswith(of_modules)],
+        unbuilt=[name for name in unknown if name not in read and not name.startswith(known)],
     )

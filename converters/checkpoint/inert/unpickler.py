@@ -420,6 +420,8 @@ class Unpickler:
             target.state = state
         elif isinstance(target, Buildable):
             self._keep(target.build(state))
+        elif isinstance(target, Constructor):  # the attributes of a class or module would be set
+            raise ForbiddenNameError(target.name)
         elif type(target) is not dict:  # of an OrderedDict it is `_metadata`: versions of modules
             raise PickleError(f"it sets attributes of a {type(target).__name__}")
 
