@@ -129,7 +129,7 @@ def _saved(archive: ZipArchive, name: str) -> Loaded:
 
 def _json(archive: ZipArchive, name: str) -> Any:
     try:
-        return json.loads(archive.content(name, _LARGEST))
+        return json.loads(archive.content(name, _LARGEST).decode("utf-8"))
     except (ValueError, RecursionError):
         raise PickleError(f"{name[:80]!a} is no JSON") from None
 

@@ -11,8 +11,8 @@ from converters.checkpoint.reader import COPY_AGAIN
 from converters.errors import CheckpointDamagedError, CheckpointHoldsCodeError
 
 SAVE_AGAIN = (
-    "no program that trains a model writes this: do not load it elsewhere; if it is yours, save the weights "
-    'alone: safetensors.torch.save_model(model, "model.safetensors")'
+    "do not load it with another program either, unless you trust who made it; with that program save the "
+    'weights alone: safetensors.torch.save_model(model, "model.safetensors")'
 )
 
 

@@ -16,6 +16,7 @@ from converters.checkpoint.dtypes import is_known, numpy_dtype
 from converters.checkpoint.inert import arrays, values
 from converters.checkpoint.inert.effects import has_effect
 from converters.checkpoint.inert.records import (
+    Buildable,
     Constructor,
     ForbiddenNameError,
     PickleError,
@@ -115,7 +116,7 @@ def _torch_name(module: str, name: str) -> Any:
         return Named("quantization", name)
     places = ("torch", "torch.cuda", "torch.sparse", "torch.cuda.sparse")
     if module in places and name in _TENSOR_TYPES:
-        return Named("type", f"{module}.{name}")
+        return Constructor(f"{module}.{name}", _pending)
     return None
 
 
@@ -169,6 +170,20 @@ def _dense(
         conjugated=flags.get("conj") is True,
         negated=flags.get("neg") is True,
     )
+
+
+class _PendingTensor(Buildable):
+    """A tensor of torch before 0.1.12, made first and told its content then."""
+
+    __slots__ = ()
+
+    def build(self, state: Any) -> Any:
+        storage, offset, shape, strides = state
+        return _dense(storage, offset, shape, strides, None, None)
+
+
+def _pending(*_: Any) -> _PendingTensor:
+    return _PendingTensor()
 
 
 def _first(data: Any, *_: Any) -> Any:

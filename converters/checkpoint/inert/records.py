@@ -54,9 +54,10 @@ class Record:
         state: what was set on it, mostly a dict of its attributes; None: nothing.
         items: of a list, set or queue of a class of its own; None: it is none.
         entries: of a dict of a class of its own; None: it is none.
+        reached: whether it stands for an attribute of something else (a member of an enum, a method).
     """
 
-    __slots__ = ("arguments", "entries", "items", "keywords", "name", "state")
+    __slots__ = ("arguments", "entries", "items", "keywords", "name", "reached", "state")
 
     def __init__(
         self, name: str, arguments: tuple[Any, ...], keywords: Mapping[str, Any] | None = None
@@ -67,6 +68,7 @@ class Record:
         self.state: Any = None
         self.items: list[Any] | None = None
         self.entries: dict[Any, Any] | None = None
+        self.reached = False
 
     @property
     def attributes(self) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import codecs
 import struct
 from collections.abc import Callable, Sized
+from itertools import islice
 from mmap import mmap
 from typing import Any
 
@@ -51,6 +52,7 @@ _LARGE = 1 << 20  # bytes; what is longer stays in the file
 _MOST_MADE = 1 << 22  # of containers, their entries and records, together about 256 MB
 _PER_TENSOR = 32
 _DEEPEST = 1 << 20  # marks that are open
+_LATEST = 64  # of what is remembered: an object is, before its state is made
 
 
 Find = Callable[[str, str], Any]
@@ -419,11 +421,23 @@ class Unpickler:
                 raise PickleError("it sets the state of an object twice")
             target.state = state
         elif isinstance(target, Buildable):
-            self._keep(target.build(state))
+            self._replace(target, target.build(state))
+        elif isinstance(target, LazyTensor):
+            # Before torch 0.4 a tensor had flags; in the oldest form they have the tensor with them.
+            if type(state) is tuple and len(state) == 4 and isinstance(state[0], LazyTensor):
+                self._replace(target, state[0])
         elif isinstance(target, Constructor):  # the attributes of a class or module would be set
             raise ForbiddenNameError(target.name)
         elif type(target) is not dict:  # of an OrderedDict it is `_metadata`: versions of modules
             raise PickleError(f"it sets attributes of a {type(target).__name__}")
+
+    def _replace(self, target: Any, made: Any) -> None:
+        """Have what was made where its state came for, also for those who recall it."""
+        self._keep(made)
+        if made is not target:
+            for key in islice(reversed(self._memo), _LATEST):
+                if self._memo[key] is target:
+                    self._memo[key] = made
 
     def _persistent_id(self) -> None:
         self._stack[-1] = self._persistent(self._stack[-1])

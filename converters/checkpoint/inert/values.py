@@ -170,20 +170,24 @@ def _new_object_by_name(cls: Any, arguments: Any, keywords: Any) -> Any:
 
 
 def _attribute(*arguments: Any) -> Record:
-    """What `getattr(an enum, the name of a member)` is: so Python 3.11.0 to 3.11.4 pickle a member.
+    """What `getattr` gives: so Python 3.11.0 to 3.11.4 pickle a member of an enum, and all a method.
+
+    The methods are those of hooks. Neither is ever called: a pickle that does so is refused by name.
 
     Raises:
         ForbiddenNameError: any other use of getattr reaches for code.
     """
     match arguments:
-        case Unknown() as cls, str(name) if _may_be_member(name):
-            return Record(f"{cls.name}.{name}", ())
+        case (Unknown() | Record(reached=False)) as owner, str(name) if _may_be_member(name):
+            made = Record(f"{owner.name}.{name}", ())
+            made.reached = True
+            return made
     raise ForbiddenNameError("builtins.getattr")
 
 
 def _may_be_member(name: str) -> bool:
     """What every class has is no member of an enum."""
-    return name.isidentifier() and not name.startswith("_") and not hasattr(type, name)
+    return name.isidentifier() and not name.startswith("__") and not hasattr(type, name)
 
 
 _PATHS = tuple(f"{pure}{system}Path" for pure in ("", "Pure") for system in ("Posix", "Windows"))
