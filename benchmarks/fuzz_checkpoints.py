@@ -1,6 +1,6 @@
 """Whether damaged and malicious checkpoints are refused in one line, whatever is wrong with them.
 
-    python benchmarks/fuzz_checkpoints.py [--files N] [--seed N] [--keep FOLDER]
+    python benchmarks/fuzz_checkpoints.py [--files N] [--seed N] [--forms REGEX] [--keep FOLDER]
 
 Small real checkpoints of every format, some with code in their pickles, are damaged at random: bits, bytes,
 cuts, splices, lengths, pickle instructions, numbers of headers. Each is opened, planned and read whole,
@@ -19,11 +19,18 @@ writes the files that failed into a folder.
 from __future__ import annotations
 
 import argparse
+import collections
+import dataclasses
+import datetime
+import enum
+import functools
 import io
+import json
 import multiprocessing
 import os
 import pickle
 import random
+import re
 import resource
 import shutil
 import struct
@@ -31,6 +38,7 @@ import sys
 import tempfile
 import time
 import traceback
+import types
 import warnings
 import zipfile
 from collections import Counter
@@ -69,6 +77,13 @@ GLOBALS = (
     b"ctorch\nFloatStorage\n",
     b"ccollections\nOrderedDict\n",
     b"cbuiltins\nbytearray\n",
+    b"cnumpy.core.multiarray\n_reconstruct\n",
+    b"cnumpy\ndtype\n",
+    b"ctorch.storage\n_load_from_bytes\n",
+    b"ccopyreg\n_reconstructor\n",
+    b"cbuiltins\ngetattr\n",
+    b"cargparse\nNamespace\n",
+    b"ctorch.nn.modules.conv\nConv2d\n",
 )
 NUMBERS = (
     0,
@@ -124,6 +139,159 @@ class Evaluated(Code):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return eval, (f"open({str(self.canary)!r}, 'w')",)
+
+
+class Colour(enum.Enum):
+    """A member of it is pickled by its value, or by its name."""
+
+    RED = 1
+
+
+@dataclasses.dataclass
+class Options:
+    """What a run was told."""
+
+    width: int = 3
+    colour: Colour = Colour.RED
+
+
+class Config(dict[str, Any]):
+    """A dict of a class of its own."""
+
+
+def things() -> dict[str, Any]:
+    """Objects that training checkpoints hold beside the weights."""
+    import numpy as np
+
+    return {
+        "args": argparse.Namespace(lr=0.1, layers=[2, 3], out=Path("runs") / "1"),
+        "simple": types.SimpleNamespace(a=1),
+        "options": Options(),
+        "config": Config(model=Config(width=3), names=("a", "b")),
+        "best": np.float32(0.5),
+        "losses": np.arange(6.0).reshape(2, 3),
+        "random": np.random.RandomState(0).get_state(),
+        "generator": np.random.default_rng(0),
+        "objects": np.array([Options(), None, "x"], dtype=object),
+        "started": datetime.datetime(2024, 1, 2, 3, 4, 5, tzinfo=datetime.UTC),
+        "took": datetime.timedelta(seconds=3),
+        "metrics": collections.defaultdict(list, a=[1, 2]),
+        "last": collections.deque([1, 2, 3], maxlen=5),
+        "steps": range(0, 10, 2),
+        "window": slice(1, 2),
+        "activation": functools.partial(max, 0),
+    }
+
+
+def more_seeds(canary: Path) -> list[Seed]:
+    """Checkpoints that hold more than tensors: objects, whole modules, arrays, programs."""
+    import numpy as np
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    weights = {"0.weight": torch.randn(5, 3, generator=generator), "1.weight": torch.ones(3, 4)}
+    arrays = {key: value.numpy() for key, value in weights.items()}
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, groups=1),
+        torch.nn.BatchNorm2d(4),
+        torch.nn.Flatten(),
+        torch.nn.utils.weight_norm(torch.nn.Linear(16, 5)),
+        torch.nn.MultiheadAttention(8, 2),
+        torch.nn.LSTM(3, 4, 2, bidirectional=True),
+        torch.nn.ModuleDict({"a": torch.nn.ConvTranspose2d(4, 6, 2, groups=2)}),
+    )
+
+    def saved(value: Any, **options: Any) -> bytes:
+        file = io.BytesIO()
+        torch.save(value, file, **options)
+        return file.getvalue()
+
+    def changed(archive: bytes, name: str, content: bytes) -> bytes:
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as new, zipfile.ZipFile(io.BytesIO(archive)) as old:
+            for one in old.namelist():
+                new.writestr(one, content if one.endswith(name) else old.read(one))
+        return file.getvalue()
+
+    old = {"_use_new_zipfile_serialization": False}
+    training = {"model": weights, **things(), "epoch": 3}
+    scripted, exported = io.BytesIO(), io.BytesIO()
+    small = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+    torch.jit.save(torch.jit.trace(small, torch.ones(2, 3)), scripted)
+    torch.export.save(torch.export.export(small, (torch.ones(2, 3),)), exported)
+    older = io.BytesIO()
+    with zipfile.ZipFile(older, "w") as archive:
+        archive.writestr("version", "8.3")
+        archive.writestr("serialized_exported_program.json", "{}")
+        archive.writestr("serialized_state_dict.pt", saved(small.state_dict()))
+        archive.writestr("serialized_constants.pt", saved({}))
+    evil = pickle.dumps({"x": Code(canary)}, 2)
+    hooked = torch.nn.Linear(3, 5)
+    hooked.register_forward_hook(functools.partial(os.system, f"touch {canary}"))
+    claims = pickle.dumps({"a": arrays["0.weight"]}, 2).replace(
+        b"K\x05K\x03", b"M\xff\xffM\xff\xff"
+    )
+    keys = b"".join(b"K" + bytes([number]) + b"N" for number in range(250))
+    deep = b"\x80\x02" + b"cm\nRecord\n)\x81}X\x01\0\0\0a" * 10_000 + b"N" + b"sb" * 10_000 + b"."
+    return [
+        Seed("objects", {"x.pt": saved(training)}, "x.pt"),
+        Seed("objects, protocol 4", {"x.pt": saved(training, pickle_protocol=4)}, "x.pt"),
+        Seed("objects, legacy", {"x.pt": saved(training, **old)}, "x.pt"),
+        Seed("module", {"x.pt": saved(model)}, "x.pt"),
+        Seed("module, legacy", {"x.pt": saved(model, **old)}, "x.pt"),
+        Seed("module, training", {"x.pt": saved({"model": small, **things()})}, "x.pt"),
+        Seed("module, code", {"x.pt": saved(hooked)}, "x.pt"),
+        *(
+            Seed(f"arrays, protocol {protocol}", {"x.pkl": pickle.dumps(arrays, protocol)}, "x.pkl")
+            for protocol in (0, 2, 4, 5)
+        ),
+        Seed("tensors, pickled", {"x.pkl": pickle.dumps(weights)}, "x.pkl"),
+        Seed(
+            "objects in arrays, code",
+            {"x.pkl": pickle.dumps({"a": np.array([Code(canary)])})},
+            "x.pkl",
+        ),
+        Seed("protocol 0, code", {"x.pkl": pickle.dumps({"a": Evaluated(canary)}, 0)}, "x.pkl"),
+        Seed("TorchScript", {"x.pt": scripted.getvalue()}, "x.pt"),
+        Seed("TorchScript, code", {"x.pt": changed(scripted.getvalue(), "data.pkl", evil)}, "x.pt"),
+        Seed("exported", {"x.pt2": exported.getvalue()}, "x.pt2"),
+        Seed("exported, older", {"x.pt2": older.getvalue()}, "x.pt2"),
+        Seed(
+            "exported, code",
+            {"x.pt2": changed(older.getvalue(), "state_dict.pt", saved({"x": Code(canary)}))},
+            "x.pt2",
+        ),
+        Seed("bomb: terabytes", {"x.pkl": claims}, "x.pkl"),
+        Seed("bomb: 10,000 deep", {"x.pkl": deep}, "x.pkl"),
+        Seed("bomb: memo", {"x.pkl": _doubled()}, "x.pkl"),
+        Seed("bomb: shared", {"x.pkl": _shared()}, "x.pkl"),
+        Seed(
+            "bomb: entries",
+            {
+                "x.pkl": b"\x80\x02cm\nR\nq\0"
+                + b"h\0)\x81(" * 200
+                + keys
+                + b"u"
+                + b"0h\0)\x81" * 900
+                + b"."
+            },
+            "x.pkl",
+        ),
+    ]
+
+
+def _doubled() -> bytes:
+    """Lists that hold the one before sixteen times, by the memo: 16**50 ways to the innermost."""
+    stage = b"]q\x01(" + b"h\0" * 16 + b"eq\0"
+    return b"\x80\x02]q\0" + stage * 50 + b"."
+
+
+def _shared() -> bytes:
+    """Dicts of dicts, each twice in the next: 2**60 ways to the innermost."""
+    node: Any = {"lr": 0.1}
+    for _ in range(60):
+        node = {"args": node, "config": argparse.Namespace(a=node, b=node)}
+    return pickle.dumps(node)
 
 
 def seeds(canary: Path) -> list[Seed]:
@@ -193,7 +361,7 @@ def seeds(canary: Path) -> list[Seed]:
     ]
     parts = _distributed({"model": plain, "optimizer": training["optimizer"], "epoch": 3})
     evil = {**parts, ".metadata": pickle.dumps({"x": Code(canary)})}
-    return [*found, Seed("DCP", parts, ""), Seed("DCP, code", evil, "")]
+    return [*found, Seed("DCP", parts, ""), Seed("DCP, code", evil, ""), *more_seeds(canary)]
 
 
 def _npz(save: Callable[..., None], arrays: Mapping[str, Any]) -> bytes:
@@ -356,6 +524,8 @@ def examine(folder: Path, opened: str) -> str:
     try:
         checkpoint = open_checkpoint(path)
         plan(path, model=_model())
+        plan(path)
+        json.dumps(dict(checkpoint.options))
         for key in checkpoint.infos:
             nonfinite(checkpoint.read(key))
             checkpoint.release(key)
@@ -454,14 +624,30 @@ def _written(folder: Path, files: Mapping[str, bytes]) -> None:
 _SEEDS: list[Seed] = []
 
 
-def run(files: int, seed: int, canary: Path, report: Callable[[int, Outcome], None]) -> None:
-    """Damage and examine so many files; `report` gets the number and the outcome of each."""
-    _SEEDS[:] = seeds(canary)
+def run(
+    files: int,
+    seed: int,
+    canary: Path,
+    report: Callable[[int, Outcome], None],
+    forms: str = "",
+) -> None:
+    """Damage and examine so many files; `report` gets the number and the outcome of each.
+
+    Args:
+        files: how many.
+        seed: of what is random.
+        canary: the file that code in them would make.
+        report: called with the number and the outcome of each.
+        forms: a regular expression for the names of the formats.
+    """
+    _SEEDS[:] = [one for one in seeds(canary) if re.search(forms, one.form)]
     with tempfile.TemporaryDirectory() as place:
         for first in _SEEDS:  # what is imported and built on first use, before anyone listens
             _written(Path(place), first.files)
             outcome = examine(Path(place), first.opened)
-            if (outcome == "CheckpointHoldsCodeError") is not first.form.endswith("code"):
+            if (outcome == "CheckpointHoldsCodeError") is not first.form.endswith(", code"):
+                raise RuntimeError(f"{first.form}, undamaged: {outcome}")
+            if outcome != "read" and not first.form.endswith(", code") and "bomb" not in first.form:
                 raise RuntimeError(f"{first.form}, undamaged: {outcome}")
     context = multiprocessing.get_context("fork")
     todo = [(index, index % len(_SEEDS)) for index in range(files)]
@@ -509,8 +695,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--files", type=int, default=20_400)
+    parser.add_argument("--files", type=int, default=49_200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--forms", default="", help="those whose names match this only")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
     counts: dict[str, Counter[str]] = {}
@@ -529,16 +716,16 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as folder:
         canary = Path(folder) / "canary"
-        run(options.files, options.seed, canary, report)
+        run(options.files, options.seed, canary, report, options.forms)
         executed = canary.exists()
     kinds = sorted({kind for counter in counts.values() for kind in counter})
     total: Counter[str] = Counter()
     for form, counter in counts.items():
         total.update(counter)
         print(
-            f"{form:22}" + ", ".join(f"{kind} {counter[kind]}" for kind in kinds if counter[kind])
+            f"{form:24}" + ", ".join(f"{kind} {counter[kind]}" for kind in kinds if counter[kind])
         )
-    print(f"{'all':22}" + ", ".join(f"{kind} {total[kind]}" for kind in kinds))
+    print(f"{'all':24}" + ", ".join(f"{kind} {total[kind]}" for kind in kinds))
     print(
         f"{total.total()} files, {time.monotonic() - start:.0f} s, {len(failures)} failures, "
         f"canary {'MADE' if executed else 'not made'}"

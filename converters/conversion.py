@@ -55,6 +55,8 @@ class Conversion:
         format: "safetensors", "msgpack" or "orbax".
         written: what is in it.
         notes: what else the user should know, one line each.
+        options: what the training run was told, as far as the checkpoint has it: name of the entry → its
+            contents, plain values.
         optimizer: the optimizer whose state was written too; None: none was asked for.
     """
 
@@ -65,6 +67,7 @@ class Conversion:
     format: Format
     written: Written
     notes: tuple[str, ...]
+    options: Mapping[str, Any]
     optimizer: OptimizerConversion | None = None
 
     @property
@@ -195,7 +198,10 @@ def convert(
             digests=digests,
             progress=progress,
         )
-    return Conversion(made.plan, target, kept, made.api, format, written, made.notes, state)
+    options_of_run = made.checkpoint.options
+    return Conversion(
+        made.plan, target, kept, made.api, format, written, made.notes, options_of_run, state
+    )
 
 
 def _leaves(extra: Mapping[str, np.ndarray[Any, Any]] | None) -> list[Leaf]:

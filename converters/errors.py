@@ -65,13 +65,13 @@ class CheckpointDamagedError(ConversionError):
 
 
 class CheckpointHoldsCodeError(ConversionError):
-    """The file is a pickle that names code, so that reading it would run what its author chose.
+    """The file is a pickle that names what has an effect when it is called: loaded elsewhere, it would run.
 
-    Nothing of it was executed. A whole pickled `nn.Module`, a training checkpoint with objects of
-    one's own classes and TorchScript archives are of this kind too.
+    Nothing of it was executed. Objects of classes that are merely unknown are no reason for this: they are
+    passed over.
 
-    Remedy: where the file is trusted, load it with the program that wrote it and save the weights
-    alone: `safetensors.torch.save_model(model, "model.safetensors")` or
+    Remedy: do not load it with another program either. Of a file of one's own save the weights alone:
+    `safetensors.torch.save_model(model, "model.safetensors")` or
     `torch.save(model.state_dict(), "model.pt")`.
     """
 

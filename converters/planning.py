@@ -26,6 +26,8 @@ from converters.target.shapes import target_shapes
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+_SHOWN = 8
+
 CheckpointLike: TypeAlias = "Path | str | Mapping[str, Tensor]"
 ModelLike: TypeAlias = "str | nn.Module | None"
 
@@ -176,7 +178,8 @@ def _named(checkpoint: CheckpointLike, stored: Checkpoint, options: PlanOptions)
     model, notes = _model(checkpoint, stored, options.get("model"))
     assume = options.get("assume", ())
     if model is None:
-        names = clean(stored.infos).names
+        # A module's own paths are those of its keys: nothing was put before them.
+        names = {key: key for key in stored.infos} if stored.modules else clean(stored.infos).names
         return _Named(names, _inferred(Renamed(stored, names), assume, api), api)
     if assume:
         raise AssumptionError(
@@ -213,10 +216,18 @@ def _what_was_read(stored: Checkpoint, names: Mapping[str, str]) -> list[str]:
     removed = removed_from(names)
     if removed:
         notes.append(f"left out of the keys: {', '.join(removed)}")
+    if stored.unbuilt:
+        notes.append(f"also holds {_few(stored.unbuilt)}: not built, not needed")
     notes += [
         f"{key} is no tensor and is not converted: {what}" for key, what in stored.others.items()
     ]
     return notes
+
+
+def _few(names: Sequence[str]) -> str:
+    """The first of them, printable."""
+    shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:_SHOWN])
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
 
 
 def _opened(checkpoint: CheckpointLike, key: str | None) -> Checkpoint:
@@ -231,7 +242,8 @@ def _inferred(checkpoint: Checkpoint, assume: Sequence[str], api: Api) -> Mappin
     from converters.inference import infer, parse_assumptions
 
     shared = [frozenset(keys) for keys in checkpoint.shared]
-    inference = infer(checkpoint.infos, parse_assumptions(assume), api, shared)
+    said = parse_assumptions(assume)
+    inference = infer(checkpoint.infos, said, api, shared, checkpoint.modules)
     if inference.unused:
         raise AssumptionError(
             f"no layer of {checkpoint.source} is meant by {', '.join(inference.unused)}",
@@ -250,7 +262,7 @@ def _model(
         return found.model, (f"the model is {found.name}",) if found.searched else ()
     if model is not None:
         return require_module("the model", model), ()
-    if isinstance(checkpoint, Mapping):
+    if isinstance(checkpoint, Mapping) or stored.modules:
         return None, ()
     path = Path(checkpoint)
     folder = path if path.is_dir() else path.parent

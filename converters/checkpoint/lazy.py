@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -51,6 +51,9 @@ class TensorsCheckpoint(Checkpoint):
         others: key → what it is, of entries that are no tensors.
         found: where in a training checkpoint it was.
         training: gives the rest of the training checkpoint; called when that is asked for.
+        modules: of a whole module: those that it is made of, by path.
+        options: what the training run was told.
+        unbuilt: the classes of objects in the file that were neither built nor needed.
 
     Raises:
         CheckpointDamagedError: a key cannot be printed.
@@ -64,8 +67,14 @@ class TensorsCheckpoint(Checkpoint):
         others: Mapping[str, str] | None = None,
         found: str = "",
         training: Callable[[], Mapping[str, Any]] | None = None,
+        modules: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        unbuilt: Sequence[str] = (),
     ) -> None:
-        require_names(source, (*tensors, *(others or ()), found))
+        require_names(source, (*tensors, *(others or ()), found, *(modules or ())))
+        self.modules = MappingProxyType(dict(modules or {}))
+        self.options = MappingProxyType(dict(options or {}))
+        self.unbuilt = tuple(unbuilt)
         self.source = source
         self._tensors = tensors
         self.infos = {key: tensor.info for key, tensor in tensors.items()}

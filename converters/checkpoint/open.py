@@ -30,7 +30,8 @@ FOLDER_NAMES = (
     "diffusion_pytorch_model.safetensors.index.json",
     "diffusion_pytorch_model.bin",
 )
-_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz")
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".pkl", ".pt2")
+_PICKLES = (".pkl", ".pickle")  # those of protocol 0 begin with anything
 _TAR_MAGIC = slice(257, 262), b"ustar"
 _FOREIGN = {
     b"GGUF": "a GGUF file (llama.cpp's)",
@@ -46,8 +47,9 @@ def open_checkpoint(path: Path, key: str | None = None) -> Checkpoint:
     """Open a torch checkpoint; no tensor is loaded yet.
 
     Args:
-        path: a `.safetensors` file, a file of `torch.save`, an `.npz`, a `*.index.json` with its
-            shards beside it, a folder with one of these under its Hugging Face name, or a folder of
+        path: a `.safetensors` file, a file of `torch.save` (also of a whole module), of torch.jit or
+            torch.export, a pickle of tensors or arrays, an `.npz`, a `*.index.json` with its shards beside
+            it, a folder with one of these under its Hugging Face name, or a folder of
             torch.distributed.checkpoint.
         key: the entry that holds the weights, in a training checkpoint: names joined by dots, "."
             for the whole. None: the only one that there is.
@@ -55,7 +57,8 @@ def open_checkpoint(path: Path, key: str | None = None) -> Checkpoint:
     Raises:
         CheckpointNotFoundError: nothing is there, or a folder without a checkpoint.
         CheckpointDamagedError: empty, truncated, unreadable or of an unknown format.
-        CheckpointHoldsCodeError: a pickle that names code; nothing of it was executed.
+        CheckpointHoldsCodeError: a pickle that names what has an effect when it is called; nothing
+            of it was executed.
         NotAStateDictError: it holds something else than a state dict, or several.
         UnsupportedDtypeError: it is quantized, or has an element type without a numpy form.
     """
@@ -86,7 +89,8 @@ def _opened(path: Path, key: str | None) -> Checkpoint:
         read_start(path, 1)
         return ShardedCheckpoint(path, lambda shard: _opened(shard, key))
     start = read_start(path, 512)
-    if start.startswith((ZIP_MAGIC, PICKLE_MAGIC)) and not _may_be_safetensors(path, start[:8]):
+    is_pickle = start.startswith((ZIP_MAGIC, PICKLE_MAGIC)) or path.suffix in _PICKLES
+    if is_pickle and not _may_be_safetensors(path, start[:8]):
         if not _is_npz(path, start):
             return open_torch_file(path, key)
         checkpoint: Checkpoint = open_npz(ZipArchive(MappedFile(path)))

@@ -51,7 +51,12 @@ class Checkpoint(ABC):
         found: where in a training checkpoint the state dict was ("model", "ema.state_dict"); "" for
             a plain state dict.
         training: the rest of the training checkpoint, in plain containers: an optimizer's state
-            dict, counters. Its tensors are `LazyTensor`s.
+            dict, counters. Its tensors are `LazyTensor`s, its objects records.
+        modules: of a file that holds a whole `nn.Module`: path → what it says of the module there
+            (`converters.checkpoint.inert.modules.RecordedModule`).
+        options: what the training run was told (an `argparse.Namespace`, a config), in plain values:
+            name of the entry → its contents.
+        unbuilt: classes of objects in the file that were neither built nor needed.
     """
 
     source: str
@@ -59,6 +64,9 @@ class Checkpoint(ABC):
     others: Mapping[str, str] = MappingProxyType({})
     shared: tuple[tuple[str, ...], ...] = ()
     found: str = ""
+    modules: Mapping[str, Any] = MappingProxyType({})
+    options: Mapping[str, Any] = MappingProxyType({})
+    unbuilt: tuple[str, ...] = ()
 
     @abstractmethod
     def read(self, key: str) -> np.ndarray[Any, Any]:

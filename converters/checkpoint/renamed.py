@@ -29,6 +29,9 @@ class Renamed(Checkpoint):
         self.others = inner.others
         self.shared = tuple(tuple(names[key] for key in group) for group in inner.shared)
         self.found = inner.found
+        self.modules = inner.modules
+        self.options = inner.options
+        self.unbuilt = inner.unbuilt
 
     def read(self, key: str) -> np.ndarray[Any, Any]:
         """The tensor of this key, bit for bit."""

@@ -24,11 +24,9 @@ class Span(ABC):
 
     Attributes:
         nbytes: how many there are.
-        where: what to call it in messages.
     """
 
     nbytes: int
-    where: str
 
     @abstractmethod
     def array(
@@ -40,13 +38,17 @@ class Span(ABC):
     def release(self, start: int, end: int) -> None:
         """Give the pages between these bytes of it back."""
 
+    def copy(self, start: int, end: int) -> bytes:
+        """The bytes between `start` and `end`, which belong to the caller."""
+        return self.array(start, np.dtype(np.uint8), (end - start,), (1,)).tobytes()
+
 
 class FileSpan(Span):
     """A storage that lies in a file as it is.
 
     Args:
         file: the file.
-        start: where it begins there; may be set later, before a tensor is read.
+        start: where it begins there.
         nbytes: its length.
     """
 
@@ -54,7 +56,6 @@ class FileSpan(Span):
         self.file = file
         self.start = start
         self.nbytes = nbytes
-        self.where = str(file.path)
 
     def array(
         self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
@@ -65,6 +66,61 @@ class FileSpan(Span):
     def release(self, start: int, end: int) -> None:
         """Give the pages back."""
         self.file.release(self.start + start, self.start + end)
+
+
+class BytesSpan(Span):
+    """Bytes that are in memory."""
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self.nbytes = len(data)
+
+    def array(
+        self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> np.ndarray[Any, Any]:
+        """A view of them; a copy where an element's address would be odd."""
+        length = extent(shape, dtype.itemsize, strides)
+        if not length:
+            return np.zeros(shape, dtype)
+        held = np.frombuffer(self.data[start : start + length], np.uint8)
+        if held.ctypes.data % dtype.alignment:
+            held = held.copy()
+        found: np.ndarray[Any, Any] = np.ndarray(shape, dtype, held.data, 0, strides)
+        found.flags.writeable = False
+        return found
+
+    def release(self, start: int, end: int) -> None:
+        """They stay."""
+
+
+class PartSpan(Span):
+    """A run of bytes of another span, which may be told later than its length.
+
+    Args:
+        nbytes: its length.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._span: Span | None = None
+        self._start = 0
+
+    def settle(self, span: Span, start: int = 0) -> PartSpan:
+        """Say where it is, before a tensor of it is read."""
+        self._span, self._start = span, start
+        return self
+
+    def array(
+        self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> np.ndarray[Any, Any]:
+        """As the other span has it."""
+        assert self._span is not None, "it was settled"
+        return self._span.array(self._start + start, dtype, shape, strides)
+
+    def release(self, start: int, end: int) -> None:
+        """Give its pages back."""
+        if self._span is not None:
+            self._span.release(self._start + start, self._start + end)
 
 
 class InflatedSpan(Span):

@@ -104,6 +104,13 @@ class Assumptions:
         return options, tuple(used)
 
 
+def kind_of_class(name: str) -> str | None:
+    """The kind of a class of torch.nn by its full name; None where no kind is called so."""
+    name = name.rpartition(".")[2]
+    kind = _OTHER_NAMES.get(name, name)
+    return kind if kind in LAYERS else None
+
+
 def parse_assumptions(texts: Sequence[str]) -> Assumptions:
     """Assumptions from the form that a command line has.
 

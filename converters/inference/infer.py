@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from converters.checkpoint.inert.modules import RecordedModule
 from converters.checkpoint.reader import TensorInfo
 from converters.inference.assume import Assumptions
 from converters.inference.build import make_layer, untold
@@ -24,6 +25,7 @@ from converters.inference.guess import (
     ambiguous,
 )
 from converters.inference.recognise import assumed, is_container, learn, recognise, splits
+from converters.inference.recorded import Recorded
 from converters.inference.tree import Node, make_tree
 from converters.mapping.module_tree import Outcome, Slot, read_slots
 from converters.mapping.paths import Api
@@ -72,6 +74,7 @@ def infer(
     assumptions: Assumptions | None = None,
     api: Api = "linen",
     shared: Iterable[frozenset[str]] = (),
+    modules: Mapping[str, RecordedModule] | None = None,
 ) -> Inference:
     """Find the layer of every key of a checkpoint without the module that it was saved from.
 
@@ -80,6 +83,7 @@ def infer(
         assumptions: what the user says of ambiguous layers (`parse_assumptions`).
         api: whose names the paths are made of: "linen" (collection first) or "nnx".
         shared: sets of keys that the file holds as one tensor.
+        modules: what the file says of its modules, by path, if it holds a whole one.
 
     Raises:
         ImportError: torch is not installed (its layers are built, on the meta device).
@@ -95,15 +99,22 @@ def infer(
         if _odd(key)
     ]
     root = Node()
+    recorded = Recorded(modules or {}, infos)
+    recorded.lay_out(root)
     used: set[str] = set()
     for group in context.groups.values():
-        for part, guess in _guesses(group, context, used):
+        sure = recorded.sure.get(group.path)
+        if sure is not None:
+            shapes = tuple(info.shape for info in group.tensors.values())
+            guesses.append(GroupGuess(group.path, group.keys, shapes, sure))
+            continue
+        for part, guess in _guesses(group, context, used, recorded):
             guess = _place(root, part, guess)
             shapes = tuple(info.shape for info in part.tensors.values())
             guesses.append(GroupGuess(part.path, part.keys, shapes, guess))
     _share(root, shared)
     tree = make_tree(root, lambda path: _assumed_container(path, assumptions, used))
-    slots = _slots(infos, guesses, read_slots(tree, api))
+    slots = _slots(infos, guesses, read_slots(tree, api), recorded)
     slots |= _tied(slots, context.shared)
     unused = tuple(it.text for it in assumptions.all if it.text not in used)
     return Inference(tuple(guesses), slots, unused)
@@ -115,7 +126,9 @@ def _odd(key: str) -> bool:
     return len(parts) > _DEEPEST or not all(parts)
 
 
-def _guesses(group: Group, context: Context, used: set[str]) -> Iterable[tuple[Group, Guess]]:
+def _guesses(
+    group: Group, context: Context, used: set[str], recorded: Recorded
+) -> Iterable[tuple[Group, Guess]]:
     """The group and its guess; in two parts where an assumption is about some of its keys only."""
     _, givers = context.assumptions.options_for(group.path)
     if guess_needs_options(group):
@@ -123,7 +136,7 @@ def _guesses(group: Group, context: Context, used: set[str]) -> Iterable[tuple[G
     layers = Assumptions(tuple(it for it in context.assumptions.all if not is_container(it)))
     assumption = layers.kind_for((group.path, *group.keys))
     if assumption is None:
-        yield group, recognise(group, context)
+        yield group, recorded.guess(group, context) or recognise(group, context)
         return
     used.add(assumption.text)
     own, rest = splits(group, assumption)
@@ -131,7 +144,7 @@ def _guesses(group: Group, context: Context, used: set[str]) -> Iterable[tuple[G
     yield part, assumed(part, assumption, context)
     if rest:
         yield from _guesses(
-            Group(group.path, {name: group.tensors[name] for name in rest}), context, used
+            Group(group.path, {name: group.tensors[name] for name in rest}), context, used, recorded
         )
 
 
@@ -197,11 +210,28 @@ def _share(root: Node, shared: Iterable[frozenset[str]]) -> None:
 
 
 def _slots(
-    infos: Mapping[str, TensorInfo], guesses: Iterable[GroupGuess], found: Mapping[str, Slot]
+    infos: Mapping[str, TensorInfo],
+    guesses: Iterable[GroupGuess],
+    found: Mapping[str, Slot],
+    recorded: Recorded,
 ) -> dict[str, Slot]:
     """The slots in the checkpoint's order, with what each rests on."""
     guess_of = {key: it for it in guesses for key in it.keys}
-    return {key: _slot(key, info, guess_of[key], found.get(key)) for key, info in infos.items()}
+    slots = {}
+    for key, info in infos.items():
+        evidence = recorded.evidence(key)
+        if evidence is not None and key in found:
+            slots[key] = replace(found[key], evidence=evidence)
+            continue
+        it = guess_of[key]
+        if key not in found and it.guess.kind != DROPPED:
+            # Of a layer that the file says (attention's out_proj), but in a module that it does not.
+            unsure = (
+                it.guess if it.guess.alternatives else ambiguous("of no known layer", PARAMETER)
+            )
+            it = replace(it, guess=unsure)
+        slots[key] = _slot(key, info, it, found.get(key))
+    return slots
 
 
 def _tied(

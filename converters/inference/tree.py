@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Container = str  # "", "Sequential", "ModuleList"
+Container = str  # "", "Sequential", "ModuleList"; of a file also "ModuleDict", "ParameterList", …
 
 # A Sequential has a place for every number below its last; more than these are no positions.
 _PLACES = 10_000
@@ -24,14 +24,17 @@ class Node:
 
     Attributes:
         layer: the layer that it is; None: a container or a module of tensors of its own.
-        kind: what kind of layer that is, to compare children with.
+        kind: what kind of layer that is, to compare children with; of a container the name of its class,
+            where a file says it.
         parameters: tensors of its own.
         buffers: the same, of buffers.
         children: by name.
+        container: how its children are held, where a file says it.
     """
 
     layer: Any = None
     kind: str = ""
+    container: Container | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
     buffers: dict[str, Any] = field(default_factory=dict)
     children: dict[str, Node] = field(default_factory=dict)
@@ -68,9 +71,12 @@ def _make(node: Node, path: str, container: Callable[[str], Container | None]) -
         # A layer with more than its kind has is somebody's subclass of it.
         module.__class__ = type(node.kind, (type(module),), {"__module__": "the checkpoint"})
     if module is None:
-        kind = _container(node, container(path), top=not path)
+        told = node.container
+        kind = _container(node, container(path), top=not path) if told is None else told
         module = getattr(nn, kind)() if kind else nn.Module()
-        if kind == "Sequential":
+        if told == "" and node.kind:
+            module.__class__ = type(node.kind, (nn.Module,), {"__module__": "the checkpoint"})
+        if kind == "Sequential" and told is None:
             children = _filled(children)
     # Not by attributes: a child may be called "type" or "forward".
     module._parameters.update(node.parameters)

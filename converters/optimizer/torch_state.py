@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from converters.checkpoint.reader import COPY_AGAIN, read_start
-from converters.errors import (
-    CheckpointDamagedError,
-    CheckpointHoldsCodeError,
-    MissingDependencyError,
-    OptimizerError,
-)
+from converters.back.torch_output import to_tensor
+from converters.checkpoint.formats.refusals import reading
+from converters.checkpoint.formats.torch_file import load
+from converters.checkpoint.lazy import LazyTensor
+from converters.checkpoint.mapped_file import MappedFile
+from converters.errors import OptimizerError
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,11 @@ def read_optimizer(
     name = "the state dict" if isinstance(source, Mapping) else str(source)
     loaded = source if isinstance(source, Mapping) else _load(Path(source))
     found = _find(name, loaded, key)
-    return _checked(name, found["state"], found["param_groups"])
+    made = _checked(name, found["state"], found["param_groups"])
+    if isinstance(source, Mapping):
+        return made
+    state = {position: _in_memory(entries) for position, entries in made.state.items()}
+    return replace(made, state=state)
 
 
 def _find(name: str, loaded: Any, key: str | None) -> Mapping[str, Any]:
@@ -117,25 +118,18 @@ def _checked(name: str, state: Mapping[Any, Any], groups: Sequence[Any]) -> Torc
 
 
 def _load(path: Path) -> Any:
-    read_start(path, 1)
-    try:
-        import torch
-    except ImportError:
-        raise MissingDependencyError(
-            f"{path} is a file of torch.save, and torch is not installed",
-            'pip install "tpu-migrate[torch]"',
-        ) from None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as error:
-            raise CheckpointHoldsCodeError(
-                f"{path} is a pickle that is more than tensors and plain values: nothing was "
-                f"executed ({str(error)[:120]})",
-                "save the state dicts alone: torch.save(optimizer.state_dict(), path)",
-            ) from None
-        except Exception as error:
-            raise CheckpointDamagedError(
-                f"{path} is truncated or damaged ({str(error)[:160]})", COPY_AGAIN
-            ) from None
+    """What the file holds, in plain containers; its tensors lazy, its objects records."""
+    file = MappedFile(path)
+    with reading(path):
+        loaded = load(file).value
+    file.rest()
+    return loaded
+
+
+def _in_memory(value: Any) -> Any:
+    """The entry of an optimizer with torch's tensors."""
+    if isinstance(value, LazyTensor):
+        return to_tensor(value.read())
+    if type(value) is dict:
+        return {name: _in_memory(item) for name, item in value.items()}
+    return [_in_memory(item) for item in value] if type(value) is list else value

@@ -177,7 +177,7 @@ def _to_flax(
         return (
             code,
             views.plan_summary(made.plan, made.notes),
-            views.plan_as_json(made.plan, made.notes),
+            views.plan_as_json(made.plan, made.notes, made.checkpoint.options),
         )
     size = options["max_shard_size"]
     done = convert(

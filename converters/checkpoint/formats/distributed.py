@@ -13,11 +13,10 @@ import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
 from converters.checkpoint.formats.distributed_metadata import Chunk, Item, Place, read_metadata
-from converters.checkpoint.formats.refusals import damaged_pickle, holds_code
+from converters.checkpoint.formats.refusals import reading
 from converters.checkpoint.formats.sharded import is_file_name, leads_out
-from converters.checkpoint.formats.torch_file import read_zip
+from converters.checkpoint.formats.torch_zip import read_zip
 from converters.checkpoint.formats.training import find_state_dict
-from converters.checkpoint.formats.unpickler import ForbiddenNameError, PickleError
 from converters.checkpoint.lazy import LazyTensor, TensorsCheckpoint
 from converters.checkpoint.mapped_file import MappedFile
 from converters.checkpoint.reader import COPY_AGAIN, TensorInfo
@@ -44,7 +43,8 @@ def open_distributed(folder: Path, key: str | None) -> TensorsCheckpoint:
     items = read_metadata(folder / METADATA)
     files = _Files(folder, items)
     tree = _tree(folder, items, files)
-    found = find_state_dict(str(folder), tree, key)
+    with reading(folder / METADATA):
+        found = find_state_dict(str(folder), tree, key)
     return TensorsCheckpoint(
         str(folder),
         found.tensors,
@@ -86,12 +86,8 @@ class _Files:
     def load(self, place: Place) -> Any:
         """What was saved there, its tensors lazy."""
         file = self._files[place.file]
-        try:
-            return read_zip(ZipArchive(file, place.offset, place.offset + place.length))
-        except ForbiddenNameError as error:
-            raise holds_code(str(file.path), str(error)) from None
-        except PickleError as error:
-            raise damaged_pickle(str(file.path), str(error)) from None
+        with reading(file.path):
+            return read_zip(ZipArchive(file, place.offset, place.offset + place.length)).value
 
     def tensor(self, chunk: Chunk, dtype: str) -> LazyTensor:
         """A part of a tensor."""

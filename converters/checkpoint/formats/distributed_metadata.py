@@ -1,6 +1,6 @@
 """The `.metadata` of torch.distributed.checkpoint: which file holds which part of which tensor.
 
-It is a pickle of torch's own classes; here each is an inert stand-in, and every other name is refused.
+It is a pickle of torch's own classes, which are records here.
 https://github.com/pytorch/pytorch/blob/v2.9.1/torch/distributed/checkpoint/metadata.py
 """
 
@@ -12,53 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from converters.checkpoint.dtypes import is_known, numpy_dtype
-from converters.checkpoint.formats.refusals import damaged_pickle, holds_code
+from converters.checkpoint.formats.refusals import damaged_pickle, reading
 from converters.checkpoint.formats.torch_names import Named, OtherTensor, find_name
-from converters.checkpoint.formats.unpickler import (
-    Constructor,
-    ForbiddenNameError,
-    PickleError,
-    Record,
-    Unpickler,
-)
+from converters.checkpoint.inert.records import Record
+from converters.checkpoint.inert.unpickler import Unpickler
 from converters.checkpoint.mapped_file import MappedFile
 from converters.checkpoint.reader import TensorInfo, is_shape
 
-_CHECKPOINT = "torch.distributed.checkpoint"
 _LARGEST = 1 << 30  # bytes
 _LONGEST_PATH = 64
 _MOST_PAIRED = 256  # parts of one tensor that are compared each with each
-_RECORDS = frozenset(
-    {
-        (f"{_CHECKPOINT}.metadata", "Metadata"),
-        (f"{_CHECKPOINT}.metadata", "TensorStorageMetadata"),
-        (f"{_CHECKPOINT}.metadata", "BytesStorageMetadata"),
-        (f"{_CHECKPOINT}.metadata", "TensorProperties"),
-        (f"{_CHECKPOINT}.metadata", "ChunkStorageMetadata"),
-        (f"{_CHECKPOINT}.metadata", "MetadataIndex"),
-        (f"{_CHECKPOINT}.metadata", "StorageMeta"),
-        (f"{_CHECKPOINT}.filesystem", "_StorageInfo"),
-        (f"{_CHECKPOINT}.filesystem", "_StoragePrefix"),
-        # Where torch before 2.3 had them.
-        ("torch.distributed._shard.sharded_tensor.metadata", "TensorProperties"),
-        # Where the checkpoint was written to; "_local" is Python 3.13's.
-        *(
-            (module, f"{pure}{system}Path")
-            for module in ("pathlib", "pathlib._local")
-            for pure in ("", "Pure")
-            for system in ("Posix", "Windows")
-        ),
-    }
-)
-_MEMORY_FORMATS = frozenset(
-    {"TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_PRESERVE_FORMAT"}
-)
-# Of an enum: the names of its members.
-_ENUMS = {
-    (f"{_CHECKPOINT}.metadata", "_MEM_FORMAT_ENCODING"): _MEMORY_FORMATS,
-    # Where torch before 2.3 had it.
-    ("torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING"): _MEMORY_FORMATS,
-}
 
 
 @dataclass(frozen=True)
@@ -121,51 +84,13 @@ def read_metadata(path: Path) -> list[Item]:
     if file.size > _LARGEST:
         raise damaged_pickle(str(path), f"it has {file.size} bytes")
     try:
-        data = file.copy(0, file.size)
-        file.rest()
-        loaded = Unpickler(data, 0, _find).load()
-        return _items(_state(loaded, "Metadata"))
-    except ForbiddenNameError as error:
-        raise holds_code(str(path), str(error)) from None
-    except (PickleError, KeyError, TypeError, ValueError) as error:
+        with reading(path):
+            data = file.copy(0, file.size)
+            file.rest()
+            loaded = Unpickler(data, 0, find_name).load()
+            return _items(_state(loaded, "Metadata"))
+    except (KeyError, TypeError, ValueError) as error:
         raise damaged_pickle(str(path), str(error)[:120]) from None
-
-
-class _Enum(Constructor):
-    """An enum that is allowed, with the names of its members."""
-
-    __slots__ = ("members",)
-
-    def __init__(self, module: str, name: str, members: frozenset[str]) -> None:
-        super().__init__(f"{module}.{name}", lambda *arguments: Record(name, arguments))
-        self.members = members
-
-
-def _member(*arguments: Any) -> Record:
-    """What `getattr(an enum, the name of a member)` is: so Python 3.11.0 to 3.11.4 pickle a member.
-
-    Raises:
-        ForbiddenNameError: any other use of getattr reaches for code.
-    """
-    match arguments:
-        case _Enum() as enum, str(name) if name in enum.members:
-            made: Record = enum.make(name)
-            return made
-    raise ForbiddenNameError("builtins.getattr")
-
-
-_GETATTR = Constructor("builtins.getattr", _member)
-
-
-def _find(module: str, name: str) -> Any:
-    place = module, name
-    if place in _RECORDS:
-        return Constructor(f"{module}.{name}", lambda *arguments: Record(name, arguments))
-    if place in _ENUMS:
-        return _Enum(module, name, _ENUMS[place])
-    if place == ("builtins", "getattr"):
-        return _GETATTR
-    return find_name(module, name)
 
 
 def _items(metadata: dict[str, Any]) -> list[Item]:
@@ -210,7 +135,7 @@ def _item(name: Any, entry: Any, places: dict[tuple[str, Any], Place], paths: An
         or any(type(step) not in (str, int) for step in path)
     ):
         raise ValueError(f"{name[:80]!a} has an impossible path")
-    if isinstance(entry, Record) and entry.name == "BytesStorageMetadata":
+    if _is(entry, "BytesStorageMetadata"):
         return Item(path, place=places[name, None])
     state = _state(entry, "TensorStorageMetadata")
     dtype, shape = _dtype(state["properties"]), state["size"]
@@ -292,8 +217,13 @@ def _dtype(properties: Any) -> str:
     return dtype.name
 
 
+def _is(value: Any, name: str) -> bool:
+    """Whether this stands for an object of torch's class of this name; torch 2.3 has moved some."""
+    return isinstance(value, Record) and value.name.rpartition(".")[2] == name
+
+
 def _state(value: Any, name: str) -> dict[str, Any]:
-    if not isinstance(value, Record) or value.name != name:
+    if not _is(value, name):
         raise ValueError(f"it has no {name} where one should be")
     return _of(dict, value.state)
 

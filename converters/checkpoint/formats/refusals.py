@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from converters.checkpoint.inert.records import ForbiddenNameError, PickleError
 from converters.checkpoint.reader import COPY_AGAIN
 from converters.errors import CheckpointDamagedError, CheckpointHoldsCodeError
 
 SAVE_AGAIN = (
-    "if you trust it, load it with the program that wrote it and save the weights alone: "
-    'safetensors.torch.save_model(model, "model.safetensors")'
+    "do not load it with another program either, unless you trust who made it; with that program save the "
+    'weights alone: safetensors.torch.save_model(model, "model.safetensors")'
 )
 
 
 def holds_code(where: str, name: str) -> CheckpointHoldsCodeError:
-    """For a pickle that names a class or function."""
+    """For a pickle that names a function with an effect."""
     shown = name if name.isprintable() else ascii(name)
     return CheckpointHoldsCodeError(
-        f"{where} is a pickle that names {shown[:160]}, which is not tensor data: nothing was executed",
+        f"{where} is a pickle that names {shown[:160]}, which has an effect where it is called: "
+        "nothing was executed",
         SAVE_AGAIN,
     )
 
@@ -26,3 +32,19 @@ def damaged_pickle(where: str, reason: str) -> CheckpointDamagedError:
         f"{where} is truncated or damaged ({reason}): nothing was executed",
         f"{COPY_AGAIN}, or save it again with torch.save",
     )
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """While a pickle in this file is read: what is wrong with it becomes a refusal.
+
+    Raises:
+        CheckpointHoldsCodeError: it names what has an effect.
+        CheckpointDamagedError: it cannot be read.
+    """
+    try:
+        yield
+    except ForbiddenNameError as error:
+        raise holds_code(str(path), str(error)) from None
+    except PickleError as error:
+        raise damaged_pickle(str(path), str(error)) from None

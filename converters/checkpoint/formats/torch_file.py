@@ -1,28 +1,28 @@
 """Reading what `torch.save` wrote (`.pt`, `.pth`, `.bin`, `.ckpt`; zip and legacy), without code or torch.
 
-The pickle in it is read by a machine that knows plain values and tensors only; the tensors are views of the
-mapped file, in both forms.
+So are other pickles read (`.pkl` of arrays or tensors), TorchScript archives and those of torch.export. The
+pickle in them is read by a machine that knows plain values, tensors and records only; the tensors are views
+of the mapped file, in all forms.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from converters.checkpoint.formats.legacy_file import read_legacy
-from converters.checkpoint.formats.refusals import SAVE_AGAIN, damaged_pickle, holds_code
-from converters.checkpoint.formats.torch_names import described_storage, find_name
-from converters.checkpoint.formats.training import find_state_dict
-from converters.checkpoint.formats.unpickler import ForbiddenNameError, PickleError, Unpickler
+from converters.checkpoint.formats.exported_file import is_exported, read_exported
+from converters.checkpoint.formats.legacy_file import Loaded, read_legacy
+from converters.checkpoint.formats.refusals import reading
+from converters.checkpoint.formats.torch_zip import read_zip
+from converters.checkpoint.formats.training import Found, find_state_dict
+from converters.checkpoint.inert.modules import SCRIPTED
 from converters.checkpoint.lazy import TensorsCheckpoint
 from converters.checkpoint.mapped_file import MappedFile
-from converters.checkpoint.stored import FileSpan, InflatedSpan, Span, Storage
 from converters.checkpoint.zip_archive import ZIP_MAGIC, ZipArchive
-from converters.errors import CheckpointDamagedError, CheckpointHoldsCodeError
 
 PICKLE_MAGIC = b"\x80"
-_LARGEST_PICKLE = 1 << 30  # bytes; ten million tensors have that much
-_LARGEST_INFLATED = 1 << 26
+# Where the classes of plain values are; that these were not built is no news.
+_PLAIN = ("builtins.", "__builtin__.", "datetime.", "functools.", "numpy.")
 
 
 def open_torch_file(path: Path, key: str | None) -> TensorsCheckpoint:
@@ -33,88 +33,48 @@ def open_torch_file(path: Path, key: str | None) -> TensorsCheckpoint:
         key: the entry of a training checkpoint that holds the weights; None: the only one.
 
     Raises:
-        CheckpointHoldsCodeError: the pickle names code, or is a TorchScript archive.
+        CheckpointHoldsCodeError: the pickle names what has an effect.
         CheckpointDamagedError: truncated, or a pickle that torch did not write.
         NotAStateDictError: no state dict, or several and no (or a wrong) `key`.
     """
     file = MappedFile(path)
-    loaded = _load(file, path)
-    file.rest()
-    found = find_state_dict(str(path), loaded, key)
+    with reading(path):
+        loaded = load(file)
+        file.rest()
+        found = find_state_dict(str(path), loaded.value, key)
+    return checkpoint_of(str(path), found, loaded.unknown)
+
+
+def load(file: MappedFile) -> Loaded:
+    """What a file of `torch.save`, or another pickle, holds.
+
+    Raises:
+        PickleError, ForbiddenNameError: its pickle cannot be read.
+        CheckpointDamagedError: it is an archive without a pickle.
+    """
+    if file.copy(0, min(4, file.size)) == ZIP_MAGIC:
+        archive = ZipArchive(file)
+        return read_exported(archive) if is_exported(archive) else read_zip(archive)
+    return read_legacy(file)
+
+
+def checkpoint_of(source: str, found: Found, unknown: Iterable[str]) -> TensorsCheckpoint:
+    """The checkpoint of the state dict that was found.
+
+    Args:
+        source: what to call it in messages.
+        found: its tensors, and the rest.
+        unknown: classes of objects in the file that were not built.
+    """
+    read = {module.kind for module in found.modules.values()}
+    known = (*_PLAIN, "torch.nn.", SCRIPTED) if read else _PLAIN
     return TensorsCheckpoint(
-        str(path),
+        source,
         found.tensors,
         others=found.others,
         found=found.where,
         training=lambda: found.rest,
+        modules=found.modules,
+        options=found.options,
+        unbuilt=[name for name in unknown if name not in read and not name.startswith(known)],
     )
-
-
-def _load(file: MappedFile, path: Path) -> Any:
-    try:
-        if file.copy(0, min(4, file.size)) == ZIP_MAGIC:
-            return read_zip(ZipArchive(file))
-        return read_legacy(file)
-    except ForbiddenNameError as error:
-        raise holds_code(str(path), str(error)) from None
-    except PickleError as error:
-        raise damaged_pickle(str(path), str(error)) from None
-
-
-def read_zip(archive: ZipArchive) -> Any:
-    """What a torch.save archive holds, its tensors lazy.
-
-    Raises:
-        CheckpointHoldsCodeError: it is TorchScript.
-        CheckpointDamagedError: it lacks something.
-        PickleError, ForbiddenNameError: its pickle cannot be read.
-    """
-    path = archive.file.path
-    tops = {name.partition("/")[0] for name in archive.members}
-    pickles = [top for top in tops if f"{top}/data.pkl" in archive.members]
-    if len(pickles) != 1:
-        raise CheckpointDamagedError(
-            f"{path} is a zip archive, but not one of torch.save (it has no data.pkl)",
-            "name a checkpoint file",
-        )
-    (top,) = pickles
-    if any(name.startswith((f"{top}/code/", f"{top}/constants.pkl")) for name in archive.members):
-        raise CheckpointHoldsCodeError(
-            f"{path} is a TorchScript archive, which holds code: not read", SAVE_AGAIN
-        )
-    order = f"{top}/byteorder"
-    if order in archive.members and archive.content(order, 16).strip() != b"little":
-        raise CheckpointDamagedError(
-            f"{path} was written on a big-endian machine", "save it again on another machine"
-        )
-    stored = archive.members[f"{top}/data.pkl"].stored
-    data = archive.content(f"{top}/data.pkl", _LARGEST_PICKLE if stored else _LARGEST_INFLATED)
-    storages = _Storages(archive, top)
-    return Unpickler(data, 0, find_name, storages.of).load()
-
-
-class _Storages:
-    """The storages of an archive, each found when a pickle refers to it."""
-
-    def __init__(self, archive: ZipArchive, top: str) -> None:
-        self._archive = archive
-        self._top = top
-        self._spans: dict[str, Span] = {}
-
-    def of(self, identifier: Any) -> Storage:
-        """The storage that ("storage", type, key, location, number of elements) names."""
-        key, dtype, nbytes, _ = described_storage(identifier)
-        if key not in self._spans:
-            self._spans[key] = self._span(key)
-        span = self._spans[key]
-        if nbytes > span.nbytes:
-            raise PickleError(f"storage {key[:40]!a} has {span.nbytes} bytes, not {nbytes}")
-        return Storage(span, 0, nbytes, dtype)
-
-    def _span(self, key: str) -> Span:
-        member = self._archive.members.get(f"{self._top}/data/{key}")
-        if member is None:
-            raise PickleError(f"storage {key[:40]!a} is not there")
-        if member.stored:
-            return FileSpan(self._archive.file, self._archive.place(member), member.size)
-        return InflatedSpan(self._archive, member)

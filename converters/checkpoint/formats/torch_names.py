@@ -1,9 +1,10 @@
-"""The names that a pickle of torch.save may use, each with an inert stand-in.
+"""What stands for each name in a pickle: a stand-in of ours, a record, or a refusal.
 
-They are those that `torch.load(weights_only=True)` allows without being told more, and none else:
-https://github.com/pytorch/pytorch/blob/v2.9.1/torch/_weights_only_unpickler.py (`_get_allowed_globals`).
-What is a tensor of another kind than a dense one becomes an `OtherTensor`, which is refused by name where it
-stands for a weight.
+torch's names have inert stand-ins: at least those that `torch.load(weights_only=True)` allows without being
+told more, https://github.com/pytorch/pytorch/blob/v2.9.1/torch/_weights_only_unpickler.py
+(`_get_allowed_globals`). Known values of Python and NumPy become plain data, names with an effect end the
+reading, and every other name makes records. What is a tensor of another kind than a dense one becomes an
+`OtherTensor`, which is refused by name where it stands for a weight.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from converters.checkpoint.dtypes import is_known, numpy_dtype
-from converters.checkpoint.formats.unpickler import Constructor, ForbiddenNameError, PickleError
+from converters.checkpoint.inert import arrays, values
+from converters.checkpoint.inert.effects import has_effect
+from converters.checkpoint.inert.records import (
+    Buildable,
+    Constructor,
+    ForbiddenNameError,
+    PickleError,
+    Unknown,
+)
 from converters.checkpoint.reader import is_shape
 from converters.checkpoint.stored import Storage, StoredTensor
 
@@ -83,17 +92,19 @@ _SCHEMES = frozenset(
 
 
 def find_name(module: str, name: str) -> Any:
-    """What stands for `module.name` in a pickle of torch.save.
+    """What stands for `module.name` in a pickle.
 
     Raises:
-        ForbiddenNameError: weights_only does not allow it.
+        ForbiddenNameError: it has an effect when it is called.
     """
     found = _TABLE.get((module, name))
     if found is None:
         found = _torch_name(module, name)
-    if found is None:
+    if found is not None:
+        return found
+    if has_effect(module, name):
         raise ForbiddenNameError(f"{module}.{name}")
-    return found
+    return Unknown(f"{module}.{name}")
 
 
 def _torch_name(module: str, name: str) -> Any:
@@ -105,7 +116,7 @@ def _torch_name(module: str, name: str) -> Any:
         return Named("quantization", name)
     places = ("torch", "torch.cuda", "torch.sparse", "torch.cuda.sparse")
     if module in places and name in _TENSOR_TYPES:
-        return Named("type", f"{module}.{name}")
+        return Constructor(f"{module}.{name}", _pending)
     return None
 
 
@@ -161,6 +172,20 @@ def _dense(
     )
 
 
+class _PendingTensor(Buildable):
+    """A tensor of torch before 0.1.12, made first and told its content then."""
+
+    __slots__ = ()
+
+    def build(self, state: Any) -> Any:
+        storage, offset, shape, strides = state
+        return _dense(storage, offset, shape, strides, None, None)
+
+
+def _pending(*_: Any) -> _PendingTensor:
+    return _PendingTensor()
+
+
 def _first(data: Any, *_: Any) -> Any:
     return data
 
@@ -174,7 +199,8 @@ def _from_cpu(data: Any, dtype: Any, *_: Any) -> Any:
 def _of_type(rebuild: Any, kind: Any, arguments: Any, *_: Any) -> Any:
     if not isinstance(rebuild, Constructor) or not isinstance(arguments, tuple):
         raise ValueError("a tensor is made of something else")
-    # A subclass of Tensor would have been refused as a name.
+    if isinstance(kind, Unknown):
+        return OtherTensor("a tensor of a class of its own")
     return rebuild.make(*arguments)
 
 
@@ -182,61 +208,10 @@ def _other(form: str) -> Callable[..., OtherTensor]:
     return lambda *_: OtherTensor(form)
 
 
-def _ordered(*arguments: Any) -> dict[Any, Any]:
-    if not arguments:
-        return {}
-    (pairs,) = arguments
-    if not isinstance(pairs, list | tuple):
-        raise ValueError("an OrderedDict is made of something else than pairs")
-    made = {}
-    for pair in pairs:
-        key, value = pair
-        if type(key) not in (str, int):
-            raise ValueError("a key is neither a text nor a number")
-        made[key] = value
-    return made
-
-
-def _counter(*arguments: Any) -> dict[Any, Any]:
-    if arguments and type(arguments[0]) is not dict:
-        raise ValueError("a Counter is made of something else than a dict")
-    return dict(arguments[0]) if arguments else {}
-
-
 def _size(sides: Any = ()) -> tuple[int, ...]:
     if not is_shape(sides):
         raise ValueError("a torch.Size is none")
     return tuple(sides)
-
-
-def _encoded(text: Any, encoding: Any = "latin1") -> bytes:
-    if type(text) is not str or encoding not in ("latin1", "latin-1"):
-        raise ValueError("bytes are encoded as torch.save does not")
-    return text.encode("latin-1")
-
-
-def _bytearray(*arguments: Any) -> bytearray:
-    if not arguments:
-        return bytearray()
-    value = arguments[0]
-    if type(value) is str:
-        return bytearray(_encoded(*arguments))
-    if type(value) is not bytes:
-        raise ValueError("a bytearray is made of something else than bytes")
-    return bytearray(value)
-
-
-def _set(*arguments: Any) -> set[Any]:
-    items = arguments[0] if arguments else []
-    if type(items) is not list or any(type(item) not in (str, int, float) for item in items):
-        raise ValueError("a set is made of something else than plain values")
-    return set(items)
-
-
-def _complex(real: Any, imaginary: Any) -> complex:
-    if type(real) is not float or type(imaginary) is not float:
-        raise ValueError("a complex is made of something else than numbers")
-    return complex(real, imaginary)
 
 
 def _named(kind: str) -> Callable[..., Named]:
@@ -262,27 +237,27 @@ _UTILS: dict[str, Callable[..., Any]] = {
     "_rebuild_device_tensor_from_numpy": _other("a tensor of another device, kept as NumPy's"),
     "_rebuild_device_tensor_from_cpu_tensor": _from_cpu,
 }
+# What TorchScript writes around lists and dicts, to say the type of what is in them.
+_SCRIPTED = (
+    "restore_type_tag",
+    *(f"build_{kind}list" for kind in ("int", "double", "bool", "tensor")),
+)
 _MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
-    ("collections", "OrderedDict"): _ordered,
-    ("collections", "Counter"): _counter,
+    **values.MAKERS,
+    **arrays.MAKERS,
     ("torch", "Size"): _size,
     ("torch", "device"): _named("device"),
     ("torch.serialization", "_get_layout"): _named("layout"),
     ("torch.nn.parameter", "Parameter"): _first,
     ("torch._tensor", "_rebuild_from_type_v2"): _of_type,
-    ("_codecs", "encode"): _encoded,
-    ("builtins", "bytearray"): _bytearray,
-    ("builtins", "set"): _set,
-    ("builtins", "complex"): _complex,
-    ("__builtin__", "bytearray"): _bytearray,
-    ("__builtin__", "set"): _set,
-    ("__builtin__", "complex"): _complex,
     **{("torch._utils", name): make for name, make in _UTILS.items()},
+    **{("torch.jit._pickle", name): _first for name in _SCRIPTED},
 }
 _TABLE: dict[tuple[str, str], Any] = {
     place: Constructor(".".join(place), make) for place, make in _MAKERS.items()
 } | {
     ("torch", "Tensor"): Named("type", "torch.Tensor"),
+    ("numpy", "ndarray"): Named("type", "numpy.ndarray"),
     ("torch.storage", "UntypedStorage"): Named("storage", "uint8"),
     ("torch.storage", "TypedStorage"): Named("storage", "uint8"),
 }

@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from converters.checkpoint.formats.torch_names import Named, OtherTensor
+from converters.checkpoint.inert.arrays import OtherArray, StoredArray
+from converters.checkpoint.inert.modules import RecordedModule, WithModules, is_module, read_module
+from converters.checkpoint.inert.options import contents, named, plain
+from converters.checkpoint.inert.records import Record
 from converters.checkpoint.lazy import LazyTensor
 from converters.errors import NotAStateDictError, UnsupportedDtypeError
 
@@ -22,9 +26,15 @@ _MOST_DICTS = 100_000
 _SHOWN = 8
 # Entries that hold tensors and are no weights, by the names that training loops give them.
 _NOT_WEIGHTS = re.compile(
-    r"optim|sched|scaler|callback|loops|rng|random|hyper_?param|config|^args$|_extra_state$|^_metadata$",
+    r"optim|sched|scaler|callback|loops|rng|random|hyper_?param|config|^args$|_extra_state$|^_metadata$|^constants$",
     re.IGNORECASE,
 )
+# Entries that say how the run was made.
+_OPTIONS = re.compile(
+    r"arg(ument)?s|conf(ig)?|cfg|opt(ion)?s?|h_?params|hyper_?param|settings|kwargs|params$",
+    re.IGNORECASE,
+)
+_MOST_ITEMS = 16  # of a list that is looked through
 _FLOATING = re.compile(r"float|complex")
 _EXTRA_STATE = "_extra_state"
 _SAVE_STATE_DICT = "save model.state_dict()"
@@ -39,12 +49,16 @@ class Found:
         tensors: key → tensor.
         others: key → what it is, of the entries that are no tensors.
         rest: the training checkpoint without them.
+        modules: of a whole module: those that it is made of, by path; else none.
+        options: what the run was told, as plain values: name of the entry → its contents.
     """
 
     where: str
     tensors: Mapping[str, LazyTensor]
     others: Mapping[str, str]
     rest: Mapping[Any, Any] = field(default_factory=dict)
+    modules: Mapping[str, RecordedModule] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find_state_dict(source: str, loaded: Any, key: str | None) -> Found:
@@ -60,17 +74,54 @@ def find_state_dict(source: str, loaded: Any, key: str | None) -> Found:
         NotAStateDictError: there is none, or several and no key, or none under this key.
         UnsupportedDtypeError: tensors of it are of a kind that cannot be converted.
     """
-    if not isinstance(loaded, dict):
+    if not is_module(loaded) and _entries(loaded) is None:
         raise NotAStateDictError(
-            f"{source} holds a {_kind(loaded)}, not a state dict", _SAVE_STATE_DICT
+            f"{source} holds {_article(_kind(loaded))}, not a state dict", _SAVE_STATE_DICT
         )
     candidates = _candidates(loaded)
     path = _named(source, loaded, candidates, key) if key else _only(source, loaded, candidates)
     chosen = loaded
     for name in path:
-        chosen = chosen[name]
-    tensors, others = _sorted_out(source, chosen)
-    return Found(".".join(path), tensors, others, _without(loaded, path))
+        chosen = (_entries(chosen) or {})[name]
+    modules: Mapping[str, RecordedModule] = {}
+    if is_module(chosen):
+        chosen, modules = read_module(chosen)
+    elif isinstance(chosen, WithModules):
+        modules = chosen.modules
+    tensors, others = _sorted_out(source, _entries(chosen) or {})
+    rest = _without(loaded, path)
+    return Found(".".join(path), tensors, others, rest, modules, _options(rest))
+
+
+def _entries(value: Any) -> Mapping[Any, Any] | None:
+    """What may hold state dicts, by name: a dict, an object's contents, a short list's positions."""
+    if isinstance(value, list | tuple) and len(value) <= _MOST_ITEMS:
+        if any(is_module(item) or contents(item) for item in value):
+            return {str(position): item for position, item in enumerate(value)}
+        return None
+    return None if is_module(value) else contents(value)
+
+
+def _options(rest: Mapping[Any, Any]) -> dict[str, Any]:
+    """The entries that say how the run was made."""
+    found = {}
+    for name, value in rest.items():
+        if type(name) is not str or is_module(value):
+            continue
+        held = contents(value)
+        if not held or "param_groups" in held:
+            continue
+        if (type(value) is Record or _OPTIONS.search(name)) and not _has_tensors(held):
+            found[name] = plain(value)
+    return found
+
+
+def _has_tensors(held: Mapping[Any, Any]) -> bool:
+    return any(isinstance(value, LazyTensor | OtherTensor) for value in held.values())
+
+
+def _article(kind: str) -> str:
+    return f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}"
 
 
 def describe(value: Any) -> str:
@@ -78,7 +129,7 @@ def describe(value: Any) -> str:
     if isinstance(value, LazyTensor):
         shape = "×".join(map(str, value.info.shape)) or "scalar"
         return f"tensor {shape} {value.info.dtype}"
-    if isinstance(value, OtherTensor):
+    if isinstance(value, OtherTensor | OtherArray):
         return value.form
     if value is None or isinstance(value, bool | int | float):
         return f"{_kind(value)} {str(value)[:40]}" if value is not None else "None"
@@ -90,6 +141,8 @@ def describe(value: Any) -> str:
 def _kind(value: Any) -> str:
     if isinstance(value, LazyTensor | OtherTensor):
         return "Tensor"
+    if isinstance(value, Record | OtherArray):
+        return named(value)
     if isinstance(value, Named):
         return f"torch {value.kind}"
     return type(value).__name__
@@ -98,35 +151,57 @@ def _kind(value: Any) -> str:
 Path = tuple[str, ...]
 
 
-def _candidates(loaded: dict[Any, Any]) -> list[Path]:
-    """The ways to every dict that may be a state dict; the strong ones alone if there are any."""
+_WEAK, _ARRAYS, _STRONG = range(3)
+
+
+def _candidates(loaded: Any) -> list[Path]:
+    """The ways to everything that may be a state dict; of several the strongest ones alone."""
     found = list(_tensor_dicts(loaded, (), set()))
-    strong = [path for path, is_strong in found if is_strong]
-    return strong or [path for path, _ in found]
+    most = max((strength for _, strength in found), default=_WEAK)
+    return [path for path, strength in found if strength == most]
 
 
-def _tensor_dicts(node: dict[Any, Any], path: Path, seen: set[int]) -> Iterator[tuple[Path, bool]]:
-    """The way to each dict with tensors by name, and whether one of them is surely a weight.
+def _tensor_dicts(node: Any, path: Path, seen: set[int]) -> Iterator[tuple[Path, int]]:
+    """The way to each module or dict with tensors by name, and how surely one of them is a weight.
 
-    A single number, or integers (a random generator's state), are none surely.
+    A single number, or integers (a random generator's state), are none surely; arrays of NumPy are none where
+    there are tensors.
     """
-    if id(node) in seen or len(seen) > _MOST_DICTS or "param_groups" in node:
+    if id(node) in seen or len(seen) > _MOST_DICTS:
         return
     seen.add(id(node))
+    if is_module(node):
+        tensors = list(read_module(node)[0].values())
+        if tensors:
+            yield path, max(map(_strength, tensors))
+        return
+    held = _entries(node)
+    if held is None or "param_groups" in held:
+        return
     tensors = [
         value
-        for name, value in node.items()
+        for name, value in held.items()
         if type(name) is str
         and isinstance(value, LazyTensor | OtherTensor)
         and not name.endswith(_EXTRA_STATE)
     ]
     if tensors:
-        yield path, any(map(_is_weight, tensors))
+        yield path, max(map(_strength, tensors))
     if len(path) == _DEEPEST:
         return
-    for name, value in node.items():
-        if type(name) is str and isinstance(value, dict) and not _NOT_WEIGHTS.search(name):
+    for name, value in held.items():
+        if type(name) is str and _may_hold(value) and not _NOT_WEIGHTS.search(name):
             yield from _tensor_dicts(value, (*path, name), seen)
+
+
+def _may_hold(value: Any) -> bool:
+    return isinstance(value, dict | list | tuple) or type(value) is Record
+
+
+def _strength(tensor: Any) -> int:
+    if not _is_weight(tensor):
+        return _WEAK
+    return _ARRAYS if isinstance(tensor, StoredArray) else _STRONG
 
 
 def _is_weight(tensor: Any) -> bool:
@@ -135,7 +210,7 @@ def _is_weight(tensor: Any) -> bool:
     return bool(tensor.info.shape) and bool(_FLOATING.search(tensor.info.dtype))
 
 
-def _only(source: str, loaded: dict[Any, Any], candidates: list[Path]) -> Path:
+def _only(source: str, loaded: Any, candidates: list[Path]) -> Path:
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
@@ -143,22 +218,23 @@ def _only(source: str, loaded: dict[Any, Any], candidates: list[Path]) -> Path:
             f"{source} is a training checkpoint with {len(candidates)} state dicts inside",
             f"choose one with --key: {_choice(candidates)}",
         )
-    if "param_groups" in loaded:
+    if "param_groups" in (_entries(loaded) or {}):
         raise NotAStateDictError(f"{source} is an optimizer's state, not weights", _SAVE_STATE_DICT)
     raise NotAStateDictError(
-        f"{source} holds a dict without tensors by name, not a state dict", _SAVE_STATE_DICT
+        f"{source} holds {_article(_kind(loaded))} without tensors by name, not a state dict",
+        _SAVE_STATE_DICT,
     )
 
 
-def _named(source: str, loaded: dict[Any, Any], candidates: list[Path], key: str) -> Path:
+def _named(source: str, loaded: Any, candidates: list[Path], key: str) -> Path:
     if key == TOP and () in candidates:
         return ()
     path = None if key == TOP else _walk(loaded, key)
     if path is not None and path not in candidates:
         node: Any = loaded
         for name in path:
-            node = node[name]
-        below = _candidates(node) if isinstance(node, dict) else []
+            node = (_entries(node) or {})[name]
+        below = _candidates(node)
         # A weak one (only numbers, say) is good enough where it is asked for.
         path = (*path, *below[0]) if len(below) == 1 else None
         candidates = [(key, *way) for way in below] or candidates
@@ -173,13 +249,14 @@ def _named(source: str, loaded: dict[Any, Any], candidates: list[Path], key: str
 
 def _walk(node: Any, key: str) -> Path | None:
     """The way along a dotted key; a name may have dots itself."""
-    if not isinstance(node, dict):
+    held = _entries(node)
+    if held is None:
         return None
-    if key in node:
+    if key in held:
         return (key,)
     for index, letter in enumerate(key):
-        if letter == "." and key[:index] in node:
-            rest = _walk(node[key[:index]], key[index + 1 :])
+        if letter == "." and key[:index] in held:
+            rest = _walk(held[key[:index]], key[index + 1 :])
             if rest is not None:
                 return (key[:index], *rest)
     return None
@@ -192,7 +269,7 @@ def _choice(candidates: list[Path]) -> str:
 
 
 def _sorted_out(
-    source: str, chosen: dict[Any, Any]
+    source: str, chosen: Mapping[Any, Any]
 ) -> tuple[dict[str, LazyTensor], dict[str, str]]:
     tensors: dict[str, LazyTensor] = {}
     others: dict[str, str] = {}
@@ -229,11 +306,11 @@ def _refuse(source: str, wrong: list[tuple[str, OtherTensor]]) -> NoReturn:
     )
 
 
-def _without(loaded: dict[Any, Any], path: Path) -> dict[Any, Any]:
+def _without(loaded: Any, path: Path) -> dict[Any, Any]:
     """The containers without the one at the end of the way; those on the way are copies."""
     if not path:
         return {}
-    rest = dict(loaded)
+    rest = dict(_entries(loaded) or {})
     inner = rest.pop(path[0])
     if len(path) > 1:
         rest[path[0]] = _without(inner, path[1:])

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -138,11 +138,12 @@ def _optimizer_summary(state: OptimizerConversion) -> Iterator[RenderableType]:
     yield from map(escape, state.recipe.notes)
 
 
-def plan_as_json(planned: Plan, notes: Sequence[str]) -> dict[str, Any]:
-    """Return what becomes of each key as plain values."""
+def plan_as_json(planned: Plan, notes: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what becomes of each key, and what the training run was told, as plain values."""
     return {
         "counts": planned.counts,
         "notes": list(notes),
+        "options": dict(options),
         "keys": [
             {
                 "key": row.key,
@@ -171,7 +172,7 @@ def conversion_as_json(done: Conversion) -> dict[str, Any]:
         "resumed": done.written.resumed,
         "arrays": [dataclasses.asdict(leaf) for leaf in done.written.leaves],
         "optimizer": None if done.optimizer is None else _optimizer_as_json(done.optimizer),
-        **plan_as_json(done.plan, done.notes),
+        **plan_as_json(done.plan, done.notes, done.options),
     }
 
 

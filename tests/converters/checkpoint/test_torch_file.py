@@ -6,7 +6,6 @@ import os
 import pickle
 import pickletools
 import random
-import warnings
 import zipfile
 from pathlib import Path
 
@@ -89,22 +88,6 @@ def test_a_plain_pickle_with_code_is_refused_and_not_run(tmp_path, protocol, ref
     assert not marker.exists()
 
 
-def test_a_whole_pickled_module_is_refused_with_how_to_save_it(tmp_path, refused):
-    path = save(torch.nn.Linear(2, 3), tmp_path / "module.pt")
-    with refused(CheckpointHoldsCodeError, "torch.nn.modules.linear.Linear", "save_model"):
-        open_checkpoint(path)
-
-
-def test_torchscript_is_refused(tmp_path, refused):
-    path = tmp_path / "script.pt"
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # newer torch deprecates making it
-        torch.jit.script(torch.nn.Linear(2, 3)).save(path)
-    with refused(CheckpointHoldsCodeError, "TorchScript", "save_model"):
-        open_checkpoint(path)
-
-
 @FORMS
 def test_every_truncation_is_refused(tmp_path, zipped, refused):
     whole = save(state_dict(), tmp_path / "whole.pt", zipped).read_bytes()
@@ -185,11 +168,13 @@ def _of_python_2(pickled):
     return b"".join(parts)
 
 
-def test_a_namespace_of_arguments_is_refused_with_how_to_go_on(tmp_path, refused):
-    saved = {"model": state_dict(), "args": argparse.Namespace(lr=0.1)}
-    path = save(saved, tmp_path / "fairseq.pt")
-    with refused(CheckpointHoldsCodeError, "argparse.Namespace", "if you trust it", "save_model"):
-        open_checkpoint(path)
+@FORMS
+def test_a_namespace_of_arguments_is_the_runs_options(tmp_path, zipped):
+    saved = {"model": state_dict(), "args": argparse.Namespace(lr=0.1, layers=[2, 3])}
+    checkpoint = open_checkpoint(save(saved, tmp_path / "fairseq.pt", zipped))
+    assert list(checkpoint.infos) == list(state_dict())
+    assert checkpoint.options == {"args": {"lr": 0.1, "layers": [2, 3]}}
+    assert checkpoint.unbuilt == ("argparse.Namespace",)
 
 
 @pytest.mark.parametrize("form", ["zip", "legacy"])

@@ -1,5 +1,7 @@
 """What a state does not say is asked for, and what optax cannot go on with is refused."""
 
+import os
+
 import numpy as np
 import optax
 import pytest
@@ -274,13 +276,20 @@ def test_files(tmp_path, refused):
     again = torch.load(tmp_path / "back.pt", weights_only=True)
     assert torch.equal(again["state"][0]["max_exp_avg_sq"], state["state"][0]["max_exp_avg_sq"])
     assert back["param_groups"] == state["param_groups"]
+    torch.save({"optimizer": state, "arguments": Unknown()}, path)
+    assert converted(model, path).arrays == converted(model, state).arrays
     torch.save({"optimizer": state, "arguments": Unsafe()}, path)
     with refused(CheckpointHoldsCodeError, "nothing was executed"):
         converted(model, path)
 
 
-class Unsafe:
+class Unknown:
     pass
+
+
+class Unsafe:
+    def __reduce__(self):
+        return os.system, ("true",)
 
 
 def test_another_state_is_refused(tmp_path):

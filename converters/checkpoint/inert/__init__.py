@@ -1,0 +1,1 @@
+"""Pickles, read without running them: what they name becomes records, known values plain data."""

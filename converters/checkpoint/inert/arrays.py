@@ -1,0 +1,179 @@
+"""NumPy's arrays and numbers in a pickle: arrays are lazy tensors, numbers plain ones.
+
+https://numpy.org/doc/stable/reference/generated/numpy.ndarray.__reduce__.html; `numpy.core` is `numpy._core`
+since NumPy 2.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from converters.checkpoint.dtypes import numpy_dtype
+from converters.checkpoint.inert.records import Buildable, Record
+from converters.checkpoint.inert.unpickler import Blob
+from converters.checkpoint.inert.values import encoded
+from converters.checkpoint.reader import is_shape
+from converters.checkpoint.stored import BytesSpan, Span, Storage, StoredTensor
+
+_KINDS = {
+    "f": {2: "float16", 4: "float32", 8: "float64"},
+    "i": {1: "int8", 2: "int16", 4: "int32", 8: "int64"},
+    "u": {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"},
+    "c": {8: "complex64", 16: "complex128"},
+    "b": {1: "bool"},
+}
+_CODE = re.compile(r"[<>|=]?([A-Za-z])(\d{0,9})")
+
+
+class StoredArray(StoredTensor):
+    """An array of NumPy in a pickle."""
+
+    __slots__ = ()
+
+
+class OtherArray:
+    """An array that is no tensor: of Python objects, texts, dates, or several fields.
+
+    Attributes:
+        form: what it is.
+        items: of objects: these.
+    """
+
+    __slots__ = ("form", "items")
+
+    def __init__(self, form: str, items: Any = None) -> None:
+        self.form = form
+        self.items = items
+
+
+class DType(Buildable):
+    """A dtype of NumPy.
+
+    Attributes:
+        code: as NumPy writes it, without the order of bytes ("f4").
+        order: of bytes: "<", ">", "|" or "=".
+    """
+
+    __slots__ = ("code", "order", "plain")
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        matched = _CODE.fullmatch(code) if type(code) is str else None
+        if matched is None:
+            raise ValueError("a dtype has no name")
+        self.code = code.lstrip("<>|=")
+        self.order = code[0] if code[0] in "<>|=" else "="
+        self.plain = True
+
+    def build(self, state: Any) -> DType:
+        """Set the order of bytes, and whether it has fields."""
+        if type(state) is not tuple or len(state) < 5 or type(state[1]) is not str:
+            raise ValueError("a dtype has another state")
+        self.order = state[1]
+        self.plain = state[2] is None and state[3] is None and state[4] is None
+        return self
+
+    @property
+    def name(self) -> str | None:
+        """As we call it ("float32"); None where it is no type of numbers, or of another machine."""
+        kind, size = self.code[:1], self.code[1:]
+        if not self.plain or self.order == ">" or not size:
+            return "bool" if self.code == "?" else None
+        return _KINDS.get(kind, {}).get(int(size))
+
+    @property
+    def shown(self) -> str:
+        """For a message."""
+        return f"{self.order if self.order == '>' else ''}{self.code[:12]}"
+
+
+class PendingArray(Buildable):
+    """An array whose content comes as its state."""
+
+    __slots__ = ()
+
+    def build(self, state: Any) -> Any:
+        """The array: (version, shape, dtype, whether it is Fortran's order, content)."""
+        if type(state) is not tuple or not 4 <= len(state) <= 5:
+            raise ValueError("an array has another state")
+        shape, dtype, fortran, content = state[-4:]
+        return _array(shape, dtype, content, fortran=bool(fortran))
+
+
+def _array(shape: Any, dtype: Any, content: Any, *, fortran: bool) -> Any:
+    if not isinstance(dtype, DType) or not is_shape(shape):
+        raise ValueError("an array has an impossible shape or type")
+    sides = tuple(shape)
+    name = dtype.name
+    if name is None:
+        what = "of Python objects" if dtype.code.startswith("O") else f"of the type {dtype.shown}"
+        items = content if type(content) is list else None
+        return OtherArray(f"array {what}, {'×'.join(map(str, sides)) or 'scalar'}", items)
+    span = _span(content)
+    size = numpy_dtype(name, "an array").itemsize
+    if math.prod(sides) * size != span.nbytes:
+        raise ValueError(f"an array of shape {str(sides)[:80]} has {span.nbytes} bytes")
+    return StoredArray(
+        Storage(span, 0, span.nbytes, name), 0, sides, _strides(sides, fortran=fortran), name
+    )
+
+
+def _span(content: Any) -> Span:
+    if isinstance(content, Blob):
+        return content.span
+    if type(content) is str:  # of Python 2
+        content = encoded(content)
+    if not isinstance(content, bytes | bytearray):
+        raise ValueError("an array has no content")
+    return BytesSpan(memoryview(content))
+
+
+def _strides(shape: tuple[int, ...], *, fortran: bool) -> tuple[int, ...]:
+    """In elements."""
+    steps = []
+    step = 1
+    for side in shape if fortran else reversed(shape):
+        steps.append(step)
+        step *= max(side, 1)
+    return tuple(steps if fortran else reversed(steps))
+
+
+def _pending(*_: Any) -> PendingArray:
+    return PendingArray()
+
+
+def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any = "C", *_: Any) -> Any:
+    return _array(shape, dtype, content, fortran=order == "F")
+
+
+def _scalar(dtype: Any, content: Any = b"") -> Any:
+    if not isinstance(dtype, DType):
+        raise ValueError("a number has no type")
+    name = dtype.name
+    data = encoded(content) if type(content) is str else content
+    if name is None or type(data) is not bytes:
+        if dtype.code.startswith("U") and type(data) is bytes:
+            return data.decode("utf-32-le", "replace").rstrip("\0")
+        return Record(f"numpy scalar {dtype.shown}", ())
+    kind = numpy_dtype(name, "a number")
+    if len(data) != kind.itemsize:
+        raise ValueError("a number has another size than its type")
+    return np.frombuffer(data, kind)[0].item()
+
+
+MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("numpy", "dtype"): DType,
+    **{
+        (f"numpy.{core}.{module}", name): make
+        for core in ("core", "_core")
+        for module, name, make in (
+            ("multiarray", "_reconstruct", _pending),
+            ("multiarray", "scalar", _scalar),
+            ("numeric", "_frombuffer", _from_buffer),
+        )
+    },
+}

@@ -1,0 +1,182 @@
+"""A pickled `nn.Module` as its state dict, and as the layers that it is made of.
+
+`torch.save(model)` writes the attributes of every module: its parameters, buffers and children, and the
+settings of the layers (`groups`, `num_heads`, `eps`). The classes are not needed for that, and nothing of
+them is run: not their `__setstate__`, no hook. TorchScript archives have the same objects with less: tensors
+and children are plain attributes there, and the settings stand in the code, which is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from converters.checkpoint.inert.records import PickleError, Record
+from converters.checkpoint.lazy import LazyTensor
+
+SCRIPTED = "__torch__."
+_DEEPEST = 100
+_MOST = 50_000
+_MOST_VALUES = 16  # of a setting
+_LARGEST = 1 << 53
+_REGISTERED = ("_parameters", "_buffers", "_modules")
+# What stands around a module and hands everything on to it: class → name of the one inside.
+_WRAPPERS = {
+    "DataParallel": "module",
+    "DistributedDataParallel": "module",
+    "OptimizedModule": "_orig_mod",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+}
+
+
+@dataclass(frozen=True)
+class RecordedModule:
+    """A module as a file tells of it.
+
+    Attributes:
+        kind: the full name of its class ("torch.nn.modules.conv.Conv2d").
+        settings: its plain attributes.
+        parameters: the names of its own parameters, also of those that it was made without.
+        buffers: the names of its own buffers.
+        transient: those of them that are in no state dict.
+        children: names of its children, in their order.
+        hooks: what computes one of its weights before each call: (class, settings).
+        complete: whether the settings are all there (not in TorchScript).
+    """
+
+    kind: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+    transient: frozenset[str] = frozenset()
+    children: tuple[str, ...] = ()
+    hooks: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    complete: bool = True
+
+
+def is_module(value: Any) -> bool:
+    """Whether this is the record of an `nn.Module`, or of a scripted one."""
+    if type(value) is not Record:
+        return False
+    attributes = value.attributes
+    if value.name.startswith(SCRIPTED):
+        return type(value.state) is dict
+    return all(type(attributes.get(name)) is dict for name in _REGISTERED)
+
+
+def read_module(value: Record) -> tuple[dict[str, Any], dict[str, RecordedModule]]:
+    """The state dict of a module, and the modules in it by path ("" the whole).
+
+    Raises:
+        PickleError: it is nested too deeply, holds itself, or is no module that torch could have.
+    """
+    tensors: dict[str, Any] = {}
+    modules: dict[str, RecordedModule] = {}
+    # An iterator each for the modules on the way: recursion would take Python's own stack.
+    way: list[Iterator[tuple[str, Record]]] = [iter([("", value)])]
+    while way:
+        step = next(way[-1], None)
+        if step is None:
+            way.pop()
+            continue
+        path, record = step
+        record = _unwrapped(record)
+        if len(way) > _DEEPEST or len(modules) == _MOST:
+            raise PickleError("its modules are nested too deeply, or have no end")
+        made, own, children = _read(record)
+        modules[path] = made
+        prefix = f"{path}." if path else ""
+        tensors.update((prefix + name, tensor) for name, tensor in own.items())
+        way.append(iter([(prefix + name, child) for name, child in children.items()]))
+    return tensors, modules
+
+
+def _unwrapped(record: Record) -> Record:
+    for _ in range(_DEEPEST):
+        name = _WRAPPERS.get(record.name.rpartition(".")[2])
+        children = record.attributes.get("_modules")
+        if name is None or not isinstance(children, dict) or list(children) != [name]:
+            return record
+        inner = children[name]
+        if not is_module(inner):
+            return record
+        record = inner
+    raise PickleError("its modules are nested too deeply, or have no end")
+
+
+_Read = tuple[RecordedModule, dict[str, Any], dict[str, Record]]
+
+
+def _read(record: Record) -> _Read:
+    """A module, the tensors of its state dict that it holds itself, and its children."""
+    if record.name.startswith(SCRIPTED):
+        return _read_scripted(record)
+    attributes = record.attributes
+    parameters, buffers, modules = (_named(attributes[name]) for name in _REGISTERED)
+    left_out = attributes.get("_non_persistent_buffers_set")
+    transient = frozenset(left_out) if isinstance(left_out, set | frozenset | list) else frozenset()
+    children = {name: child for name, child in modules.items() if child is not None}
+    for name, child in children.items():
+        if not is_module(child):
+            raise PickleError(f"{name[:80]!a} of its modules is none")
+    own = parameters | {name: it for name, it in buffers.items() if name not in transient}
+    made = RecordedModule(
+        record.name,
+        {name: value for name, value in attributes.items() if _is_setting(value)},
+        tuple(parameters),
+        tuple(buffers),
+        frozenset(name for name in transient if type(name) is str),
+        tuple(children),
+        tuple(_hooks(attributes.get("_forward_pre_hooks"))),
+    )
+    return made, {name: it for name, it in own.items() if it is not None}, children
+
+
+def _read_scripted(record: Record) -> _Read:
+    own = {name: it for name, it in record.attributes.items() if isinstance(it, LazyTensor)}
+    children = {name: it for name, it in record.attributes.items() if is_module(it)}
+    kind = ".".join(
+        step
+        for step in record.name.removeprefix(SCRIPTED).split(".")
+        if not step.startswith("___torch_mangle")
+    )
+    made = RecordedModule(kind, {}, tuple(own), children=tuple(children), complete=False)
+    return made, own, children
+
+
+def _named(registered: dict[Any, Any]) -> dict[str, Any]:
+    for name in registered:
+        if type(name) is not str or not name or "." in name:
+            raise PickleError("a module has a tensor or child without a name")
+    return registered
+
+
+def _is_setting(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return len(value) <= _MOST_VALUES and all(
+            not isinstance(item, tuple | list) and _is_setting(item) for item in value
+        )
+    if type(value) is int:
+        return -_LARGEST < value < _LARGEST
+    return value is None or type(value) in (bool, float, str)
+
+
+def _hooks(registered: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The hooks that are objects: weight_norm and spectral_norm of torch.nn.utils are."""
+    if not isinstance(registered, dict):
+        return
+    for hook in list(registered.values())[:_MOST_VALUES]:
+        if type(hook) is Record:
+            settings = {
+                name: value for name, value in hook.attributes.items() if _is_setting(value)
+            }
+            yield hook.name, settings
+
+
+class WithModules(dict[str, Any]):
+    """A state dict, and what its file says of the modules that it belongs to."""
+
+    def __init__(self, tensors: Mapping[str, Any], modules: Mapping[str, RecordedModule]) -> None:
+        super().__init__(tensors)
+        self.modules = modules
