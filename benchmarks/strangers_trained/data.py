@@ -43,7 +43,7 @@ def tokens(project: Path, folder: Path) -> None:
 def sounds(project: Path, folder: Path) -> None:
     """Make WAV files of noise, the lists of them, and a configuration of hifi-gan for a small generator."""
     draw = random.Random(0)
-    names = [f"sound{number}" for number in range(10)]
+    names = [f"sound{number}" for number in range(5)]
     for name in names:
         with wave.open(str(folder / f"{name}.wav"), "wb") as file:
             file.setnchannels(1)
@@ -52,8 +52,8 @@ def sounds(project: Path, folder: Path) -> None:
             heights = [int(draw.gauss(0, 4000)) for _ in range(4096)]
             clipped = [max(-32000, min(32000, height)) for height in heights]
             file.writeframes(struct.pack(f"<{len(clipped)}h", *clipped))
-    (folder / "training.txt").write_text("".join(f"{name}|\n" for name in names[:8]))
-    (folder / "validation.txt").write_text("".join(f"{name}|\n" for name in names[8:]))
+    (folder / "training.txt").write_text("".join(f"{name}|\n" for name in names[:4]))
+    (folder / "validation.txt").write_text("".join(f"{name}|\n" for name in names[4:]))
     small = json.loads((project / "config_v3.json").read_text()) | {
         "batch_size": 4,
         "upsample_rates": [8, 8],
@@ -61,7 +61,7 @@ def sounds(project: Path, folder: Path) -> None:
         "upsample_initial_channel": 16,
         "resblock_kernel_sizes": [3],
         "resblock_dilation_sizes": [[1, 2]],
-        "segment_size": 2048,
+        "segment_size": 1024,
         "num_mels": 80,
         "n_fft": 256,
         "hop_size": 64,

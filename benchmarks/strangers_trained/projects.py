@@ -67,7 +67,7 @@ PROJECTS = (
         "jik876+hifi-gan",
         "train.py",
         "--config {data}/config.json --input_wavs_dir {data} --input_training_file {data}/training.txt "
-        "--input_validation_file {data}/validation.txt --training_epochs 2 --stdout_interval 1 "
+        "--input_validation_file {data}/validation.txt --training_epochs 3 --stdout_interval 1 "
         "--checkpoint_interval 2 --summary_interval 1 --validation_interval 2",
         data.sounds,
         stands_in="librosa: a filter bank; tensorboard: a writer; torch.stft as before torch 2; sounds",
@@ -76,9 +76,11 @@ PROJECTS = (
     Project(
         "NVlabs+edm",
         "train.py",
-        "--outdir=out --data={data}/images --arch=ddpmpp --cbase=8 --cres=1,1 --batch=64 --batch-gpu=16 "
-        "--duration=0.00025 --tick=1 --snap=1 --dump=1 --seed=1 --lr=1e-3 --augment=0",
+        # Its shortest run is a thousand images; the rate warms up over ten million of them.
+        "--outdir=out --data={data}/images --arch=ddpmpp --cbase=8 --cres=1,1 --batch=32 --batch-gpu=8 "
+        "--duration=0.001 --tick=1 --snap=1 --dump=1 --seed=1 --lr=100 --augment=0",
         data.small_images,
+        to_prove="--steps 3",
         stands_in="images",
         seconds=1800,
     ),

@@ -664,3 +664,19 @@ def test_names_of_languages_are_not_moved(tmp_path: Path) -> None:
     assert "with torch_xla.step():" in text
     assert "source.to(" not in text
     assert any("source, target move" in message for message in findings(done, "train.py"))
+
+
+def test_a_device_that_the_user_may_hand_over_stays_his_choice() -> None:
+    """yolov7: `device or …` was taken for the device that stands in it, and replaced as a whole."""
+    script = textwrap.dedent(
+        """
+        import torch
+
+
+        def profile(x, module, device=None):
+            device = device or torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+            return module.to(device)(x.to(device))
+        """
+    )
+    text = rewrite_source(parse(script.encode(), Path("profile.py"))).data.decode()
+    assert '    device = device or torch.device("xla")\n' in text

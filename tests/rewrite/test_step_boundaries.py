@@ -311,3 +311,60 @@ def test_a_function_that_reads_comes_after_the_step_of_an_evaluation(tmp_path: P
     assert "logits * 100" in block(text)
     assert "accuracy" not in block(text)
     assert not left
+
+
+def test_what_an_agent_does_in_its_world_is_no_part_of_the_step(tmp_path: Path) -> None:
+    """cleanrl: what the network says is read and acted on, and every turn trains on what was seen so far."""
+    source = """
+        import torch
+
+
+        def train(actor, critic, optimizer, env, seen, begin):
+            actor.cuda()
+            critic.cuda()
+            state = env.reset()
+            for turn in range(1000):
+                with torch.no_grad():
+                    action = actor(torch.tensor(state).cuda()).cpu().numpy()
+                found, reward = env.step(action)
+                seen.add(state, found, action, reward)
+                state = found
+                if turn > begin:
+                    data = seen.sample(32)
+                    values = critic(data.states)
+                    loss = (values - data.rewards).pow(2).mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    if turn % 2 == 0:
+                        loss = -critic(actor(data.states)).mean()
+                        loss.backward()
+                        optimizer.step()
+    """
+    text, left = after(tmp_path, source)
+    assert "env.step" not in block(text)
+    assert "critic(data.states)" in block(text)
+    assert not left
+
+
+def test_times_of_a_sampler_stay_on_the_host(tmp_path: Path) -> None:
+    """REPA: they were taken for a batch, moved to the device, and then waited for by the test of them."""
+    source = """
+        import torch
+
+
+        @torch.no_grad()
+        def sample(model, x, labels, scale, most):
+            model.cuda().eval()
+            x = x.cuda()
+            times = torch.linspace(1, 0, 21)
+            for turn, (now, then) in enumerate(zip(times[:-1], times[1:])):
+                both = torch.cat([x, x]) if scale > 1 and now <= most else x
+                drift = model(both, labels)
+                x = x + (then - now) * drift
+            return x
+    """
+    text, left = after(tmp_path, source)
+    assert '.to("xla")' not in block(text)
+    assert "x = x + (then - now) * drift" in block(text)
+    assert not left

@@ -6,53 +6,96 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.replicas.pure import same_everywhere
-from migrate.reading.tree.tree import code, nodes_of, used
+from migrate.reading.names.bindings import passed_for
+from migrate.reading.names.scopes import Binding
+from migrate.reading.replicas.pure import leaves, same_everywhere
+from migrate.reading.tree.tree import code, last_part, nodes_of
 from migrate.reading.values.words import METRIC
 
 if TYPE_CHECKING:
-    from migrate.reading.names.parsed import Parsed
+    from migrate.reading.script import Script
 
-PLAIN = frozenset({"int", "len", "max", "min", "round"})
+PLAIN = frozenset({"bool", "hasattr", "int", "isinstance", "len", "max", "min", "round"})
+RANGES = frozenset({"range", "trange", "tqdm.trange"})
+# What is put into them later is not followed.
+HOLDING = cst.Dict | cst.List | cst.Set | cst.BaseComp | cst.Subscript | cst.Lambda
 DEEPEST = 6
 
 
-def follows_from_options(test: cst.BaseExpression, context: Parsed) -> bool:
-    """Whether all names of `test` are bound to numbers, and to what follows from such names.
+def same_on_all(test: cst.BaseExpression, context: Script) -> bool:
+    """Whether `test` comes out the same on all replicas, as far as can be seen.
 
-    A parameter counts where its default is a number: an option of the training.
+    It asks for counters and options, or for what follows from them: each name is bound to numbers, counted
+    by a loop, or computed of such names. A parameter counts where its default is a number, where it is
+    annotated as `int`, or where all calls pass what counts; an attribute where all that the script gives it
+    does.
     """
-    return _plain(test) and all(_follows(name, context, set()) for name in used(test))
+    return same_everywhere(test) or _Followed(context).plain(test)
 
 
-def _plain(value: cst.BaseExpression) -> bool:
-    if any(True for _ in nodes_of(value, cst.Attribute)):
-        return same_everywhere(value)
-    return all(code(call.func) in PLAIN for call in nodes_of(value, cst.Call))
+class _Followed:
+    """What the names of one test follow from."""
 
+    def __init__(self, context: Script) -> None:
+        self._context = context
+        self._under_way: set[str] = set()
 
-def _follows(name: cst.Name | cst.Attribute, context: Parsed, under_way: set[str]) -> bool:
-    text = code(name)
-    if text in PLAIN or text in ("None", "True", "False") or text in under_way:
-        return True
-    if same_everywhere(name):
-        return True
-    if isinstance(name, cst.Attribute) or METRIC.fullmatch(text) or len(under_way) > DEEPEST:
-        return False
-    bindings = context.bindings(name)
-    for binding in bindings:
+    def plain(self, value: cst.BaseExpression | None) -> bool:
+        """Whether `value` is computed of what is the same on all replicas, by calls that only compute."""
+        if value is None or next(nodes_of(value, HOLDING), None) is not None:
+            return False
+        if same_everywhere(value):
+            return True
+        if not all(code(call.func) in PLAIN for call in nodes_of(value, cst.Call)):
+            return False
+        return all(self._follows(name) for name in leaves(value))
+
+    def _follows(self, name: cst.Name | cst.Attribute) -> bool:
+        text = code(name)
+        if text in PLAIN or text in self._under_way or same_everywhere(name):
+            return True
+        if METRIC.fullmatch(last_part(name)) or len(self._under_way) > DEEPEST:
+            return False
+        if self._context.guards.is_index(name) or self._context.values.is_tensor(name):
+            return False
+        self._under_way.add(text)
+        try:
+            if isinstance(name, cst.Name):
+                bindings = self._context.bindings(name)
+                return bool(bindings) and all(self._counts(one, name) for one in bindings)
+            given = self._context.attributes.get(last_part(name), ())
+            return bool(given) and all(self.plain(value) for _, value in given)
+        finally:
+            self._under_way.discard(text)
+
+    def _counts(self, binding: Binding, name: cst.Name) -> bool:
+        """Whether what `binding` gives `name` is the same on all replicas."""
         node = binding.node
         if isinstance(node, cst.Param):
-            if not isinstance(node.default, cst.Integer | cst.Float):
-                return False
-            continue
-        above = context.parent(node)
-        made = context.parent(above) if isinstance(above, cst.AssignTarget) else above
-        value = getattr(made, "value", None)
-        if not isinstance(made, cst.Assign | cst.AnnAssign | cst.AugAssign) or value is None:
-            return False
-        if not _plain(value):
-            return False
-        if not all(_follows(one, context, under_way | {text}) for one in used(value)):
-            return False
-    return bool(bindings)
+            if isinstance(node.default, cst.Integer | cst.Float) or _is_int(node.annotation):
+                return True
+            passed = passed_for(name, self._context)
+            return bool(passed) and all(map(self.plain, passed))
+        above = self._context.parent(node)
+        made = self._context.parent(above) if isinstance(above, cst.AssignTarget) else above
+        if isinstance(made, cst.Assign | cst.AnnAssign | cst.AugAssign):
+            return self.plain(made.value)
+        return self._is_counted(node, above)
+
+    def _is_counted(self, node: cst.CSTNode, above: cst.CSTNode | None) -> bool:
+        """Whether a loop counts with the name `node`: `for i in range(…)`, `for i, x in enumerate(…)`."""
+        if isinstance(above, cst.For):
+            return isinstance(above.iter, cst.Call) and code(above.iter.func) in RANGES
+        target = self._context.parent(above)
+        loop = self._context.parent(target)
+        return (
+            isinstance(target, cst.Tuple)
+            and isinstance(loop, cst.For)
+            and target.elements[0] is above
+            and isinstance(loop.iter, cst.Call)
+            and code(loop.iter.func) == "enumerate"
+        )
+
+
+def _is_int(annotation: cst.Annotation | None) -> bool:
+    return annotation is not None and code(annotation.annotation) == "int"

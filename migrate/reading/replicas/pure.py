@@ -65,7 +65,7 @@ def same_everywhere(test: cst.BaseExpression) -> bool:
     for call in nodes_of(test, cst.Call):
         if code(call.func) not in ("len", "int", "bool", *OF_KIND):
             return False
-    return all(_is_counter(leaf) for leaf in _leaves(test))
+    return all(_is_counter(leaf) for leaf in leaves(test))
 
 
 def is_pure(statement: cst.CSTNode) -> bool:
@@ -122,7 +122,8 @@ def _bound(statement: cst.CSTNode) -> Iterator[str]:
         yield statement.name.value
 
 
-def _leaves(test: cst.BaseExpression) -> list[cst.Name | cst.Attribute]:
+def leaves(test: cst.BaseExpression) -> list[cst.Name | cst.Attribute]:
+    """Return the dotted names that `test` asks for, but not those of the functions that it calls."""
     found: list[cst.Name | cst.Attribute] = []
     stack: list[cst.CSTNode] = [test]
     while stack:

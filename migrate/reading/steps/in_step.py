@@ -62,7 +62,7 @@ class Steps:
         for loop in self.loops:
             self._bodies[id(loop.body)] = ""
             if id(loop) not in in_marks:
-                self._take_steps(loop.body, batch_names(loop))
+                self._take_steps(loop.body, batch_names(loop, self._context))
         for function in context.all_of(cst.FunctionDef):
             # Of what nothing is learned from only that is in a step which a step calls.
             if is_forward(function, context) and not self._without_gradients(function):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.tree.tree import nodes_of
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import STEPS
 
 if TYPE_CHECKING:
@@ -38,18 +39,54 @@ def has_sync(loop: Loop, context: Script) -> bool:
     return any(context.qualified_name(call.func) in STEPS for call in calls)
 
 
-def batch_names(loop: Loop) -> list[str]:
-    """Return the names to which the loop binds a batch; the counter of `enumerate` is left out."""
-    if not isinstance(loop, cst.For):
+def batch_names(loop: Loop, context: Script) -> list[str]:
+    """Return the names to which the loop binds a batch.
+
+    The counter of `enumerate` is left out, and so are numbers of a tensor of the host that is gone through
+    in parts: `for now, then in zip(times[:-1], times[1:])`.
+    """
+    return [
+        name
+        for target, over in _bound(loop)
+        if over is None or not _is_of_host(over, context)
+        for name in _names(target)
+        if name != "_"
+    ]
+
+
+def numbers_of_host(loop: Loop, context: Script) -> list[str]:
+    """Return the names to which the loop binds parts of tensors of the host."""
+    return [
+        name
+        for target, over in _bound(loop)
+        if over is not None and _is_of_host(over, context)
+        for name in _names(target)
+    ]
+
+
+def _bound(loop: Loop) -> list[tuple[cst.BaseExpression, cst.BaseExpression | None]]:
+    """Return what the loop binds besides a counter, and what each goes through, if that is plain."""
+    if not isinstance(loop, cst.For) or _called(loop.iter) in ("range", "trange"):
         return []
-    target: cst.BaseExpression = loop.target
-    called = loop.iter.func if isinstance(loop.iter, cst.Call) else None
-    name = called.value if isinstance(called, cst.Name) else None
-    if name in ("range", "trange"):
-        return []
-    if name == "enumerate" and isinstance(target, cst.Tuple) and len(target.elements) == 2:
-        target = target.elements[1].value
-    return [value for value in _names(target) if value != "_"]
+    target, over = loop.target, loop.iter
+    if _called(over) == "enumerate" and isinstance(target, cst.Tuple) and len(target.elements) == 2:
+        assert isinstance(over, cst.Call)
+        target, over = target.elements[1].value, over.args[0].value if over.args else over
+    zipped = over.args if isinstance(over, cst.Call) and _called(over) == "zip" else ()
+    if isinstance(target, cst.Tuple) and len(zipped) == len(target.elements):
+        pairs = zip(target.elements, zipped, strict=True)
+        return [(part.value, arg.value) for part, arg in pairs]
+    return [(target, None)]
+
+
+def _called(value: cst.BaseExpression) -> str | None:
+    func = value.func if isinstance(value, cst.Call) else None
+    return func.value if isinstance(func, cst.Name) else None
+
+
+def _is_of_host(value: cst.BaseExpression, context: Script) -> bool:
+    """Whether `value` is a part of something of the host, as of a tensor that nothing has moved."""
+    return isinstance(value, cst.Subscript) and context.values.kind(value) is Kind.HOST
 
 
 def _names(target: cst.BaseExpression) -> list[str]:

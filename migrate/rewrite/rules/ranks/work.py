@@ -11,7 +11,7 @@ import libcst as cst
 from migrate.reading.facts import Facts
 from migrate.reading.flow.reads import is_log
 from migrate.reading.replicas.first_replica import Rest, on_first
-from migrate.reading.replicas.pure import same_everywhere
+from migrate.reading.replicas.options import same_on_all
 from migrate.reading.tree.tree import (
     base_name,
     code,
@@ -26,8 +26,6 @@ from migrate.reading.values.words import (
     IN_A_FORWARD,
     LOG_METHODS,
     METER_METHODS,
-    METRIC,
-    OPTIONS,
     READ_METHODS,
     SAVE,
     words,
@@ -157,7 +155,7 @@ class _Branch:
         if context.guards.around(guard) is not None:
             raise CannotError("it stands below another test of the rank")
         for part in rest.others:
-            if not self._alike(part):
+            if not same_on_all(part, self._context):
                 raise CannotError(f"`{code(part)}` may differ between the replicas")
         self._leaves = list(_leaves(guard.body))
         self._local = {name for leaf in self._leaves for name in _bound(leaf)}
@@ -230,7 +228,7 @@ class _Branch:
                     above.orelse is not None or above.asynchronous is not None
                 ):
                     raise CannotError("a loop in it has an `else`")
-                if isinstance(above, cst.If) and not self._alike(above.test):
+                if isinstance(above, cst.If) and not same_on_all(above.test, self._context):
                     raise CannotError(f"`{code(above.test)}` may differ between the replicas")
                 if not all(self._quiet(call) for part in header for call in _calls(part)):
                     raise CannotError(f"`{_start(above)}` does more than compute")
@@ -330,7 +328,7 @@ class _Branch:
     def _may_go(self, leaf: cst.CSTNode) -> bool:
         if isinstance(leaf, cst.If):  # `if done: break`
             lines = leaf.body.body if isinstance(leaf.body, cst.SimpleStatementSuite) else ()
-            alike = leaf.orelse is None and self._alike(leaf.test)
+            alike = leaf.orelse is None and same_on_all(leaf.test, self._context)
             return alike and bool(lines) and all(map(self._may_go, lines))
         small = _small(leaf)
         if isinstance(small, cst.Pass | cst.Break | cst.Continue):
@@ -398,51 +396,6 @@ class _Branch:
             return True
         model = self._facts.values.kind(func) is Kind.MODEL
         return model or any(self._facts.values.on_device(arg.value) for arg in call.args)
-
-    def _alike(self, test: cst.BaseExpression) -> bool:
-        """Whether `test` comes out the same on all replicas, as far as can be seen."""
-        if same_everywhere(test):
-            return True
-        if any(
-            not code(call.func).endswith(("len", "isinstance", "hasattr")) for call in _calls(test)
-        ):
-            return False
-        return all(self._same(name) for name in used(test))
-
-    def _same(self, name: cst.Name | cst.Attribute, depth: int = 0) -> bool:
-        text = code(name)
-        if text in ("None", "True", "False") or text in OPTIONS:
-            return True
-        last = text.rpartition(".")[2]
-        if METRIC.fullmatch(last) or self._context.guards.is_index(name) or depth > 4:
-            return False
-        if self._facts.values.is_tensor(name):
-            return False
-        if isinstance(name, cst.Attribute):
-            return True
-        for binding in self._context.bindings(name):
-            if isinstance(binding.node, cst.Param):
-                continue
-            loop = next(
-                (a for a in self._context.ancestors(binding.node) if isinstance(a, cst.For)), None
-            )
-            if loop is not None and any(n is binding.node for n in nodes_of(loop.target, cst.Name)):
-                calls = [code(call.func) for call in _calls(loop.iter)]
-                if "enumerate" in calls or "range" in calls or not calls:
-                    continue
-                return False
-            above = self._context.parent(binding.node)
-            made = self._context.parent(above) if isinstance(above, cst.AssignTarget) else above
-            value = getattr(made, "value", None)
-            if value is None or any(
-                code(call.func) not in ("int", "len", "round", "min", "max")
-                for call in _calls(value)
-            ):
-                return False
-            others = [one for one in used(value) if code(one) != text]
-            if not all(self._same(one, depth + 1) for one in others):
-                return False
-        return True
 
     def _sort(self, block: cst.IndentedBlock, found: Work) -> None:
         """Note which statements of `block` stay, and go into those that go."""

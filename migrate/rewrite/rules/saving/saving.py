@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from migrate.reading.replicas.first_replica import Rest, is_local, on_first
-from migrate.reading.replicas.options import follows_from_options
+from migrate.reading.replicas.options import same_on_all
 from migrate.reading.replicas.pure import bound_with_effects, is_pure, same_everywhere
 from migrate.reading.tree.tree import bind, code, nodes_of, used
 from migrate.reading.values.saved import PARAMETERS, is_on_cpu
@@ -226,11 +226,7 @@ class Saving:
                 f"under `if {code(guard.test)}:` and a condition that may differ between the replicas, "
                 f"or in a block of its own"
             )
-        different = [
-            part
-            for part in rest.others
-            if not (same_everywhere(part) or follows_from_options(part, self._context))
-        ]
+        different = [part for part in rest.others if not same_on_all(part, self._context)]
         if different:
             return f"`{code(different[0])}` may differ between the replicas"
         if self._context.guards.around(guard) is not None:

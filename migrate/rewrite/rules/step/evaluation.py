@@ -10,7 +10,7 @@ from libcst.helpers import get_full_name_for_node
 
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import Effect
-from migrate.reading.steps.loops import Loop, batch_names, has_sync
+from migrate.reading.steps.loops import Loop, batch_names, has_sync, numbers_of_host
 from migrate.reading.steps.outside import Outside
 from migrate.reading.tree.tree import nodes, nodes_of
 from migrate.reading.values.words import CALLED_MODEL, NO_GRADIENTS
@@ -54,7 +54,7 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | Non
         return None
     if has_sync(loop, context) or _in_a_model(loop, context) or _in_a_step(loop, context):
         return None
-    batch = batch_names(loop)
+    batch = batch_names(loop, context)
     part = _part(loop.body, batch, context)
     if part is None or part.obstacles():
         return None
@@ -66,7 +66,8 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | Non
     if (timer := next(timers, None)) is not None and _waits(part):
         return Undecided(timer, TIMED.format(head(timer)))
     inner = {node for i in part.staying() for node in nodes(part.body.statements[i].node)}
-    uses_batch = any(isinstance(n, cst.Name) and n.value in batch for n in inner)
+    given = {*batch, *numbers_of_host(loop, context)}
+    uses_batch = any(isinstance(n, cst.Name) and n.value in given for n in inner)
     moves = any(part.body.statements[i].moves for i in part.staying())
     return Step(loop, part.body, tuple(batch), (part,)) if uses_batch or moves else None
 

@@ -97,7 +97,7 @@ class Steps:
 
     def _loop(self, loop: Loop) -> None:
         if isinstance(loop.body, cst.IndentedBlock):
-            self._block(loop, loop.body, batch_names(loop))
+            self._block(loop, loop.body, batch_names(loop, self._context))
         else:
             self._undecided(loop, loop, "the step is on the line of the loop: put it on its own")
 
@@ -120,7 +120,8 @@ class Steps:
     def _block(self, loop: Loop, block: cst.IndentedBlock, batch: Sequence[str]) -> None:
         trained = Trained(block, batch, self._context)
         if len(trained.indices) == 1:
-            inner = _inner(trained, trained.indices[0], trained.accumulates)
+            at = trained.indices[0]
+            inner = _inner(trained, at, trained.accumulates) or _apart(trained, at)
             if inner is not None:
                 self._block(loop, *inner)
                 return
@@ -188,6 +189,20 @@ def _inner(trained: Trained, index: int, accumulates: bool) -> Inner | None:
     mixed = any(s.outside is not None and s.node not in leaving for s in inner.body.statements)
     deeper = any(_inner(inner, i, accumulates) is not None for i in inner.indices)
     return blocks[0] if mixed or accumulates or deeper else None
+
+
+def _apart(trained: Trained, index: int) -> Inner | None:
+    """Return the block of an `if` that trains, where with it the step would wait for what stands above.
+
+    An agent acts on what its network says, and every so often trains on what came of that.
+    """
+    node = trained.body.block.body[index]
+    blocks = trained.inner(index)
+    if not isinstance(node, cst.If) or node.orelse is not None or len(blocks) != 1:
+        return None
+    span = trained.span()
+    waits = span is not None and any(at < index for at in _arranged(span).kept)
+    return blocks[0] if waits else None
 
 
 def _arranged(span: Span) -> Arrangement:

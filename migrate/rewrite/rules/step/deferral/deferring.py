@@ -53,7 +53,7 @@ class Deferring:
         self.stays: list[tuple[str, str]] = []
         steps = [i for i, statement in enumerate(self._block) if self._is_step(statement)]
         if steps and loop.orelse is None:
-            self._values = DeviceValues(loop.body, batch_names(loop), context)
+            self._values = DeviceValues(loop.body, batch_names(loop, context), context)
             self._observers = Observers(loop, context)
             self._look(steps[-1] + 1)
 

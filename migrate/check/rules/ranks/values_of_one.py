@@ -1,0 +1,125 @@
+"""Numbers that one replica alone has, in a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.tree.prescan import spelled
+from migrate.reading.tree.tree import bind, code, nodes_of
+
+MAKERS = frozenset({"torch.as_tensor", "torch.tensor", "torch.stack", "torch.cat"})
+
+
+class ValuesOfOne(Hazard):
+    """One replica makes a tensor of numbers, the others of an empty list.
+
+    **Why.** What is computed of the tensor on the device, or added to what all replicas reduce, is a part of
+    the graph of one replica only: with other graphs the replicas wait for each other in the next collective.
+    On GPUs each replica runs what it likes between two collectives.
+
+    **What to do.** Let all hand over as many numbers, and let those of the others not count (`0.0`, or a
+    weight of zero); or collect on the host, and reduce what is there on all of them.
+    """
+
+    code = "XLA309"
+    name = "values-of-one"
+    severity = Severity.WARNING
+    nodes = (cst.IfExp,)
+    words = spelled(MAKERS)
+    examples = (
+        example(
+            """
+            import torch
+
+            rank, counters = 0, {}
+
+
+            def report(name, value):
+                elements = torch.as_tensor(value)
+                if elements.numel() > 0:
+                    counters[name] = elements.sum()
+
+
+            def report_of_first(name, value):
+                report(name, value if rank == 0 else [])  # XLA309
+
+
+            def mean(losses):
+                return torch.tensor(losses if rank == 0 else []).cuda()  # XLA309
+            """
+        ),
+        example(
+            """
+            import torch
+
+            rank = 0
+
+
+            def report(name, value):
+                print(name, value)
+
+
+            def scaled(losses, found):
+                report("losses", losses if rank == 0 else [])
+                return torch.tensor(1.0 if rank == 0 else 0.0), torch.tensor(losses if found else [])
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+        rank = 0
+
+
+        def mean(losses):
+            return torch.tensor(losses if rank == 0 else [0.0] * len(losses)).cuda()
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield the choice, if a tensor is made of it."""
+        assert isinstance(node, cst.IfExp)
+        if _is_empty(node.body) is _is_empty(node.orelse) or not facts.guards.asks(node.test):
+            return
+        arg = facts.context.parent(node)
+        call = facts.context.parent(arg)
+        if isinstance(arg, cst.Arg) and isinstance(call, cst.Call) and _makes(call, arg, facts):
+            yield self.hit(
+                node,
+                "some replicas make a tensor of numbers here and the others of none: what is computed of it "
+                "on the device parts them; hand over as many on all",
+            )
+
+
+def _is_empty(value: cst.BaseExpression) -> bool:
+    return isinstance(value, cst.List | cst.Tuple) and not value.elements
+
+
+def _makes(call: cst.Call, arg: cst.Arg, facts: Facts) -> bool:
+    """Whether `call` makes a tensor of its argument `arg`, or a function that it runs does."""
+    if facts.names.of(call.func) in MAKERS:
+        return bool(call.args) and call.args[0] is arg
+    return any(
+        parameter in {code(one.args[0].value) for one in _made(function, facts)}
+        for function in facts.context.called(call)
+        for parameter in _given(call, arg, function)
+    )
+
+
+def _made(function: cst.FunctionDef, facts: Facts) -> Iterator[cst.Call]:
+    """Yield the calls in `function` that make a tensor of their first argument."""
+    for one in nodes_of(function, cst.Call):
+        if one.args and facts.names.of(one.func) in MAKERS:
+            yield one
+
+
+def _given(call: cst.Call, arg: cst.Arg, function: cst.FunctionDef) -> list[str]:
+    """Return the name of the parameter of `function` that `call` gives `arg`."""
+    parameters = [one.name.value for one in function.params.params]
+    bound = bind(call, parameters) or {}
+    return [name for name, value in bound.items() if value is arg]

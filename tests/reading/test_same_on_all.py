@@ -1,0 +1,58 @@
+"""Which tests come out the same on all replicas: saves and work on the device ask, by one answer."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import libcst as cst
+import pytest
+
+from migrate.reading.replicas.options import same_on_all
+from migrate.reading.script import Script
+from migrate.reading.tree.source import parse
+
+
+def same(text: str) -> bool:
+    """Return the answer for the test of the only `if` of a script."""
+    script = Script(parse(textwrap.dedent(text).encode(), Path("script.py")))
+    (asked,) = script.all_of(cst.If)
+    return same_on_all(asked.test, script)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(args, epoch):\n    if args.save_it and epoch % 2 == 0:\n        pass",
+        "def f(every=500):\n    seen = 0\n    seen += every\n    done = seen > 9\n    if done:\n        pass",
+        "def f(turn: int):\n    if 0 <= turn < 3:\n        pass",
+        "for turn in range(3):\n    if turn == 2:\n        pass",
+        "for turn, x in enumerate(loader):\n    if turn == 2:\n        pass",
+        "class T:\n    def __init__(self):\n        self.turn = 0\n\n"
+        "    def f(self):\n        if self.turn > 1:\n            pass",
+        "def f(turn):\n    if turn > 1:\n        pass\n\n\nf(1)\nf(2 + 3)",
+    ],
+)
+def test_what_follows_from_options_and_counters(text: str) -> None:
+    assert same(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(better=False):\n    if better:\n        pass",
+        "def f(better):\n    if better:\n        pass",
+        "def f(turn):\n    if turn > 1:\n        pass\n\n\nf(1)\nf(accuracy)",
+        "found = {}\nfound['better'] = accuracy > best\nif found['better']:\n    pass",
+        "found = []\nif found:\n    pass",
+        "for x, turn in enumerate(loader):\n    if turn:\n        pass",
+        "for x in loader:\n    if x:\n        pass",
+        "def f(trainer):\n    if trainer.improved:\n        pass",
+        "class T:\n    def f(self, out):\n        self.kept = out.max() > 1\n"
+        "        if self.kept:\n            pass",
+        "import os\nme = int(os.environ['RANK'])\nif me == 0:\n    pass",
+        "import time\ndone = time.time() > 9\nif done:\n    pass",
+    ],
+)
+def test_what_each_replica_may_have_of_its_own(text: str) -> None:
+    assert not same(text)
