@@ -350,7 +350,7 @@ DROPOUT_MLP = Pair(
     lambda g: {"x": normal(g, 3, 8)},
     faults=(
         Fault(
-            "dropout-on", "dropout written out with a key, without a switch", "drop", "dropout-on"
+            "dropout-on", "dropout written out with a key, without a switch", "", "dropout-on"
         ),
         Fault("gelu-for-silu", "gelu in the place of silu", "", "activation"),
     ),
