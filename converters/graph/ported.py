@@ -12,6 +12,7 @@ import torch
 
 from converters.graph.ir import Free, Graph
 from converters.graph.recording.group import group
+from converters.graph.recording.masks import broadcast_masks
 from converters.graph.recording.trace import Trace, trace
 from converters.graph.writing import linen
 from converters.graph.writing.classes import Model, classes
@@ -70,7 +71,8 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
     Raises:
         GraphError: it cannot be recorded, or has a form that no port has.
     """
-    recorded = trace(module, inputs)
+    with broadcast_masks():
+        recorded = trace(module, inputs)
     constants = _tensors(recorded)
     modules = dict(module.named_modules(remove_duplicate=False))
     found = group(recorded)
@@ -90,6 +92,7 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         config_class=config,
         inputs=_inputs(graph),
         free=_free(graph),
+        baked=tuple(drafter.baked),
         notes=recorded.notes,
         missing=missing,
         origin=_origin(model),
