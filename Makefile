@@ -80,10 +80,12 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/python docs/rule_pages.py --check
 
-# The pages of the rules, from the rules themselves; the pictures of the README, from runs of the commands.
+# The pages of the rules, from the rules themselves; the pictures of the README, from runs of the commands;
+# the gallery of ports, made anew (some models need diffusers).
 docs: install
 	$(BIN)/python docs/rule_pages.py
 	$(BIN)/python docs/pictures.py
+	$(BIN)/python docs/gallery.py
 
 # All of them run, whichever misses its limit; those that do are named at the end.
 BENCHMARKS := startup shims_overhead simulation_overhead rewrite_speed weights_speed \

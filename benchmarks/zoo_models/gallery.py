@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ class Piece:
         title: what it is called.
         build: makes it, random, from a small configuration of its own class.
         inputs: argument → shape ("f 2 3 32 32": numbers; "100 2 7": integers below 100; "mask 2 7": ones).
-        other: another shape of the inputs, which the port must take too; none: only the batch is free.
         needs: the package that has it.
     """
 
@@ -361,8 +360,31 @@ def build(name: str) -> tuple[Any, Inputs]:
     return model, inputs(name)
 
 
-def inputs(name: str) -> Inputs:
-    """What it is recorded with, drawn from a seed."""
+def shapes(name: str, arguments: Sequence[Any]) -> Iterator[tuple[str, Inputs]]:
+    """Inputs to compare a port with: those of the recording, and other sizes where these are free.
+
+    Args:
+        name: of the piece.
+        arguments: those of the port, with names for the sides that are free.
+    """
+    yield "as recorded", inputs(name)
+    free = {side for one in arguments for side in one.shape if isinstance(side, str)}
+    if "batch" in free:
+        yield "batch 1", inputs(name, batch=1)
+        yield "batch 3", inputs(name, batch=3)
+    ranks = {one.name: len(one.shape) for one in arguments}
+    if "length" in free and set(ranks.values()) == {2}:
+        yield "other lengths", inputs(name, longer=2)
+
+
+def inputs(name: str, batch: int = 2, longer: int = 0) -> Inputs:
+    """What it is recorded with, drawn from a seed.
+
+    Args:
+        name: of the piece.
+        batch: rows.
+        longer: how much is added to the second axis.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -370,6 +392,7 @@ def inputs(name: str) -> Inputs:
     for argument, text in PIECES[name].inputs.items():
         kind, *sides = text.split()
         shape = tuple(map(int, sides))
+        shape = (batch, *(side + longer * (at == 0) for at, side in enumerate(shape[1:])))
         if kind == "f":
             made[argument] = torch.randn(shape, generator=generator)
         elif kind == "mask":

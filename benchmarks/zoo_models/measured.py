@@ -100,6 +100,25 @@ def _measured(model: Any, inputs: dict[str, Any], keep: Path | None) -> dict[str
     return {**found, "ported": "yes"}
 
 
+def compared(made: Any, model: Any, inputs: Mapping[str, Any]) -> float:
+    """Relative L2 of the worst output of a port that was written, in float32 under jit.
+
+    Raises:
+        ValueError: it gives something else than the original.
+    """
+    import torch
+
+    from migrate.parity.sides.torch.capture.tree import leaves
+
+    with torch.no_grad():
+        expected = [one for _, one in leaves(_run(model, inputs))]
+    with tempfile.TemporaryDirectory() as scratch:
+        actual = list(_in_flax(made, model, inputs, Path(scratch), {}).values())
+    if [tuple(one.shape) for one in expected] != [one.shape for one in actual]:
+        raise ValueError("the port gives other outputs than the original")
+    return max(_distance(one.numpy(), other) for one, other in zip(expected, actual, strict=True))
+
+
 def _run(model: Any, inputs: Mapping[str, Any]) -> Any:
     import torch
 
@@ -152,6 +171,9 @@ def _in_flax(
         raise _StoppedError("weights refused", _said(error), **found) from error
     variables = load_pytree(package / PARAMS) if weights.state else {}
     sys.path.insert(0, str(scratch))
+    for name in [name for name in sys.modules if name.startswith("ported_model")]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
     try:
         modeling = importlib.import_module("ported_model.modeling")
         config = importlib.import_module("ported_model.config")

@@ -14,6 +14,7 @@ import torch
 from converters.graph.expression import call, code
 from converters.graph.ir import Free, Graph
 from converters.graph.recording.group import group
+from converters.graph.recording.masks import broadcast_masks
 from converters.graph.recording.trace import Trace, trace
 from converters.graph.writing import linen
 from converters.graph.writing.classes import Class, Model, classes
@@ -72,7 +73,8 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
     Raises:
         GraphError: it cannot be recorded, or has a form that no port has.
     """
-    recorded = trace(module, inputs)
+    with broadcast_masks():
+        recorded = trace(module, inputs)
     found = group(recorded)
     constants = _tensors(recorded) | dict(found.constants)
     modules = dict(module.named_modules(remove_duplicate=False))
@@ -93,7 +95,7 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         config_class=config,
         inputs=_inputs(graph),
         free=_free(graph),
-        baked=tuple(f"{name}: {values}" for name, values in graph.fixed.items()),
+        baked=(*drafter.baked, *(f"{name}: {values}" for name, values in graph.fixed.items())),
         notes=recorded.notes,
         missing=missing,
         origin=_origin(model),

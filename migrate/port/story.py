@@ -98,7 +98,7 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
         with writing(folder) as place:
             progress("writing source and weights")
             weights = _written(place, folder, name, original, given, made, work)
-            notes = [*weights.notes, *_formatted(place)]
+            notes = [*weights.notes, *formatted(place)]
             cases: tuple[Case, ...] = ()
             if options.proof and not made.missing:
                 wanted = list(asked(given.inputs, made.inputs, _takes(original, given)))
@@ -225,7 +225,7 @@ def _require_python(file: str, text: str) -> None:
         ) from error
 
 
-def _formatted(folder: Path) -> Sequence[str]:
+def formatted(folder: Path) -> Sequence[str]:
     """Format the sources in the folder; a note where that cannot be done."""
     if find_spec("ruff") is None:
         return ['the source is not formatted: it needs ruff (pip install "tpu-migrate[port]")']

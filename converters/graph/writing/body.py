@@ -382,6 +382,8 @@ class _Writer:
             for axis, side in enumerate(self.facts[number].shape):
                 if side == value:
                     return self._side(number, axis, value)
+        where = f"{type(self.module).__name__}, {frames[-1]}" if frames else self.call.path
+        self.drafter.baked.setdefault(f"{value} in {where}")
         return value
 
     def _side_read(self, value: int, frames: Sequence[Frame]) -> Size | None:
@@ -587,7 +589,11 @@ class _FunctionWriter(_Writer):
         made = argument_names(frames[:-1] or frames, item.frame, called)
         parameters = names.function_parameters(item.frame)
         self.order = sorted(
-            range(len(values)),
+            (
+                index
+                for index, value in enumerate(values)
+                if not isinstance(value, Held) or value.key not in drafter.graph_constants
+            ),
             key=lambda index: parameters.index(made[index]) if made[index] in parameters else 99,
         )
         # A number for each: its own, or one below zero for what a module holds.

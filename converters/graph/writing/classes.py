@@ -28,6 +28,7 @@ from converters.graph.ir import Call
 from converters.graph.recording.trace import GraphError
 from converters.graph.writing.body import drafted
 from converters.graph.writing.constants import computed
+from converters.graph.writing.convolutions import as_usual, spelled_out
 from converters.graph.writing.draft import Draft, Drafter
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
@@ -113,6 +114,7 @@ class _Classes:
         heights = self._heights()
         for instance in instances.values():
             self._setup(instance)
+            instance.setup = [spelled_out(one) for one in instance.setup]
         self._configure(instances)
         for height in sorted({heights[path] for path in instances}):
             groups: dict[Any, list[_Instance]] = defaultdict(list)
@@ -324,7 +326,7 @@ class _Classes:
             written.append(ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load()))
         one = group[0]
         fill_in = iter(written)
-        setup = [_slotted(statement, fill_in) for statement in one.setup]
+        setup = [as_usual(_slotted(statement, fill_in)) for statement in one.setup]
         methods = {
             name: Method(
                 method.arguments,

@@ -81,6 +81,8 @@ class Drafter:
         self.root = root
         self.constants = constants
         self.missing: list[Missing] = []
+        # Sizes that the source holds as numbers, each with where: the original does not say what gives them.
+        self.baked: dict[str, None] = {}
         self.modules = dict(root.named_modules(remove_duplicate=False))
         self.settings = Settings(root)
         self.layers: dict[str, Layer] = {}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from converters.graph import recording
 from converters.graph.ir import Apply, Call, Frame, Held, Item, Op, Ref, held, references
 from converters.graph.writing import names
 
@@ -25,11 +27,18 @@ _WRAPPERS = {
     "<dictcomp>",
     "__getitem__",
 }
+# What stands in for functions of the original while they are recorded.
+_RECORDING = str(Path(recording.__file__).parent)
 
 
 def own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """The first frame, and those of functions below it that bear a name."""
-    return (*frames[:1], *(one for one in frames[1:] if one.function not in _WRAPPERS))
+    named = (
+        one
+        for one in frames[1:]
+        if one.function not in _WRAPPERS and not one.file.startswith(_RECORDING)
+    )
+    return (*frames[:1], *named)
 
 
 def within(module: Any, frames: tuple[Frame, ...], called: tuple[Frame, ...]) -> tuple[Frame, ...]:

@@ -15,6 +15,8 @@ import torch
 from converters.graph.ir import Call, Fact, Given, Graph, Held, Item, Op, Ref, calls, references
 
 _EXPAND = "aten.expand.default"
+_AND = ("aten.bitwise_and.Tensor", "aten.logical_and.default", "aten.__and__.Tensor")
+_OR = ("aten.bitwise_or.Tensor", "aten.logical_or.default", "aten.__or__.Tensor")
 _ATTENTION = "aten.scaled_dot_product_attention.default"
 
 
@@ -50,11 +52,16 @@ class _Truth:
 
 
 @dataclass(frozen=True)
+class _Falsity:
+    """None of it is true."""
+
+
+@dataclass(frozen=True)
 class _Past:
     """Of its last two axes: true where the last index is not above the one before."""
 
 
-_Known = _Index | _Truth | _Past
+_Known = _Index | _Truth | _Falsity | _Past
 
 
 class _Walk:
@@ -101,19 +108,33 @@ class _Walk:
         found = self._kind(item)
         if found is not None:
             self.known[out] = found
-        match item.target, item.arguments:  # all is taken, and repeated along the axes of the mask
-            case "aten.where.self" | "aten.where.ScalarOther", (
-                Ref(id=asked),
-                Ref() as one,
-                _,
-            ) if isinstance(self.known.get(asked), _Truth):
-                whole = self.facts[out]
-                if self._fact(one).dtype == whole.dtype:
-                    sides = (1,) * (len(whole.shape) - len(self._fact(one).shape))
-                    pairs = zip((*sides, *self._fact(one).shape), whole.shape, strict=True)
-                    wide = tuple(-1 if own == side and own != 1 else side for own, side in pairs)
-                    made = replace(item, target=_EXPAND, arguments=(one, wide), named={})
-                    self.made[out] = self.instead[out] = made
+        one = self._repeated(item)
+        if one is not None:
+            whole, own = self.facts[out].shape, self._fact(one).shape
+            pairs = zip((*(1,) * (len(whole) - len(own)), *own), whole, strict=True)
+            wide = tuple(-1 if side == mine and mine != 1 else side for mine, side in pairs)
+            made = replace(item, target=_EXPAND, arguments=(one, wide), named={})
+            self.made[out] = self.instead[out] = made
+
+    def _repeated(self, item: Op) -> Ref | None:
+        """What is only repeated along the axes of a mask that hides nothing."""
+        found: Any = None
+        match item.target, item.arguments:
+            case (("aten.where.self" | "aten.where.ScalarOther"), (asked, Ref() as one, _)):
+                found = one if isinstance(self._of(asked), _Truth) else None
+            case target, (a, b) if target in (*_AND, *_OR):
+                neutral = _Truth if target in _AND else _Falsity
+                found = next(
+                    (
+                        other
+                        for one, other in ((a, b), (b, a))
+                        if isinstance(self._of(one), neutral)
+                    ),
+                    None,
+                )
+        if not isinstance(found, Ref):
+            return None
+        return found if self._fact(found).dtype == self.facts[item.outs[0]].dtype else None
 
     def _alias(self, item: Op) -> Ref | Held | None:
         """What an operator gives, where it is one of those that it is given."""
@@ -134,15 +155,23 @@ class _Walk:
                 fact, out = self._fact(one), self.facts[item.outs[0]]
                 if isinstance(self.known.get(asked), _Truth) and fact == out:
                     return one
-            case (
-                ("aten.bitwise_and.Tensor" | "aten.logical_and.default"),
-                (Ref() as a, Ref() as b),
-            ):
+            case target, (a, b) if target in (*_AND, *_OR):
                 out = self.facts[item.outs[0]]
+                neutral = _Truth if target in _AND else _Falsity
                 for one, other in ((a, b), (b, a)):
-                    if isinstance(self.known.get(one.id), _Truth) and self._fact(other) == out:
+                    same = isinstance(other, Ref) and self._fact(other) == out
+                    if same and isinstance(self._of(one), neutral):
                         return other
         return None
+
+    def _of(self, value: Any) -> _Known | None:
+        """What is known of an argument."""
+        if isinstance(value, Ref):
+            return self.known.get(value.id)
+        tensor = self.constants.get(value.key) if isinstance(value, Held) else None
+        if tensor is None or tensor.dtype != torch.bool or tensor.numel() != 1:
+            return None
+        return _Truth() if bool(tensor) else _Falsity()
 
     def _fact(self, value: Ref) -> Fact:
         return self.facts[value.id]
@@ -163,6 +192,10 @@ class _Walk:
                 item.target == "aten.arange.default" or first == 0
             )
             return _Index(-1) if whole and not out.dtype.is_floating_point else None
+        if packet in ("zeros", "new_zeros", "zeros_like"):
+            return _Falsity() if out.dtype == torch.bool else None
+        if item.target in (*_AND, *_OR) and len(item.arguments) == 2:
+            return self._joined(item.target, [self._of(one) for one in item.arguments])
         if packet in ("ones", "new_ones", "full", "full_like", "ones_like"):
             filled = "ones" in packet or item.arguments[1] is True
             return _Truth() if filled and out.dtype == torch.bool else None
@@ -173,18 +206,18 @@ class _Walk:
             return _moved(known, before, out)
         if packet == "_to_copy":
             integral = not (out.dtype.is_floating_point or out.dtype.is_complex)
-            return known if integral and (out.dtype != torch.bool or known == _Truth()) else None
+            return (
+                known
+                if integral and (out.dtype != torch.bool or not isinstance(known, _Index))
+                else None
+            )
         return self._compared(packet, item, known)
 
     def _compared(self, packet: str, item: Op, known: _Known) -> _Known | None:
         other = item.arguments[1] if len(item.arguments) > 1 else None
         if packet == "ge" and isinstance(known, _Index) and other == 0 and type(other) is int:
             return _Truth()
-        theirs = self.known.get(other.id) if isinstance(other, Ref) else None
-        if packet in ("bitwise_and", "logical_and") and isinstance(theirs, _Truth):
-            return known if isinstance(known, _Truth | _Past) else None
-        if packet in ("bitwise_and", "logical_and") and isinstance(known, _Truth):
-            return theirs if isinstance(theirs, _Past) else None
+        theirs = self._of(other)
         pair = (known, theirs)
         if packet == "le" and pair == (_Index(-1), _Index(-2)):
             return _Past()
@@ -192,11 +225,21 @@ class _Walk:
             return _Past()
         return None
 
+    @staticmethod
+    def _joined(target: str, sides: list[_Known | None]) -> _Known | None:
+        neutral, strong = (_Truth(), _Falsity()) if target in _AND else (_Falsity(), _Truth())
+        if strong in sides:
+            return strong
+        for one, other in (sides, sides[::-1]):
+            if one == neutral and isinstance(other, _Truth | _Falsity | _Past):
+                return other
+        return None
+
 
 def _moved(known: _Known, before: Fact, out: Fact) -> _Known | None:
     """What is known after axes of one element came, went or were repeated."""
     match known:
-        case _Truth():
+        case _Truth() | _Falsity():
             return known
         case _Past():
             return known if before.shape[-2:] == out.shape[-2:] else None

@@ -1,0 +1,12 @@
+"""The sizes of Tagger."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TaggerConfig:
+    """The sizes of Tagger."""
+
+    vocabulary: int = 100
+    embedding: int = 24
+    tags: int = 9

@@ -1,0 +1,11 @@
+"""The sizes of MLP."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MLPConfig:
+    """The sizes of MLP."""
+
+    hidden: int = 256
+    classes: int = 10
