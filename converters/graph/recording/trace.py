@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from converters.errors import ConversionError
 from converters.graph.recording.detours import (
-    as_in_the_example,
+    checks_pass,
     eager_attention,
     masks_by_index,
     slow_paths,
@@ -91,7 +91,7 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
                 with (
                     eager_attention(module, way.eager),
                     values_known(way.fixed),
-                    as_in_the_example(way.example, told),
+                    checks_pass(way.checks, told),
                 ):
                     program, outputs = _export(module, inputs, fixed, free, called)
             except Exception as error:  # whatever torch.export raises
@@ -109,10 +109,7 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
             ]
             said = ", ".join(filter(None, taken))
             notes = [f"{said} ({failures[0]})"] if said else []
-            notes += [
-                f"recorded as the example has it, other values are not told apart: {one}"
-                for one in told
-            ]
+            notes += [f"a check of values that the port does not make: {one}" for one in told]
             return Trace(
                 program,
                 module,
@@ -127,16 +124,16 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to record: with eager attention, with the values of inputs that are read, as the example goes."""
+    """A way to record: eager attention, inputs that are read held to their values, checks left out."""
 
     eager: bool = False
     fixed: bool = False
-    example: bool = False
+    checks: bool = False
 
     @property
     def for_values(self) -> bool:
         """Whether it is for models in which values decide."""
-        return self.fixed or self.example
+        return self.fixed or self.checks
 
 
 def _ways(module: torch.nn.Module, reads: bool = False) -> list[_Way]:
@@ -153,7 +150,9 @@ def _values_decide(error: BaseException) -> bool:
     if isinstance(error, _ReadError):
         return True
     text = f"{type(error).__name__} {error}"
-    return any(word in text for word in ("DataDependent", "data-dependent", "unbacked"))
+    return any(
+        word in text for word in ("DataDependent", "data-dependent", "unbacked", "rests on values")
+    )
 
 
 # What is left free, and what is said where that is less than could be hoped for.
@@ -163,7 +162,6 @@ _TRIES = (
     ("recorded for these input shapes only", lambda rank: range(0)),
 )
 _EAGER = "recorded with eager attention"
-_EXAMPLE = "recorded as the example has it, other values are not told apart"
 _HOW = "see docs/port.md, 'Models that do not export'"
 
 
