@@ -70,6 +70,21 @@ def masks_by_index() -> Iterator[None]:
             setattr(masks, name, value)
 
 
+@contextmanager
+def unaware(wanted: bool) -> Iterator[None]:
+    """The model's questions whether it is compiled or exported are answered no, where that is wanted."""
+    names = ("is_compiling", "is_exporting")
+    compiler: Any = torch.compiler
+    before = {name: getattr(compiler, name) for name in names if wanted and hasattr(compiler, name)}
+    for name in before:
+        setattr(compiler, name, lambda: False)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(compiler, name, value)
+
+
 # How many elements a tensor may have whose values are known while a model is recorded.
 _KNOWN = 4096
 

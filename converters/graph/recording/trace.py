@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from converters.graph.recording.detours import (
     eager_attention,
     masks_by_index,
     slow_paths,
+    unaware,
     values_known,
 )
 from converters.graph.recording.nodes import frames_of, numbers_read, without_checks
@@ -90,6 +91,7 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
             try:
                 with (
                     eager_attention(module, way.eager),
+                    unaware(way.unaware),
                     values_known(way.fixed),
                     checks_pass(way.checks, told),
                 ):
@@ -105,6 +107,7 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
             taken = [
                 note,
                 _EAGER if way.eager else "",
+                _UNAWARE if way.unaware else "",
                 f"fixed: {', '.join(fixed)}" if fixed else "",
             ]
             said = ", ".join(filter(None, taken))
@@ -124,9 +127,10 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to record: eager attention, inputs that are read held to their values, checks left out."""
+    """A way to record: eager attention, unaware of it, inputs held to their values, checks left out."""
 
     eager: bool = False
+    unaware: bool = False
     fixed: bool = False
     checks: bool = False
 
@@ -138,11 +142,12 @@ class _Way:
 
 def _ways(module: torch.nn.Module, reads: bool = False) -> list[_Way]:
     """The ways to try, the best first."""
-    eager = (False, True) if hasattr(module, "set_attn_implementation") else (False,)
-    fixed = (True,) if reads else (False,)
-    ways = [_Way(one) for one in eager]
-    ways += [_Way(one, True) for one in eager if reads]
-    return ways + [_Way(one, other, True) for other in fixed for one in eager]
+    plain = [_Way()]
+    if hasattr(module, "set_attn_implementation"):
+        plain.append(_Way(eager=True))
+    ways = [*plain, _Way(unaware=True)]
+    ways += [replace(one, fixed=True) for one in plain if reads]
+    return ways + [replace(one, fixed=reads, checks=True) for one in plain]
 
 
 def _values_decide(error: BaseException) -> bool:
@@ -162,6 +167,7 @@ _TRIES = (
     ("recorded for these input shapes only", lambda rank: range(0)),
 )
 _EAGER = "recorded with eager attention"
+_UNAWARE = "recorded as it runs when it is not exported"
 _HOW = "see docs/port.md, 'Models that do not export'"
 
 

@@ -517,8 +517,11 @@ class _Writer:
             inner = self.drafter.modules[owner]
             below = self.access(owner)
             if not names_container(inner):
-                self.drafter.lent.setdefault(owner, {})[name] = value.key
-                return Tensor(shape, dtype, ast.Attribute(below, name, ast.Load()))
+                found = weight_of(inner, name)
+                attribute = found.linen if found else name
+                self.drafter.lent.setdefault(owner, {})[attribute] = value.key
+                lent = ast.Attribute(below, attribute, ast.Load())
+                return Tensor(shape, dtype, found.turned(lent) if found else lent)
         raise GraphError(
             f"{value.key}: is used by {self.call.path or 'the model'}, which does not hold it",
             "see docs/port.md, 'What it does not do'",

@@ -251,3 +251,34 @@ class Counts(nn.Module):
 
     def forward(self, x):
         return x.new_zeros(int(x.sum()), 2) + 1
+
+
+class Scaled(nn.Embedding):
+    """An Embedding with a forward of its own."""
+
+    def forward(self, ids):
+        return super().forward(ids) * 3
+
+
+class Lender(nn.Module):
+    """Reads the weight of a layer with a forward of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = Scaled(7, 4)
+
+    def forward(self, ids):
+        return F.linear(self.table(ids), self.table.weight * 2)
+
+
+class Aware(nn.Module):
+    """Lets out what it needs when it is exported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x, mask=None):
+        if mask is None and not torch.compiler.is_compiling():
+            mask = torch.ones_like(x)
+        return self.fc(x * mask[:, :1])
