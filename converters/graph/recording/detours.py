@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -66,6 +68,21 @@ def masks_by_index() -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(masks, name, value)
+
+
+@contextmanager
+def unaware(wanted: bool) -> Iterator[None]:
+    """The model's questions whether it is compiled or exported are answered no, where that is wanted."""
+    names = ("is_compiling", "is_exporting")
+    compiler: Any = torch.compiler
+    before = {name: getattr(compiler, name) for name in names if wanted and hasattr(compiler, name)}
+    for name in before:
+        setattr(compiler, name, lambda: False)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(compiler, name, value)
 
 
 # How many elements a tensor may have whose values are known while a model is recorded.
@@ -145,12 +162,15 @@ def _is_known_mask(value: Any) -> bool:
 
 
 @contextmanager
-def as_in_the_example(wanted: bool, told: dict[str, None]) -> Iterator[None]:
-    """Choices that rest on values are taken as the example takes them, where that is wanted.
+def checks_pass(wanted: bool, told: dict[str, None]) -> Iterator[None]:
+    """Checks of values (`assert`, `if …: raise`) pass as they do in the example, where that is wanted.
 
     Args:
         wanted: whether to do so.
-        told: gets what was found so, each with its line.
+        told: gets the lines of these checks.
+
+    Raises:
+        RuntimeError: something else than a check rests on values.
     """
     if not wanted:
         yield
@@ -161,7 +181,10 @@ def as_in_the_example(wanted: bool, told: dict[str, None]) -> Iterator[None]:
     before = environment._log_real_tensor_propagation
 
     def log(self: Any, expression: sympy.Basic, found: sympy.Basic) -> None:
-        told.setdefault(f"{_line()}: {expression} is {found}")
+        file, line = _place()
+        if not _is_check(file, line):
+            raise RuntimeError(f"{file}:{line}: it rests on values whether {expression} is {found}")
+        told.setdefault(f"{file.rpartition('/')[2]}:{line}")
 
     environment._log_real_tensor_propagation = log
     try:
@@ -174,10 +197,28 @@ def as_in_the_example(wanted: bool, told: dict[str, None]) -> Iterator[None]:
         environment._log_real_tensor_propagation = before
 
 
-def _line() -> str:
+def _place() -> tuple[str, int]:
     """The line of the model that is running."""
     inside = (f"{torch.__path__[0]}/", __file__, "<")
     for one in reversed(traceback.extract_stack()):
         if not one.filename.startswith(inside):
-            return f"{one.filename.rpartition('/')[2]}:{one.lineno}"
-    return "?"
+            return one.filename, one.lineno or 0
+    return "?", 0
+
+
+def _is_check(file: str, line: int) -> bool:
+    """Whether a line asks for what else raises an error."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert):
+            asked: ast.AST = node
+        elif isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise) and not node.orelse:
+            asked = node.test
+        else:
+            continue
+        if asked.lineno <= line <= (asked.end_lineno or 0):  # type: ignore[attr-defined]
+            return True
+    return False

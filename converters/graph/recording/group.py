@@ -123,7 +123,7 @@ class _Group:
 
     def _node(self, node: fx.Node, root: _Open) -> None:
         name = name_of(node.target)
-        if self.known.takes(node):
+        if self.known.takes(node) and name != MARK:
             return
         if isinstance(node.meta.get("val"), torch.SymInt | int):
             self.values[node] = size_of(node.meta["val"])
@@ -212,10 +212,10 @@ class _Group:
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
-            constant = self.known.argument(value)
-            if constant is not None:
-                return constant
             if value not in self.values:
+                constant = self.known.argument(value)
+                if constant is not None:
+                    return constant
                 raise GraphError(f"{value.target}: a value that has no form in JAX", _SHAPES)
             return self.values[value]
         if isinstance(value, list | tuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,10 +18,11 @@ from torch.utils import _pytree as pytree
 
 from converters.errors import ConversionError
 from converters.graph.recording.detours import (
-    as_in_the_example,
+    checks_pass,
     eager_attention,
     masks_by_index,
     slow_paths,
+    unaware,
     values_known,
 )
 from converters.graph.recording.nodes import frames_of, numbers_read, without_checks
@@ -90,8 +91,9 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
             try:
                 with (
                     eager_attention(module, way.eager),
+                    unaware(way.unaware),
                     values_known(way.fixed),
-                    as_in_the_example(way.example, told),
+                    checks_pass(way.checks, told),
                 ):
                     program, outputs = _export(module, inputs, fixed, free, called)
             except Exception as error:  # whatever torch.export raises
@@ -105,14 +107,12 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
             taken = [
                 note,
                 _EAGER if way.eager else "",
+                _UNAWARE if way.unaware else "",
                 f"fixed: {', '.join(fixed)}" if fixed else "",
             ]
             said = ", ".join(filter(None, taken))
             notes = [f"{said} ({failures[0]})"] if said else []
-            notes += [
-                f"recorded as the example has it, other values are not told apart: {one}"
-                for one in told
-            ]
+            notes += [f"a check of values that the port does not make: {one}" for one in told]
             return Trace(
                 program,
                 module,
@@ -127,25 +127,27 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to record: with eager attention, with the values of inputs that are read, as the example goes."""
+    """A way to record: eager attention, unaware of it, inputs held to their values, checks left out."""
 
     eager: bool = False
+    unaware: bool = False
     fixed: bool = False
-    example: bool = False
+    checks: bool = False
 
     @property
     def for_values(self) -> bool:
         """Whether it is for models in which values decide."""
-        return self.fixed or self.example
+        return self.fixed or self.checks
 
 
 def _ways(module: torch.nn.Module, reads: bool = False) -> list[_Way]:
     """The ways to try, the best first."""
-    eager = (False, True) if hasattr(module, "set_attn_implementation") else (False,)
-    fixed = (True,) if reads else (False,)
-    ways = [_Way(one) for one in eager]
-    ways += [_Way(one, True) for one in eager if reads]
-    return ways + [_Way(one, other, True) for other in fixed for one in eager]
+    plain = [_Way()]
+    if hasattr(module, "set_attn_implementation"):
+        plain.append(_Way(eager=True))
+    ways = [*plain, _Way(unaware=True)]
+    ways += [replace(one, fixed=True) for one in plain if reads]
+    return ways + [replace(one, fixed=reads, checks=True) for one in plain]
 
 
 def _values_decide(error: BaseException) -> bool:
@@ -153,7 +155,9 @@ def _values_decide(error: BaseException) -> bool:
     if isinstance(error, _ReadError):
         return True
     text = f"{type(error).__name__} {error}"
-    return any(word in text for word in ("DataDependent", "data-dependent", "unbacked"))
+    return any(
+        word in text for word in ("DataDependent", "data-dependent", "unbacked", "rests on values")
+    )
 
 
 # What is left free, and what is said where that is less than could be hoped for.
@@ -163,7 +167,7 @@ _TRIES = (
     ("recorded for these input shapes only", lambda rank: range(0)),
 )
 _EAGER = "recorded with eager attention"
-_EXAMPLE = "recorded as the example has it, other values are not told apart"
+_UNAWARE = "recorded as it runs when it is not exported"
 _HOW = "see docs/port.md, 'Models that do not export'"
 
 

@@ -224,3 +224,79 @@ class Causal(nn.Module):
         )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return y.transpose(1, 2).contiguous().view(b, t, c)
+
+
+class Grid(nn.Module):
+    """Patches of an image whose sides come as numbers: positions rest on their values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 6)
+        self.places = nn.Embedding(20, 6)
+
+    def forward(self, x, grid):
+        place = []
+        for height, width in grid.tolist():
+            rows = torch.arange(height).repeat_interleave(width)
+            place.append(rows * width + torch.arange(width).repeat(height))
+        places = torch.cat(place)
+        return self.fc(x) + self.places(places[places >= 0])
+
+
+class Checked(nn.Module):
+    """Demands something of the values that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(9, 4)
+
+    def forward(self, ids):
+        assert (ids != 0).sum().item() <= 90, "too many"
+        if ids.min().item() < 0:
+            raise ValueError("negative")
+        return self.embed(ids)
+
+
+class Chooses(nn.Module):
+    """Goes one way or the other, as its values are."""
+
+    def forward(self, x):
+        return x + 1 if x.sum().item() > 0 else x - 1
+
+
+class Counts(nn.Module):
+    """Reads a number from a tensor and makes a size of it."""
+
+    def forward(self, x):
+        return x.new_zeros(int(x.sum()), 2) + 1
+
+
+class Scaled(nn.Embedding):
+    """An Embedding with a forward of its own."""
+
+    def forward(self, ids):
+        return super().forward(ids) * 3
+
+
+class Lender(nn.Module):
+    """Reads the weight of a layer with a forward of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = Scaled(7, 4)
+
+    def forward(self, ids):
+        return F.linear(self.table(ids), self.table.weight * 2)
+
+
+class Aware(nn.Module):
+    """Lets out what it needs when it is exported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x, mask=None):
+        if mask is None and not torch.compiler.is_compiling():
+            mask = torch.ones_like(x)
+        return self.fc(x * mask[:, :1])

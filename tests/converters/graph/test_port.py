@@ -36,6 +36,10 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
     "turned": (models.Turned, [{"x": real(2, 5, 6, 4)}, {"x": real(3, 5, 6, 4)}]),
     "cut": (models.Cut, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
     "causal": (models.Causal, [{"x": real(2, 5, 12)}, {"x": real(3, 7, 12)}]),
+    "grid": (models.Grid, [{"x": real(10, 4), "grid": torch.tensor([[2, 3], [1, 4]])}]),
+    "checked": (models.Checked, [{"ids": ids(9, 2, 5)}, {"ids": ids(9, 3, 7)}]),
+    "lender": (models.Lender, [{"ids": ids(7, 2, 5)}, {"ids": ids(7, 3, 4)}]),
+    "aware": (models.Aware, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
     "in place": (models.InPlace, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
 }
 
@@ -154,3 +158,31 @@ def test_a_stub_stands_where_an_operator_is_missing() -> None:
     assert "def aten_bernoulli_default(" in text
     assert "raise NotImplementedError(" in text
     assert "return aten_bernoulli_default(x" in text
+
+
+@pytest.mark.parametrize("jitted", [True, False])
+def test_an_input_that_sizes_rest_on_is_refused_with_other_values(
+    load: Callable[[Port], Any], jitted: bool
+) -> None:
+    model, inputs, written = made("grid")
+    assert written.baked == ("grid: [[2, 3], [1, 4]]",)
+    assert any("fixed: grid" in note for note in written.notes)
+    flax, weights = load(written), variables(model, written, inputs[0])
+    run = jax.jit(flax.apply) if jitted else flax.apply
+    other = jnp.asarray([[1, 4], [2, 3]])
+    with pytest.raises(Exception, match="this port holds for"):
+        np.asarray(run(weights, x=jnp.asarray(inputs[0]["x"].numpy()), grid=other))
+
+
+def test_a_check_that_the_port_does_not_make_is_said() -> None:
+    notes = made("checked")[2].notes
+    assert (
+        sum("a check of values that the port does not make: models.py:" in one for one in notes)
+        == 2
+    )
+
+
+@pytest.mark.parametrize("model", [models.Chooses(), models.Counts()])
+def test_what_rests_on_values_otherwise_is_refused_with_its_line(model: torch.nn.Module) -> None:
+    with pytest.raises(GraphError, match=r"models\.py:\d+|data-dependent"):
+        port(model, {"x": torch.full((2, 2), 2.0)})
