@@ -50,6 +50,9 @@ _LONGEST_DIGITS = 160
 _LARGE = 1 << 20  # bytes; what is longer stays in the file
 _MOST_MADE = 1 << 22  # of containers, their entries and records, together about 256 MB
 _PER_TENSOR = 32
+_HIGHEST = (
+    1 << 21
+)  # values that are in no container yet; Python's pickler puts them in by thousands
 _DEEPEST = 1 << 20  # marks that are open
 _LATEST = 64  # of what is remembered: an object is, before its state is made
 
@@ -154,6 +157,8 @@ class Unpickler:
 
     def _push(self, value: Any) -> None:
         self._stack.append(value)
+        if len(self._stack) > _HIGHEST:
+            raise PickleError("it puts millions of values into one container")
 
     def _count(self, made: int) -> None:
         """A byte of a pickle makes a dict of a hundred: what is made is counted.
