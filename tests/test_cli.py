@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -335,6 +336,27 @@ class TestProve:
         (line,) = [line for line in lines if line.startswith("migrate: ")]
         assert "broken before rewriting: ValueError: no data here" in line
         assert any("Traceback" in line for line in lines)
+
+
+def test_a_whole_module_says_what_it_is_and_what_the_run_was_told(tmp_path: Path) -> None:
+    """Nothing of it is built: neither `--model` nor its class is needed."""
+    torch = pytest.importorskip("torch")
+    saved = {
+        "model": torch.nn.Sequential(torch.nn.Linear(3, 4)),
+        "args": argparse.Namespace(lr=0.1),
+    }
+    torch.save(saved, tmp_path / "x.pt")
+    seen = run("weights", tmp_path / "x.pt", "--dry-run", "--json")
+    assert seen.exit_code == 0, seen.stderr
+    values = json.loads(seen.stdout)
+    assert values["options"] == {"args": {"lr": 0.1}}
+    assert "also holds argparse.Namespace: not built, not needed" in values["notes"]
+    evidence = {row["evidence"] for row in values["keys"]}
+    assert evidence == {"certain: torch.nn.modules.linear.Linear in the file"}
+    out = tmp_path / "x.flax.safetensors"
+    done = run("weights", tmp_path / "x.pt", "-o", out, "--json")
+    assert json.loads(done.stdout)["options"] == {"args": {"lr": 0.1}}
+    assert out.exists()
 
 
 def test_a_defect_of_the_program_is_one_line_too(

@@ -80,6 +80,7 @@ _TENSOR_TYPES = frozenset(
         "Double Float Half BFloat16 Long Int Short Char Byte Bool".split()  # noqa: SIM905
     )
 )
+_PYTHON_2 = {"xrange": "range", "unicode": "str", "long": "int"}
 _SCHEMES = frozenset(
     {
         "per_tensor_affine",
@@ -104,6 +105,8 @@ def find_name(module: str, name: str) -> Any:
         return found
     if has_effect(module, name):
         raise ForbiddenNameError(f"{module}.{name}")
+    if module == "__builtin__":  # protocols up to 2 have Python 2's names
+        module, name = "builtins", _PYTHON_2.get(name, name)
     return Unknown(f"{module}.{name}")
 
 

@@ -75,8 +75,9 @@ def _listed(values: Iterable[Any], depth: int, left: list[int]) -> list[Any]:
 
 
 def _record(value: Record, depth: int, left: list[int]) -> Any:
-    if value.items is not None:
-        return _listed(value.items, depth, left)
+    held = value.items if value.items is not None else value.state
+    if isinstance(held, list):  # of a frozen dataclass with slots: its fields
+        return _listed(held, depth, left)
     arguments = value.arguments
     if type(value.state) is tuple and len(value.state) == 4 and value.name == "functools.partial":
         called, arguments, keywords, _ = value.state

@@ -46,11 +46,13 @@ _SMALL = 1 << 20  # bytes
 _LARGEST_KEY = 1 << 61  # beyond, unequal numbers have one hash, and a dict of them takes forever
 _LONGEST_KEY = 16
 _LARGEST_INNER = 1 << 32  # numbers in a tuple: with larger ones tuples of one hash are easily found
-_LONGEST_LINE = 1 << 20  # of protocol 0
 _LONGEST_DIGITS = 160
 _LARGE = 1 << 20  # bytes; what is longer stays in the file
 _MOST_MADE = 1 << 22  # of containers, their entries and records, together about 256 MB
 _PER_TENSOR = 32
+_HIGHEST = (
+    1 << 21
+)  # values that are in no container yet; Python's pickler puts them in by thousands
 _DEEPEST = 1 << 20  # marks that are open
 _LATEST = 64  # of what is remembered: an object is, before its state is made
 
@@ -155,6 +157,8 @@ class Unpickler:
 
     def _push(self, value: Any) -> None:
         self._stack.append(value)
+        if len(self._stack) > _HIGHEST:
+            raise PickleError("it puts millions of values into one container")
 
     def _count(self, made: int) -> None:
         """A byte of a pickle makes a dict of a hundred: what is made is counted.
@@ -239,7 +243,7 @@ class Unpickler:
             self._push(int(digits.rstrip(b"L")))
 
     def _line_text(self) -> None:
-        line = self._line(_LONGEST_LINE)
+        line = self._line(_LONGEST_TEXT)
         if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b"'", b'"'):
             raise PickleError("a text has no quotes")
         self._push(codecs.escape_decode(line[1:-1])[0].decode("latin-1"))
@@ -511,7 +515,7 @@ _STEPS_BY_CODE: dict[bytes, Callable[[Unpickler], Any]] = {
     b"L": Machine._line_integer,
     b"F": lambda m: m._push(float(m._line(_LONGEST_DIGITS))),
     b"S": Machine._line_text,
-    b"V": lambda m: m._push(m._line(_LONGEST_LINE).decode("raw-unicode-escape")),
+    b"V": lambda m: m._push(m._line(_LONGEST_TEXT).decode("raw-unicode-escape")),
     b"]": lambda m: m._new([], 1),
     b"l": Machine._list,
     b"d": Machine._dict,
