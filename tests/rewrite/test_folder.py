@@ -118,6 +118,26 @@ def test_one_process_and_several_give_the_same(project: Path) -> None:
     assert one == two
 
 
+def test_a_script_that_does_its_work_at_once_is_not_run_again(
+    project: Path, tmp_path: Path
+) -> None:
+    """Each process ran it from the start, as those that install a command without a guard had to see."""
+    script = tmp_path / "start.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from migrate.rewrite.folder import rewrite_folder\n"
+        "print('started')\n"
+        "done = rewrite_folder(Path(sys.argv[1]), processes=2)\n"
+        "print(len(done.changed), __file__ == sys.argv[0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script, project], capture_output=True, text=True, check=True
+    )
+    changed = rewrite_folder(project, processes=1).changed
+    assert done.stdout == f"started\n{len(changed)} True\n"
+
+
 def test_the_second_run_changes_nothing(project: Path, tmp_path: Path) -> None:
     write_folder(rewrite_folder(project, processes=1), tmp_path / "out")
     assert rewrite_folder(tmp_path / "out", processes=1).changed == ()

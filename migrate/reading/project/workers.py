@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
@@ -49,6 +51,9 @@ class Workers:
         self._pools = [
             ProcessPoolExecutor(1, spawn, collect_seldom) for _ in range(count if count > 1 else 0)
         ]
+        with _script_unseen():
+            for pool in self._pools:
+                pool.submit(os.getpid)  # starts its process
         self._load = [0] * count
         self._place: dict[Path, int] = {}
 
@@ -102,6 +107,23 @@ class Workers:
             place = self._place[path] = self._load.index(min(self._load))
             self._load[place] += path.stat().st_size if path.exists() else 1
         return self._place[path]
+
+
+@contextmanager
+def _script_unseen() -> Iterator[None]:
+    """Let the processes that are started in the block not run the script that has started this one.
+
+    They work with functions of modules. A script that does its work outside of `if __name__ == "__main__":`
+    would do it again in each of them, and each would end in an error.
+    """
+    main = sys.modules["__main__"]
+    seen = {name: main.__dict__[name] for name in ("__file__", "__spec__") if name in main.__dict__}
+    main.__dict__.update(__spec__=None)
+    main.__dict__.pop("__file__", None)
+    try:
+        yield
+    finally:
+        main.__dict__.update(seen)
 
 
 _kept: dict[Path, Script] = {}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.tree.tree import bind
+from migrate.reading.values.host import is_on_the_cpu
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -15,12 +16,10 @@ if TYPE_CHECKING:
 PARAMETERS = ("obj", "f", "pickle_module", "pickle_protocol", "_use_new_zipfile_serialization")
 
 
-def is_on_cpu(call: cst.Call, context: Script) -> bool:
-    """Whether what `call` saves is plainly in the memory of the host: `x.cpu()`, an array."""
+def is_of_host(call: cst.Call, context: Script) -> bool:
+    """Whether what `call` saves is plainly in the memory of the host: `x.cpu()`, an array, a number."""
     saved = (bind(call, PARAMETERS) or {}).get("obj")
     value = saved.value if saved is not None else None
-    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
-        if value.func.attr.value in ("cpu", "numpy", "tolist", "item"):
-            return True
-        value = value.func.value
-    return isinstance(value, cst.BaseNumber | cst.SimpleString | cst.FormattedString)
+    if value is None or isinstance(value, cst.BaseNumber | cst.SimpleString | cst.FormattedString):
+        return value is not None
+    return is_on_the_cpu(value, context)

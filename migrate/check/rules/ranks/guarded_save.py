@@ -10,7 +10,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import bind, code, keyword, nodes_of
 from migrate.reading.values.kind import PLACED, Kind
-from migrate.reading.values.saved import PARAMETERS, is_on_cpu
+from migrate.reading.values.saved import PARAMETERS, is_of_host
 from migrate.reading.values.words import (
     SAVED,
     TORCH_SAVES,
@@ -124,7 +124,7 @@ class GuardedSave(Hazard):
     def _saved(self, call: cst.Call, facts: Facts) -> list[cst.BaseExpression] | None:
         """Return what `call` saves, by itself or in a function that it runs; None where it saves nothing."""
         if facts.names.of(call.func) in TORCH_SAVES:
-            if is_on_cpu(call, facts.context):
+            if is_of_host(call, facts.context):
                 return None
             saved = (bind(call, PARAMETERS) or {}).get("obj") or keyword(call, "data")
             return [saved.value if saved is not None else call]

@@ -11,7 +11,7 @@ from migrate.reading.replicas.first_replica import Rest, is_local, on_first
 from migrate.reading.replicas.options import same_on_all
 from migrate.reading.replicas.pure import bound_with_effects, is_pure, same_everywhere
 from migrate.reading.tree.tree import bind, code, nodes_of, used
-from migrate.reading.values.saved import PARAMETERS, is_on_cpu
+from migrate.reading.values.saved import PARAMETERS, is_of_host
 from migrate.rewrite.edits.lift import lifted, marked
 from migrate.rewrite.rule import Edit, Finding, Rule
 from migrate.rewrite.rules.saving.evaluations import evaluations
@@ -65,7 +65,7 @@ class Saving:
         """Yield what becomes of `calls`, the calls of torch.save, and of calls that save in other files."""
         if not self._is_for_accelerators():
             for call in calls:
-                if not is_on_cpu(call, self._context):
+                if not is_of_host(call, self._context):
                     yield from self._rule.report(
                         call,
                         f"if it is on the device: {by_hand(self._context)} on all ranks",
@@ -73,7 +73,7 @@ class Saving:
             return
         moved = []
         for call in calls:
-            if is_on_cpu(call, self._context):
+            if is_of_host(call, self._context):
                 continue
             reason = refused(call, self._context) or self._place(call)
             if reason is None:
