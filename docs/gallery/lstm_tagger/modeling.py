@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import ClassVar
+from typing import Literal
 
-import jax
-import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
+import jax
+import jax.numpy as jnp
 
 from .config import TaggerConfig
+
 
 Kind = Literal["RNN", "LSTM", "GRU"]
 
