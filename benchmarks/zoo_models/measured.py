@@ -62,14 +62,14 @@ def _measured(model: Any, inputs: dict[str, Any], keep: Path | None) -> dict[str
 
     from migrate.parity.sides.torch.capture.tree import leaves
 
-    with _called(model) as ran, torch.no_grad():
+    with _called(model) as classes, torch.no_grad():
         expected = [(path, one.clone()) for path, one in leaves(_run(model, inputs))]
     with torch.no_grad():
         again = [one for _, one in leaves(_run(model, inputs))]
     for (path, one), other in zip(expected, again, strict=True):
         if not torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)):
             raise _StoppedError("random", f"two passes in torch differ at {path}")
-    found: dict[str, Any] = {"original_lines": _original_lines(ran)}
+    found: dict[str, Any] = {"original_lines": original_lines(classes)}
     made = _ported(model, inputs, found)
     found["lines"] = code_lines(made.modeling)
     if keep is not None:
@@ -111,12 +111,17 @@ def compared(made: Any, model: Any, inputs: Mapping[str, Any]) -> float:
     from migrate.parity.sides.torch.capture.tree import leaves
 
     with torch.no_grad():
-        expected = [one for _, one in leaves(_run(model, inputs))]
+        expected = list(leaves(_run(model, inputs)))
     with tempfile.TemporaryDirectory() as scratch:
-        actual = list(_in_flax(made, model, inputs, Path(scratch), {}).values())
-    if [tuple(one.shape) for one in expected] != [one.shape for one in actual]:
+        actual = _in_flax(made, model, inputs, Path(scratch), {})
+    if len(actual) != len(expected):
         raise ValueError("the port gives other outputs than the original")
-    return max(_distance(one.numpy(), other) for one, other in zip(expected, actual, strict=True))
+    if {path for path, _ in expected} != actual.keys():
+        actual = dict(zip((path for path, _ in expected), actual.values(), strict=True))
+    pairs = [(one.numpy(), actual[path]) for path, one in expected]
+    if any(one.shape != other.shape for one, other in pairs):
+        raise ValueError("the port gives outputs of other shapes than the original")
+    return max(_distance(one, other) for one, other in pairs)
 
 
 def _run(model: Any, inputs: Mapping[str, Any]) -> Any:
@@ -238,9 +243,19 @@ class _called:  # noqa: N801
             hook.remove()
 
 
-def _original_lines(ran: Mapping[type, None]) -> int:
+def ran(model: Any, inputs: Mapping[str, Any]) -> Mapping[type, None]:
+    """The classes of modules whose forward runs."""
+    import torch
+
+    with _called(model) as found, torch.no_grad():
+        _run(model, inputs)
+    return found
+
+
+def original_lines(classes: Mapping[type, None]) -> int:
+    """Lines of code of the classes that are not torch's own."""
     total = 0
-    for kind in ran:
+    for kind in classes:
         if kind.__module__.startswith("torch."):
             continue
         try:

@@ -94,7 +94,7 @@ def as_code(value: Any) -> ast.expr:
     if hasattr(value, "code"):
         return as_code(value.code)
     if isinstance(value, SettingInt | SettingFloat):
-        return Hole(value) if value.text else as_code(value + 0)
+        return Hole(value) if value.text or value.local else as_code(value + 0)
     match value:
         case bool() | None | str() | int():
             if isinstance(value, int) and not isinstance(value, bool) and value < 0:

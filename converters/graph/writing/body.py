@@ -371,9 +371,9 @@ class _Writer:
         if said is not None:
             return said
         if isinstance(value, int) and value > 1:
-            side = self._side_read(value, frames)
-            if side is not None:
-                return side
+            read = self._side_read(value, frames)
+            if read is not None:
+                return read
         found = self.drafter.settings.of_number(value, self.module, frames)
         if isinstance(found, SettingInt | SettingFloat) or not isinstance(value, int) or value < 4:
             return found

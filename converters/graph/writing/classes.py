@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,14 +26,19 @@ from converters.graph.expression import (
 )
 from converters.graph.ir import Call
 from converters.graph.recording.trace import GraphError
+from converters.graph.writing import lists
 from converters.graph.writing.body import drafted
 from converters.graph.writing.constants import computed
 from converters.graph.writing.convolutions import as_usual, spelled_out
 from converters.graph.writing.draft import Draft, Drafter
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
+from converters.graph.writing.loops import rolled
+from converters.graph.writing.names import aliases
 
 _CONFIG = "config"
+# Names of a Flax module that no field can have.
+_OF_FLAX = ("name", "parent", "scope", "variables", "path", _CONFIG)
 
 
 @dataclass
@@ -75,6 +80,7 @@ class _Instance:
     module: torch.nn.Module
     setup: list[ast.stmt]
     methods: dict[str, Method]
+    over: set[str] = field(default_factory=set)  # lists that a loop goes over
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,7 @@ class _Classes:
         for instance in instances.values():
             self._setup(instance)
             instance.setup = [spelled_out(one) for one in instance.setup]
+            _roll(instance)
         self._configure(instances)
         for height in sorted({heights[path] for path in instances}):
             groups: dict[Any, list[_Instance]] = defaultdict(list)
@@ -259,7 +266,7 @@ class _Classes:
             named = {key: as_code(value) for key, value in fields.items()}
             return call(cls.name, *(first if cls.configured else []), **named)
 
-        one.setup = [fill(statement, made) for statement in one.setup]
+        one.setup = [lists.together(fill(each, made), one.over) for each in one.setup]
 
     # The configuration.
 
@@ -302,6 +309,7 @@ class _Classes:
 
     def _merge(self, cls: type, group: Sequence[_Instance]) -> None:
         slots = [list(_slots(one)) for one in group]
+        hints = [hint for tree in _trees(group[0]) for hint in _hints(tree, "")]
         fields: dict[str, list[Any]] = {}
         written: list[Any] = []
         configured = False
@@ -318,7 +326,7 @@ class _Classes:
             ):
                 written.append(as_code(bare[0]))
                 continue
-            name = self._field(values, group, fields)
+            name = self._field(values, hints[place], group, fields)
             fields[name] = [
                 value if one is not None else _bare(value)
                 for value, one in zip(values, spelled, strict=True)
@@ -362,7 +370,11 @@ class _Classes:
             )
 
     def _field(
-        self, values: list[Any], group: Sequence[_Instance], fields: Mapping[str, list[Any]]
+        self,
+        values: list[Any],
+        hint: str,
+        group: Sequence[_Instance],
+        fields: Mapping[str, list[Any]],
     ) -> str:
         """What a number that differs is called: as an attribute of the original."""
         bare = [_bare(one) for one in values]
@@ -377,11 +389,19 @@ class _Classes:
                 candidates.append(attribute.strip("_"))
         texts = {one.text for one in values if isinstance(one, SettingInt | SettingFloat)}
         candidates += [text for text in sorted(texts) if text.isidentifier() and len(texts) == 1]
-        candidates += [f"value_{number}" for number in range(1, len(fields) + 2)]
+        alike = [name for name, other in fields.items() if list(map(_bare, other)) == bare]
+        candidates += alike if not candidates and len(set(bare)) > 1 else []
+        candidates += [hint] if hint else []
+        rest = hint or "value"
+        candidates += [f"{rest}_{number}" for number in range(2 if hint else 1, len(fields) + 9)]
+        module = group[0].module
+        taken = {*_OF_FLAX, *module._modules, *module._parameters, *module._buffers}
         return next(
             one
             for one in candidates
-            if one not in fields or list(map(_same, fields[one])) == list(map(_same, values))
+            if one not in taken
+            and one.isidentifier()
+            and (one not in fields or list(map(_same, fields[one])) == list(map(_same, values)))
         )
 
     def _name(self, cls: type) -> str:
@@ -391,6 +411,16 @@ class _Classes:
         return next(
             name for number in range(2, 1000) if (name := f"{cls.__name__}{number}") not in taken
         )
+
+
+def _roll(one: _Instance) -> None:
+    """Calls of the modules of a list as loops over it."""
+    lengths = lists.lengths(one.setup)
+    known = aliases(type(one.module).forward)
+    for name, method in one.methods.items():
+        body, over = rolled(method.body, lengths, known)
+        one.methods[name] = replace(method, body=body)
+        one.over |= over
 
 
 @dataclass(frozen=True)
@@ -492,6 +522,29 @@ def _walk_slots(tree: ast.AST) -> Iterator[Any]:
         return
     for child in ast.iter_child_nodes(tree):
         yield from _walk_slots(child)
+
+
+def _hints(tree: Any, hint: str) -> Iterator[str]:
+    """For each slot of a tree, in their order: what an argument is called that it is given for."""
+    if _is_slot(tree):
+        yield hint
+        return
+    match tree:
+        case ast.keyword(arg=name, value=value):
+            yield from _hints(value, name or "")
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="nn")) as function, args=given):
+            yield from _hints(function, "")
+            for one in given:
+                yield from _hints(one, "features")
+            for one in tree.keywords:
+                yield from _hints(one, "")
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr="param"), args=given):
+            for one in given:
+                yield from _hints(one, "features")
+        case _:
+            inner = hint if isinstance(tree, ast.Tuple | ast.List) else ""
+            for one in ast.iter_child_nodes(tree):
+                yield from _hints(one, inner)
 
 
 def _slots(one: _Instance) -> Iterator[Any]:

@@ -29,7 +29,7 @@ def _is_convolution(node: ast.Call) -> bool:
 class _Out(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.Call:
         if isinstance(node.func, ast.Attribute) and _is_convolution(node):
-            given = {one.arg: one.value for one in node.keywords}
+            given: dict[str | None, ast.expr] = {one.arg: one.value for one in node.keywords}
             kernel = given.get("kernel_size")
             axes = len(kernel.elts) if isinstance(kernel, ast.Tuple) else 0
             if axes:
@@ -38,7 +38,9 @@ class _Out(ast.NodeTransformer):
                 if isinstance(padding, ast.Constant) and padding.value == "VALID":
                     given["padding"] = as_code(((0, 0),) * axes)
                 given.setdefault("use_bias", as_code(True))
-                first = {name: given.pop(name) for name in _ORDER if name in given}
+                first: dict[str | None, ast.expr] = {
+                    name: given.pop(name) for name in _ORDER if name in given
+                }
                 node.keywords = [ast.keyword(k, v) for k, v in {**first, **given}.items()]
         self.generic_visit(node)
         return node

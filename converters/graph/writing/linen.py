@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from converters.graph.expression import code
 from converters.graph.ops.functions import functions
 from converters.graph.writing.classes import Class, Method, Model
-from converters.graph.writing.loops import rolled
-from converters.graph.writing.names import aliases, first_sentence
+from converters.graph.writing.lists import written
+from converters.graph.writing.names import first_sentence
 from converters.graph.writing.sources import copied
 
 
@@ -19,7 +18,7 @@ def modeling(
     model: Model,
     config: str,
     title: str,
-    written: Sequence[ast.FunctionDef] = (),
+    restored: Sequence[ast.FunctionDef] = (),
     layers: Sequence[type] = (),
     stubs: Mapping[str, str] | None = None,
 ) -> str:
@@ -29,12 +28,12 @@ def modeling(
         model: the classes.
         config: the name of the configuration's class.
         title: the first line of the module's docstring.
-        written: functions of the original.
+        restored: functions of the original.
         layers: classes of ours that it uses.
         stubs: functions that are still to be written, and what for.
     """
     parts = [_stub(name, reason) for name, reason in (stubs or {}).items()]
-    parts += [ast.unparse(ast.fix_missing_locations(one)) for one in written]
+    parts += [ast.unparse(ast.fix_missing_locations(one)) for one in restored]
     parts += [_class(cls, config) for cls in model.classes]
     needed = [functions()[name] for name in _functions(parts)] + list(layers)
     helpers, imports = copied(dict.fromkeys(needed))
@@ -131,19 +130,15 @@ def _class(cls: Class, config: str) -> str:
     if cls.configured:
         body.append(_field("config", config))
     body += [_field(name, kind) for name, kind in cls.fields.items()]
-    lengths = {name: len(value.elts) for name, value in _lists(cls.setup)}
     methods: list[ast.stmt] = []
-    over: set[str] = set()
     for name, method in cls.methods.items():
         whole_sequences = _Sequences(_sequences(cls.setup))
         method.body = [whole_sequences.visit(one) for one in method.body]
         method.result = whole_sequences.visit(method.result)
-        statements, found = rolled(method.body, lengths, aliases(cls.origin.forward))  # type: ignore[attr-defined]
-        over |= found
-        whole = [*statements, ast.Return(method.result)]
+        whole = [*method.body, ast.Return(method.result)]
         methods.append(_function(name, method.arguments, whole, _returns(method), method.sizes))
     if cls.setup:
-        setup = [_listed(one, over) for one in cls.setup]
+        setup = [written(one) for one in cls.setup]
         body.append(_function("setup", (), setup, None))
     body += methods
     made = ast.ClassDef(cls.name, [ast.parse("nn.Module", mode="eval").body], [], body, [])
@@ -176,34 +171,6 @@ def _function(
     result = ast.parse(returns or "None", mode="eval").body
     signature = ast.arguments([], given, None, [], [], None, [])
     return ast.FunctionDef(name, signature, body, [], result)
-
-
-def _lists(setup: Sequence[ast.stmt]) -> list[tuple[str, ast.List]]:
-    return [
-        (one.targets[0].attr, one.value.args[0])
-        for one in setup
-        if isinstance(one, ast.Assign)
-        and isinstance(one.targets[0], ast.Attribute)
-        and _is_list(one.value)
-        and isinstance(one.value, ast.Call)
-        and isinstance(one.value.args[0], ast.List)
-    ]
-
-
-def _is_list(value: ast.expr) -> bool:
-    """Whether this is what `classes` writes for a list of modules: the list, and how many it has."""
-    return (
-        isinstance(value, ast.Call)
-        and isinstance(value.func, ast.Name)
-        and value.func.id == "_list"
-    )
-
-
-def _listed(statement: ast.stmt, over: Set[str]) -> ast.stmt:
-    """A constructor's statement, with a list of equal modules that a loop goes over as a comprehension."""
-    target = statement.targets[0] if isinstance(statement, ast.Assign) else statement
-    looped = isinstance(target, ast.Attribute) and target.attr in over
-    return _Listed(looped).visit(statement)
 
 
 class _Sequences(ast.NodeTransformer):
@@ -250,23 +217,3 @@ def _sequences(setup: Sequence[ast.stmt]) -> dict[str, int]:
             if not any(isinstance(part, ast.Lambda) for part in parts):
                 found[ast.unparse(one.targets[0])] = len(parts)
     return found
-
-
-class _Listed(ast.NodeTransformer):
-    def __init__(self, looped: bool) -> None:
-        self.looped = looped
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        self.generic_visit(node)
-        if not _is_list(node):
-            return node
-        parts, count = node.args
-        assert isinstance(parts, ast.List)
-        if not parts.elts or len({ast.dump(one) for one in parts.elts}) > 1:
-            return parts
-        if not self.looped and (len(parts.elts) == 1 or not isinstance(count, ast.Constant)):
-            # Another number of them would not be called.
-            count = ast.Constant(len(parts.elts))
-        if len(parts.elts) == 1 and isinstance(count, ast.Constant):
-            return parts
-        return code("[{one} for _ in range({count})]", one=parts.elts[0], count=count)

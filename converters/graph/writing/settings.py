@@ -136,6 +136,7 @@ class Settings:
         path = self.paths.get(id(owner))
         if path is None:
             return value
+        said = ""
         for expression in _assigned(_class(owner), name):
             for node in ast.walk(expression):
                 if not isinstance(node, ast.Call):
@@ -147,12 +148,15 @@ class Settings:
                     found = self._resolve(path, sides[axis], value, 0)
                     if found is not None:
                         return _number(value, found)
+                    said = said or _last(sides[axis])
         for argument in _arguments(_class(owner)):  # of a layer of torch's that it derives from
             if _is(getattr(owner, argument, None), value):
                 found = self._argument(path, argument, value, 0)
                 if found is not None and found.parts:
                     return _number(value, replace(found, local=argument))
-        return self.of_number(value, owner)
+        found = self.of_number(value, owner)
+        named = said and not isinstance(found, SettingInt) and value > 1
+        return SettingInt(value, local=said) if named else found
 
     def of_buffer(self, owner: Any, name: str, value: int | float) -> Any:
         """What the elements of a buffer are, by what the constructor writes there."""
@@ -175,6 +179,7 @@ class Settings:
                     found = self._resolve(str(path), node.iter.args[-1], value, 0)
                     if found is not None:
                         return _number(value, found)
+                    return _called(value, node.iter.args[-1])
         return value
 
     def of_local(self, owner: Any, name: str, value: int | float) -> Any:
@@ -223,7 +228,11 @@ class Settings:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return value
         found = self._argument(path, argument, value, 0, index)
-        return value if found is None else _number(value, found)
+        if found is not None:
+            return _number(value, found)
+        made = self._made(path)
+        given = self._given(path, made, argument) if made is not None else iter(())
+        return _called(value, next(given, None))
 
     def _made(self, path: str) -> _Made | None:
         """Where a module is made: lists and dicts of modules are passed over."""
@@ -542,6 +551,14 @@ def _default(cls: Any, name: str) -> Any:
     except (KeyError, TypeError, ValueError):
         return None
     return None if found is inspect.Parameter.empty else found
+
+
+def _called(value: Any, expression: ast.expr | None) -> Any:
+    """A number that no setting gives, with the name that the source has for it."""
+    named = "" if expression is None else _last(expression)
+    if not named or isinstance(value, bool):
+        return value
+    return SettingInt(value, local=named) if isinstance(value, int) else value
 
 
 def _number(value: int | float, said: _Said) -> Any:

@@ -48,6 +48,7 @@ def inlined(
     Returns:
         The statements that are left, and the expressions that went into others, by the tensor that they are.
     """
+    statements = _without_aliases(statements, results)
     count: Counter[int] = Counter()
     consumer: dict[int, int] = {}
     for index, one in enumerate(statements):
@@ -71,6 +72,21 @@ def inlined(
                 continue
         kept.append(one)
     return kept, held
+
+
+def _without_aliases(statements: Sequence[Statement], results: Any) -> list[Statement]:
+    """Statements without those that only give a tensor another number."""
+    same: dict[int, ast.expr] = {}
+    kept = []
+    given = {ref.id for ref in references(results)}
+    for one in statements:
+        one.value = filled(one.value, same)
+        alias = isinstance(one.value, Hole) and isinstance(one.value.value, Ref) and one.single
+        if alias and one.outs[0] not in given:
+            same[one.outs[0]] = one.value
+        else:
+            kept.append(one)
+    return kept
 
 
 def unturned(statements: Sequence[Statement], results: Any) -> dict[int, set[int]]:

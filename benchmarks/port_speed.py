@@ -1,0 +1,290 @@
+"""How fast a port runs, beside Flax by hand and torchax; and what porting costs beside torch.export.
+
+    python benchmarks/port_speed.py [llama|vit|resnet50…] [--rounds 30]
+
+All on the CPU, in float32, under jit. Every ratio is of one run: the sides take turns, and of each the
+quickest step counts, as what disturbs a step on a busy machine only makes it slower. torchax is measured
+where it can be imported. Exit code 1 if a goal is missed: a step 1.05 × of the hand-written, 1.0 × of
+torchax; compiling 1.0 × of torchax; porting 3 × of torch.export.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "JAX_PLATFORMS": "cpu"}
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from flax import linen as nn
+
+GOALS = {
+    "step ÷ by hand": 1.05,
+    "step ÷ torchax": 1.0,
+    "compile ÷ torchax": 1.0,
+    "port ÷ export": 3.0,
+}
+LLAMA = {
+    "vocab_size": 512,
+    "hidden_size": 256,
+    "intermediate_size": 688,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "use_cache": False,  # torch.export and jit take no cache among the results
+}
+VIT = {
+    "hidden_size": 192,
+    "intermediate_size": 768,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 3,
+    "image_size": 96,
+    "patch_size": 8,
+}
+
+
+# By hand.
+
+
+class RMSNorm(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6) * scale
+
+
+def rotate(x, cos, sin):
+    first, second = jnp.split(x, 2, axis=-1)
+    return x * cos + jnp.concatenate([-second, first], axis=-1) * sin
+
+
+class LlamaByHand(nn.Module):
+    @nn.compact
+    def __call__(self, input_ids):
+        width, heads, shared = 256, 8, 2
+        side = width // heads
+        x = nn.Embed(512, width)(input_ids)
+        angles = jnp.arange(x.shape[1])[:, None] / 10000.0 ** (jnp.arange(0, side, 2) / side)
+        angles = jnp.concatenate([angles, angles], axis=-1)[:, None]
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        for _ in range(4):
+            y = RMSNorm()(x)
+            q = nn.DenseGeneral((heads, side), use_bias=False)(y)
+            k = nn.DenseGeneral((shared, side), use_bias=False)(y)
+            v = nn.DenseGeneral((shared, side), use_bias=False)(y)
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+            y = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+            x = x + nn.DenseGeneral(width, axis=(-2, -1), use_bias=False)(y)
+            y = RMSNorm()(x)
+            gate, up = nn.Dense(688, use_bias=False)(y), nn.Dense(688, use_bias=False)(y)
+            x = x + nn.Dense(width, use_bias=False)(nn.silu(gate) * up)
+        return nn.Dense(512, use_bias=False)(RMSNorm()(x))
+
+
+class ViTByHand(nn.Module):
+    @nn.compact
+    def __call__(self, pixel_values):
+        width, heads = 192, 3
+        x = nn.Conv(width, (8, 8), (8, 8), "VALID")(jnp.moveaxis(pixel_values, 1, -1))
+        x = x.reshape(x.shape[0], -1, width)
+        first = self.param("cls", nn.initializers.zeros, (1, 1, width))
+        x = jnp.concatenate([jnp.broadcast_to(first, (x.shape[0], 1, width)), x], axis=1)
+        x = x + self.param("positions", nn.initializers.zeros, (1, x.shape[1], width))
+        for _ in range(6):
+            y = nn.LayerNorm(epsilon=1e-12)(x)
+            q, k, v = (nn.DenseGeneral((heads, width // heads))(y) for _ in range(3))
+            x = x + nn.DenseGeneral(width, axis=(-2, -1))(jax.nn.dot_product_attention(q, k, v))
+            y = nn.Dense(768)(nn.LayerNorm(epsilon=1e-12)(x))
+            x = x + nn.Dense(width)(nn.gelu(y, approximate=False))
+        return nn.LayerNorm(epsilon=1e-12)(x)
+
+
+class Bottleneck(nn.Module):
+    width: int
+    stride: int
+
+    @nn.compact
+    def __call__(self, x):
+        norm = lambda: nn.BatchNorm(use_running_average=True, epsilon=1e-5)  # noqa: E731
+        y = nn.relu(norm()(nn.Conv(self.width, (1, 1), use_bias=False)(x)))
+        sides, pairs = (self.stride, self.stride), ((1, 1), (1, 1))
+        y = nn.relu(norm()(nn.Conv(self.width, (3, 3), sides, pairs, use_bias=False)(y)))
+        y = norm()(nn.Conv(4 * self.width, (1, 1), use_bias=False)(y))
+        if x.shape != y.shape:
+            x = norm()(nn.Conv(4 * self.width, (1, 1), sides, use_bias=False)(x))
+        return nn.relu(x + y)
+
+
+class ResNetByHand(nn.Module):
+    @nn.compact
+    def __call__(self, pixel_values):
+        x = jnp.moveaxis(pixel_values, 1, -1)
+        x = nn.Conv(64, (7, 7), (2, 2), ((3, 3), (3, 3)), use_bias=False)(x)
+        x = nn.relu(nn.BatchNorm(use_running_average=True, epsilon=1e-5)(x))
+        x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+        for stage, depth in enumerate((3, 4, 6, 3)):
+            for block in range(depth):
+                stride = 2 if stage and not block else 1
+                x = Bottleneck(64 * 2**stage, stride)(x)
+        return x.mean(axis=(1, 2))
+
+
+def llama() -> tuple[Any, dict[str, Any], Any]:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    ids = torch.randint(0, 512, (4, 128), generator=torch.Generator().manual_seed(0))
+    return LlamaForCausalLM(LlamaConfig(**LLAMA)), {"input_ids": ids}, LlamaByHand()
+
+
+def vit() -> tuple[Any, dict[str, Any], Any]:
+    from transformers import ViTConfig, ViTModel
+
+    image = torch.randn(4, 3, 96, 96, generator=torch.Generator().manual_seed(0))
+    model = ViTModel(ViTConfig(**VIT), add_pooling_layer=False)
+    return model, {"pixel_values": image}, ViTByHand()
+
+
+def resnet50() -> tuple[Any, dict[str, Any], Any]:
+    from transformers import ResNetConfig, ResNetModel
+
+    image = torch.randn(4, 3, 96, 96, generator=torch.Generator().manual_seed(0))
+    return ResNetModel(ResNetConfig()), {"pixel_values": image}, ResNetByHand()
+
+
+MODELS = {"llama": llama, "vit": vit, "resnet50": resnet50}
+
+
+# Measuring.
+
+
+def quickest(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Seconds of the quickest step of each side; they take turns."""
+    found = dict.fromkeys(sides, float("inf"))
+    for _ in range(rounds):
+        for name, step in sides.items():
+            began = time.perf_counter()
+            jax.block_until_ready(step())
+            found[name] = min(found[name], time.perf_counter() - began)
+    return found
+
+
+def imported(made: Any, folder: Path) -> Any:
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "modeling.py").write_text(made.modeling)
+    (folder / "config.py").write_text(made.config)
+    sys.path.insert(0, str(folder.parent))
+    modeling = importlib.import_module(f"{folder.name}.modeling")
+    config = importlib.import_module(f"{folder.name}.config")
+    return getattr(modeling, made.model_class)(getattr(config, made.config_class)())
+
+
+def measured(name: str, rounds: int, folder: Path) -> dict[str, float]:
+    from converters.graph import port
+
+    torch.manual_seed(0)
+    model, inputs, by_hand = MODELS[name]()
+    model.eval()
+    arrays = {key: jnp.asarray(one.numpy()) for key, one in inputs.items()}
+    port_seconds, export_seconds = [], []
+    auto = torch.export.Dim.AUTO
+    free = {
+        key: dict.fromkeys(range(one.dim()) if one.dim() < 4 else range(1), auto)
+        for key, one in inputs.items()
+    }
+    for _ in range(3):
+        began = time.perf_counter()
+        made = port(model, inputs)
+        port_seconds.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        torch.export.export(
+            model, (), dict(inputs), dynamic_shapes=_given(model, free), strict=False
+        )
+        export_seconds.append(time.perf_counter() - began)
+    flax = imported(made, folder / f"ported_{name}")
+    sides: dict[str, tuple[Any, Any]] = {
+        "port": (lambda w, a: flax.apply(w, **a), flax.init(jax.random.key(0), **arrays)),
+        "by hand": (lambda w, a: by_hand.apply(w, **a), by_hand.init(jax.random.key(0), **arrays)),
+    }
+    if importlib.util.find_spec("torchax") is not None:
+        import torchax
+
+        weights, function = torchax.extract_jax(model)
+        sides["torchax"] = (lambda w, a: _plain(function(w, (), a)), weights)
+    steps, compiled = {}, dict.fromkeys(sides, float("inf"))
+    for _ in range(3):
+        for side, (function, weights) in sides.items():
+            jax.clear_caches()
+            began = time.perf_counter()
+            step = jax.jit(lambda w, a, f=function: f(w, a)).lower(weights, arrays).compile()
+            compiled[side] = min(compiled[side], time.perf_counter() - began)
+            steps[side] = lambda step=step, weights=weights: step(weights, arrays)
+    found = quickest(steps, rounds)
+    row = {
+        "step, ms": 1000 * found["port"],
+        "step ÷ by hand": found["port"] / found["by hand"],
+        "port ÷ export": min(port_seconds) / min(export_seconds),
+    }
+    if "torchax" in found:
+        row["step ÷ torchax"] = found["port"] / found["torchax"]
+        row["compile ÷ torchax"] = compiled["port"] / compiled["torchax"]
+    return row
+
+
+def _given(model: Any, free: dict[str, Any]) -> Any:
+    """torch.export wants a forward's `**kwargs` by its name."""
+    import inspect
+
+    kinds = inspect.signature(model.forward).parameters
+    return {key: one for key, one in free.items() if key in kinds} | {
+        name: {key: one for key, one in free.items() if key not in kinds}
+        for name, kind in kinds.items()
+        if kind.kind is kind.VAR_KEYWORD and any(key not in kinds for key in free)
+    }
+
+
+def _plain(value: Any) -> Any:
+    """What jit takes of transformers' results."""
+    return [one for one in jax.tree.leaves(tuple(value.to_tuple())) if hasattr(one, "shape")]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("models", nargs="*", metavar="MODEL")
+    parser.add_argument("--rounds", type=int, default=30)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    missed = []
+    columns = ["step, ms", *GOALS]
+    print(f"| model | {' | '.join(columns)} |")
+    print(f"|---|{'--:|' * len(columns)}")
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in given.models or MODELS:
+            row = measured(name, given.rounds, Path(scratch))
+            print(
+                f"| {name} | {' | '.join(f'{row[c]:.2f}' if c in row else '' for c in columns)} |",
+                flush=True,
+            )
+            missed += [f"{name}: {c}" for c, goal in GOALS.items() if row.get(c, 0) > goal]
+    print(f"jax {jax.__version__}, torch {torch.__version__}, numpy {np.__version__}")
+    if missed:
+        print(f"missed: {'; '.join(missed)}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Lists of modules in a constructor: `_list([…], count)` until it is known which are comprehensions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence, Set
+from typing import Any
+
+from converters.graph.expression import Hole, code
+
+_NAME = "_list"
+
+
+def lengths(setup: Sequence[ast.stmt]) -> dict[str, int]:
+    """Attribute → how many modules its list has."""
+    return {
+        one.targets[0].attr: len(one.value.args[0].elts)
+        for one in setup
+        if isinstance(one, ast.Assign)
+        and isinstance(one.targets[0], ast.Attribute)
+        and _is_list(one.value)
+        and isinstance(one.value, ast.Call)
+        and isinstance(one.value.args[0], ast.List)
+    }
+
+
+def together(statement: ast.stmt, over: Set[str]) -> ast.stmt:
+    """A statement, its list of equal modules as one of them and their number, so that any number is one form.
+
+    Args:
+        statement: of a constructor.
+        over: lists that a loop goes over; of others the number stays, as another would not be called.
+    """
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else statement
+    looped = isinstance(target, ast.Attribute) and target.attr in over
+    made: ast.stmt = _Together(looped).visit(statement)
+    return made
+
+
+def written(statement: ast.stmt) -> ast.stmt:
+    """A statement, its lists as they stand in source."""
+    made: ast.stmt = _Written().visit(statement)
+    return made
+
+
+def _is_list(value: ast.AST) -> bool:
+    return (
+        isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == _NAME
+    )
+
+
+class _Together(ast.NodeTransformer):
+    def __init__(self, looped: bool) -> None:
+        self.looped = looped
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        if not _is_list(node):
+            return node
+        parts, count = node.args
+        assert isinstance(parts, ast.List)
+        alike = len({_form(one) for one in parts.elts}) == 1
+        if alike and (self.looped or len(parts.elts) > 1):
+            number = count if self.looped else ast.Constant(len(parts.elts))
+            return ast.Call(node.func, [ast.List(parts.elts[:1], ast.Load()), number], [])
+        return parts
+
+
+def _form(node: Any) -> str:
+    """All of a tree, the numbers in its holes too."""
+    if isinstance(node, Hole):
+        value = node.value
+        return f"?{value!r} {getattr(value, 'text', '')}"
+    if isinstance(node, ast.AST):
+        return f"{type(node).__name__}({','.join(_form(getattr(node, f, None)) for f in node._fields)})"
+    return f"[{','.join(map(_form, node))}]" if isinstance(node, list) else repr(node)
+
+
+class _Written(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        if not _is_list(node):
+            return node
+        parts, count = node.args
+        assert isinstance(parts, ast.List)
+        if isinstance(count, ast.Constant) and count.value == 1:
+            return parts
+        return code("[{one} for _ in range({count})]", one=parts.elts[0], count=count)
