@@ -24,11 +24,15 @@ from converters.graph.writing.patterns import plain
 
 @dataclass(frozen=True)
 class Argument:
-    """An input of the port: numpy's name of its dtype; sides are integers, or names where they are free."""
+    """An input of the port: numpy's name of its dtype; sides are integers, or names where they are free.
+
+    `fixed`: it holds for the values of the recording only.
+    """
 
     name: str
     dtype: str
     shape: tuple[int | str, ...]
+    fixed: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,8 @@ def _inputs(graph: Graph) -> tuple[Argument, ...]:
         shape = tuple(
             _SIDES[axis] if isinstance(side, Free) else side for axis, side in enumerate(fact.shape)
         )
-        made.append(Argument(name, str(fact.dtype).removeprefix("torch."), shape))
+        dtype = str(fact.dtype).removeprefix("torch.")
+        made.append(Argument(name, dtype, shape, name in graph.fixed))
     return tuple(made)
 
 

@@ -57,10 +57,12 @@ def asked(
 
     Args:
         inputs: as given.
-        arguments: those of the port: name, and a shape of numbers and names (what is named is free).
+        arguments: those of the port: name, a shape of numbers and names (what is named is free), whether it
+            holds for the values of the first input only.
         takes: whether the original takes an input at all.
     """
-    given = [inputs[number] for number in range(inputs.count)]
+    fixed = {one.name: inputs[0][one.name] for one in arguments if one.fixed}
+    given = [{**inputs[number], **fixed} for number in range(inputs.count)]
     yield Asked("float32", tuple(given))
     few = _alike(given)[:_FEW]
     yield Asked(_NAMED["default"], few, precision="default")

@@ -128,6 +128,7 @@ class Argument:
     name: str = "x"
     dtype: str = "float32"
     shape: tuple[int | str, ...] = ("batch", "length", 12)
+    fixed: bool = False
 
 
 @dataclass(frozen=True)

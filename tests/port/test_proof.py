@@ -61,6 +61,14 @@ def test_only_inputs_of_the_first_shape_are_resized(tmp_path: Path) -> None:
     assert [a["ids"].shape for a in cases["length 7"].inputs] == [(2, 7), (2, 7)]
 
 
+def test_what_is_fixed_has_the_values_of_the_first_input(tmp_path: Path) -> None:
+    rows = [{"ids": np.full((2, 8), one), "scale": np.full(3, one)} for one in (1, 2)]
+    fixed = (ARGUMENTS[0], Argument("scale", "float32", (3,), fixed=True))
+    first, *_ = asked(write_inputs(tmp_path, rows), fixed, lambda _: True)
+    assert [one["ids"][0, 0] for one in first.inputs] == [1, 2]
+    assert [one["scale"][0] for one in first.inputs] == [1, 1]
+
+
 def test_resizing_repeats_or_cuts() -> None:
     arrays = {"ids": np.array([[1, 2], [3, 4]])}
     axes = free_axes(ARGUMENTS, {"ids": np.ones((2, 3))})

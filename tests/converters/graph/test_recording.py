@@ -1,0 +1,60 @@
+"""The ways around what torch.export does not record."""
+
+from __future__ import annotations
+
+import torch
+
+from converters.graph.recording.detours import masks_by_index, values_known
+from converters.graph.recording.reading import read_inputs
+from tests.converters.graph import models
+
+
+def test_masks_by_index_are_those_of_vmap() -> None:
+    from transformers import masking_utils as masks
+
+    groups = torch.tensor([[0, 0, -1, 1, 1], [-1, -1, 2, 2, -1]])
+    wanted = masks.or_masks(masks.causal_mask_function, masks.blockwise_overlay(groups))
+    padding = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]).bool()
+
+    def made() -> torch.Tensor:
+        found = masks.sdpa_mask(
+            2, 5, 5, mask_function=wanted, attention_mask=padding, use_vmap=True, device="cpu"
+        )
+        assert found is not None
+        return found
+
+    expected = made()
+    with masks_by_index():
+        assert torch.equal(made(), expected)
+    assert torch.equal(made(), expected)
+
+
+def test_an_input_that_is_read_is_found() -> None:
+    inputs = {"x": torch.randn(10, 4), "grid": torch.tensor([[2, 3], [1, 4]])}
+    assert read_inputs(models.Grid(), inputs) == ("grid",)
+
+
+def test_ids_that_look_up_a_table_are_not_fixed() -> None:
+    assert read_inputs(models.Checked(), {"ids": torch.ones(2, 3, dtype=torch.int64)}) == ()
+
+
+def test_what_rests_on_weights_too_cannot_be_fixed() -> None:
+    class Routed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(3))
+
+        def forward(self, sizes: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(int((self.weight * sizes).sum()))
+
+    assert read_inputs(Routed(), {"sizes": torch.tensor([1, 2, 3])}) == ()
+
+
+def test_the_limits_of_constants_are_set_back() -> None:
+    from torch._subclasses import fake_tensor
+    from torch.fx.experimental import proxy_tensor
+
+    before = fake_tensor.CONSTANT_NUMEL_LIMIT, proxy_tensor.CONSTANT_NUMEL_LIMIT
+    with values_known(True):
+        assert before[0] < fake_tensor.CONSTANT_NUMEL_LIMIT
+    assert before == (fake_tensor.CONSTANT_NUMEL_LIMIT, proxy_tensor.CONSTANT_NUMEL_LIMIT)
