@@ -91,6 +91,19 @@ def test_an_original_that_raises_was_broken_before(tmp_path: Path) -> None:
     assert "raise ValueError('no data here')" in e.value.output
 
 
+def test_ranks_that_leave_by_exit_have_made_their_steps(tmp_path: Path) -> None:
+    """`sys.exit(main())` ended the original's ranks a step later than the rewrite's: "drop_last", it said."""
+    ended = (
+        "    dist.destroy_process_group()\n",
+        "    dist.destroy_process_group()\n    sys.exit(0)\n",
+    )
+    imported = ("import torch\n", "import sys\n\nimport torch\n")
+    before, after = (edited(text, *SHORT, ended, imported) for text in (BEFORE, AFTER))
+    proof = prove_texts(tmp_path, before, after)
+    assert proof.verdict is Verdict.EQUAL, proof.message
+    assert {step.step for step in proof.steps if step.rank == 1} == {1, 2, 3}
+
+
 @pytest.mark.parametrize(
     "line",
     [

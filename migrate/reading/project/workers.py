@@ -10,7 +10,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from migrate.reading.project.progress import Tell, silent
 from migrate.reading.script import Script
@@ -117,13 +117,14 @@ def _script_unseen() -> Iterator[None]:
     would do it again in each of them, and each would end in an error.
     """
     main = sys.modules["__main__"]
-    seen = {name: main.__dict__[name] for name in ("__file__", "__spec__") if name in main.__dict__}
-    main.__dict__.update(__spec__=None)
-    main.__dict__.pop("__file__", None)
+    names = ("__file__", "__spec__")
+    seen: dict[str, Any] = {name: vars(main)[name] for name in names if name in vars(main)}
+    vars(main)["__spec__"] = None
+    vars(main).pop("__file__", None)
     try:
         yield
     finally:
-        main.__dict__.update(seen)
+        vars(main).update(seen)
 
 
 _kept: dict[Path, Script] = {}

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.names.scopes import Binding
 from migrate.reading.replicas.pure import leaves, same_everywhere
-from migrate.reading.tree.tree import code, last_part, nodes_of
+from migrate.reading.tree.tree import code, last_part, nodes, nodes_of
 from migrate.reading.values.words import METRIC
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class _Followed:
 
     def plain(self, value: cst.BaseExpression | None) -> bool:
         """Whether `value` is computed of what is the same on all replicas, by calls that only compute."""
-        if value is None or next(nodes_of(value, HOLDING), None) is not None:
+        if value is None or any(isinstance(node, HOLDING) for node in nodes(value)):
             return False
         if same_everywhere(value):
             return True

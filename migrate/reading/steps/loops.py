@@ -68,7 +68,8 @@ def _bound(loop: Loop) -> list[tuple[cst.BaseExpression, cst.BaseExpression | No
     """Return what the loop binds besides a counter, and what each goes through, if that is plain."""
     if not isinstance(loop, cst.For) or _called(loop.iter) in ("range", "trange"):
         return []
-    target, over = loop.target, loop.iter
+    target: cst.BaseExpression = loop.target
+    over = loop.iter
     if _called(over) == "enumerate" and isinstance(target, cst.Tuple) and len(target.elements) == 2:
         assert isinstance(over, cst.Call)
         target, over = target.elements[1].value, over.args[0].value if over.args else over
