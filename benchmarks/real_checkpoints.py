@@ -144,12 +144,6 @@ def _espnet(name: str, checkpoint: Any) -> Any:
     return (Model.ESPNet if "decoder" in name else Model.ESPNet_Encoder)(classes, 2, q)
 
 
-def _enet(name: str, checkpoint: Any) -> Any:
-    from models.enet import ENet
-
-    return ENet(checkpoint.infos["transposed_conv.weight"].shape[1])
-
-
 # Source → where its code is below its folder, and what makes the model of a file (None: it is read only).
 SOURCES: Mapping[str, tuple[str, Make | None]] = {
     "facenet_pytorch": ("..", _mtcnn),
@@ -168,7 +162,6 @@ SOURCES: Mapping[str, tuple[str, Make | None]] = {
     "rrmina+fast-neural-style-pytorch": (".", _style),
     "minivision-ai+Silent-Face-Anti-Spoofing": (".", _fas),
     "sacmehta+ESPNet": ("train", _espnet),
-    "davidtvs+PyTorch-ENet": (".", _enet),
     "biubug6+Face-Detector-1MB-with-landmark": (".", None),
 }
 
