@@ -16,7 +16,7 @@ from converters.checkpoint.formats.torch_names import Named, OtherTensor
 from converters.checkpoint.inert.arrays import OtherArray, StoredArray
 from converters.checkpoint.inert.modules import RecordedModule, WithModules, is_module, read_module
 from converters.checkpoint.inert.options import contents, named, plain
-from converters.checkpoint.inert.records import Record
+from converters.checkpoint.inert.records import Constructor, Record
 from converters.checkpoint.lazy import LazyTensor
 from converters.errors import NotAStateDictError, UnsupportedDtypeError
 
@@ -141,7 +141,7 @@ def describe(value: Any) -> str:
 def _kind(value: Any) -> str:
     if isinstance(value, LazyTensor | OtherTensor):
         return "Tensor"
-    if isinstance(value, Record | OtherArray):
+    if isinstance(value, Record | OtherArray | Constructor):
         return named(value)
     if isinstance(value, Named):
         return f"torch {value.kind}"

