@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from converters.checkpoint.dtypes import is_known, numpy_dtype
@@ -21,7 +20,8 @@ from converters.checkpoint.formats.unpickler import (
     Record,
     Unpickler,
 )
-from converters.checkpoint.mapped_file import MappedFile
+from converters.checkpoint.mapped_file import open_file
+from converters.checkpoint.place import Place as FilePlace
 from converters.checkpoint.reader import TensorInfo, is_shape
 
 _CHECKPOINT = "torch.distributed.checkpoint"
@@ -110,14 +110,14 @@ class Item:
     other: OtherTensor | None = None
 
 
-def read_metadata(path: Path) -> list[Item]:
+def read_metadata(path: FilePlace) -> list[Item]:
     """The entries of a checkpoint.
 
     Raises:
         CheckpointHoldsCodeError: it names other classes than those of such a file.
         CheckpointDamagedError: truncated, or it contradicts itself.
     """
-    file = MappedFile(path)
+    file = open_file(path)
     if file.size > _LARGEST:
         raise damaged_pickle(str(path), f"it has {file.size} bytes")
     try:

@@ -14,7 +14,7 @@ from typing import Any
 
 from converters.checkpoint.formats.torch_names import described_storage, find_name
 from converters.checkpoint.formats.unpickler import PickleError, Unpickler
-from converters.checkpoint.mapped_file import MappedFile
+from converters.checkpoint.place import ByteFile, FarPlace
 from converters.checkpoint.stored import FileSpan, Storage
 
 MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
@@ -22,14 +22,23 @@ _PROTOCOL = 1001
 _COUNT_BYTES = 8
 
 
-def read_legacy(file: MappedFile) -> Any:
+def read_legacy(file: ByteFile) -> Any:
     """What such a file holds, its tensors lazy.
 
     Raises:
         PickleError: truncated, damaged, or another kind of pickle.
         ForbiddenNameError: it names what is not plain data; nothing was executed.
     """
-    data = file.mapped()
+    for data in file.beginnings():
+        try:
+            return _read(file, data)
+        except PickleError:
+            if len(data) == file.size or not isinstance(file.path, FarPlace):
+                raise
+    raise PickleError("it begins with more than that can be")
+
+
+def _read(file: ByteFile, data: bytes | mmap) -> Any:
     storages = _Storages(file)
     at = 0
     try:
@@ -49,7 +58,7 @@ def read_legacy(file: MappedFile) -> Any:
     return loaded
 
 
-def _value(data: mmap, start: int) -> tuple[Any, int]:
+def _value(data: bytes | mmap, start: int) -> tuple[Any, int]:
     machine = Unpickler(data, start, find_name)
     return machine.load(), machine.at
 
@@ -57,7 +66,7 @@ def _value(data: mmap, start: int) -> tuple[Any, int]:
 class _Storages:
     """The storages that the pickle refers to; where they are is known only after it."""
 
-    def __init__(self, file: MappedFile) -> None:
+    def __init__(self, file: ByteFile) -> None:
         self._file = file
         self._spans: dict[str, FileSpan] = {}
         self._sizes: dict[str, int] = {}

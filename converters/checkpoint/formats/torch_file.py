@@ -6,7 +6,6 @@ mapped file, in both forms.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from converters.checkpoint.formats.legacy_file import read_legacy
@@ -15,8 +14,9 @@ from converters.checkpoint.formats.torch_names import described_storage, find_na
 from converters.checkpoint.formats.training import find_state_dict
 from converters.checkpoint.formats.unpickler import ForbiddenNameError, PickleError, Unpickler
 from converters.checkpoint.lazy import TensorsCheckpoint
-from converters.checkpoint.mapped_file import MappedFile
-from converters.checkpoint.stored import FileSpan, InflatedSpan, Span, Storage
+from converters.checkpoint.mapped_file import open_file
+from converters.checkpoint.place import ByteFile, FarPlace, Place
+from converters.checkpoint.stored import FileSpan, InflatedSpan, MemberSpan, Span, Storage
 from converters.checkpoint.zip_archive import ZIP_MAGIC, ZipArchive
 from converters.errors import CheckpointDamagedError, CheckpointHoldsCodeError
 
@@ -25,7 +25,7 @@ _LARGEST_PICKLE = 1 << 30  # bytes; ten million tensors have that much
 _LARGEST_INFLATED = 1 << 26
 
 
-def open_torch_file(path: Path, key: str | None) -> TensorsCheckpoint:
+def open_torch_file(path: Place, key: str | None) -> TensorsCheckpoint:
     """The state dict in a file of `torch.save`.
 
     Args:
@@ -37,7 +37,7 @@ def open_torch_file(path: Path, key: str | None) -> TensorsCheckpoint:
         CheckpointDamagedError: truncated, or a pickle that torch did not write.
         NotAStateDictError: no state dict, or several and no (or a wrong) `key`.
     """
-    file = MappedFile(path)
+    file = open_file(path)
     loaded = _load(file, path)
     file.rest()
     found = find_state_dict(str(path), loaded, key)
@@ -50,7 +50,7 @@ def open_torch_file(path: Path, key: str | None) -> TensorsCheckpoint:
     )
 
 
-def _load(file: MappedFile, path: Path) -> Any:
+def _load(file: ByteFile, path: Place) -> Any:
     try:
         if file.copy(0, min(4, file.size)) == ZIP_MAGIC:
             return read_zip(ZipArchive(file))
@@ -115,6 +115,8 @@ class _Storages:
         member = self._archive.members.get(f"{self._top}/data/{key}")
         if member is None:
             raise PickleError(f"storage {key[:40]!a} is not there")
+        if member.stored and isinstance(self._archive.file.path, FarPlace):
+            return MemberSpan(self._archive, member)
         if member.stored:
             return FileSpan(self._archive.file, self._archive.place(member), member.size)
         return InflatedSpan(self._archive, member)

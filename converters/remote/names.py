@@ -1,0 +1,121 @@
+"""What a user means by a name: a path of this machine, a repository of the hub, or a URL.
+
+./net.pt                          a path; one that exists is never anything else
+org/name                          the repository of the hub at its main branch
+org/name@v1.0                     at a branch, a tag or a commit
+hf://org/name@v1.0/sub/file.bin   a file of it
+https://huggingface.co/org/name   the same, as the browser shows it
+https://host/model.safetensors    a file of any server that gives byte ranges
+gs://bucket/folder                a bucket; whatever fsspec knows
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from converters.checkpoint.place import FarPlace, Place
+from converters.errors import RemoteError
+from converters.remote.buckets import bucket_place
+from converters.remote.hub import hub_place
+from converters.remote.server import server_place
+
+_PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_REPOSITORY = re.compile(rf"(?P<repository>{_PART}/{_PART})(?:@(?P<revision>[^@\s]+))?")
+_IN_HUB = re.compile(
+    rf"(?P<repository>{_PART}/{_PART})(?:@(?P<revision>[^@/\s]+))?(?:/(?P<file>.+))?"
+)
+# What a browser shows of a repository.
+_PAGE = re.compile(
+    rf"/(?P<repository>{_PART}/{_PART})(?:/(?:tree|blob|resolve|raw)/(?P<revision>[^/]+)(?:/(?P<file>.+))?)?/?"
+)
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
+# Nobody calls a repository so; who does writes hf://.
+_FILE_NAME = re.compile(
+    r"\.(safetensors|msgpack|orbax|pt|pth|bin|ckpt|npz|json|pkl|tar|zip|py|yaml)$", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Meant:
+    """What a name stands for.
+
+    Attributes:
+        place: a path, or a place that is far away.
+        said: how it was understood, for the user; "" for a path.
+    """
+
+    place: Place
+    said: str = ""
+
+
+def is_url(name: object) -> bool:
+    """Whether this is a URL, of any protocol."""
+    return isinstance(name, str) and _URL.match(name) is not None
+
+
+def names_a_repository(name: object) -> bool:
+    """Whether a name that is no path here reads as `org/name` of the hub."""
+    return (
+        isinstance(name, str)
+        and _REPOSITORY.fullmatch(name) is not None
+        and not _FILE_NAME.search(name)
+        and not os.path.lexists(name)
+        and not os.path.isdir(name.partition("/")[0])
+    )
+
+
+def meant(name: Place | str) -> Meant:
+    """What a name stands for; for one that is far away the other side is asked.
+
+    Raises:
+        RemoteError: the other side refuses, or does not answer.
+        CheckpointNotFoundError: a repository has no such file.
+        MissingDependencyError: a package is lacking that speaks the protocol.
+    """
+    if not isinstance(name, str) or os.path.lexists(name):
+        return Meant(Path(name) if isinstance(name, str) else name)
+    if is_url(name):
+        return _meant_by_url(name)
+    matched = _REPOSITORY.fullmatch(name)
+    if matched is not None and names_a_repository(name):
+        return Meant(*hub_place(matched["repository"], matched["revision"]))
+    return Meant(Path(name))
+
+
+def place_of(name: Place | str) -> Place:
+    """The place that a name stands for; raises what `meant` raises."""
+    return meant(name).place
+
+
+def _meant_by_url(url: str) -> Meant:
+    protocol, _, rest = url.partition("://")
+    protocol = protocol.lower()
+    if protocol == "file":
+        return Meant(Path(unquote(urlsplit(url).path)))
+    matched = None
+    if protocol == "hf":
+        matched = _IN_HUB.fullmatch(rest.rstrip("/"))
+        if matched is None:
+            raise RemoteError(f"{url[:200]} names no repository", "write hf://org/name/file")
+    elif protocol in ("http", "https"):
+        parts = urlsplit(url)
+        matched = _PAGE.fullmatch(parts.path) if parts.hostname in _HUB_HOSTS else None
+        if matched is None:
+            place = server_place(url)
+            return Meant(place, f"{place} of a server")
+    if matched is not None:
+        file = unquote(matched["file"] or "")
+        return Meant(*hub_place(matched["repository"], matched["revision"], file))
+    bucket = bucket_place(f"{protocol}://{rest}")
+    kind = "a file" if bucket.key else "a folder"
+    return Meant(bucket, f"{bucket}, {kind} of a bucket" if protocol in ("gs", "gcs", "s3") else "")
+
+
+def is_far(place: object) -> bool:
+    """Whether a place is on no disk of this machine."""
+    return isinstance(place, FarPlace)
