@@ -1,4 +1,4 @@
-"""Servers of ours, on this machine: a Hugging Face hub, files by byte ranges, a bucket, and what disturbs them."""
+"""Servers of ours: a Hugging Face hub, files by byte ranges, a bucket, and what disturbs their answers."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ class Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(ConnectionError):
             super().handle()
 
-    def do_GET(self) -> None:
-        self._answer()
-
-    do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_GET
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("do_"):
+            return self._answer
+        raise AttributeError(name)
 
     def _answer(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
@@ -377,8 +377,10 @@ def bucket(folder: Path, name: str = "bkt") -> Iterator[str]:
     log = folder.with_name(f"{folder.name}.log")
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gcp_storage_emulator", "-d", str(folder.resolve()), "start"]
-            + ["--port", str(port), "--default-bucket", name],
+            [
+                *(sys.executable, "-m", "gcp_storage_emulator", "-d", str(folder.resolve())),
+                *("start", "--port", str(port), "--default-bucket", name),
+            ],
             stdout=out,
             stderr=out,
             env={**os.environ, "PYTHONWARNINGS": "ignore"},

@@ -124,6 +124,13 @@ class FarPlace(ABC):
     def state(self) -> list[str | int]:
         """What tells the content of the file from another: its name, its size, its version."""
 
+    def require_unchanged(self) -> None:  # noqa: B027 (what never changes has nothing to do)
+        """Nothing that was read here is another file by now.
+
+        Raises:
+            RemoteError: something is, by name.
+        """
+
     @abstractmethod
     def together(
         self, action: Callable[[Any], _Result], places: Iterable[FarPlace]

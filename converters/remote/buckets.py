@@ -38,8 +38,8 @@ class BucketStore(Store):
     def __init__(self, protocol: str, root: str, shown: str, url: str) -> None:
         super().__init__()
         self.protocol = protocol
-        self._root = root
-        self._url = url
+        self.root = root
+        self.url = url
         self.shown = shown
         self._entries: dict[str, Entry | None] = {}
         self._listed: dict[str, list[str]] = {}
@@ -71,8 +71,8 @@ class BucketStore(Store):
         try:
             data: bytes = called(
                 place,
-                lambda: filesystem(self.protocol, self._url, place).cat_file(
-                    posixpath.join(self._root, key), start=start, end=end, **more
+                lambda: filesystem(self.protocol, self.url, place).cat_file(
+                    posixpath.join(self.root, key), start=start, end=end, **more
                 ),
             )
         except FileNotFoundError:
@@ -98,10 +98,10 @@ class BucketStore(Store):
 
     def _call(self, key: str, action: Callable[[Any, str], _Result]) -> _Result:
         place = StorePlace(self, key)
-        path = posixpath.join(self._root, key) if key else self._root
+        path = posixpath.join(self.root, key) if key else self.root
 
         def once() -> _Result:
-            return called(place, lambda: action(filesystem(self.protocol, self._url, place), path))
+            return called(place, lambda: action(filesystem(self.protocol, self.url, place), path))
 
         return persistent(once, place)
 

@@ -1,4 +1,4 @@
-"""A file that is read by byte ranges over a network: each range once, several at a time, none before it is due."""
+"""A file that is read by byte ranges over a network: each range once, several at a time, when it is due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repositories of the Hugging Face hub: what its cache has is taken from there, the rest is read by ranges."""
+"""Repositories of the Hugging Face hub: what its cache has comes from there, the rest by byte ranges."""
 
 from __future__ import annotations
 

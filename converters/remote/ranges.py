@@ -1,4 +1,4 @@
-"""Byte ranges over HTTP, by the client of huggingface_hub: what its settings say of proxies and time goes here too."""
+"""Byte ranges over HTTP, by the client of huggingface_hub, which knows of proxies and certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hub, a server of files and a bucket for the tests of this folder; none of them is asked of the network."""
+"""A hub, a server of files and a bucket for the tests of this folder, all on this machine."""
 
 from __future__ import annotations
 

@@ -23,7 +23,10 @@ from converters.remote.names import meant, place_of
 from tests.converters.conftest import Refused
 from tests.servers import BucketProxy, Content, Faults, FileServer, HubServer
 
-pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
+]
 
 
 def tensors() -> dict[str, torch.Tensor]:
