@@ -35,7 +35,7 @@ from converters.output import (
 )
 from converters.output.stream import AHEAD_BYTES
 from converters.planning import CheckpointLike, Planned, PlanOptions, planned
-from converters.remote.names import is_far, meant
+from converters.remote.names import Meant, is_far, meant
 from converters.remote.writing import destination
 
 _FORMATS: dict[str, Format] = {
@@ -98,7 +98,7 @@ def plan(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]) -> Plan:
 
 
 def convert(
-    checkpoint: Place | str,
+    checkpoint: Place | Meant | str,
     *,
     output: Place | str | None = None,
     format: Format | None = None,  # noqa: A002 (the word users know)
@@ -126,8 +126,8 @@ def convert(
         checkpoint: a `.safetensors` file, a file of `torch.save`, a `*.index.json`, an `.npz`, a
             Hugging Face folder or one of torch.distributed.checkpoint; or one of these on a hub, a server or
             in a bucket: "org/name@revision", "gs://…" (`converters.remote.names`).
-        output: the file to write, or a URL of a bucket; None: `NAME.flax.safetensors` (or `.msgpack`) in the current
-            directory, NAME being the checkpoint's file or folder.
+        output: the file to write, or a URL of a bucket; None: `NAME.flax.safetensors` (or `.msgpack`) in
+            the current directory, NAME being the checkpoint's file or folder.
         format: "safetensors", "msgpack" or "orbax" (a folder); None: as the name of the output says, else
             safetensors.
         overwrite: whether an existing output may be replaced.

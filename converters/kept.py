@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,6 +42,7 @@ _FORMAT = "converters.kept"
 _OUTPUT_SUFFIXES = (".safetensors", ".msgpack", ".orbax")
 _AGAIN = "convert the checkpoint again, or pass the model instead"
 Array = np.ndarray[Any, Any]
+_AnyPlace = TypeVar("_AnyPlace", bound=Place)
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,12 @@ class Kept:
     notes: tuple[str, ...] = field(default=())
 
 
-def kept_path(output: Place) -> Place:
+def kept_path(output: _AnyPlace) -> _AnyPlace:
     """Where the file beside an output is: `net.flax.torch.safetensors` beside `net.flax.msgpack`."""
     name = output.name
     for suffix in _OUTPUT_SUFFIXES:
         name = name.removesuffix(suffix)
-    return output.with_name(name + SUFFIX)
+    return output.with_name(name + SUFFIX)  # type: ignore[return-value]
 
 
 def kept_keys(plan: Plan) -> tuple[str, ...]:

@@ -21,14 +21,14 @@ from converters.mapping.paths import Api
 from converters.mapping.scan import scan_plan
 from converters.model import load_config_model, require_module
 from converters.model_search import find_model
-from converters.remote.names import meant
+from converters.remote.names import Meant, meant
 from converters.target.fit import fit_plan
 from converters.target.shapes import target_shapes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-CheckpointLike: TypeAlias = "Place | str | Mapping[str, Tensor]"
+CheckpointLike: TypeAlias = "Place | Meant | str | Mapping[str, Tensor]"
 ModelLike: TypeAlias = "str | nn.Module | None"
 
 
@@ -119,7 +119,7 @@ def planned(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
     if dtype is not None:
         require_floating(dtype)
     said = ""
-    if isinstance(checkpoint, str):
+    if isinstance(checkpoint, str | Meant):
         understood = meant(checkpoint)
         checkpoint, said = understood.place, understood.said
     stored = _opened(checkpoint, options.get("key"))

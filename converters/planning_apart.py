@@ -17,7 +17,7 @@ from converters.checkpoint.place import FarPlace
 from converters.checkpoint.renamed import Renamed
 from converters.errors import PlanningError
 from converters.planning import CheckpointLike, Planned, PlanOptions, planned
-from converters.remote.names import meant
+from converters.remote.names import Meant, meant
 
 
 def planned_apart(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
@@ -31,7 +31,7 @@ def planned_apart(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
         ConversionError: as `planned`; and `PlanningError` where the process died.
     """
     said: tuple[str, ...] = ()
-    if isinstance(checkpoint, str):
+    if isinstance(checkpoint, str | Meant):
         understood = meant(checkpoint)
         checkpoint, said = understood.place, (understood.said,) if understood.said else ()
     if not isinstance(checkpoint, Path | FarPlace):

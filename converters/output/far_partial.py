@@ -288,7 +288,7 @@ class Journal:
         names = sorted(self._objects.below(self._folder))
         contents = self._objects.each(lambda name: self._objects.get(self._folder / name), names)
         found: dict[str, Claim] = {}
-        for name, content in zip(names, contents, strict=True):
+        for content in contents:
             try:
                 head, rows = json.loads(content or b"")
                 if head != [_VERSION, fingerprint]:

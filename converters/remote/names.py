@@ -14,11 +14,12 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from converters.checkpoint.place import FarPlace, Place
-from converters.errors import RemoteError
+from converters.checkpoint.place import FarPlace, Place, file_names, is_folder
+from converters.errors import CheckpointNotFoundError, RemoteError
 from converters.remote.buckets import bucket_place
 from converters.remote.hub import hub_place
 from converters.remote.server import server_place
@@ -69,7 +70,7 @@ def names_a_repository(name: object) -> bool:
     )
 
 
-def meant(name: Place | str) -> Meant:
+def meant(name: Place | Meant | str) -> Meant:
     """What a name stands for; for one that is far away the other side is asked.
 
     Raises:
@@ -77,6 +78,8 @@ def meant(name: Place | str) -> Meant:
         CheckpointNotFoundError: a repository has no such file.
         MissingDependencyError: a package is lacking that speaks the protocol.
     """
+    if isinstance(name, Meant):
+        return name
     if not isinstance(name, str) or os.path.lexists(name):
         return Meant(Path(name) if isinstance(name, str) else name)
     if is_url(name):
@@ -85,6 +88,31 @@ def meant(name: Place | str) -> Meant:
     if matched is not None and names_a_repository(name):
         return Meant(*hub_place(matched["repository"], matched["revision"]))
     return Meant(Path(name))
+
+
+def chosen(folder: Meant, pattern: str) -> Meant:
+    """The one file of a folder that a pattern names: `*fp16*.safetensors`, `unet/*.bin`.
+
+    Of shards their index is the one.
+
+    Raises:
+        CheckpointNotFoundError: no file matches, or several that are no shards of one index.
+    """
+    path, _, wanted = pattern.rpartition("/")
+    place = folder.place
+    for name in filter(None, path.split("/")):
+        place = place / name
+    found = (
+        [name for name in file_names(place) if fnmatch(name, wanted)] if is_folder(place) else []
+    )
+    indexes = [name for name in found if name.endswith(".index.json")]
+    for choice in (found, indexes):
+        if len(choice) == 1:
+            return Meant(place / choice[0], folder.said)
+    several = f"several files match {pattern}: {', '.join(found[:5])}"
+    raise CheckpointNotFoundError(
+        f"{place}: {several if found else f'no file matches {pattern}'}", "name one with --file"
+    )
 
 
 def place_of(name: Place | str) -> Place:
@@ -114,6 +142,18 @@ def _meant_by_url(url: str) -> Meant:
     bucket = bucket_place(f"{protocol}://{rest}")
     kind = "a file" if bucket.key else "a folder"
     return Meant(bucket, f"{bucket}, {kind} of a bucket" if protocol in ("gs", "gcs", "s3") else "")
+
+
+def require_local(name: str, what: str) -> None:
+    """A name that is no URL.
+
+    Raises:
+        RemoteError: it is one.
+    """
+    if is_url(name):
+        raise RemoteError(
+            f"{what} reads and writes local files only, not URLs", "copy the file to or from there"
+        )
 
 
 def is_far(place: object) -> bool:

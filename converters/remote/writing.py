@@ -6,7 +6,9 @@ import base64
 import posixpath
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from converters.checkpoint.place import Place
@@ -48,7 +50,7 @@ def destination(name: Place | str) -> Place:
     if not isinstance(name, str):
         return name
     if not is_url(name) or name.startswith("file://"):
-        return place_of(name) if is_url(name) else _path(name)
+        return place_of(name) if is_url(name) else Path(name)
     protocol = name.partition("://")[0].lower()
     if protocol not in WHOLE:
         raise OutputError(
@@ -61,12 +63,6 @@ def destination(name: Place | str) -> Place:
     if not folder or not last:
         raise OutputError(f"{name} names a bucket only", "add the name of the output")
     return StorePlace(BucketStore(protocol, folder, f"{protocol}://{folder}", name), last)
-
-
-def _path(name: str) -> Place:
-    from pathlib import Path
-
-    return Path(name)
 
 
 class Objects:
@@ -135,10 +131,8 @@ class Objects:
         """Delete objects, those that are there."""
 
         def one(place: StorePlace) -> None:
-            try:
+            with suppress(FileNotFoundError):
                 self.ask(place, lambda: self.fs.rm_file(self.path(place)))
-            except FileNotFoundError:
-                pass
 
         self.each(one, places)
 

@@ -24,6 +24,7 @@ from tests.converters.conftest import Refused
 from tests.servers import BucketProxy, Content, Faults, FileServer, HubServer
 
 pytestmark = [
+    pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning"),
     pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
 ]
