@@ -47,6 +47,8 @@ class MappedFile(ByteFile):
         CheckpointDamagedError: empty, unreadable, not a regular file.
     """
 
+    path: Path
+
     def __init__(self, path: Path) -> None:
         read_start(path, 1)
         self.path = path

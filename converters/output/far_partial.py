@@ -126,7 +126,7 @@ class FarPartial:
         """Take bytes of an object; it is sent by whoever brings what is lacking."""
         sending = self._sending.get(file)
         if sending is not None:  # a leaf may lie in objects of which some are written already
-            sending.put(offset, memoryview(data))
+            sending.put(offset, memoryview(data.data))
             self._completed(file)
 
     def read(self, file: str, offset: int, into: Bytes) -> bool:

@@ -114,7 +114,7 @@ def bucket_place(url: str) -> StorePlace:
         RemoteError: fsspec does not know it, or the other side refuses.
     """
     protocol, _, rest = url.partition("://")
-    shown = f"{protocol}://{rest.rpartition('@')[2].partition('?')[0].rstrip('/')}"
+    shown = f"{protocol}://{rest.partition('?')[0].rpartition('@')[2].rstrip('/')}"
     fs = filesystem(protocol, url, shown)
     path = fs._strip_protocol(url.rstrip("/"))
     folder, _, name = path.rpartition("/")

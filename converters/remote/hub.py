@@ -53,6 +53,22 @@ class HubStore(Store):
             return MappedFile(Path(cached))
         return super().opened(place)
 
+    def cached(self, place: StorePlace) -> Path:
+        """The file in the cache of the hub, brought there if it is not yet.
+
+        Raises:
+            RemoteError: it cannot be had.
+        """
+        from huggingface_hub import hf_hub_download
+
+        def brought() -> str:
+            try:
+                return str(hf_hub_download(self._repository, place.key, revision=self._commit))
+            except Exception as error:
+                _raise_said(error, self._repository, self._commit)
+
+        return Path(persistent(brought, place))
+
     def fetch(self, key: str, entry: Entry, start: int, end: int) -> bytes:
         """The bytes of the file at this commit."""
         from huggingface_hub import hf_hub_url
@@ -120,6 +136,7 @@ def _cached(repository: str, wanted: str, file: str) -> tuple[Place, str]:
     """The newest that the cache has of this revision, a folder of this machine."""
     from huggingface_hub import constants, scan_cache_dir, snapshot_download
 
+    folder: Path | None
     try:
         folder = Path(snapshot_download(repository, revision=wanted, local_files_only=True))
     except Exception as error:
@@ -168,13 +185,18 @@ def _info(repository: str, revision: str) -> Any:
             "write org/name, or check the path",
         ) from None
     except Exception as error:
-        answer = getattr(error, "response", None)
-        if answer is not None and answer.status_code not in TEMPORARY_STATUS:
-            _raise_for(answer, repository, revision)
-        if answer is not None or isinstance(error, OSError) or "http" in type(error).__module__:
-            status = f"status {answer.status_code}" if answer is not None else ""
-            raise TemporaryError(status or type(error).__name__) from None
-        raise
+        _raise_said(error, repository, revision)
+
+
+def _raise_said(error: Exception, repository: str, revision: str) -> NoReturn:
+    """What its client raises, as one of ours."""
+    answer = getattr(error, "response", None)
+    if answer is not None and answer.status_code not in TEMPORARY_STATUS:
+        _raise_for(answer, repository, revision)
+    if answer is not None or isinstance(error, OSError) or "http" in type(error).__module__:
+        status = f"status {answer.status_code}" if answer is not None else ""
+        raise TemporaryError(status or type(error).__name__) from None
+    raise error
 
 
 def _raise_for(answer: Any, repository: str, revision: str) -> NoReturn:

@@ -59,6 +59,16 @@ def is_url(name: object) -> bool:
     return isinstance(name, str) and _URL.match(name) is not None
 
 
+def without_secrets(name: str) -> str:
+    """A name as it may be shown: of a URL neither user nor query."""
+    protocol, found, rest = name.partition("://")
+    if not found:
+        return name
+    host, slash, path = rest.partition("?")[0].partition("/")
+    host = host if protocol == "hf" else host.rpartition("@")[2]
+    return f"{protocol}://{host}{slash}{path}"
+
+
 def names_a_repository(name: object) -> bool:
     """Whether a name that is no path here reads as `org/name` of the hub."""
     return (
@@ -129,7 +139,9 @@ def _meant_by_url(url: str) -> Meant:
     if protocol == "hf":
         matched = _IN_HUB.fullmatch(rest.rstrip("/"))
         if matched is None:
-            raise RemoteError(f"{url[:200]} names no repository", "write hf://org/name/file")
+            raise RemoteError(
+                f"{without_secrets(url)[:200]} names no repository", "write hf://org/name/file"
+            )
     elif protocol in ("http", "https"):
         parts = urlsplit(url)
         matched = _PAGE.fullmatch(parts.path) if parts.hostname in _HUB_HOSTS else None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -157,11 +158,9 @@ class Sum:
 
     def __init__(self) -> None:
         try:
-            from google_crc32c import Checksum
+            self._sum: Any = import_module("google_crc32c").Checksum()
         except ImportError:
             self._sum = None
-        else:
-            self._sum = Checksum()
 
     def add(self, data: bytes | memoryview) -> None:
         """Take the next bytes."""

@@ -122,8 +122,10 @@ def weights(
     # A conversion must neither take the chips of a TPU from who uses them nor wait for them.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     with errors():
+        from converters.remote.names import without_secrets
+
         run = _to_torch if to == "torch" else _to_flax
-        doing = f"{'reading' if dry_run else 'converting'} {_without_secrets(checkpoint)}"
+        doing = f"{'reading' if dry_run else 'converting'} {without_secrets(checkpoint)}"
         with moving_bytes(doing, quiet=json_output) as moved:
             options |= {"to": to, "moved": moved}
             code, summary, values = run(checkpoint, output, dry_run, options)
@@ -253,15 +255,6 @@ def _to_torch(
         optimizer_to_torch(state, written, overwrite=options["force"])
         done = replace(done, notes=(*done.notes, f"{written}: the state of the optimizer"))
     return FINE, views.reversal_summary(done), views.reversal_as_json(done)
-
-
-def _without_secrets(name: str) -> str:
-    """A name as it may be shown: of a URL neither user nor query."""
-    protocol, found, rest = name.partition("://")
-    if not found:
-        return name
-    host, slash, path = rest.partition("?")[0].partition("/")
-    return f"{protocol}://{host.rpartition('@')[2] if protocol != 'hf' else host}{slash}{path}"
 
 
 def _shapes(texts: Sequence[str]) -> list[tuple[int, ...]] | None:
