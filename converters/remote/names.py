@@ -118,7 +118,10 @@ def chosen(folder: Meant, pattern: str) -> Meant:
     indexes = [name for name in found if name.endswith(".index.json")]
     for choice in (found, indexes):
         if len(choice) == 1:
-            return Meant(place / choice[0], folder.said)
+            file = f"{path}/{choice[0]}" if path else choice[0]
+            return Meant(
+                place / choice[0], f"{folder.said}, its file {file}" if folder.said else ""
+            )
     several = f"several files match {pattern}: {', '.join(found[:5])}"
     raise CheckpointNotFoundError(
         f"{place}: {several if found else f'no file matches {pattern}'}", "name one with --file"

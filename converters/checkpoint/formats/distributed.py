@@ -63,7 +63,9 @@ class _Files:
         places = [place for item in items for place in _places(item)]
         names = sorted({place.file for place in places})
         outside = [name for name in names if not is_file_name(name)]
-        missing = [name for name in names if name not in outside and not (folder / name).is_file()]
+        inside = [name for name in names if name not in outside]
+        there = for_each(lambda place: place.is_file(), [folder / name for name in inside])
+        missing = [name for name, found in zip(inside, there, strict=True) if not found]
         if missing:
             raise CheckpointNotFoundError(
                 f"{folder} lacks files that its {METADATA} names: {', '.join(missing[:_SHOWN])}",

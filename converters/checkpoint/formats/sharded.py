@@ -39,7 +39,8 @@ class ShardedCheckpoint(Checkpoint):
         names = sorted(set(self._file_of.values()))
         outside = [name for name in names if not is_file_name(name)]
         _refuse_outside(index, outside)
-        missing = [name for name in names if not (index.parent / name).is_file()]
+        there = for_each(lambda place: place.is_file(), [index.parent / name for name in names])
+        missing = [name for name, found in zip(names, there, strict=True) if not found]
         if missing:
             more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
             raise CheckpointNotFoundError(

@@ -269,3 +269,21 @@ def test_what_was_written_is_not_written_again(
     assert not any("kernel%2F0.0" in name for name in names)
     local = converted(net, net / "out", format="orbax")
     assert done.written.leaves == local.written.leaves
+
+
+def test_from_a_bucket_onto_devices(net: Path, gs: BucketProxy, tmp_path: Path) -> None:
+    import jax
+
+    from converters import convert_to_mesh, convert_to_pytree
+
+    put({"net.safetensors": (net / "net.safetensors").read_bytes()})
+    (tmp_path / "rules.yaml").write_text("default: []\n")
+    model = f"{net / 'net.py'}:Net"
+    near = convert_to_pytree(net / "net.safetensors", model=model)
+    far = convert_to_mesh(
+        "gs://bkt/run/net.safetensors", model=model, mesh="data=1", spec=tmp_path / "rules.yaml"
+    )
+    equal = jax.tree.map(lambda one, other: bool((np.asarray(one) == other).all()), far, near)
+    assert all(jax.tree.leaves(equal))
+    spans = gs.bytes_asked("/download/storage/v1/b/bkt/o/run/net.safetensors")
+    assert len(spans) == len(set(spans))
