@@ -107,17 +107,17 @@ def converted(folder: str, output: str, kind: str, shard: int) -> float:
 
 
 def measure_copy() -> None:
-    arrays = state(12, 4096, 2048, 1)  # 12 shards of 32 MB
+    arrays = state(8, 2048, 2048, 1)  # 8 shards of 16 MB
     total = sum(array.nbytes for array in arrays.values())
     with emulated():
         put(sharded(arrays), "bkt/src")
-        converted("bkt/src", "bkt/warm", "Embedding", 32 * MB)
+        converted("bkt/src", "bkt/warm", "Embedding", 16 * MB)
         before = written_to_disk()
         plain, same, transposed = [], [], []
         for turn in range(3):
             plain.append(copied("bkt/src", f"bkt/copy{turn}"))
-            same.append(converted("bkt/src", f"bkt/same{turn}", "Embedding", 32 * MB))
-            transposed.append(converted("bkt/src", f"bkt/turned{turn}", "Linear", 32 * MB))
+            same.append(converted("bkt/src", f"bkt/same{turn}", "Embedding", 16 * MB))
+            transposed.append(converted("bkt/src", f"bkt/turned{turn}", "Linear", 16 * MB))
         disk = written_to_disk() - before
     best = min(plain)
     print(f"plain parallel copy by gcsfs, {total / 1e6:.0f} MB: {total / best / 1e6:.0f} MB/s")

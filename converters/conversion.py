@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -242,9 +243,10 @@ def convert_to_pytree(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]
         RefusedKeysError: some keys have no place; all of them are in `refused`.
         ConversionError: the checkpoint or model cannot be read; the subclass says why.
     """
-    made = _require_complete(planned(checkpoint, options))
-    leaves = leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None)
-    return nest((leaf.path, leaf.read()) for leaf in leaves)
+    with _unchanged(checkpoint) as source:
+        made = _require_complete(planned(source, options))
+        leaves = leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None)
+        return nest((leaf.path, leaf.read()) for leaf in leaves)
 
 
 def convert_to_mesh(
@@ -270,10 +272,27 @@ def convert_to_mesh(
         ShardingError: the mesh, the rules or an array do not fit together; all that is wrong is named.
         ConversionError: as for `convert`.
     """
-    made = _require_complete(planned(checkpoint, options))
-    where = _partition(made, mesh, spec)
-    leaves = leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None)
-    return place_on_mesh(leaves, where, progress=progress)
+    with _unchanged(checkpoint) as source:
+        made = _require_complete(planned(source, options))
+        where = _partition(made, mesh, spec)
+        leaves = leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None)
+        return place_on_mesh(leaves, where, progress=progress)
+
+
+@contextmanager
+def _unchanged(checkpoint: CheckpointLike) -> Iterator[CheckpointLike]:
+    """The checkpoint, of which nothing may be replaced until the end, where it is far away.
+
+    Raises:
+        RemoteError: something was.
+    """
+    if isinstance(checkpoint, Mapping):
+        yield checkpoint
+        return
+    understood = meant(checkpoint)
+    yield understood
+    if isinstance(understood.place, FarPlace):
+        understood.place.require_unchanged()
 
 
 def _partition(made: Planned, mesh: str, spec: Path | str | None) -> Partition:
@@ -300,7 +319,8 @@ def default_output(checkpoint: Place, format: Format) -> Path:  # noqa: A002 (as
     resolved = checkpoint.resolve() if isinstance(checkpoint, Path) else checkpoint
     # model.safetensors.index.json is called model, net.v2.pt is called net.v2.
     stem = Path(resolved.name.removesuffix(INDEX_SUFFIX)).stem
-    name = resolved.name.partition("@")[0] if resolved.is_dir() else stem
+    whole = resolved.name if isinstance(resolved, Path) else resolved.name.partition("@")[0]
+    name = whole if resolved.is_dir() else stem
     return Path(f"{name or 'checkpoint'}.flax.{format}")
 
 

@@ -49,9 +49,8 @@ def place_on_mesh(
     done = 0
     arrays = {}
     for number, leaf in enumerate(leaves):
-        for begun in (
-            leaves[number : number + 2] if number == 0 else leaves[number + 1 : number + 2]
-        ):
+        # The next one is read while this one goes onto the devices.
+        for begun in leaves[0:2] if number == 0 else leaves[number + 1 : number + 2]:
             if begun.prepare is not None:
                 begun.prepare()
         spec = jax.sharding.PartitionSpec(*partition.specs[leaf.path])

@@ -193,7 +193,9 @@ def _raise_said(error: Exception, repository: str, revision: str) -> NoReturn:
     answer = getattr(error, "response", None)
     if answer is not None and answer.status_code not in TEMPORARY_STATUS:
         _raise_for(answer, repository, revision)
-    if answer is not None or isinstance(error, OSError) or "http" in type(error).__module__:
+    # A ValueError: what came is no JSON, cut off perhaps.
+    passing = isinstance(error, OSError | ValueError) or "http" in type(error).__module__
+    if answer is not None or passing:
         status = f"status {answer.status_code}" if answer is not None else ""
         raise TemporaryError(status or type(error).__name__) from None
     raise error

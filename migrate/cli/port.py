@@ -57,7 +57,9 @@ def port(target: str, no_proof: bool, json_output: bool, **given: Any) -> None:
         from migrate.port.story import PortOptions, port_model
         from migrate.report.text.port import missing_as_json, port_as_json, port_summary
 
-        command = shlex.join(["migrate", "port", target, *_said(given)])
+        from converters.remote.names import without_secrets
+
+        command = shlex.join(["migrate", "port", without_secrets(target), *_said(given)])
         with working(quiet=json_output) as progress:
             # The port's own test goes back to the original: its copy stays.
             here = Nearby(given["output"] / "originals", progress)
@@ -77,9 +79,11 @@ def port(target: str, no_proof: bool, json_output: bool, **given: Any) -> None:
 
 def _said(given: dict[str, Any]) -> list[str]:
     """The options that decide what is written, as they were said."""
+    from converters.remote.names import without_secrets
+
     words = [word for spec in given["inputs"] for word in ("--inputs", spec)]
     for name in ("name", "weights", "lowerings"):
         if given[name] is not None:
-            words += [f"--{name}", str(given[name])]
+            words += [f"--{name}", without_secrets(str(given[name]))]
     words += ["--allow-stubs"] if given["allow_stubs"] else []
     return [*words, "-o", str(given["output"])]

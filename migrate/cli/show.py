@@ -164,7 +164,7 @@ _SECONDS_OF_A_LINE = 30.0
 
 
 def _in_lines() -> Callable[[int, int], None]:
-    """What tells bytes done and their total in a log: a line now and then, with the rate and the time left."""
+    """What tells of bytes in a log: a line now and then, with the rate and the time left."""
     begun = told = time.monotonic()
 
     def tell(done: int, total: int) -> None:
@@ -185,7 +185,7 @@ def _in_lines() -> Callable[[int, int], None]:
 
 @contextlib.contextmanager
 def moving_bytes(message: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that takes the bytes done and their total: a bar with the time left on a terminal, lines in a log."""
+    """Yield a function that takes the bytes done and their total: a bar on a terminal, lines in a log."""
     if quiet:
         yield lambda done, total: None
         return
