@@ -115,6 +115,13 @@ class RemoteError(ConversionError):
     """
 
 
+class UnreachableError(RemoteError):
+    """A hub, bucket or server gave no answer, or none that helps, however often it was asked.
+
+    Remedy: check the network, or try again later.
+    """
+
+
 class OutputError(ConversionError):
     """The output could not be written: it exists, or its folder is missing, full or read-only.
 

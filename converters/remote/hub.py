@@ -9,7 +9,12 @@ from typing import Any, NoReturn
 
 from converters.checkpoint.mapped_file import MappedFile
 from converters.checkpoint.place import ByteFile, Place
-from converters.errors import CheckpointNotFoundError, MissingDependencyError, RemoteError
+from converters.errors import (
+    CheckpointNotFoundError,
+    MissingDependencyError,
+    RemoteError,
+    UnreachableError,
+)
 from converters.remote.ranges import asked, starts_at
 from converters.remote.retries import TEMPORARY_STATUS, TemporaryError, persistent
 from converters.remote.store import Entry, Store, StorePlace
@@ -113,9 +118,7 @@ def hub_place(repository: str, revision: str | None, file: str = "") -> tuple[Pl
         return _cached(repository, wanted, file)
     try:
         info = persistent(lambda: _info(repository, wanted), f"the hub ({repository})")
-    except RemoteError as error:
-        if "cannot be reached" not in error.what:
-            raise
+    except UnreachableError as error:
         try:
             place, said = _cached(repository, wanted, file)
         except CheckpointNotFoundError:
@@ -217,7 +220,7 @@ def _raise_for(answer: Any, repository: str, revision: str) -> NoReturn:
     elif code == "RepoNotFound" or status in (401, 403, 404):
         what, remedy = (
             "is not on the Hugging Face hub, or private",
-            "check the name; for a private one run `hf auth login` or set HF_TOKEN",
+            "check the name, which is no path here either; for a private one run `hf auth login`",
         )
     else:
         what, remedy = f"cannot be read from the hub (status {status})", "try again later"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from converters.errors import RemoteError
+from converters.errors import UnreachableError
 
 _Result = TypeVar("_Result")
 
@@ -38,14 +38,14 @@ def persistent(action: Callable[[], _Result], place: object) -> _Result:
         place: what it asks about, for the message.
 
     Raises:
-        RemoteError: it did so every time.
+        UnreachableError: it did so every time.
     """
     for attempt in range(TRIES):
         try:
             return action()
         except TemporaryError as error:
             if attempt == TRIES - 1:
-                raise RemoteError(
+                raise UnreachableError(
                     f"{place} cannot be reached ({error}, {TRIES} times)",
                     "check the network, or try again later",
                 ) from None

@@ -53,11 +53,10 @@ def port(target: str, no_proof: bool, json_output: bool, **given: Any) -> None:
     are missing are listed at once.
     """
     with errors():
+        from converters.remote.names import without_secrets
         from migrate.port.errors import MissingOperatorsError
         from migrate.port.story import PortOptions, port_model
         from migrate.report.text.port import missing_as_json, port_as_json, port_summary
-
-        from converters.remote.names import without_secrets
 
         command = shlex.join(["migrate", "port", without_secrets(target), *_said(given)])
         with working(quiet=json_output) as progress:

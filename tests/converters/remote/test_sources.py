@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from converters import plan
 from converters.checkpoint import Checkpoint, open_checkpoint
-from converters.errors import CheckpointNotFoundError, RemoteError
+from converters.errors import CheckpointNotFoundError, RemoteError, UnreachableError
 from converters.planning import planned
 from converters.remote.names import meant, place_of
 from tests.converters.conftest import Refused
@@ -278,7 +278,7 @@ def test_refusals_of_a_server(files: FileServer, refused: Refused) -> None:
     with refused(RemoteError, "may not be read (status 403)"):
         open_checkpoint(place_of(f"{files.url}/net.safetensors"))
     files.statuses["/net.safetensors"] = 503
-    with refused(RemoteError, "cannot be reached (status 503, 7 times)"):
+    with refused(UnreachableError, "cannot be reached (status 503, 7 times)"):
         open_checkpoint(place_of(f"{files.url}/net.safetensors"))
     files.statuses.clear()
     files.ranges = False
@@ -287,7 +287,7 @@ def test_refusals_of_a_server(files: FileServer, refused: Refused) -> None:
 
 
 def test_a_server_that_is_not_there(files: FileServer, refused: Refused) -> None:
-    with refused(RemoteError, "cannot be reached (ConnectError"):
+    with refused(UnreachableError, "cannot be reached (ConnectError"):
         open_checkpoint(place_of("http://127.0.0.1:1/net.safetensors"))
 
 
