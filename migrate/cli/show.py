@@ -165,15 +165,19 @@ _SECONDS_OF_A_LINE = 30.0
 
 def _in_lines() -> Callable[[int, int], None]:
     """What tells of bytes in a log: a line now and then, with the rate and the time left."""
-    begun = told = time.monotonic()
+    # The rate is that of the values: what was done and when, at the first word of them.
+    began: tuple[float, int] | None = None
+    told = 0.0
 
     def tell(done: int, total: int) -> None:
-        nonlocal told
+        nonlocal began, told
         now = time.monotonic()
-        if now - told < _SECONDS_OF_A_LINE or not done:
+        if began is None:
+            began, told = (now, done), now
+        if now - told < _SECONDS_OF_A_LINE or done == total:
             return
         told = now
-        rate = done / (now - begun)
+        rate = max(done - began[1], 1) / (now - began[0])
         left = (total - done) / rate / 60
         click.echo(
             f"… {done / 1e9:.1f} of {total / 1e9:.1f} GB, {rate / 1e6:.0f} MB/s, {left:.0f} min left",

@@ -224,7 +224,7 @@ def test_a_token_opens_a_private_repository_and_is_never_shown(
     data = (tmp_path / "net.safetensors").read_bytes()
     hub.commit("org/secret", {"model.safetensors": data}, token="hf_12345")
     monkeypatch.setenv("HF_TOKEN", "hf_12345")
-    made = planned("org/secret", {"assume": ["weight=Plain"]})
+    made = planned("org/secret", {"assume": ["weight=Parameter"]})
     assert made.checkpoint.read("weight").sum() == 3
     assert "hf_12345" not in repr(made) + str(made.notes)
     hub.repositories["org/secret"].token = "another"
