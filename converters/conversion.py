@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,10 @@ import numpy as np
 
 from converters.checkpoint import Checkpoint, Format, Pytree, nest
 from converters.checkpoint.formats.sharded import INDEX_SUFFIX
+from converters.checkpoint.place import FarPlace, Place
 from converters.checkpoint.pytree import Leaf
 from converters.checkpoint.reader import TensorInfo
-from converters.errors import OutputError, RefusedKeysError, ShardingError
+from converters.errors import OptimizerError, OutputError, RefusedKeysError, ShardingError
 from converters.kept import keeping
 from converters.mapping import Outcome, Plan
 from converters.mapping.paths import Api
@@ -32,7 +34,10 @@ from converters.output import (
     require_output,
     write_pytree,
 )
+from converters.output.stream import AHEAD_BYTES
 from converters.planning import CheckpointLike, Planned, PlanOptions, planned
+from converters.remote.names import Meant, is_far, meant
+from converters.remote.writing import destination
 
 _FORMATS: dict[str, Format] = {
     ".safetensors": "safetensors",
@@ -61,8 +66,8 @@ class Conversion:
     """
 
     plan: Plan
-    output: Path
-    kept: Path
+    output: Place
+    kept: Place
     api: Api
     format: Format
     written: Written
@@ -97,9 +102,9 @@ def plan(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]) -> Plan:
 
 
 def convert(
-    checkpoint: Path | str,
+    checkpoint: Place | Meant | str,
     *,
-    output: Path | str | None = None,
+    output: Place | str | None = None,
     format: Format | None = None,  # noqa: A002 (the word users know)
     overwrite: bool = False,
     resume: bool = False,
@@ -112,6 +117,7 @@ def convert(
     optimizer_key: str | None = None,
     optimizer_kind: str | None = None,
     progress: Callable[[int, int], None] | None = None,
+    ahead_bytes: int = AHEAD_BYTES,
     planner: Callable[[CheckpointLike, PlanOptions], Planned] = planned,
     extra: Mapping[str, np.ndarray[Any, Any]] | None = None,
     **options: Unpack[PlanOptions],
@@ -122,9 +128,10 @@ def convert(
 
     Args:
         checkpoint: a `.safetensors` file, a file of `torch.save`, a `*.index.json`, an `.npz`, a
-            Hugging Face folder or one of torch.distributed.checkpoint.
-        output: the file to write; None: `NAME.flax.safetensors` (or `.msgpack`) in the current
-            directory, NAME being the checkpoint's file or folder.
+            Hugging Face folder or one of torch.distributed.checkpoint; or one of these on a hub, a server or
+            in a bucket: "org/name@revision", "gs://…" (`converters.remote.names`).
+        output: the file to write, or a URL of a bucket; None: `NAME.flax.safetensors` (or `.msgpack`) in
+            the current directory, NAME being the checkpoint's file or folder.
         format: "safetensors", "msgpack" or "orbax" (a folder); None: as the name of the output says, else
             safetensors.
         overwrite: whether an existing output may be replaced.
@@ -140,6 +147,7 @@ def convert(
         optimizer_key: its entry there; None: the only one.
         optimizer_kind: "adam" or "adamw", where the state does not tell (torch before 2.7).
         progress: called with the bytes done and their total.
+        ahead_bytes: of a checkpoint that lies far away, as much is read before it is due.
         planner: what makes the plan; `converters.planning_apart.planned_apart` makes it in a process of
             its own, but not for an optimizer, whose state needs the model.
         extra: arrays that the pytree is to have beside what the checkpoint gives, by path: constants of the
@@ -151,15 +159,21 @@ def convert(
         ConversionError: the checkpoint or model cannot be read, or the output not be written; the
             subclass says which. Nothing that looks complete is left.
     """
-    source = Path(checkpoint)
+    understood = meant(checkpoint)
+    source = understood.place
     if format is None:
-        suffix = "" if output is None else Path(output).suffix
+        suffix = "" if output is None else Path(str(output)).suffix
         format = _FORMATS.get(suffix, "safetensors")  # noqa: A001
-    target = default_output(source, format) if output is None else Path(output)
+    target = default_output(source, format) if output is None else destination(output)
     as_folder = format == "orbax" or shard_bytes is not None
     require_output(target, folder=as_folder, overwrite=overwrite)
-    if os.path.exists(target) and os.path.exists(source) and target.samefile(source):
+    if _same(target, source):
         raise OutputError(f"{target} is the checkpoint itself", "choose another output")
+    if optimizer is not None and any(map(is_far, (source, target))):
+        raise OptimizerError(
+            "the state of an optimizer is converted from and to local files only",
+            "download the checkpoint, or leave --optimizer out",
+        )
     made = _require_complete(planner(source, options))
     cuts = None if mesh is None else _partition(made, mesh, spec).cuts
     state = None
@@ -167,7 +181,7 @@ def convert(
         state = convert_optimizer(
             optimizer,
             plan=made.plan,
-            output=optimizer_output(target),
+            output=optimizer_output(Path(str(target))),
             model=made.model,
             key=optimizer_key,
             optimizer=optimizer_kind,
@@ -197,11 +211,25 @@ def convert(
             fail_on_not_finite=fail_on_nonfinite,
             digests=digests,
             progress=progress,
+            before_commit=source.require_unchanged if isinstance(source, FarPlace) else _nothing,
+            ahead_bytes=ahead_bytes,
         )
+    said = (understood.said,) if understood.said else ()
+    notes = (*said, *made.notes)
     options_of_run = made.checkpoint.options
     return Conversion(
-        made.plan, target, kept, made.api, format, written, made.notes, options_of_run, state
+        made.plan, target, kept, made.api, format, written, notes, options_of_run, state
     )
+
+
+def _nothing() -> None:
+    pass
+
+
+def _same(one: Place, other: Place) -> bool:
+    if isinstance(one, Path) and isinstance(other, Path):
+        return os.path.exists(one) and os.path.exists(other) and one.samefile(other)
+    return str(one) == str(other)
 
 
 def _leaves(extra: Mapping[str, np.ndarray[Any, Any]] | None) -> list[Leaf]:
@@ -221,9 +249,10 @@ def convert_to_pytree(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]
         RefusedKeysError: some keys have no place; all of them are in `refused`.
         ConversionError: the checkpoint or model cannot be read; the subclass says why.
     """
-    made = _require_complete(planned(checkpoint, options))
-    leaves = leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None)
-    return nest((leaf.path, leaf.read()) for leaf in leaves)
+    with _unchanged(checkpoint) as source:
+        made = _require_complete(planned(source, options))
+        leaves = leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None)
+        return nest((leaf.path, leaf.read()) for leaf in leaves)
 
 
 def convert_to_mesh(
@@ -249,10 +278,27 @@ def convert_to_mesh(
         ShardingError: the mesh, the rules or an array do not fit together; all that is wrong is named.
         ConversionError: as for `convert`.
     """
-    made = _require_complete(planned(checkpoint, options))
-    where = _partition(made, mesh, spec)
-    leaves = leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None)
-    return place_on_mesh(leaves, where, progress=progress)
+    with _unchanged(checkpoint) as source:
+        made = _require_complete(planned(source, options))
+        where = _partition(made, mesh, spec)
+        leaves = leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None)
+        return place_on_mesh(leaves, where, progress=progress)
+
+
+@contextmanager
+def _unchanged(checkpoint: CheckpointLike) -> Iterator[CheckpointLike]:
+    """The checkpoint, of which nothing may be replaced until the end, where it is far away.
+
+    Raises:
+        RemoteError: something was.
+    """
+    if isinstance(checkpoint, Mapping):
+        yield checkpoint
+        return
+    understood = meant(checkpoint)
+    yield understood
+    if isinstance(understood.place, FarPlace):
+        understood.place.require_unchanged()
 
 
 def _partition(made: Planned, mesh: str, spec: Path | str | None) -> Partition:
@@ -273,12 +319,14 @@ def optimizer_output(output: Path) -> Path:
     return output.with_name(f"{name}.opt.safetensors")
 
 
-def default_output(checkpoint: Path, format: Format) -> Path:  # noqa: A002 (as in convert)
+def default_output(checkpoint: Place, format: Format) -> Path:  # noqa: A002 (as in convert)
     """`NAME.flax.safetensors` (or `.msgpack`, `.orbax`) in the current directory."""
-    resolved = checkpoint.resolve()  # "." has no name of its own
+    # "." has no name of its own
+    resolved = checkpoint.resolve() if isinstance(checkpoint, Path) else checkpoint
     # model.safetensors.index.json is called model, net.v2.pt is called net.v2.
     stem = Path(resolved.name.removesuffix(INDEX_SUFFIX)).stem
-    name = resolved.name if resolved.is_dir() else stem
+    whole = resolved.name if isinstance(resolved, Path) else resolved.name.partition("@")[0]
+    name = whole if resolved.is_dir() else stem
     return Path(f"{name or 'checkpoint'}.flax.{format}")
 
 

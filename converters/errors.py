@@ -106,6 +106,22 @@ class MissingDependencyError(ConversionError):
     """
 
 
+class RemoteError(ConversionError):
+    """A hub, bucket or server refuses, does not answer, or has another file by now than when it was opened.
+
+    No message holds a token, a password or the query of a URL.
+
+    Remedy: as the message says: credentials, a permission, another revision, or try again.
+    """
+
+
+class UnreachableError(RemoteError):
+    """A hub, bucket or server gave no answer, or none that helps, however often it was asked.
+
+    Remedy: check the network, or try again later.
+    """
+
+
 class OutputError(ConversionError):
     """The output could not be written: it exists, or its folder is missing, full or read-only.
 

@@ -17,13 +17,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from converters.atomic import sync_folder
-from converters.back.safetensors_output import Entry, write_safetensors
+from converters.back.safetensors_output import Entry, safetensors_bytes, write_safetensors
 from converters.checkpoint.formats.safetensors_file import SafetensorsFile
+from converters.checkpoint.place import FarPlace, Place
 from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.errors import ConversionError, KeptFileError, OutputError
 from converters.layers.reparametrized import Computed
@@ -32,6 +33,8 @@ from converters.mapping.leaves import Piece, PlannedLeaf, keys_of
 from converters.mapping.module_tree import Outcome
 from converters.mapping.paths import Api
 from converters.mapping.plan import Plan
+from converters.remote.store import StorePlace
+from converters.remote.writing import Objects
 
 VERSION = 1
 SUFFIX = ".torch.safetensors"
@@ -39,6 +42,7 @@ _FORMAT = "converters.kept"
 _OUTPUT_SUFFIXES = (".safetensors", ".msgpack", ".orbax")
 _AGAIN = "convert the checkpoint again, or pass the model instead"
 Array = np.ndarray[Any, Any]
+_AnyPlace = TypeVar("_AnyPlace", bound=Place)
 
 
 @dataclass(frozen=True)
@@ -81,12 +85,12 @@ class Kept:
     notes: tuple[str, ...] = field(default=())
 
 
-def kept_path(output: Path) -> Path:
+def kept_path(output: _AnyPlace) -> _AnyPlace:
     """Where the file beside an output is: `net.flax.torch.safetensors` beside `net.flax.msgpack`."""
     name = output.name
     for suffix in _OUTPUT_SUFFIXES:
         name = name.removesuffix(suffix)
-    return output.with_name(name + SUFFIX)
+    return output.with_name(name + SUFFIX)  # type: ignore[return-value]
 
 
 def kept_keys(plan: Plan) -> tuple[str, ...]:
@@ -110,14 +114,14 @@ def kept_keys(plan: Plan) -> tuple[str, ...]:
 
 @contextmanager
 def keeping(
-    output: Path,
+    output: Place,
     plan: Plan,
     checkpoint: Checkpoint,
     *,
     api: Api = "linen",
     stored: Mapping[str, str] | None = None,
     overwrite: bool = False,
-) -> Iterator[Path]:
+) -> Iterator[Place]:
     """Write the file beside an output; the output itself is written within.
 
     It has its name only when the output has its own: an output that is not completed leaves the file of the
@@ -171,6 +175,13 @@ def keeping(
     ]
     metadata = {"format": _FORMAT, "version": str(VERSION), "record": json.dumps(record)}
     path = kept_path(output)
+    for key in kept_keys(plan):
+        checkpoint.prepare(key)
+    if isinstance(path, FarPlace):
+        assert isinstance(path, StorePlace)
+        with _keeping_far(path, safetensors_bytes(entries, metadata), overwrite=overwrite):
+            yield path
+        return
     if path.exists() and not overwrite:
         if _holds(path, metadata, entries):
             yield path
@@ -187,6 +198,21 @@ def keeping(
         sync_folder(path.parent)
     finally:
         pending.unlink(missing_ok=True)
+
+
+@contextmanager
+def _keeping_far(path: StorePlace, data: bytes, *, overwrite: bool) -> Iterator[None]:
+    objects = Objects(path)
+    older = objects.get(path)
+    if older is not None and older != data and not overwrite:
+        stem = path.name.removesuffix(SUFFIX)
+        beside = (path.with_name(stem + suffix) for suffix in ("", *_OUTPUT_SUFFIXES))
+        if any(objects.written(place) or objects.below(place) for place in beside):
+            raise OutputError(
+                f"{path} exists already", "name another output, or overwrite it (--force)"
+            )
+    yield
+    objects.put(path, data)
 
 
 def computed_name(path: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from converters.checkpoint.place import Place
 from converters.errors import MissingDependencyError, ModelLoadError
 
 _FORMS = "write it as pkg.mod:factory or path/file.py:factory"
@@ -63,7 +65,7 @@ def imported(where: str, location: str) -> Iterator[ModuleType]:
         yield _run(where, "importing", lambda: _import(location, is_file))
 
 
-def load_config_model(folder: Path) -> Any:
+def load_config_model(folder: Place) -> Any:
     """The transformers model that a Hugging Face folder's `config.json` describes.
 
     Its class is the first of `architectures`, else AutoModel's choice. Nothing is downloaded and no
@@ -83,13 +85,7 @@ def load_config_model(folder: Path) -> Any:
             'pip install "tpu-migrate[torch]"',
         ) from None
     where = f"{folder}/config.json"
-    config = _run(
-        where,
-        "reading",
-        lambda: transformers.AutoConfig.from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True
-        ),
-    )
+    config = _run(where, "reading", lambda: _config(folder))
     names = config.architectures or []
     if not names:
         return build(where, lambda: transformers.AutoModel.from_config(config))
@@ -101,6 +97,18 @@ def load_config_model(folder: Path) -> Any:
             "pass --model with the class that the checkpoint was saved from",
         )
     return build(where, lambda: cls(config))
+
+
+def _config(folder: Place) -> Any:
+    """What the folder's `config.json` says; none of its code is run, and nothing is downloaded."""
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    if isinstance(folder, Path):
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    values = json.loads((folder / "config.json").read_bytes())
+    if values.get("model_type") not in CONFIG_MAPPING:
+        raise ValueError(f"transformers has no model type {values.get('model_type')!r}")
+    return CONFIG_MAPPING[values["model_type"]].from_dict(values)
 
 
 def build(where: str, factory: Callable[[], Any]) -> Any:

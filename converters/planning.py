@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from converters.checkpoint import Checkpoint, StateDict, open_checkpoint
 from converters.checkpoint.cast import FLOATING, require_floating
+from converters.checkpoint.place import Place, is_folder
 from converters.checkpoint.prefixes import clean, removed_from
 from converters.checkpoint.reader import TensorInfo
 from converters.checkpoint.renamed import Renamed
@@ -20,6 +21,7 @@ from converters.mapping.paths import Api
 from converters.mapping.scan import scan_plan
 from converters.model import load_config_model, require_module
 from converters.model_search import find_model
+from converters.remote.names import Meant, meant
 from converters.target.fit import fit_plan
 from converters.target.shapes import target_shapes
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 8
 
-CheckpointLike: TypeAlias = "Path | str | Mapping[str, Tensor]"
+CheckpointLike: TypeAlias = "Place | Meant | str | Mapping[str, Tensor]"
 ModelLike: TypeAlias = "str | nn.Module | None"
 
 
@@ -118,11 +120,15 @@ def planned(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
     dtype = options.get("dtype")
     if dtype is not None:
         require_floating(dtype)
+    said = ""
+    if isinstance(checkpoint, str | Meant):
+        understood = meant(checkpoint)
+        checkpoint, said = understood.place, understood.said
     stored = _opened(checkpoint, options.get("key"))
     named = _named(checkpoint, stored, options)
     source = Renamed(stored, named.names)
     plan = make_plan(source.source, source.infos, named.slots)
-    notes = [*_what_was_read(stored, named.names), *named.notes]
+    notes = [*([said] if said else []), *_what_was_read(stored, named.names), *named.notes]
     if not plan.refused:
         plan, more = _rearranged(plan, options)
         notes += more
@@ -163,7 +169,9 @@ class _Named:
     model: Any = None
 
 
-def _named(checkpoint: CheckpointLike, stored: Checkpoint, options: PlanOptions) -> _Named:
+def _named(
+    checkpoint: Place | Mapping[str, Tensor], stored: Checkpoint, options: PlanOptions
+) -> _Named:
     file = options.get("mapping")
     if file is not None:
         for other in ("model", "assume"):
@@ -230,12 +238,12 @@ def _few(names: Sequence[str]) -> str:
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
 
 
-def _opened(checkpoint: CheckpointLike, key: str | None) -> Checkpoint:
+def _opened(checkpoint: Place | Mapping[str, Tensor], key: str | None) -> Checkpoint:
     if isinstance(checkpoint, Mapping):
         if key is not None:
             raise NotAStateDictError("a key is for files, not for a state dict", "pass its entry")
         return StateDict("the state dict", checkpoint)
-    return open_checkpoint(Path(checkpoint), key)
+    return open_checkpoint(checkpoint, key)
 
 
 def _inferred(checkpoint: Checkpoint, assume: Sequence[str], api: Api) -> Mapping[str, Slot]:
@@ -253,7 +261,7 @@ def _inferred(checkpoint: Checkpoint, assume: Sequence[str], api: Api) -> Mappin
 
 
 def _model(
-    checkpoint: CheckpointLike, stored: Checkpoint, model: ModelLike
+    checkpoint: Place | Mapping[str, Tensor], stored: Checkpoint, model: ModelLike
 ) -> tuple[Any, tuple[str, ...]]:
     """The model, None without one, and what to know of where it comes from."""
     if isinstance(model, str):
@@ -264,8 +272,7 @@ def _model(
         return require_module("the model", model), ()
     if isinstance(checkpoint, Mapping) or stored.modules:
         return None, ()
-    path = Path(checkpoint)
-    folder = path if path.is_dir() else path.parent
+    folder = checkpoint if is_folder(checkpoint) else checkpoint.parent
     # A file of a Hugging Face folder belongs to the configuration beside it; if it does not
     # after all, its keys and shapes are refused.
     return (load_config_model(folder) if (folder / "config.json").is_file() else None), ()

@@ -13,9 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from converters.checkpoint import open_checkpoint
+from converters.checkpoint.place import FarPlace
 from converters.checkpoint.renamed import Renamed
 from converters.errors import PlanningError
 from converters.planning import CheckpointLike, Planned, PlanOptions, planned
+from converters.remote.names import Meant, meant
 
 
 def planned_apart(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
@@ -28,8 +30,14 @@ def planned_apart(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
     Raises:
         ConversionError: as `planned`; and `PlanningError` where the process died.
     """
-    if not isinstance(checkpoint, str | Path):
+    said: tuple[str, ...] = ()
+    if isinstance(checkpoint, str | Meant):
+        understood = meant(checkpoint)
+        checkpoint, said = understood.place, (understood.said,) if understood.said else ()
+    if not isinstance(checkpoint, Path | FarPlace):
         return planned(checkpoint, options)
+    # What is far away is opened here first: the process gets what was read of its headers.
+    stored = open_checkpoint(checkpoint, options.get("key"))
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawn) as pool:
         try:
@@ -37,11 +45,10 @@ def planned_apart(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
         except BrokenProcessPool:
             what = f"{checkpoint}: the process that planned its conversion died"
             raise PlanningError(what, "was the memory too small for the model?") from None
-    stored = open_checkpoint(Path(checkpoint), options.get("key"))
-    return replace(made, checkpoint=Renamed(stored, names))
+    return replace(made, checkpoint=Renamed(stored, names), notes=(*said, *made.notes))
 
 
-def _planned(checkpoint: Path | str, options: PlanOptions) -> tuple[Planned, dict[str, str]]:
+def _planned(checkpoint: Path | FarPlace, options: PlanOptions) -> tuple[Planned, dict[str, str]]:
     """The plan without what only lives in its process, and the names of the keys in it."""
     made = planned(checkpoint, options)
     names = {made.stored.get(name, name): name for name in made.checkpoint.infos}

@@ -7,11 +7,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from converters.remote.ready import Ready, ready
 from migrate.versions import installed, versions
 from shims.tpu import tpu_device_files
 
@@ -71,6 +72,7 @@ def diagnose(
         *check_versions(versions()),
         *check_variables(environment, has_tpu=bool(tpu)),
         _check_device_files(tpu),
+        *check_places(ready(environment)),
     ]
     for framework, code in PROBES.items():
         if installed(framework) is not None:
@@ -171,6 +173,19 @@ def _check_device_files(tpu: list[Path]) -> Check:
         return Check("TPU", Status.OK, f"{len(tpu)} chips ({', '.join(str(path) for path in tpu)})")
     detail = "no TPU here: migrate run and prove simulate replicas on the CPU"
     return Check("TPU", Status.OK, detail)
+
+
+def check_places(places: Iterable[Ready]) -> Iterator[Check]:
+    """Yield a check for each kind of place that a checkpoint may be read from or written to."""
+    for place in places:
+        if place.version is None:
+            detail = "not installed; needed for weights, parity and port of such places"
+            yield Check(place.name, Status.MISSING, detail, place.install)
+        elif not place.credentials:
+            detail = f"{place.version}, no credentials found: {place.without}"
+            yield Check(place.name, Status.OK, detail, place.log_in)
+        else:
+            yield Check(place.name, Status.OK, f"{place.version}, credentials: {place.credentials}")
 
 
 # Each prints one JSON line. A process of its own: a runtime holds its TPU until the process ends.

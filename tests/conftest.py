@@ -11,6 +11,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["PJRT_DEVICE"] = "CPU"
 os.environ.pop("XLA_USE_BF16", None)
 os.environ.pop("XLA_DOWNCAST_BF16", None)
+# gcsfs asks by gRPC what kind of bucket it has, which an emulated one does not answer; read on its import.
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 # Unbuffered, print() writes its arguments one by one, and those of two ranks mix in one line.
 os.environ.pop("PYTHONUNBUFFERED", None)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from converters.remote.ready import ready
 from migrate.cli import commands
-from migrate.doctor import Status, check_variables, check_versions
+from migrate.doctor import Status, check_places, check_variables, check_versions
 
 GOOD = {
     "tpu-migrate": "0.1.0",
@@ -94,3 +97,23 @@ def test_a_wrong_variable_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> Non
     done = CliRunner().invoke(commands, ["doctor"])
     assert done.exit_code == 1
     assert "unset XLA_USE_BF16" in done.stdout
+
+
+def test_places_of_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text("5ecret")
+    hub, gs, s3 = ready({"HF_TOKEN": "hf_5ecret"}, tmp_path)
+    assert hub.credentials == "HF_TOKEN"
+    assert s3.credentials == "~/.aws/credentials"
+    places = [
+        replace(hub, version="2.4"),
+        replace(gs, version="1", credentials=""),
+        replace(s3, version=None),
+    ]
+    checks = list(check_places(places))
+    assert [check.status for check in checks] == [Status.OK, Status.OK, Status.MISSING]
+    assert checks[0].detail == "2.4, credentials: HF_TOKEN"
+    assert "public buckets only" in checks[1].detail
+    assert "gcloud auth application-default login" in checks[1].remedy
+    assert checks[2].remedy == 'pip install "tpu-migrate[s3]"'
+    assert "5ecret" not in repr(checks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,19 +41,32 @@ def write_safetensors(
         OutputError: the output exists and may not be overwritten, or the disk refuses.
         UnsupportedDtypeError: safetensors lacks an element type.
     """
+    with atomic_write(path, overwrite=overwrite) as file:
+        file.writelines(_stretches(entries, metadata))
+
+
+def safetensors_bytes(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
+    """What such a file holds.
+
+    Raises:
+        UnsupportedDtypeError: safetensors lacks an element type.
+    """
+    return b"".join(_stretches(entries, metadata))
+
+
+def _stretches(
+    entries: Sequence[Entry], metadata: Mapping[str, str]
+) -> Iterator[bytes | memoryview]:
     start, ordered = _start({entry.key: entry.info for entry in entries}, metadata)
     by_key = {entry.key: entry for entry in entries}
-    with atomic_write(path, overwrite=overwrite) as file:
-        file.write(start)
-        for key in ordered:
-            entry = by_key[key]
-            array = entry.read()
-            if array.shape != entry.info.shape or array.dtype.name != entry.info.dtype:
-                # The header is written already: a file that contradicts it must not be completed.
-                raise RuntimeError(
-                    f"{key}: announced {entry.info}, got {array.shape} {array.dtype}"
-                )
-            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    yield start
+    for key in ordered:
+        entry = by_key[key]
+        array = entry.read()
+        if array.shape != entry.info.shape or array.dtype.name != entry.info.dtype:
+            # The header is written already: a file that contradicts it must not be completed.
+            raise RuntimeError(f"{key}: announced {entry.info}, got {array.shape} {array.dtype}")
+        yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def write_leaves(

@@ -32,6 +32,9 @@ class LazyTensor(ABC):
             CheckpointDamagedError: what should be there is not.
         """
 
+    def prepare(self) -> None:  # noqa: B027 (what lies on a disk needs none)
+        """Begin to read it; `read` will be asked for once for each time that this is called."""
+
     @abstractmethod
     def release(self) -> None:
         """Give the memory back that reading took."""
@@ -86,6 +89,10 @@ class TensorsCheckpoint(Checkpoint):
     def read(self, key: str) -> np.ndarray[Any, Any]:
         """The tensor of this key."""
         return self._tensors[key].read()
+
+    def prepare(self, key: str) -> None:
+        """Begin to read the tensor of this key."""
+        self._tensors[key].prepare()
 
     def release(self, key: str) -> None:
         """Give the memory back that reading this tensor took."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from converters.checkpoint.place import ByteFile, FarPlace, Place
 from converters.checkpoint.reader import COPY_AGAIN, read_start
 from converters.errors import CheckpointDamagedError
 
@@ -19,7 +20,20 @@ _PAGE = mmap.PAGESIZE
 _MOST_AT_ONCE = 1 << 30  # one system call copies 2 GiB at most
 
 
-class MappedFile:
+def open_file(place: Place) -> ByteFile:
+    """The file there.
+
+    Raises:
+        CheckpointNotFoundError: nothing is there.
+        CheckpointDamagedError: empty, unreadable, not a regular file.
+    """
+    if isinstance(place, FarPlace):
+        read_start(place, 1)
+        return place.open()
+    return MappedFile(place)
+
+
+class MappedFile(ByteFile):
     """A regular file, mapped when its first tensor is viewed.
 
     Pages of a mapped file count as memory of the process until they are released.
@@ -32,6 +46,8 @@ class MappedFile:
         CheckpointNotFoundError: nothing is there.
         CheckpointDamagedError: empty, unreadable, not a regular file.
     """
+
+    path: Path
 
     def __init__(self, path: Path) -> None:
         read_start(path, 1)
@@ -101,6 +117,10 @@ class MappedFile:
         first = start // _PAGE * _PAGE
         held.madvise(mmap.MADV_DONTNEED, first, min(end, self.size) - first)
         self._map = None  # it is closed with the last view
+
+    def beginnings(self) -> Iterator[mmap.mmap]:
+        """The whole of it."""
+        yield self.mapped()
 
     def mapped(self) -> mmap.mmap:
         """The whole file as bytes that are read when used; never touch them beyond `size`.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from converters.checkpoint.formats.distributed import METADATA, open_distributed
 from converters.checkpoint.formats.npz_file import SUFFIX as ARRAY_SUFFIX
@@ -14,7 +12,8 @@ from converters.checkpoint.formats.npz_file import open_npz
 from converters.checkpoint.formats.safetensors_file import SafetensorsFile
 from converters.checkpoint.formats.sharded import INDEX_SUFFIX, ShardedCheckpoint
 from converters.checkpoint.formats.torch_file import PICKLE_MAGIC, open_torch_file
-from converters.checkpoint.mapped_file import MappedFile
+from converters.checkpoint.mapped_file import open_file
+from converters.checkpoint.place import Place, file_names, is_folder, is_there, size_of
 from converters.checkpoint.quantized import require_not_quantized
 from converters.checkpoint.reader import Checkpoint, read_start
 from converters.checkpoint.zip_archive import ZIP_MAGIC, ZipArchive
@@ -43,7 +42,7 @@ _FOREIGN = {
 }
 
 
-def open_checkpoint(path: Path, key: str | None = None) -> Checkpoint:
+def open_checkpoint(path: Place, key: str | None = None) -> Checkpoint:
     """Open a torch checkpoint; no tensor is loaded yet.
 
     Args:
@@ -80,9 +79,9 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _opened(path: Path, key: str | None) -> Checkpoint:
-    if os.path.isdir(path):  # pathlib's form raises for a name that is too long
-        if os.path.exists(path / METADATA):
+def _opened(path: Place, key: str | None) -> Checkpoint:
+    if is_folder(path):
+        if is_there(path / METADATA):
             return open_distributed(path, key)
         return _opened(_file_in_folder(path), key)
     if path.name.endswith(INDEX_SUFFIX):
@@ -93,7 +92,7 @@ def _opened(path: Path, key: str | None) -> Checkpoint:
     if is_pickle and not _may_be_safetensors(path, start[:8]):
         if not _is_npz(path, start):
             return open_torch_file(path, key)
-        checkpoint: Checkpoint = open_npz(ZipArchive(MappedFile(path)))
+        checkpoint: Checkpoint = open_npz(ZipArchive(open_file(path)))
     else:
         _require_native(path, start)
         checkpoint = SafetensorsFile(path)
@@ -104,12 +103,12 @@ def _opened(path: Path, key: str | None) -> Checkpoint:
     return checkpoint
 
 
-def _may_be_safetensors(path: Path, start: bytes) -> bool:
+def _may_be_safetensors(path: Place, start: bytes) -> bool:
     """Whether the first bytes are a header length that fits: 0x80 may begin one, too."""
-    return 8 + int.from_bytes(start, "little") <= path.stat().st_size
+    return 8 + int.from_bytes(start, "little") <= size_of(path)
 
 
-def _is_npz(path: Path, start: bytes) -> bool:
+def _is_npz(path: Place, start: bytes) -> bool:
     """Whether the first member is an array; the archive itself may yet be damaged."""
     if not start.startswith(ZIP_MAGIC):
         return False
@@ -117,7 +116,7 @@ def _is_npz(path: Path, start: bytes) -> bool:
     return path.suffix == ".npz" or start[30 : 30 + length].endswith(ARRAY_SUFFIX.encode())
 
 
-def _require_native(path: Path, start: bytes) -> None:
+def _require_native(path: Place, start: bytes) -> None:
     place, magic = _TAR_MAGIC
     forms = [form for mark, form in _FOREIGN.items() if start.startswith(mark)]
     if start[place] == magic:
@@ -129,16 +128,12 @@ def _require_native(path: Path, start: bytes) -> None:
         )
 
 
-def _file_in_folder(folder: Path) -> Path:
+def _file_in_folder(folder: Place) -> Place:
     for name in FOLDER_NAMES:
         if (folder / name).is_file():
             return folder / name
     try:
-        names = sorted(
-            entry.name
-            for entry in os.scandir(folder)
-            if entry.name.endswith((*_SUFFIXES, INDEX_SUFFIX)) and entry.is_file()
-        )
+        names = [name for name in file_names(folder) if name.endswith((*_SUFFIXES, INDEX_SUFFIX))]
     except OSError as error:
         raise CheckpointNotFoundError(
             f"{folder} cannot be read ({error.strerror})", "check its permissions"

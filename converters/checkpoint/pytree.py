@@ -42,12 +42,15 @@ class Unit:
             need not be: axes that only the leaf's shape joins are apart here, so that no copy is made.
         open: gives the array, or what gives its parts.
         release: lets go of what `open` mapped into memory.
+        prepare: begins to read what `open` will want; called once before it. Units with the same one
+            share what it reads. None: there is nothing to begin.
     """
 
     start: int
     shape: tuple[int, ...]
     open: Callable[[], Sliceable]
     release: Callable[[], None]
+    prepare: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Leaf:
         units: gives the stretches of it that can be read one after the other; None: `read` is used.
         open: gives what has its parts on demand; None: `read` is used.
         release: lets go of what reading it mapped into memory.
+        prepare: begins to read it; called once before each time that it is read or opened.
         cast: whether what is read may have another dtype, and is to be cast.
     """
 
@@ -70,6 +74,7 @@ class Leaf:
     units: Callable[[], tuple[Unit, ...]] | None = None
     open: Callable[[], Sliceable] | None = None
     release: Callable[[], None] | None = None
+    prepare: Callable[[], None] | None = None
     cast: bool = False
 
 

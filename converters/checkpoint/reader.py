@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
+from converters.checkpoint.place import FarPlace, Place
 from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
 
 COPY_AGAIN = "copy or download it again and compare its size with the original's"
@@ -76,6 +77,9 @@ class Checkpoint(ABC):
         once touched, until `release(key)`.
         """
 
+    def prepare(self, key: str) -> None:  # noqa: B027 (what lies on a disk needs none)
+        """Begin to read a tensor that `read` will be asked for, once for each time that this is called."""
+
     def release(self, key: str) -> None:  # noqa: B027 (what holds no pages has nothing to do)
         """Give the memory back that reading this tensor took; views of it stay good."""
 
@@ -85,25 +89,14 @@ class Checkpoint(ABC):
         return MappingProxyType({})
 
 
-def read_start(path: Path, size: int) -> bytes:
+def read_start(path: Place, size: int) -> bytes:
     """The first `size` bytes of a regular, non-empty, readable file.
 
     Raises:
         CheckpointNotFoundError: nothing is there.
         CheckpointDamagedError: a pipe or device, empty, not readable, or a Git LFS pointer.
     """
-    # os.path answers no where pathlib raises: a name too long, a folder that may not be entered.
-    if not os.path.exists(path):
-        raise CheckpointNotFoundError(f"{path} does not exist", "check the path")
-    if not path.is_file():
-        raise CheckpointDamagedError(f"{path} is not a regular file", "name a checkpoint file")
-    try:
-        with path.open("rb") as file:
-            start = file.read(max(size, 64))
-    except OSError as error:
-        raise CheckpointDamagedError(
-            f"{path} cannot be read ({error.strerror})", "check its permissions"
-        ) from None
+    start = _far_start(path, size) if isinstance(path, FarPlace) else _local_start(path, size)
     if not start:
         raise CheckpointDamagedError(f"{path} is empty", COPY_AGAIN)
     if start.startswith(b"version https://git-lfs.github.com/spec/"):
@@ -111,6 +104,26 @@ def read_start(path: Path, size: int) -> bytes:
             f"{path} is a Git LFS pointer, not the weights", "run `git lfs pull` in its repository"
         )
     return start[:size]
+
+
+def _far_start(place: FarPlace, size: int) -> bytes:
+    file = place.open()
+    return file.copy(0, min(max(size, 64), file.size))
+
+
+def _local_start(path: Path, size: int) -> bytes:
+    # os.path answers no where pathlib raises: a name too long, a folder that may not be entered.
+    if not os.path.exists(path):
+        raise CheckpointNotFoundError(f"{path} does not exist", "check the path")
+    if not path.is_file():
+        raise CheckpointDamagedError(f"{path} is not a regular file", "name a checkpoint file")
+    try:
+        with path.open("rb") as file:
+            return file.read(max(size, 64))
+    except OSError as error:
+        raise CheckpointDamagedError(
+            f"{path} cannot be read ({error.strerror})", "check its permissions"
+        ) from None
 
 
 def require_names(source: object, keys: Iterable[str]) -> None:

@@ -37,6 +37,10 @@ class Renamed(Checkpoint):
         """The tensor of this key, bit for bit."""
         return self._inner.read(self.stored[key])
 
+    def prepare(self, key: str) -> None:
+        """Begin to read the tensor of this key."""
+        self._inner.prepare(self.stored[key])
+
     def release(self, key: str) -> None:
         """Give the memory back that reading this tensor took."""
         self._inner.release(self.stored[key])

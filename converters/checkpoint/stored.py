@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
 from converters.checkpoint.lazy import LazyTensor
-from converters.checkpoint.mapped_file import MappedFile, extent
+from converters.checkpoint.mapped_file import extent
+from converters.checkpoint.place import ByteFile
 from converters.checkpoint.reader import TensorInfo, is_shape, is_steps
 from converters.checkpoint.zip_archive import Member, ZipArchive
 
@@ -34,6 +36,9 @@ class Span(ABC):
     ) -> np.ndarray[Any, Any]:
         """A read-only array at `start` bytes from its beginning; strides in bytes."""
 
+    def prepare(self, start: int, end: int) -> None:  # noqa: B027 (what lies on a disk needs none)
+        """Begin to read these bytes of it, which `array` will be asked for."""
+
     @abstractmethod
     def release(self, start: int, end: int) -> None:
         """Give the pages between these bytes of it back."""
@@ -52,7 +57,7 @@ class FileSpan(Span):
         nbytes: its length.
     """
 
-    def __init__(self, file: MappedFile, start: int, nbytes: int) -> None:
+    def __init__(self, file: ByteFile, start: int, nbytes: int) -> None:
         self.file = file
         self.start = start
         self.nbytes = nbytes
@@ -62,6 +67,10 @@ class FileSpan(Span):
     ) -> np.ndarray[Any, Any]:
         """A view of the mapped file."""
         return self.file.array(self.start + start, dtype, shape, strides)
+
+    def prepare(self, start: int, end: int) -> None:
+        """Begin to read them."""
+        self.file.prepare(self.start + start, self.start + end)
 
     def release(self, start: int, end: int) -> None:
         """Give the pages back."""
@@ -117,10 +126,49 @@ class PartSpan(Span):
         assert self._span is not None, "it was settled"
         return self._span.array(self._start + start, dtype, shape, strides)
 
+    def prepare(self, start: int, end: int) -> None:
+        """Begin to read them."""
+        if self._span is not None:
+            self._span.prepare(self._start + start, self._start + end)
+
     def release(self, start: int, end: int) -> None:
         """Give its pages back."""
         if self._span is not None:
             self._span.release(self._start + start, self._start + end)
+
+
+class MemberSpan(Span):
+    """A storage that lies in an archive as it is; where it begins there is asked when it is read.
+
+    Its own header, which says so, is before it: of a file that is far away the two are read together.
+    """
+
+    def __init__(self, archive: ZipArchive, member: Member) -> None:
+        self._archive = archive
+        self._member = member
+        self.nbytes = member.size
+        self.where = str(archive.file.path)
+
+    @cached_property
+    def start(self) -> int:
+        """Where it begins in the file."""
+        return self._archive.place(self._member)
+
+    def array(
+        self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> np.ndarray[Any, Any]:
+        """A view of the file."""
+        return self._archive.file.array(self.start + start, dtype, shape, strides)
+
+    def prepare(self, start: int, end: int) -> None:
+        """Begin to read them, the header with them where all of it is wanted."""
+        whole = (start, end) == (0, self.nbytes)
+        bounds = self._archive.bounds(self._member)
+        self._archive.file.prepare(*(bounds if whole else (self.start + start, self.start + end)))
+
+    def release(self, start: int, end: int) -> None:
+        """Give the pages back."""
+        self._archive.file.release(self.start + start, self.start + end)
 
 
 class InflatedSpan(Span):
@@ -231,6 +279,11 @@ class StoredTensor(LazyTensor):
         if self._conjugated:
             array = np.conjugate(array)
         return np.negative(array) if self._negated else array
+
+    def prepare(self) -> None:
+        """Begin to read it."""
+        if self._end > self._start:
+            self._storage.span.prepare(self._start, self._end)
 
     def release(self) -> None:
         """Give its pages back."""

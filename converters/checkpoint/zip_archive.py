@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from converters.checkpoint.mapped_file import MappedFile
+from converters.checkpoint.place import ByteFile
 from converters.checkpoint.reader import COPY_AGAIN
 from converters.errors import CheckpointDamagedError
 
@@ -72,7 +72,7 @@ class ZipArchive:
         CheckpointDamagedError: truncated, damaged, or a list that contradicts itself.
     """
 
-    def __init__(self, file: MappedFile, start: int = 0, end: int | None = None) -> None:
+    def __init__(self, file: ByteFile, start: int = 0, end: int | None = None) -> None:
         self.file = file
         self._start = start
         self._end = file.size if end is None else end
@@ -80,6 +80,8 @@ class ZipArchive:
         listing, count = self._listing()
         self._read_members(listing, count)
         self._require_apart()
+        starts = sorted(member.header for member in self.members.values())
+        self._ends = dict(zip(starts, [*starts[1:], self._listed], strict=True))
 
     def place(self, member: Member) -> int:
         """Where its content begins, from the start of the file.
@@ -99,6 +101,10 @@ class ZipArchive:
         if start + member.compressed > self._end:
             raise self._damaged(f"{member.name!a} reaches beyond the end")
         return start
+
+    def bounds(self, member: Member) -> tuple[int, int]:
+        """Where a member begins with its own header, and what nothing of it lies beyond."""
+        return member.header, self._ends[member.header]
 
     def content(self, name: str, limit: int) -> bytes:
         """The whole content of a small member.
@@ -170,7 +176,7 @@ class ZipArchive:
             place, count, length, offset = self._listing64(place, count, length, offset)
         if offset + length > place - self._start:
             raise self._damaged("the list of its members is not where it should be")
-        start = self._start + offset
+        self._listed = start = self._start + offset
         return self._copy(start, start + length), count
 
     def _listing64(self, place: int, *small: int) -> tuple[int, int, int, int]:

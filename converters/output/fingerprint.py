@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from converters.checkpoint.open import FOLDER_NAMES
+from converters.checkpoint.place import FarPlace, Place, file_names, is_folder
 from converters.mapping.leaves import PlannedLeaf
 from converters.output.layouts import OutputLayout
 
@@ -24,7 +24,7 @@ def fingerprint_of(layout: OutputLayout, recipe: str) -> str:
     return digest.hexdigest()
 
 
-def recipe_of(leaves: Sequence[PlannedLeaf], checkpoint: Path | None) -> str:
+def recipe_of(leaves: Sequence[PlannedLeaf], checkpoint: Place | None) -> str:
     """What determines the values: each leaf's tensors and their arrangement, and the checkpoint's files.
 
     Args:
@@ -44,28 +44,33 @@ def recipe_of(leaves: Sequence[PlannedLeaf], checkpoint: Path | None) -> str:
     return json.dumps([sorted(steps, key=lambda step: str(step[0])), files])
 
 
-def _files(checkpoint: Path) -> list[Path]:
+def _files(checkpoint: Place) -> list[Place]:
     """The files that the checkpoint's values may come from."""
-    if checkpoint.is_dir():
+    if is_folder(checkpoint):
         for name in FOLDER_NAMES:
             if (checkpoint / name).is_file():
                 return _files(checkpoint / name)
         # Of torch.distributed.checkpoint. The output, too, may come to lie in the folder.
         return [
-            path for path in checkpoint.iterdir() if path.name.endswith((".distcp", ".metadata"))
+            checkpoint / name
+            for name in file_names(checkpoint)
+            if name.endswith((".distcp", ".metadata"))
         ]
     if checkpoint.name.endswith(_INDEX_SUFFIX):
         try:
-            names = set(json.loads(checkpoint.read_text("utf-8"))["weight_map"].values())
+            names = set(json.loads(checkpoint.read_bytes())["weight_map"].values())
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             names = set()
         return [checkpoint, *(checkpoint.parent / str(name) for name in names)]
     return [checkpoint]
 
 
-def _states(paths: Iterable[Path]) -> list[list[str | int]]:
+def _states(paths: Iterable[Place]) -> list[list[str | int]]:
     found: list[list[str | int]] = []
-    for path in sorted(paths):
+    for path in sorted(paths, key=str):
+        if isinstance(path, FarPlace):
+            found.append(path.state())
+            continue
         state = path.stat()
         found.append([str(path.resolve()), state.st_size, state.st_mtime_ns])
     return found

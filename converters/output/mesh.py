@@ -48,7 +48,11 @@ def place_on_mesh(
     total = sum(leaf.info.nbytes for leaf in leaves)
     done = 0
     arrays = {}
-    for leaf in leaves:
+    for number, leaf in enumerate(leaves):
+        # The next one is read while this one goes onto the devices.
+        for begun in leaves[0:2] if number == 0 else leaves[number + 1 : number + 2]:
+            if begun.prepare is not None:
+                begun.prepare()
         spec = jax.sharding.PartitionSpec(*partition.specs[leaf.path])
         arrays[leaf.path] = _placed(leaf, jax.sharding.NamedSharding(mesh, spec))
         done += leaf.info.nbytes

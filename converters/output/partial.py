@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 
 from converters.errors import OutputError
-from converters.output.layouts import OutputLayout
+from converters.output.examine import check_sum
+from converters.output.layouts import Frame, OutputLayout, Placed
 
 _VERSION = 1
+_PIECE = 1 << 20  # bytes that are read at once
 Bytes = np.ndarray[Any, Any]  # uint8
 
 
@@ -106,6 +108,15 @@ class Partial:
     def record(self, path: str, slabs: Sequence[Slab]) -> None:
         """Note that a leaf is written."""
         os.write(self._journal, _line(path, slabs))
+
+    def verified(self, placed: Sequence[Placed]) -> dict[str, tuple[Slab, ...]]:
+        """Those leaves of the journal whose bytes here have the sums that it says."""
+        return _verified(self, placed)
+
+    def write_frames(self, frames: Sequence[Frame]) -> None:
+        """Write what is not values, the first bytes of all last: without them it is no pytree."""
+        for frame in reversed(frames):
+            self.write(frame.file, frame.offset, np.frombuffer(frame.data, np.uint8))
 
     def sync(self) -> None:
         """Bring everything to the disk."""
@@ -262,3 +273,37 @@ def require_space(output: Path, sizes: Mapping[str, int]) -> None:
 def partial_path(output: Path) -> Path:
     """Where an output is while it is being written."""
     return output.with_name(f".{output.name}.partial")
+
+
+def _verified(file: Partial, placed: Sequence[Placed]) -> dict[str, tuple[Slab, ...]]:
+    """Those leaves of its journal whose bytes in the partial output have the sums that it says."""
+    held = np.empty(_PIECE, np.uint8)
+    claimed = file.claimed
+    return {
+        place.leaf.path: claimed[place.leaf.path]
+        for place in placed
+        if place.leaf.path in claimed
+        and _covers(claimed[place.leaf.path], place.leaf.info.nbytes)
+        and all(_holds(file, place, slab, held) for slab in claimed[place.leaf.path])
+    }
+
+
+def _covers(slabs: Sequence[Slab], nbytes: int) -> bool:
+    end = 0
+    for slab in slabs:
+        if slab.start != end or slab.stop <= slab.start:
+            return False
+        end = slab.stop
+    return end == nbytes
+
+
+def _holds(file: Partial, placed: Placed, slab: Slab, held: Bytes) -> bool:
+    total = 0
+    for start in range(slab.start, slab.stop, _PIECE):
+        stop = min(start + _PIECE, slab.stop)
+        for span in placed.spans(start, stop):
+            part = held[span.start - start : span.stop - start]
+            if not file.read(span.file, span.offset, part):
+                return False
+        total = check_sum(held[: stop - start], total)
+    return total == slab.sum

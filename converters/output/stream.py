@@ -7,6 +7,7 @@ checkpoint is in memory at once is bounded by the largest stretch (`Unit`) of it
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
@@ -14,16 +15,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
+from converters.checkpoint.place import Place
 from converters.checkpoint.pytree import Sliceable, Unit
 from converters.output.copying import copy_arranged
 from converters.output.examine import check_sum, count_not_finite
-from converters.output.layouts import Placed
-from converters.output.partial import Partial, Slab
+from converters.output.layouts import Frame, Placed
+from converters.output.partial import Slab
 from converters.output.units import Box, boxes, units_of
 
 Array = np.ndarray[Any, Any]
@@ -34,8 +36,45 @@ _OPEN_BESIDE = 96 << 20
 # Of a larger unit not all is in memory at once: what was read is released on the way. Its slabs are larger,
 # because each of them reads from all over the tensor if it is transposed.
 _LARGE = 192 << 20
+# Read ahead of what is far away, unless the caller says another number.
+AHEAD_BYTES = 256 << 20
 # Examined and written at once, so that the second finds it in the cache.
 _PIECE = 1 << 20
+
+
+class Sink(Protocol):
+    """An output that is being written: `Partial` on a disk, `FarPartial` in a bucket.
+
+    Attributes:
+        output: the place that it is to have.
+        claimed: leaf → its slabs, of an earlier run of the same conversion.
+        left_over: whether something of an earlier run was there.
+    """
+
+    @property
+    def output(self) -> Place: ...  # noqa: D102
+    @property
+    def claimed(self) -> Mapping[str, tuple[Slab, ...]]: ...  # noqa: D102
+    @property
+    def left_over(self) -> bool: ...  # noqa: D102
+
+    def verified(self, placed: Sequence[Placed]) -> dict[str, tuple[Slab, ...]]:
+        """The leaves that an earlier run wrote and that are as it wrote them."""
+
+    def write(self, file: str, offset: int, data: Array) -> None:
+        """Write bytes at an offset of one of the files."""
+
+    def read(self, file: str, offset: int, into: Array) -> bool:
+        """Read bytes from an offset; whether they were all there."""
+
+    def record(self, path: str, slabs: Sequence[Slab]) -> None:
+        """Note that a leaf is written."""
+
+    def write_frames(self, frames: Sequence[Frame]) -> None:
+        """Write what is not values."""
+
+    def sync(self) -> None:
+        """All is where it will stay."""
 
 
 @dataclass
@@ -68,12 +107,21 @@ class _Writing:
 
 
 def stream(
-    file: Partial,
+    file: Sink,
     placed: Sequence[Placed],
     done: Mapping[str, tuple[Slab, ...]],
     progress: Progress | None,
+    *,
+    ahead_bytes: int = AHEAD_BYTES,
 ) -> dict[str, tuple[Slab, ...]]:
     """Write the leaves that are not done yet; each is recorded in the journal when it is whole.
+
+    Args:
+        file: what is written.
+        placed: the leaves and their places.
+        done: leaf → its slabs, of those that need not be written.
+        progress: called with the bytes done and their total.
+        ahead_bytes: of what lies far away, as much is read before it is due.
 
     Returns:
         Leaf → its slabs, of all leaves.
@@ -83,7 +131,7 @@ def stream(
     count = sum(slab.stop - slab.start for slabs in done.values() for slab in slabs)
     workers = max(2, min(8, os.cpu_count() or 1))
     buffers = threading.local()
-    tasks = _Tasks([place for place in placed if place.leaf.path not in done])
+    tasks = _Tasks([place for place in placed if place.leaf.path not in done], ahead_bytes)
     lacking: dict[str, _Writing] = {}
     pending: dict[Future[Slab], _Task] = {}
     with ThreadPoolExecutor(workers, "write") as pool:
@@ -116,7 +164,7 @@ def stream(
 
 
 def _collect(
-    file: Partial,
+    file: Sink,
     placed: Placed,
     slab: Slab,
     lacking: dict[str, _Writing],
@@ -136,7 +184,10 @@ def _collect(
 class _Tasks:
     """The slabs in the order of the file, as far as memory allows to open their units."""
 
-    def __init__(self, placed: Sequence[Placed]) -> None:
+    def __init__(self, placed: Sequence[Placed], ahead_bytes: int) -> None:
+        self._ahead_bytes = ahead_bytes
+        self._asked: deque[int] = deque()  # of the first units: bytes of each that are read ahead
+        self._latest: Callable[[], None] | None = None
         self._units = deque((place, unit) for place in placed for unit in units_of(place.leaf))
         self._slabs: Iterator[_Task] = iter(())
         self._open = 0
@@ -151,8 +202,25 @@ class _Tasks:
             size = self._size(*self._units[0])
             if self._open and self._open + size > self._limit:
                 return None
+            self._ask()
+            self._asked.popleft()
             self._open_unit(*self._units.popleft(), size)
         return task
+
+    def _ask(self) -> None:
+        """Have units read before they are due: the next one, and more as far as the bytes go."""
+        held = sum(self._asked)
+        for placed, unit in itertools.islice(self._units, len(self._asked), None):
+            # What shares its bytes with the one before is asked for with it, or they are read again.
+            shared = unit.prepare is not None and unit.prepare is self._latest
+            size = 0 if shared else _nbytes(placed, unit)
+            if self._asked and held + size > self._ahead_bytes:
+                return
+            if unit.prepare is not None:
+                unit.prepare()
+            self._latest = unit.prepare
+            self._asked.append(size)
+            held += size
 
     def finished(self, task: _Task) -> None:
         """A slab is written: let go of its unit if it was the last."""
@@ -183,8 +251,12 @@ class _Tasks:
 
     @staticmethod
     def _size(placed: Placed, unit: Unit) -> int:
-        itemsize = numpy_dtype(placed.leaf.info.dtype, placed.leaf.path).itemsize
-        return min(math.prod(unit.shape) * itemsize, _LARGE)
+        return min(_nbytes(placed, unit), _LARGE)
+
+
+def _nbytes(placed: Placed, unit: Unit) -> int:
+    itemsize = numpy_dtype(placed.leaf.info.dtype, placed.leaf.path).itemsize
+    return math.prod(unit.shape) * itemsize
 
 
 def _require_announced(placed: Placed, unit: Unit, source: Sliceable) -> None:
@@ -194,7 +266,7 @@ def _require_announced(placed: Placed, unit: Unit, source: Sliceable) -> None:
         raise RuntimeError(f"{leaf.path}: announced {leaf.info}, got {source.shape} {source.dtype}")
 
 
-def _write(file: Partial, task: _Task, buffers: threading.local) -> Slab:
+def _write(file: Sink, task: _Task, buffers: threading.local) -> Slab:
     info = task.placed.leaf.info
     array = np.asarray(task.opened.source[task.box])  # of no axes numpy gives a scalar
     if array.dtype.name != info.dtype:
@@ -224,37 +296,3 @@ def _arranged(array: Array, buffers: threading.local, release: Callable[[], None
     target = held[: array.nbytes].view(array.dtype).reshape(array.shape)
     copy_arranged(target, array, release)
     return target
-
-
-def verified(file: Partial, placed: Sequence[Placed]) -> dict[str, tuple[Slab, ...]]:
-    """Those leaves of its journal whose bytes in the partial output have the sums that it says."""
-    held = np.empty(_PIECE, np.uint8)
-    claimed = file.claimed
-    return {
-        place.leaf.path: claimed[place.leaf.path]
-        for place in placed
-        if place.leaf.path in claimed
-        and _covers(claimed[place.leaf.path], place.leaf.info.nbytes)
-        and all(_holds(file, place, slab, held) for slab in claimed[place.leaf.path])
-    }
-
-
-def _covers(slabs: Sequence[Slab], nbytes: int) -> bool:
-    end = 0
-    for slab in slabs:
-        if slab.start != end or slab.stop <= slab.start:
-            return False
-        end = slab.stop
-    return end == nbytes
-
-
-def _holds(file: Partial, placed: Placed, slab: Slab, held: Array) -> bool:
-    total = 0
-    for start in range(slab.start, slab.stop, _PIECE):
-        stop = min(start + _PIECE, slab.stop)
-        for span in placed.spans(start, stop):
-            part = held[span.start - start : span.stop - start]
-            if not file.read(span.file, span.offset, part):
-                return False
-        total = check_sum(held[: stop - start], total)
-    return total == slab.sum

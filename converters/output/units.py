@@ -45,6 +45,7 @@ def leaves_of(
             units=partial(planned_units, leaf, checkpoint),
             open=partial(Joined, leaf, checkpoint),
             release=partial(_release, checkpoint, [piece.key for piece in leaf.pieces]),
+            prepare=partial(_prepare, checkpoint, [piece.key for piece in leaf.pieces]),
             cast=cast,
         )
         for leaf in planned
@@ -66,7 +67,7 @@ def part_of(leaf: Leaf, box: Box, name: str) -> Leaf:
         return np.asarray((leaf.open or leaf.read)()[box])
 
     def units() -> tuple[Unit, ...]:
-        return (Unit(0, info.shape, read, leaf.release or _nothing),)
+        return (Unit(0, info.shape, read, leaf.release or _nothing, leaf.prepare),)
 
     return Leaf(name, info, read, units, cast=leaf.cast)
 
@@ -77,7 +78,8 @@ def planned_units(leaf: PlannedLeaf, checkpoint: Checkpoint) -> tuple[Unit, ...]
     if not _one_after_another(leaf.join):
         opened = partial(Joined, leaf, checkpoint)
         keys = [piece.key for piece in leaf.pieces]
-        return (Unit(0, leaf.info.shape, opened, partial(release, keys)),)
+        prepare = partial(_prepare, checkpoint, keys)
+        return (Unit(0, leaf.info.shape, opened, partial(release, keys), prepare),)
     units = []
     start = 0
     itemsize = leaf.info.nbytes // leaf.info.size if leaf.info.size else 1
@@ -85,7 +87,8 @@ def planned_units(leaf: PlannedLeaf, checkpoint: Checkpoint) -> tuple[Unit, ...]
         apart = Piece(piece.key, _without_last_reshapes(piece.layout), piece.part)
         shape = apart.shape(checkpoint.infos[piece.key].shape)
         read = partial(_take, apart, checkpoint)
-        units.append(Unit(start, shape, read, partial(release, [piece.key])))
+        prepare = partial(_prepare, checkpoint, [piece.key])
+        units.append(Unit(start, shape, read, partial(release, [piece.key]), prepare))
         start += math.prod(shape) * itemsize
     return tuple(units)
 
@@ -131,6 +134,11 @@ def _nothing() -> None:
 def _release(checkpoint: Checkpoint, keys: Sequence[str]) -> None:
     for key in keys:
         checkpoint.release(key)
+
+
+def _prepare(checkpoint: Checkpoint, keys: Sequence[str]) -> None:
+    for key in keys:
+        checkpoint.prepare(key)
 
 
 def _take(piece: Piece, checkpoint: Checkpoint) -> Array:

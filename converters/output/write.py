@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import get_args
 
-import numpy as np
-
 from converters.atomic import require_writable, sync_folder
+from converters.checkpoint.place import FarPlace, Place
 from converters.checkpoint.pytree import Format, Leaf
-from converters.errors import NotFiniteError, OutputError
+from converters.errors import NotFiniteError, OutputError, RemoteError
 from converters.output.digests import digest_leaves
+from converters.output.far_partial import FarPartial, require_far_output
 from converters.output.fingerprint import fingerprint_of
 from converters.output.layouts import OutputLayout
 from converters.output.msgpack_layout import msgpack_layout
 from converters.output.orbax_layout import METADATA_NAME, orbax_layout
 from converters.output.partial import Partial, Slab, require_space
 from converters.output.safetensors_layout import INDEX_NAME, safetensors_layout, sharded_layout
-from converters.output.stream import Progress, stream, verified
+from converters.output.stream import AHEAD_BYTES, Progress, Sink, stream
+from converters.remote.store import StorePlace
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Written:
         left_over: whether an interrupted run's file was there and was discarded.
     """
 
-    output: Path
+    output: Place
     leaves: tuple[WrittenLeaf, ...]
     nbytes: int
     resumed: int = 0
@@ -70,7 +70,7 @@ class Written:
 
 
 def write_pytree(
-    output: Path,
+    output: Place,
     leaves: Sequence[Leaf],
     form: Format,
     *,
@@ -83,6 +83,8 @@ def write_pytree(
     fail_on_not_finite: bool = False,
     digests: bool = False,
     progress: Progress | None = None,
+    before_commit: Callable[[], None] = lambda: None,
+    ahead_bytes: int = AHEAD_BYTES,
 ) -> Written:
     """Write a pytree into an output that takes its name only when it is complete and on disk.
 
@@ -107,6 +109,8 @@ def write_pytree(
         fail_on_not_finite: refuse to complete an output with a NaN or an infinity.
         digests: compute SHA-256 of every leaf, from the bytes in the file (reads it once more).
         progress: called with the bytes done and their total.
+        before_commit: called when all is written, before the output is complete; it may raise.
+        ahead_bytes: of a checkpoint that lies far away, as much is read before it is due.
 
     Raises:
         OutputError: the output exists and may not be overwritten, the disk refuses, or what is to be resumed
@@ -142,11 +146,13 @@ def write_pytree(
         fail_on_not_finite=fail_on_not_finite,
         digests=digests,
         progress=progress,
+        before_commit=before_commit,
+        ahead_bytes=ahead_bytes,
     )
 
 
 def write_layout(
-    output: Path,
+    output: Place,
     layout: OutputLayout,
     *,
     overwrite: bool = False,
@@ -155,17 +161,30 @@ def write_layout(
     fail_on_not_finite: bool = False,
     digests: bool = False,
     progress: Progress | None = None,
+    before_commit: Callable[[], None] = lambda: None,
+    ahead_bytes: int = AHEAD_BYTES,
 ) -> Written:
     """Write an output of any layout; see `write_pytree`."""
     require_output(output, folder=layout.is_folder, overwrite=overwrite)
+    if isinstance(output, FarPlace):
+        assert isinstance(output, StorePlace)
+        fingerprint = fingerprint_of(layout, recipe)
+        far = FarPartial(output, layout, fingerprint, resume=resume, anew=overwrite)
+        return _write_far(
+            far,
+            lambda: _fill(far, layout, progress, digests=digests, ahead_bytes=ahead_bytes),
+            fail_on_not_finite=fail_on_not_finite,
+            before_commit=before_commit,
+        )
     try:
         require_space(output, layout.sizes)
         fingerprint = fingerprint_of(layout, recipe)
         file = Partial(output, layout, fingerprint, resume=resume, anew=overwrite)
         try:
-            written = _fill(file, layout, progress, digests=digests)
+            written = _fill(file, layout, progress, digests=digests, ahead_bytes=ahead_bytes)
             if fail_on_not_finite and written.not_finite:
                 raise NotFiniteError(str(output), [leaf.path for leaf in written.not_finite])
+            before_commit()
             # Someone may have made the target meanwhile: ask again just before taking its name.
             require_output(output, folder=layout.is_folder, overwrite=overwrite)
             file.take_name()
@@ -182,7 +201,32 @@ def write_layout(
     return written
 
 
-def require_output(output: Path, *, folder: bool, overwrite: bool) -> None:
+def _write_far(
+    file: FarPartial,
+    fill: Callable[[], Written],
+    *,
+    fail_on_not_finite: bool,
+    before_commit: Callable[[], None],
+) -> Written:
+    """Fill an output of a bucket and complete it; what it holds when the bucket fails may be gone on with."""
+    try:
+        written = fill()
+        if fail_on_not_finite and written.not_finite:
+            raise NotFiniteError(str(file.output), [leaf.path for leaf in written.not_finite])
+        before_commit()
+        file.take_name()
+    except RemoteError:
+        raise
+    except Exception:
+        file.close()
+        file.remove()
+        raise
+    finally:
+        file.close()
+    return written
+
+
+def require_output(output: Place, *, folder: bool, overwrite: bool) -> None:
     """Find out before any work whether an output can take this name.
 
     A folder is replaced only if it is an output of such a kind itself: one word too few must not cost a user
@@ -196,7 +240,10 @@ def require_output(output: Path, *, folder: bool, overwrite: bool) -> None:
     Raises:
         OutputError: its folder is missing, or it exists and may not be overwritten.
     """
-    if not os.path.isdir(output):
+    if isinstance(output, FarPlace):
+        assert isinstance(output, StorePlace)
+        require_far_output(output, folder=folder, overwrite=overwrite)
+    elif not os.path.isdir(output):
         require_writable(output, overwrite=overwrite)
     elif not any((output / name).is_file() for name in (INDEX_NAME, METADATA_NAME)):
         raise OutputError(f"{output} is a folder with something else", "choose another output")
@@ -209,14 +256,17 @@ def require_output(output: Path, *, folder: bool, overwrite: bool) -> None:
 
 
 def _fill(
-    file: Partial, layout: OutputLayout, progress: Progress | None, *, digests: bool
+    file: Sink,
+    layout: OutputLayout,
+    progress: Progress | None,
+    *,
+    digests: bool,
+    ahead_bytes: int,
 ) -> Written:
-    done = verified(file, layout.placed)
-    slabs_of = stream(file, layout.placed, done, progress)
+    done = file.verified(layout.placed)
+    slabs_of = stream(file, layout.placed, done, progress, ahead_bytes=ahead_bytes)
     found = digest_leaves(file, layout.placed) if digests else {}
-    # The first bytes of all come last: without them it is no pytree.
-    for frame in reversed(layout.frames):
-        file.write(frame.file, frame.offset, np.frombuffer(frame.data, np.uint8))
+    file.write_frames(layout.frames)
     file.sync()
     counted: Counter[str] = Counter()
     wholes: dict[str, Leaf] = {}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from migrate.cli.elsewhere import nearby
 from migrate.cli.options import Command, as_json
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 
@@ -34,7 +36,7 @@ def _of_each_side(command: Command) -> Command:
         ),
     ]
     single: list[tuple[str, dict[str, Any]]] = [
-        ("weights", {"type": _A_PATH, "help": "A checkpoint or pytree; else the other side's."}),
+        ("weights", {"help": "A checkpoint or pytree; else the other side's."}),
         ("python", {"metavar": "PYTHON", "help": "The interpreter that runs this side."}),
         (
             "channels-last",
@@ -106,28 +108,35 @@ def parity(a: str, b: str | None, html: Path | None, json_output: bool, **given:
     """Compare two implementations layer by layer, against float64.
 
     A and B are a torch module, the same under torch_xla (xla:), a Flax linen or nnx model, a jax function
-    (jax:), a folder of migrate port or a recorded dump. Both get the same inputs and weights. With A alone
-    its dump is recorded into --keep. Exit code 1 if they part: with the first layer that does, and why.
+    (jax:), a folder of migrate port or a recorded dump; org/name[@revision] of the Hugging Face hub, or the
+    URL of a folder, is the transformers model there. Both get the same inputs and weights. With A alone its
+    dump is recorded into --keep. Exit code 1 if they part: with the first layer that does, and why.
     """
     if b is None and given["keep"] is None:
         raise click.UsageError("name B, or with A alone the folder to record into: --keep FOLDER")
     with errors():
+        from converters.remote.names import without_secrets
         from migrate.parity.compare import compare
         from migrate.parity.run.recorded import record
-        from migrate.parity.sides.target import parse_target
+        from migrate.parity.sides.target import Target, parse_target
         from migrate.report.html.page import check_page_target
         from migrate.report.html.parity.page import write_parity_page
         from migrate.report.text.parity.summary import parity_as_json, parity_summary
 
-        options = _options(given)
         if html is not None:
             check_page_target(html)
-        with working(quiet=json_output) as progress:
+        with working(quiet=json_output) as progress, nearby(progress) as here:
+
+            def side(text: str) -> Target:
+                return replace(parse_target(here.target(text)), shown=without_secrets(text))
+
+            weights = {name: here.file(given[name]) for name in given if name.startswith("weights")}
+            options = _options(given | weights)
             if b is None:
-                kept = record(parse_target(a), options, progress)
+                kept = record(side(a), options, progress)
                 show(f"{a} was recorded: compare with dump:{kept}")
                 sys.exit(FINE)
-            found = compare(parse_target(a), parse_target(b), options, progress)
+            found = compare(side(a), side(b), options, progress)
         if html is not None:
             write_parity_page(found, html)
     if json_output:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from migrate.cli.elsewhere import Nearby
 from migrate.cli.options import as_json
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 
@@ -26,7 +27,7 @@ _A_PATH = click.Path(path_type=Path)
 @click.option("-o", "--output", type=_A_PATH, required=True, help="The folder of ports.")
 @click.option("--api", type=click.Choice(["linen"]), default="linen", help="Of Flax.")
 @click.option("--name", help="Of the port's folder and package; else as the target is called.")
-@click.option("--weights", type=_A_PATH, help="A torch checkpoint; else the folder's.")
+@click.option("--weights", help="A torch checkpoint, or the URL of one; else the folder's.")
 @click.option(
     "--count", type=click.IntRange(1), default=8, show_default=True, help="Inputs to make."
 )
@@ -46,20 +47,27 @@ _A_PATH = click.Path(path_type=Path)
 def port(target: str, no_proof: bool, json_output: bool, **given: Any) -> None:
     """Write the Flax model of a torch module: source, sizes, weights, tests, and the proof.
 
-    TARGET is file.py:Class, pkg.mod:factory or a Hugging Face folder. OUTPUT/NAME is made whole or not at
-    all. Exit code 1 if port and original part (the first module that does is named) or stubs are left, 2 if
-    the model cannot be ported: all operators that are missing are listed at once.
+    TARGET is file.py:Class, pkg.mod:factory, a Hugging Face folder, org/name[@revision] of the hub, or the
+    URL of such a folder. OUTPUT/NAME is made whole or not at all. Exit code 1 if port and original part (the
+    first module that does is named) or stubs are left, 2 if the model cannot be ported: all operators that
+    are missing are listed at once.
     """
     with errors():
+        from converters.remote.names import without_secrets
         from migrate.port.errors import MissingOperatorsError
         from migrate.port.story import PortOptions, port_model
         from migrate.report.text.port import missing_as_json, port_as_json, port_summary
 
-        options = PortOptions(proof=not no_proof, **given)
-        command = shlex.join(["migrate", "port", target, *_said(given)])
+        command = shlex.join(["migrate", "port", without_secrets(target), *_said(given)])
         with working(quiet=json_output) as progress:
+            # The port's own test goes back to the original: its copy stays.
+            here = Nearby(given["output"] / "originals", progress)
+            original = here.target(target)
+            options = PortOptions(
+                proof=not no_proof, **(given | {"weights": here.file(given["weights"])})
+            )
             try:
-                done = port_model(target, options, command, progress)
+                done = port_model(original, options, command, progress)
             except MissingOperatorsError as error:
                 if json_output:
                     show_json(missing_as_json(error))
@@ -70,9 +78,11 @@ def port(target: str, no_proof: bool, json_output: bool, **given: Any) -> None:
 
 def _said(given: dict[str, Any]) -> list[str]:
     """The options that decide what is written, as they were said."""
+    from converters.remote.names import without_secrets
+
     words = [word for spec in given["inputs"] for word in ("--inputs", spec)]
     for name in ("name", "weights", "lowerings"):
         if given[name] is not None:
-            words += [f"--{name}", str(given[name])]
+            words += [f"--{name}", without_secrets(str(given[name]))]
     words += ["--allow-stubs"] if given["allow_stubs"] else []
     return [*words, "-o", str(given["output"])]

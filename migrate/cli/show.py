@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -159,16 +160,43 @@ def working_at_files(quiet: bool) -> Iterator[Tell]:
         yield tell
 
 
+_SECONDS_OF_A_LINE = 30.0
+
+
+def _in_lines() -> Callable[[int, int], None]:
+    """What tells of bytes in a log: a line now and then, with the rate and the time left."""
+    # The rate is that of the values: what was done and when, at the first word of them.
+    began: tuple[float, int] | None = None
+    told = 0.0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal began, told
+        now = time.monotonic()
+        if began is None:
+            began, told = (now, done), now
+        if now - told < _SECONDS_OF_A_LINE or done == total:
+            return
+        told = now
+        rate = max(done - began[1], 1) / (now - began[0])
+        left = (total - done) / rate / 60
+        click.echo(
+            f"… {done / 1e9:.1f} of {total / 1e9:.1f} GB, {rate / 1e6:.0f} MB/s, {left:.0f} min left",
+            err=True,
+        )
+
+    return tell
+
+
 @contextlib.contextmanager
 def moving_bytes(message: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that takes the bytes done and their total: a bar with the time left, on a terminal."""
+    """Yield a function that takes the bytes done and their total: a bar on a terminal, lines in a log."""
     if quiet:
         yield lambda done, total: None
         return
     console = _console(err=True)
     if not console.is_terminal:
         click.echo(f"… {message}", err=True)
-        yield lambda done, total: None
+        yield _in_lines()
         return
     from rich.progress import (
         BarColumn,

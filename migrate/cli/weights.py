@@ -18,10 +18,11 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
 
 
 @click.command(
-    epilog="Example: migrate weights ./bert-folder -o bert.flax.safetensors",
+    epilog="Example: migrate weights sentence-transformers/all-MiniLM-L6-v2 -o minilm.safetensors",
     short_help="Convert a torch checkpoint to a Flax pytree, and back.",
 )
-@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.argument("checkpoint")
+@click.option("--file", metavar="PATTERN", help="Which file of a folder or repository it is.")
 @click.option(
     "--model",
     help="The module whose weights these are: pkg.module:factory or file.py:factory. Not needed for a "
@@ -33,7 +34,7 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
     metavar="SIDES",
     help="The shape of an input of the model, 1,3,64,48, where a flattened convolution depends on it.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file.")
+@click.option("-o", "--output", help="Write to this file, or URL of a bucket (gs://, s3://).")
 @click.option(
     "--to",
     type=click.Choice(["linen", "nnx", "torch"]),
@@ -87,6 +88,14 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
     help="How arrays lie on the mesh: a YAML file of rules.",
 )
 @click.option("--max-shard-size", type=float, metavar="GB", help="Several files, none above this.")
+@click.option(
+    "--read-ahead",
+    type=click.FloatRange(min=0),
+    default=256,
+    show_default=True,
+    metavar="MB",
+    help="Of a checkpoint that is far away, read so much before it is due.",
+)
 @click.option("--resume", is_flag=True, help="Go on with what an interrupted conversion left.")
 @click.option("--fail-on-nonfinite", is_flag=True, help="Write nothing if a value is NaN or Inf.")
 @click.option("--checksums", is_flag=True, help="Show the SHA-256 of every array.")
@@ -94,14 +103,17 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @as_json
 def weights(
-    checkpoint: Path,
+    checkpoint: str,
     to: str | None,
-    output: Path | None,
+    output: str | None,
     dry_run: bool,
     json_output: bool,
     **options: Any,
 ) -> None:
     """Convert a torch checkpoint to a Flax pytree, every key accounted for; or back.
+
+    CHECKPOINT is a file or folder, org/name[@revision] of the Hugging Face hub, or a URL: hf://, https://,
+    gs://, s3:// and whatever fsspec knows. What lies far away is read by ranges, and never put on a disk.
 
     The module tree decides the layout of each weight; without a module the layers are inferred from
     names and shapes. Each key of the checkpoint is mapped, tied, dropped with its reason, or refused;
@@ -110,8 +122,10 @@ def weights(
     # A conversion must neither take the chips of a TPU from who uses them nor wait for them.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     with errors():
+        from converters.remote.names import without_secrets
+
         run = _to_torch if to == "torch" else _to_flax
-        doing = f"{'reading' if dry_run else 'converting'} {checkpoint}"
+        doing = f"{'reading' if dry_run else 'converting'} {without_secrets(checkpoint)}"
         with moving_bytes(doing, quiet=json_output) as moved:
             options |= {"to": to, "moved": moved}
             code, summary, values = run(checkpoint, output, dry_run, options)
@@ -120,6 +134,7 @@ def weights(
 
 
 _OF_TORCH_CHECKPOINTS = (
+    "file",
     "key",
     "optimizer_key",
     "optimizer_kind",
@@ -142,13 +157,14 @@ _Shown = tuple[int, Any, dict[str, Any]]
 
 
 def _to_flax(
-    checkpoint: Path, output: Path | None, dry_run: bool, options: Mapping[str, Any]
+    checkpoint: str, output: str | None, dry_run: bool, options: Mapping[str, Any]
 ) -> _Shown:
     from converters import convert
     from converters.atomic import require_writable
     from converters.mapping.file import save_mapping
     from converters.planning import PlanOptions, planned
     from converters.planning_apart import planned_apart
+    from converters.remote.names import chosen, meant
     from migrate.report.text import weights as views
 
     if options["file_format"] == "pt":
@@ -169,8 +185,11 @@ def _to_flax(
     file = options["save_mapping"]
     if file is not None:
         require_writable(file, overwrite=options["force"])
+    understood = meant(checkpoint)
+    if options["file"] is not None:
+        understood = chosen(understood, options["file"])
     if dry_run:
-        made = planned(checkpoint, decide)
+        made = planned(understood, decide)
         if file is not None:
             save_mapping(made.plan, file, made.api, options["force"])
         code = FINDINGS if made.plan.refused else FINE
@@ -181,7 +200,7 @@ def _to_flax(
         )
     size = options["max_shard_size"]
     done = convert(
-        checkpoint,
+        understood,
         output=output,
         format=options["file_format"],
         overwrite=options["force"],
@@ -195,6 +214,7 @@ def _to_flax(
         optimizer_key=options["optimizer_key"],
         optimizer_kind=options["optimizer_kind"],
         progress=options["moved"],
+        ahead_bytes=int(options["read_ahead"] * 1e6),
         planner=planned if options["optimizer"] else planned_apart,
         **decide,
     )
@@ -204,9 +224,10 @@ def _to_flax(
 
 
 def _to_torch(
-    checkpoint: Path, output: Path | None, dry_run: bool, options: Mapping[str, Any]
+    checkpoint: str, output: str | None, dry_run: bool, options: Mapping[str, Any]
 ) -> _Shown:
     from converters.optimizer.convert import optimizer_to_torch
+    from converters.remote.names import require_local
     from converters.reverse import default_optimizer_output, to_torch
     from migrate.report.text import weights as views
 
@@ -217,6 +238,8 @@ def _to_torch(
         if given is not None and given is not False and given != ():
             option = name.replace("_", "-")
             raise click.UsageError(f"--{option} is for torch checkpoints, not for --to torch")
+    for name in filter(None, (checkpoint, output)):
+        require_local(name, "--to torch")
     done = to_torch(
         checkpoint,
         output=output,
@@ -228,7 +251,7 @@ def _to_torch(
     )
     state = options["optimizer"]
     if state is not None and not dry_run:
-        written = default_optimizer_output(done.output or checkpoint)
+        written = default_optimizer_output(done.output or Path(checkpoint))
         optimizer_to_torch(state, written, overwrite=options["force"])
         done = replace(done, notes=(*done.notes, f"{written}: the state of the optimizer"))
     return FINE, views.reversal_summary(done), views.reversal_as_json(done)

@@ -6,7 +6,6 @@ Each part of a tensor is a whole torch.save archive somewhere in a `.distcp` fil
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,9 @@ from converters.checkpoint.formats.sharded import is_file_name, leads_out
 from converters.checkpoint.formats.torch_zip import read_zip
 from converters.checkpoint.formats.training import find_state_dict
 from converters.checkpoint.lazy import LazyTensor, TensorsCheckpoint
-from converters.checkpoint.mapped_file import MappedFile
+from converters.checkpoint.mapped_file import open_file
+from converters.checkpoint.place import Place as FilePlace
+from converters.checkpoint.place import for_each
 from converters.checkpoint.reader import COPY_AGAIN, TensorInfo
 from converters.checkpoint.zip_archive import ZipArchive
 from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
@@ -27,7 +28,7 @@ METADATA = ".metadata"
 _SHOWN = 5
 
 
-def open_distributed(folder: Path, key: str | None) -> TensorsCheckpoint:
+def open_distributed(folder: FilePlace, key: str | None) -> TensorsCheckpoint:
     """The state dict in such a folder.
 
     Args:
@@ -57,12 +58,14 @@ def open_distributed(folder: Path, key: str | None) -> TensorsCheckpoint:
 class _Files:
     """The files of a folder that its metadata name, opened once each."""
 
-    def __init__(self, folder: Path, items: list[Item]) -> None:
+    def __init__(self, folder: FilePlace, items: list[Item]) -> None:
         self._folder = folder
         places = [place for item in items for place in _places(item)]
         names = sorted({place.file for place in places})
         outside = [name for name in names if not is_file_name(name)]
-        missing = [name for name in names if name not in outside and not (folder / name).is_file()]
+        inside = [name for name in names if name not in outside]
+        there = for_each(lambda place: place.is_file(), [folder / name for name in inside])
+        missing = [name for name, found in zip(inside, there, strict=True) if not found]
         if missing:
             raise CheckpointNotFoundError(
                 f"{folder} lacks files that its {METADATA} names: {', '.join(missing[:_SHOWN])}",
@@ -75,10 +78,10 @@ class _Files:
                 + ", ".join(ascii(name)[1:-1][:80] for name in outside[:_SHOWN]),
                 "put the files themselves beside it, or copy it again",
             )
-        self._files = {}
-        for name in names:
-            self._files[name] = MappedFile(folder / name)
-            self._files[name].rest()
+        opened = for_each(open_file, [folder / name for name in names])
+        self._files = dict(zip(names, opened, strict=True))
+        for file in opened:
+            file.rest()
         for place in places:
             if place.offset + place.length > self._files[place.file].size:
                 raise CheckpointDamagedError(f"{folder / place.file} is truncated", COPY_AGAIN)
@@ -88,6 +91,10 @@ class _Files:
         file = self._files[place.file]
         with reading(file.path):
             return read_zip(ZipArchive(file, place.offset, place.offset + place.length)).value
+
+    def prepare(self, place: Place) -> None:
+        """Begin to read what was saved there."""
+        self._files[place.file].prepare(place.offset, place.offset + place.length)
 
     def tensor(self, chunk: Chunk, dtype: str) -> LazyTensor:
         """A part of a tensor."""
@@ -109,6 +116,11 @@ class _Parts(LazyTensor):
         self._chunks = chunks
         self._files = files
         self._opened: dict[int, LazyTensor] = {}
+
+    def prepare(self) -> None:
+        """Begin to read its parts, each with the small archive that it is in."""
+        for chunk in self._chunks:
+            self._files.prepare(chunk.place)
 
     def read(self) -> np.ndarray[Any, Any]:
         """Its values; the pages of its parts are released on the way."""
@@ -149,7 +161,7 @@ def _places(item: Item) -> list[Place]:
     return [chunk.place for chunk in item.chunks] + ([item.place] if item.place else [])
 
 
-def _tree(folder: Path, items: list[Item], files: _Files) -> dict[Any, Any]:
+def _tree(folder: FilePlace, items: list[Item], files: _Files) -> dict[Any, Any]:
     """The nested dicts that were saved; a list is a dict of its positions."""
     tree: dict[Any, Any] = {}
     for item in items:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from converters.checkpoint.dtypes import is_known, numpy_dtype
@@ -16,7 +15,8 @@ from converters.checkpoint.formats.refusals import damaged_pickle, reading
 from converters.checkpoint.formats.torch_names import Named, OtherTensor, find_name
 from converters.checkpoint.inert.records import Record
 from converters.checkpoint.inert.unpickler import Unpickler
-from converters.checkpoint.mapped_file import MappedFile
+from converters.checkpoint.mapped_file import open_file
+from converters.checkpoint.place import Place as FilePlace
 from converters.checkpoint.reader import TensorInfo, is_shape
 
 _LARGEST = 1 << 30  # bytes
@@ -73,14 +73,14 @@ class Item:
     other: OtherTensor | None = None
 
 
-def read_metadata(path: Path) -> list[Item]:
+def read_metadata(path: FilePlace) -> list[Item]:
     """The entries of a checkpoint.
 
     Raises:
         CheckpointHoldsCodeError: it names other classes than those of such a file.
         CheckpointDamagedError: truncated, or it contradicts itself.
     """
-    file = MappedFile(path)
+    file = open_file(path)
     if file.size > _LARGEST:
         raise damaged_pickle(str(path), f"it has {file.size} bytes")
     try:

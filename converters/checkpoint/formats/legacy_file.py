@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from converters.checkpoint.formats.torch_names import described_storage, find_name
 from converters.checkpoint.inert.records import Constructor, PickleError
 from converters.checkpoint.inert.unpickler import Blob, Persistent, Unpickler, no_persistent
-from converters.checkpoint.mapped_file import MappedFile
+from converters.checkpoint.place import ByteFile, FarPlace
 from converters.checkpoint.stored import BytesSpan, FileSpan, PartSpan, Span, Storage
 
 MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
@@ -56,8 +56,8 @@ class _Place(Protocol):
 
 
 class _Whole:
-    def __init__(self, file: MappedFile) -> None:
-        self.data = file.mapped()
+    def __init__(self, file: ByteFile, data: bytes | mmap) -> None:
+        self.data = data
         self.size = file.size
         self._file = file
 
@@ -75,7 +75,7 @@ class _Part:
         return PartSpan(nbytes).settle(self._span, start)
 
 
-def read_legacy(file: MappedFile) -> Loaded:
+def read_legacy(file: ByteFile) -> Loaded:
     """What such a file, or one of another pickle, holds; its tensors lazy.
 
     Raises:
@@ -83,9 +83,15 @@ def read_legacy(file: MappedFile) -> Loaded:
         ForbiddenNameError: it names what has an effect; nothing was executed.
     """
     try:
-        return _read(_Whole(file))
+        for data in file.beginnings():
+            try:
+                return _read(_Whole(file, data))
+            except PickleError:  # what is far away is read in part first
+                if len(data) == file.size or not isinstance(file.path, FarPlace):
+                    raise
     finally:
         file.release(0, file.size)
+    raise PickleError("it begins with more than that can be")
 
 
 def find(module: str, name: str) -> Any:

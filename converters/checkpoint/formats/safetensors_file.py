@@ -7,13 +7,13 @@ which that takes the last. The format: https://github.com/huggingface/safetensor
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from converters.checkpoint.dtypes import DTYPE_NAMES, numpy_dtype
-from converters.checkpoint.mapped_file import MappedFile
+from converters.checkpoint.mapped_file import open_file
+from converters.checkpoint.place import Place
 from converters.checkpoint.reader import (
     COPY_AGAIN,
     Checkpoint,
@@ -45,9 +45,9 @@ class SafetensorsFile(Checkpoint):
         UnsupportedDtypeError: a tensor's element type has no numpy form.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
         self.source = str(path)
-        self._file = MappedFile(path)
+        self._file = open_file(path)
         header, start = self._header()
         self.metadata: dict[str, str] = self._texts(header.pop(_METADATA, {}))
         require_names(path, header)
@@ -68,6 +68,11 @@ class SafetensorsFile(Checkpoint):
         info = self.infos[key]
         dtype = numpy_dtype(info.dtype, f"{self.source}: {key}")
         return self._file.array(self._starts[key], dtype, info.shape)
+
+    def prepare(self, key: str) -> None:
+        """Begin to read the tensor of this key."""
+        start = self._starts[key]
+        self._file.prepare(start, start + self.infos[key].nbytes)
 
     def release(self, key: str) -> None:
         """Give its pages back."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.formats.safetensors_file import first_twin
+from converters.checkpoint.place import FarPlace, Place, for_each, size_of
 from converters.checkpoint.reader import COPY_AGAIN, Checkpoint
 from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
 
@@ -32,13 +33,14 @@ class ShardedCheckpoint(Checkpoint):
             with its shards.
     """
 
-    def __init__(self, index: Path, open_file: Callable[[Path], Checkpoint]) -> None:
+    def __init__(self, index: Place, open_file: Callable[[Place], Checkpoint]) -> None:
         self.source = str(index)
         self._file_of = _read_weight_map(index)
         names = sorted(set(self._file_of.values()))
         outside = [name for name in names if not is_file_name(name)]
         _refuse_outside(index, outside)
-        missing = [name for name in names if not (index.parent / name).is_file()]
+        there = for_each(lambda place: place.is_file(), [index.parent / name for name in names])
+        missing = [name for name, found in zip(names, there, strict=True) if not found]
         if missing:
             more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
             raise CheckpointNotFoundError(
@@ -46,7 +48,9 @@ class ShardedCheckpoint(Checkpoint):
                 "download them into the same folder",
             )
         _refuse_outside(index, [name for name in names if leads_out(index.parent, name)])
-        self._shards = {name: open_file(index.parent / name) for name in names}
+        self._shards = dict(
+            zip(names, for_each(open_file, [index.parent / name for name in names]), strict=True)
+        )
         listed = set(self._file_of.items())
         present = {(key, name) for name, shard in self._shards.items() for key in shard.infos}
         if listed != present:
@@ -65,6 +69,10 @@ class ShardedCheckpoint(Checkpoint):
         """The tensor of this key, from its shard."""
         return self._shards[self._file_of[key]].read(key)
 
+    def prepare(self, key: str) -> None:
+        """Begin to read the tensor of this key."""
+        self._shards[self._file_of[key]].prepare(key)
+
     def release(self, key: str) -> None:
         """Give its pages back."""
         self._shards[self._file_of[key]].release(key)
@@ -75,19 +83,21 @@ def is_file_name(name: str) -> bool:
     return bool(name) and Path(name).name == name and "\0" not in name and name.isprintable()
 
 
-def leads_out(folder: Path, name: str) -> bool:
+def leads_out(folder: Place, name: str) -> bool:
     """Whether a file of this folder is a link to one elsewhere.
 
     The cache of huggingface_hub is made of such links, `snapshots/REVISION/FILE` to `blobs/HASH` of
     the same repository; those stay inside.
     """
+    if isinstance(folder, FarPlace):
+        return False  # there are no links
     place = folder.resolve()
     target = (folder / name).resolve()
     blobs = place.parent.parent / "blobs" if place.parent.name == "snapshots" else None
     return target.parent != place and target.parent != blobs
 
 
-def _refuse_outside(index: Path, names: list[str]) -> None:
+def _refuse_outside(index: Place, names: list[str]) -> None:
     if names:
         shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:_SHOWN])
         raise CheckpointDamagedError(
@@ -96,11 +106,11 @@ def _refuse_outside(index: Path, names: list[str]) -> None:
         )
 
 
-def _read_weight_map(index: Path) -> dict[str, str]:
+def _read_weight_map(index: Place) -> dict[str, str]:
     try:
-        if index.stat().st_size > _LARGEST_INDEX:
+        if size_of(index) > _LARGEST_INDEX:
             raise ValueError("too large")
-        text = index.read_text(encoding="utf-8")
+        text = index.read_bytes().decode()
         weight_map = json.loads(text, object_pairs_hook=_without_twins)["weight_map"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, _TwinError):

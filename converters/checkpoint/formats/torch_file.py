@@ -8,7 +8,6 @@ of the mapped file, in all forms.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from converters.checkpoint.formats.exported_file import is_exported, read_exported
 from converters.checkpoint.formats.legacy_file import Loaded, read_legacy
@@ -17,7 +16,8 @@ from converters.checkpoint.formats.torch_zip import read_zip
 from converters.checkpoint.formats.training import Found, find_state_dict
 from converters.checkpoint.inert.modules import SCRIPTED
 from converters.checkpoint.lazy import TensorsCheckpoint
-from converters.checkpoint.mapped_file import MappedFile
+from converters.checkpoint.mapped_file import open_file
+from converters.checkpoint.place import ByteFile, Place
 from converters.checkpoint.zip_archive import ZIP_MAGIC, ZipArchive
 
 PICKLE_MAGIC = b"\x80"
@@ -25,7 +25,7 @@ PICKLE_MAGIC = b"\x80"
 _PLAIN = ("builtins.", "__builtin__.", "datetime.", "functools.", "numpy.")
 
 
-def open_torch_file(path: Path, key: str | None) -> TensorsCheckpoint:
+def open_torch_file(path: Place, key: str | None) -> TensorsCheckpoint:
     """The state dict in a file of `torch.save`.
 
     Args:
@@ -37,7 +37,7 @@ def open_torch_file(path: Path, key: str | None) -> TensorsCheckpoint:
         CheckpointDamagedError: truncated, or a pickle that torch did not write.
         NotAStateDictError: no state dict, or several and no (or a wrong) `key`.
     """
-    file = MappedFile(path)
+    file = open_file(path)
     with reading(path):
         loaded = load(file)
         file.rest()
@@ -45,7 +45,7 @@ def open_torch_file(path: Path, key: str | None) -> TensorsCheckpoint:
     return checkpoint_of(str(path), found, loaded.unknown)
 
 
-def load(file: MappedFile) -> Loaded:
+def load(file: ByteFile) -> Loaded:
     """What a file of `torch.save`, or another pickle, holds.
 
     Raises:

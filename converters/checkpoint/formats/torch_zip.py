@@ -9,7 +9,8 @@ from converters.checkpoint.formats.torch_names import described_storage
 from converters.checkpoint.inert.records import PickleError
 from converters.checkpoint.inert.unpickler import Unpickler
 from converters.checkpoint.lazy import LazyTensor
-from converters.checkpoint.stored import FileSpan, InflatedSpan, Span, Storage
+from converters.checkpoint.place import FarPlace
+from converters.checkpoint.stored import FileSpan, InflatedSpan, MemberSpan, Span, Storage
 from converters.checkpoint.zip_archive import ZipArchive
 from converters.errors import CheckpointDamagedError
 
@@ -89,6 +90,8 @@ class _Storages:
         member = self._archive.members.get(f"{self._folder}/{key}")
         if member is None:
             raise PickleError(f"storage {key[:40]!a} is not there")
+        if member.stored and isinstance(self._archive.file.path, FarPlace):
+            return MemberSpan(self._archive, member)
         if member.stored:
             return FileSpan(self._archive.file, self._archive.place(member), member.size)
         return InflatedSpan(self._archive, member)

@@ -1,0 +1,401 @@
+"""`migrate weights` from and to buckets, beside a plain parallel copy; what it costs; and what disturbs it.
+
+    python benchmarks/weights_remote.py [copy] [memory] [headers] [faults] [kills] [scale]
+
+Both ends are on this machine: an emulated bucket, a server of files, a hub (`tests/servers.py`). Without
+words all are measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+
+import numpy as np
+
+from tests.servers import BucketProxy, Content, Faults, FileServer, HubServer, bucket, running
+
+MB = 1 << 20
+
+
+def state(layers: int, rows: int, columns: int, seed: int) -> dict[str, np.ndarray[Any, Any]]:
+    random_ = np.random.default_rng(seed)
+    return {
+        f"layers.{index}.weight": random_.standard_normal((rows, columns), np.float32)
+        for index in range(layers)
+    }
+
+
+def sharded(arrays: dict[str, np.ndarray[Any, Any]]) -> dict[str, bytes]:
+    from safetensors.numpy import save
+
+    names = {key: f"model-{number:05}.safetensors" for number, key in enumerate(arrays)}
+    files = {names[key]: save({key: array}) for key, array in arrays.items()}
+    return files | {"model.safetensors.index.json": json.dumps({"weight_map": names}).encode()}
+
+
+@contextlib.contextmanager
+def emulated() -> Iterator[tuple[str, BucketProxy]]:
+    """The bucket itself, and behind a proxy; what is set for this process and its children is the bucket."""
+    with tempfile.TemporaryDirectory() as folder, bucket(Path(folder) / "content") as url:
+        os.environ["FSSPEC_GS_TOKEN"], os.environ["FSSPEC_GS_PROJECT"] = "anon", "p"
+        os.environ["STORAGE_EMULATOR_HOST"] = url
+        import fsspec
+
+        fsspec.config.conf["gs"] = {"token": "anon", "project": "p"}
+        with running(BucketProxy(url)) as proxy:
+            assert isinstance(proxy, BucketProxy)
+            yield url, proxy
+
+
+def files_of_bucket() -> Any:
+    from converters.remote.buckets import filesystem
+
+    return filesystem("gs", "gs://bkt", "the bucket")
+
+
+def put(files: dict[str, bytes], folder: str) -> None:
+    fs = files_of_bucket()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: fs.pipe_file(f"{folder}/{name}", files[name]), files))
+
+
+def written_to_disk() -> int:
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(dict(line.split(": ") for line in lines)["write_bytes"])
+
+
+def copied(folder: str, target: str) -> float:
+    """Seconds of a plain parallel copy, each object got and put whole."""
+    fs = files_of_bucket()
+    names = [path.rpartition("/")[2] for path in fs.ls(folder, detail=False)]
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(8) as pool:
+        moved = pool.map(
+            lambda name: fs.pipe_file(f"{target}/{name}", fs.cat_file(f"{folder}/{name}")), names
+        )
+        list(moved)
+    return time.perf_counter() - begun
+
+
+def converted(folder: str, output: str, kind: str, shard: int) -> float:
+    from converters import convert
+
+    begun = time.perf_counter()
+    convert(
+        f"gs://{folder}/model.safetensors.index.json",
+        output=f"gs://{output}",
+        assume=[f"layers.*={kind}"],
+        shard_bytes=shard,
+    )
+    return time.perf_counter() - begun
+
+
+def measure_copy() -> None:
+    arrays = state(8, 2048, 2048, 1)  # 8 shards of 16 MB
+    total = sum(array.nbytes for array in arrays.values())
+    with emulated():
+        put(sharded(arrays), "bkt/src")
+        converted("bkt/src", "bkt/warm", "Embedding", 16 * MB)
+        before = written_to_disk()
+        plain, same, transposed = [], [], []
+        for turn in range(3):
+            plain.append(copied("bkt/src", f"bkt/copy{turn}"))
+            same.append(converted("bkt/src", f"bkt/same{turn}", "Embedding", 16 * MB))
+            transposed.append(converted("bkt/src", f"bkt/turned{turn}", "Linear", 16 * MB))
+        disk = written_to_disk() - before
+    best = min(plain)
+    print(f"plain parallel copy by gcsfs, {total / 1e6:.0f} MB: {total / best / 1e6:.0f} MB/s")
+    print(f"converted, nothing to transpose: {best / min(same):.2f} of its speed")
+    print(f"converted, all transposed:       {best / min(transposed):.2f} of its speed")
+    print(f"written to local disks by this process: {disk} bytes")
+
+
+def _child(words: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, __file__, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def convert_alone(output: str, form: str, ahead: str) -> None:
+    """In a process of its own: the peak memory above what the libraries take."""
+    from converters import convert
+    from converters.remote.names import place_of
+
+    place_of("gs://bkt/src/model.safetensors.index.json").open()
+    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = written_to_disk()
+    convert(
+        "gs://bkt/src/model.safetensors.index.json",
+        output=output,
+        format=form,  # type: ignore[arg-type]
+        assume=["layers.*=Linear"],
+        ahead_bytes=int(ahead),
+        resume=True,
+    )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"peak": (peak - base) << 10, "disk": written_to_disk() - before}))
+
+
+def measure_memory() -> None:
+    arrays = state(3, 8192, 8192, 2)  # three tensors of 256 MB
+    arrays |= {
+        f"layers.{9 + n}.weight": array for n, array in enumerate(state(8, 512, 512, 3).values())
+    }
+    largest = max(array.nbytes for array in arrays.values())
+    with emulated():
+        put(sharded(arrays), "bkt/src")
+        for form in ("orbax", "safetensors"):
+            ahead = 64 * MB
+            process = _child(["--alone", f"gs://bkt/out-{form}", form, str(ahead)])
+            said = process.communicate()[0].decode()
+            assert process.returncode == 0, said
+            found = json.loads(said.splitlines()[-1])
+            goal = 1.2 * largest + 300e6
+            print(
+                f"{form}: peak {found['peak'] / 1e6:.0f} MB above the libraries, the largest tensor has "
+                f"{largest / 1e6:.0f} MB; goal {goal / 1e6:.0f} MB + {ahead / 1e6:.0f} MB read ahead "
+                f"+ parts in flight; disk {found['disk']} bytes"
+            )
+
+
+def measure_headers() -> None:
+    from converters.checkpoint import open_checkpoint
+    from converters.remote.names import place_of
+
+    arrays = {
+        f"layers.{index}.weight": np.full((64, 64), index, np.float32) for index in range(200)
+    }
+    with running(FileServer()) as server:
+        assert isinstance(server, FileServer)
+        files = sharded(arrays)
+        for name, data in files.items():
+            server.put(f"/run/{name}", data)
+        server.latency = 0.1
+        begun = time.perf_counter()
+        opened = open_checkpoint(place_of(f"{server.url}/run/model.safetensors.index.json"))
+        seconds = time.perf_counter() - begun
+        each = {name: len(server.bytes_asked(f"/run/{name}")) for name in files}
+        print(
+            f"headers of 200 shards at 100 ms: {max(each.values())} request each, "
+            f"{server.most_running} at a time, {seconds:.1f} s"
+        )
+        for key in opened.infos:
+            opened.read(key)
+        asked = sum(
+            min(end, len(data)) - start
+            for name, data in files.items()
+            for start, end in server.bytes_asked(f"/run/{name}")
+        )
+        print(f"bytes read after reading all tensors: {asked} of {sum(map(len, files.values()))}")
+
+
+def _outcome(read: Callable[[], bytes], expected: bytes) -> str:
+    from converters.errors import ConversionError
+
+    try:
+        return "right" if read() == expected else "WRONG"
+    except ConversionError as error:
+        return "one line" if len(str(error).splitlines()) == 1 else "WRONG"
+
+
+def measure_faults() -> None:
+    from safetensors.numpy import save
+
+    from converters.checkpoint import open_checkpoint
+    from converters.remote import retries
+    from converters.remote.names import place_of
+
+    retries.FIRST_PAUSE = 0.005
+    arrays = state(6, 200, 300, 4)
+    data, other = save(arrays), save(state(6, 200, 300, 5))
+    expected = b"".join(array.tobytes() for array in arrays.values())
+    counts: dict[str, int] = {}
+
+    def read_all(name: str, meanwhile: Callable[[], None] = lambda: None) -> bytes:
+        opened = open_checkpoint(place_of(name))
+        meanwhile()
+        for key in arrays:
+            opened.prepare(key)
+        return b"".join(opened.read(key).tobytes() for key in arrays)
+
+    def count(kind: str, outcome: str) -> None:
+        counts[f"{kind}: {outcome}"] = counts.get(f"{kind}: {outcome}", 0) + 1
+
+    with running(FileServer()) as server:
+        assert isinstance(server, FileServer)
+        for seed in range(430):
+            server.put("/net.safetensors", data)
+            server.faults = Faults(seed, rate=random.Random(seed).choice((0.1, 0.3, 0.6)))
+            replaced = seed % 10 == 0
+            change = (lambda: server.put("/net.safetensors", other)) if replaced else (lambda: None)
+            outcome = _outcome(
+                lambda c=change: read_all(f"{server.url}/net.safetensors", c), expected
+            )  # type: ignore[misc]
+            count("server, replaced in the middle" if replaced else "server", outcome)
+    with running(HubServer()) as hub:
+        assert isinstance(hub, HubServer)
+        from huggingface_hub import constants
+
+        constants.ENDPOINT = hub.url
+        constants.HUGGINGFACE_CO_URL_TEMPLATE = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        hub.commit("org/name", {"model.safetensors": data})
+        for seed in range(50):
+            hub.faults = Faults(seed, rate=0.3)
+            count("hub", _outcome(lambda: read_all("org/name"), expected))
+    with emulated() as (_, proxy):
+        os.environ["STORAGE_EMULATOR_HOST"] = proxy.url
+        import gcsfs
+
+        gcsfs.GCSFileSystem.clear_instance_cache()
+        for seed in range(20):
+            put({"net.safetensors": data}, "bkt/f")
+            proxy.faults = Faults(seed, rate=0.2, most=3)
+            replaced = seed % 4 == 0
+            change = (
+                (lambda: put({"net.safetensors": other}, "bkt/f")) if replaced else (lambda: None)
+            )
+            outcome = _outcome(lambda c=change: read_all("gs://bkt/f/net.safetensors", c), expected)  # type: ignore[misc]
+            proxy.faults = None
+            count("bucket, replaced in the middle" if replaced else "bucket", outcome)
+    for name, number in sorted(counts.items()):
+        print(f"faults, {name}: {number} runs")
+
+
+def measure_kills() -> None:
+    arrays = state(24, 700, 500, 6)
+    kills, resumed = 0, 0
+    with emulated():
+        put(sharded(arrays), "bkt/src")
+        fs = files_of_bucket()
+        reference = _child(["--alone", "gs://bkt/reference", "orbax", str(MB)])
+        assert reference.wait() == 0, reference.communicate()[0].decode()
+        expected = {
+            path.partition("/reference/")[2]: fs.cat_file(path) for path in fs.find("bkt/reference")
+        }
+        chance = random.Random(7)
+        for turn in range(10):
+            output = f"bkt/out{turn}"
+            while kills < 5 * (turn + 1):
+                process = _child(["--alone", f"gs://{output}", "orbax", str(MB)])
+                wanted = chance.randrange(30)
+                while process.poll() is None and len(fs.find(output)) < wanted:
+                    time.sleep(0.02)
+                if process.poll() is None:
+                    process.send_signal(signal.SIGKILL)
+                    kills += 1
+                process.communicate()
+                if fs.exists(f"{output}/_METADATA"):  # it was quicker: begin another one
+                    fs.rm(output, recursive=True)
+            last = _child(["--alone", f"gs://{output}", "orbax", str(MB)])
+            said = last.communicate()[0].decode()
+            assert last.returncode == 0, said
+            found = {
+                path.partition(f"/out{turn}/")[2]: fs.cat_file(path) for path in fs.find(output)
+            }
+            assert found == expected, sorted(found.keys() ^ expected.keys())
+            resumed += 1
+    print(f"killed {kills} times, resumed {resumed} times to the end: the same bytes each time")
+
+
+def measure_scale() -> None:
+    """800 GB by a formula; one host's 1/64 is read and checked."""
+    from converters.checkpoint import open_checkpoint
+    from converters.planning import planned
+    from converters.remote.names import place_of
+
+    layers, rows, columns = 3200, 8192, 15259  # 250 MB each in bfloat16
+    nbytes = rows * columns * 2
+    pattern = np.random.default_rng(1).integers(0, 256, 1 << 20, np.uint8).tobytes() * 17
+
+    def content(first: int, count: int) -> Content:
+        entries = {
+            f"layers.{first + index}.weight": {
+                "dtype": "BF16",
+                "shape": [rows, columns],
+                "data_offsets": [index * nbytes, (index + 1) * nbytes],
+            }
+            for index in range(count)
+        }
+        header = json.dumps(entries).encode()
+        start = len(header).to_bytes(8, "little") + header
+
+        def part(begin: int, end: int) -> bytes:
+            head = start[begin:end]
+            begin = max(begin, len(start))
+            return head + pattern[begin % MB : begin % MB + max(end - begin, 0)]
+
+        return Content(len(start) + count * nbytes, part, f"v{first}")
+
+    with running(FileServer()) as server:
+        assert isinstance(server, FileServer)
+        names, per = {}, 16
+        for number in range(layers // per):
+            made = content(number * per, per)
+            server.put(f"/run/model-{number:05}.safetensors", made)
+            names |= {
+                f"layers.{number * per + i}.weight": f"model-{number:05}.safetensors"
+                for i in range(per)
+            }
+        server.put("/run/model.safetensors.index.json", json.dumps({"weight_map": names}).encode())
+        name = f"{server.url}/run/model.safetensors.index.json"
+        base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        begun = time.perf_counter()
+        plan = planned(name, {"assume": ["layers.*=Linear"]}).plan
+        print(
+            f"a dry run over {layers * nbytes / 1e9:.0f} GB in {layers // per} shards: "
+            f"{len(plan.rows)} keys, {time.perf_counter() - begun:.1f} s"
+        )
+        opened = open_checkpoint(place_of(name))
+        share = list(opened.infos)[: layers // 64]
+        begun = time.perf_counter()
+        for number, key in enumerate(share):
+            for ahead in share[number : number + 1]:
+                opened.prepare(ahead)
+            array = opened.read(key).view(np.uint8).reshape(-1)
+            file = server.files[f"/run/{names[key]}"]
+            start = file.size - per * nbytes + (number % per) * nbytes
+            for at in range(0, nbytes, 64 * MB):
+                end = min(at + 16 * MB, nbytes)
+                assert array[at:end].tobytes() == file.part(start + at, start + end), key
+            del array
+            opened.release(key)
+        seconds = time.perf_counter() - begun
+        peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) << 10
+        size = len(share) * nbytes
+        print(
+            f"1/64 of it, {size / 1e9:.1f} GB, read and checked: {size / seconds / 1e6:.0f} MB/s, peak "
+            f"{peak / 1e6:.0f} MB above the libraries and the server (a tensor has {nbytes / 1e6:.0f} MB)"
+        )
+
+
+MEASURES = {
+    "copy": measure_copy,
+    "memory": measure_memory,
+    "headers": measure_headers,
+    "faults": measure_faults,
+    "kills": measure_kills,
+    "scale": measure_scale,
+}
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--alone"]:
+        convert_alone(*sys.argv[2:])
+    else:
+        for wanted in sys.argv[1:] or MEASURES:
+            MEASURES[wanted]()

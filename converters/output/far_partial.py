@@ -1,0 +1,532 @@
+"""An output of a bucket that is being written: object by object, and what makes it complete last.
+
+On a bucket nothing can be renamed. Each object appears when all of it is there; of an output that is a folder
+the index (or orbax's marks) comes when all else is there, so that no reader takes less for a pytree. The
+journal is a folder `.NAME.partial` beside it, of small objects that say which objects are written, with their
+versions: what `--resume` goes on with.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from converters.errors import ConversionError, OutputError, RemoteError
+from converters.output.layouts import Frame, OutputLayout, Placed
+from converters.output.partial import Slab
+from converters.remote.buckets import called
+from converters.remote.retries import TemporaryError
+from converters.remote.store import StorePlace
+from converters.remote.writing import Objects, Sum, Written
+
+PART_BYTES = (
+    32 << 20
+)  # of an object that is sent in several requests; gs:// wants a multiple of 256 KiB
+WAITING_BYTES = 128 << 20  # of one object, which wait for those before them
+_VERSION = 1
+_SECONDS = 2.0  # between two objects of the journal
+# The mark by which orbax tells a whole checkpoint where nothing can be renamed.
+_ORBAX_MARK = "commit_success.txt"
+_ORBAX_INDEX = "_METADATA"
+_AGAIN = "run the same command with --resume"
+Bytes = np.ndarray[Any, Any]  # uint8
+
+
+class FarPartial:
+    """The output of a bucket, until it is complete.
+
+    Args:
+        output: its place.
+        layout: what is to be in it.
+        fingerprint: of this conversion.
+        resume: whether to keep what an earlier run of it wrote.
+        anew: whether to begin anew where that was another conversion.
+
+    Attributes:
+        output: its place.
+        claimed: leaf → its slabs, of an earlier run, in objects that are still those that it wrote.
+        left_over: whether an earlier run's objects were there.
+
+    Raises:
+        OutputError: what is to be resumed is another conversion's.
+        RemoteError: the bucket refuses, or does not answer.
+    """
+
+    def __init__(
+        self,
+        output: StorePlace,
+        layout: OutputLayout,
+        fingerprint: str,
+        *,
+        resume: bool,
+        anew: bool,
+    ) -> None:
+        self.output = output
+        self._layout = layout
+        self._objects = Objects(output)
+        self._journal = Journal(self._objects, output)
+        self._index = layout.frames[0].file
+        self._leaves: dict[str, list[str]] = defaultdict(list)
+        for place in layout.placed:
+            for file in {stretch.file for stretch in place.stretches}:
+                self._leaves[file].append(place.leaf.path)
+        self._files_of: dict[str, list[str]] = defaultdict(list)
+        for file, paths in self._leaves.items():
+            for path in paths:
+                self._files_of[path].append(file)
+        there = self._objects.below(output) if layout.is_folder else {}
+        claims = self._journal.claims(fingerprint, anew=anew) if resume else {}
+        self._done = {
+            file: claim
+            for file, claim in claims.items()
+            if file in self._leaves and there.get(file) == claim.written
+        }
+        self.left_over = self._journal.there
+        # Marks first: from here on nothing looks complete.
+        marks = [file for file in (_ORBAX_MARK, self._index) if file in there]
+        self._objects.delete(self._place(file) for file in marks)
+        rest = [file for file in there if file not in self._done and file not in marks]
+        self._objects.delete(self._place(file) for file in rest)
+        self.claimed: dict[str, tuple[Slab, ...]] = {}
+        for claim in self._done.values():
+            for path, slabs in claim.slabs.items():
+                if all(file in self._done for file in self._files_of[path]):
+                    self.claimed[path] = slabs
+        self._journal.begin(fingerprint, self._done)
+        frames: dict[str, list[Frame]] = defaultdict(list)
+        for frame in layout.frames:
+            frames[frame.file].append(frame)
+        self._sending = {
+            file: _Object(
+                self._objects, self._place(file), size, frames[file], not layout.is_folder
+            )
+            for file, size in layout.sizes.items()
+            if file in self._leaves and file not in self._done
+        }
+        self._slabs: dict[str, tuple[Slab, ...]] = dict(self.claimed)
+        self._lock = threading.Lock()
+
+    def verified(self, placed: Sequence[Placed]) -> dict[str, tuple[Slab, ...]]:
+        """The leaves that need not be written: their objects are those that an earlier run wrote."""
+        return {
+            place.leaf.path: self.claimed[place.leaf.path]
+            for place in placed
+            if place.leaf.path in self.claimed
+        }
+
+    def write(self, file: str, offset: int, data: Bytes) -> None:
+        """Take bytes of an object; it is sent by whoever brings what is lacking."""
+        sending = self._sending.get(file)
+        if sending is not None:  # a leaf may lie in objects of which some are written already
+            sending.put(offset, memoryview(data.data))
+            self._completed(file)
+
+    def read(self, file: str, offset: int, into: Bytes) -> bool:
+        """Read bytes back."""
+        sending = self._sending.get(file)
+        if sending is not None and sending.held:
+            raise OutputError(
+                f"{self.output} is one object, whose sums are not known before it is there",
+                "leave --checksums out, or write several (--max-shard-size)",
+            )
+        data = self._objects.part(self._place(file), offset, offset + into.size)
+        into[: len(data)] = np.frombuffer(data, np.uint8)
+        return len(data) == into.size
+
+    def record(self, path: str, slabs: Sequence[Slab]) -> None:
+        """Note that all bytes of a leaf were taken."""
+        with self._lock:
+            self._slabs[path] = tuple(slabs)
+        for file in self._files_of[path]:
+            self._completed(file)
+
+    def write_frames(self, frames: Sequence[Frame]) -> None:
+        """Send the objects that hold no values, but for the index."""
+        apart = [
+            frame
+            for frame in frames
+            if frame.file not in self._leaves and frame.file != self._index
+        ]
+        self._objects.each(
+            lambda frame: self._objects.put(self._place(frame.file), frame.data), apart
+        )
+
+    def sync(self) -> None:
+        """All objects but what makes it complete are there, as they were sent.
+
+        Raises:
+            OutputError: one is not.
+        """
+        if not self._layout.is_folder:
+            return
+        there = self._objects.below(self.output)
+        for file, size in self._layout.sizes.items():
+            found = there.get(file)
+            sending = self._sending.get(file)
+            wanted = sending.written if sending else found
+            if file != self._index and (found is None or found.size != size or found != wanted):
+                raise OutputError(
+                    f"{self._place(file)} is not what was written to it",
+                    "see that nobody else writes there, and run it again",
+                )
+
+    def take_name(self) -> None:
+        """Make it complete: the one object, or the index of all."""
+        self._journal.require_mine()
+        for sending in self._sending.values():
+            sending.finish()
+        if self._layout.is_folder:
+            data = b"".join(f.data for f in self._layout.frames if f.file == self._index)
+            self._objects.put(self._place(self._index), data)
+            if self._index == _ORBAX_INDEX:
+                self._objects.put(self._place(_ORBAX_MARK), b"written by tpu-migrate\n")
+        with suppress(ConversionError, FileNotFoundError):
+            self._journal.remove()
+
+    def close(self) -> None:
+        """Let go of what is being sent; nothing of it appears."""
+        for sending in self._sending.values():
+            sending.abandon()
+
+    def remove(self) -> None:
+        """Delete what was written."""
+        with suppress(ConversionError, FileNotFoundError):
+            if self._layout.is_folder:
+                self._objects.delete(map(self._place, self._objects.below(self.output)))
+            self._journal.remove()
+
+    def _completed(self, file: str) -> None:
+        """Tell the journal of an object that is there and whose leaves are known."""
+        with self._lock:
+            sending = self._sending.get(file)
+            paths = self._leaves[file]
+            if (
+                sending is None
+                or sending.written is None
+                or file in self._done
+                or not all(path in self._slabs for path in paths)
+            ):
+                return
+            slabs = {path: self._slabs[path] for path in paths}
+            self._done[file] = Claim(sending.written, slabs)
+            claim = self._done[file]
+        self._journal.note(file, claim)
+
+    def _place(self, file: str) -> StorePlace:
+        return self.output / file if file else self.output
+
+
+class Claim:
+    """An object that a run wrote: what the bucket said of it, and the slabs of its leaves."""
+
+    def __init__(self, written: Written, slabs: Mapping[str, tuple[Slab, ...]]) -> None:
+        self.written = written
+        self.slabs = slabs
+
+    def row(self) -> list[Any]:
+        """As plain values."""
+        slabs = {
+            path: [[slab.start, slab.stop, slab.sum, slab.not_finite] for slab in slabs]
+            for path, slabs in self.slabs.items()
+        }
+        return [self.written.size, self.written.version, self.written.crc32c, slabs]
+
+    @staticmethod
+    def of(row: Any) -> Claim:
+        """The inverse; ValueError, TypeError if it is none."""
+        size, version, crc32c, slabs = row
+        found = {path: tuple(Slab(*map(int, one)) for one in rows) for path, rows in slabs.items()}
+        return Claim(Written(int(size), str(version), str(crc32c)), found)
+
+
+class Journal:
+    """What is written of an output, in small objects of a folder beside it.
+
+    Args:
+        objects: of the bucket.
+        output: the output.
+
+    Attributes:
+        there: whether one was there before.
+    """
+
+    def __init__(self, objects: Objects, output: StorePlace) -> None:
+        self._objects = objects
+        self._output = output
+        self._folder = output.with_name(f".{output.name}.partial")
+        self._token = secrets.token_hex(8)
+        self._number = 0
+        self._rows: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._last = time.monotonic()
+        self.there = bool(objects.below(self._folder))
+
+    def require_permission(self) -> None:
+        """Find out whether the bucket takes what is written.
+
+        Raises:
+            RemoteError: it does not.
+        """
+        probe = self._folder / f"probe-{self._token}"
+        self._objects.put(probe, b"")
+        self._objects.delete([probe])
+
+    def claims(self, fingerprint: str, *, anew: bool) -> dict[str, Claim]:
+        """File → what runs of the same conversion wrote of it.
+
+        Raises:
+            OutputError: they were of another conversion, and it is not to begin anew.
+        """
+        names = sorted(self._objects.below(self._folder))
+        contents = self._objects.each(lambda name: self._objects.get(self._folder / name), names)
+        found: dict[str, Claim] = {}
+        for content in contents:
+            try:
+                head, rows = json.loads(content or b"")
+                if head != [_VERSION, fingerprint]:
+                    if anew:
+                        return {}
+                    raise OutputError(
+                        f"{self._folder} is of another conversion (other options, or the checkpoint "
+                        "changed)",
+                        "give what it was begun with, or start anew (--force)",
+                    )
+                found |= {file: Claim.of(row) for file, row in rows.items()}
+            except (ValueError, TypeError, AttributeError):
+                continue  # no object of ours
+        return found
+
+    def begin(self, fingerprint: str, claims: Mapping[str, Claim]) -> None:
+        """A journal of this run, with what is kept of those before; theirs go."""
+        self._head = [_VERSION, fingerprint]
+        older = list(self._objects.below(self._folder))
+        self._rows = {file: claim.row() for file, claim in claims.items()}
+        self._write("begin")
+        self._objects.delete(self._folder / name for name in older)
+
+    def note(self, file: str, claim: Claim) -> None:
+        """An object is written; it is told now, or with the next one after it."""
+        with self._lock:
+            self._rows[file] = claim.row()
+            due = time.monotonic() - self._last > _SECONDS
+            if due:
+                self._last = time.monotonic()
+                self._write(f"{self._number:06}")
+
+    def require_mine(self) -> None:
+        """No other run has begun to write the same output meanwhile.
+
+        Raises:
+            OutputError: one has.
+        """
+        if self._name("begin") not in self._objects.below(self._folder):
+            raise OutputError(
+                f"another conversion has begun to write {self._output} meanwhile",
+                "wait for it, or choose another output",
+            )
+
+    def remove(self) -> None:
+        """Delete it."""
+        self._objects.delete(self._folder / name for name in self._objects.below(self._folder))
+
+    def _write(self, what: str) -> None:
+        data = json.dumps([self._head, self._rows]).encode()
+        self._objects.put(self._folder / self._name(what), data)
+        self._rows = {}
+        self._number += 1
+
+    def _name(self, what: str) -> str:
+        return f"{self._token}-{what}.json"
+
+
+class _Object:
+    """An object that is being sent, in parts that follow one another.
+
+    Args:
+        objects: of the bucket.
+        place: its place.
+        size: in bytes.
+        frames: what of it is not values.
+        held: whether its end waits for `finish`: it is the whole output.
+
+    Attributes:
+        written: what the bucket says of it; None until it is there.
+    """
+
+    def __init__(
+        self, objects: Objects, place: StorePlace, size: int, frames: Sequence[Frame], held: bool
+    ) -> None:
+        self._objects = objects
+        self._place = place
+        self._size = size
+        self._frames = frames
+        self.held = held
+        self.written: Written | None = None
+        self._parts: dict[int, bytearray] = {}
+        self._filled: dict[int, int] = defaultdict(int)
+        self._next = 0
+        self._count = -(-size // PART_BYTES)
+        self._sum = Sum()
+        self._stream: Any = None
+        self._sending = False
+        self._condition = threading.Condition()
+        self._framed = False
+
+    def put(self, offset: int, data: memoryview) -> None:
+        """Take bytes; what follows what was sent is sent."""
+        with self._condition:
+            if not self._framed:
+                self._framed = True
+                for frame in self._frames:
+                    self._take(frame.offset, memoryview(frame.data))
+            self._take(offset, data)
+        self._send()
+
+    def finish(self) -> None:
+        """Send the end, so that it appears."""
+        if self.written is None:
+            self.held = False
+            self._send()
+        if self.written is None:
+            raise OutputError(f"{self._place} is not complete", _AGAIN)
+
+    def abandon(self) -> None:
+        """Let go of what was sent of an object that is not complete."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.closed = True  # else collecting it would complete the object
+            with suppress(Exception):  # the other side forgets it in its time, too
+                stream.discard()
+
+    def _take(self, offset: int, data: memoryview) -> None:
+        done = 0
+        while done < len(data):
+            number, within = divmod(offset + done, PART_BYTES)
+            if number not in self._parts:
+                length = min(PART_BYTES, self._size - number * PART_BYTES)
+                self._parts[number] = bytearray(length)
+            part = self._parts[number]
+            count = min(len(part) - within, len(data) - done)
+            part[within : within + count] = data[done : done + count]
+            self._filled[number] += count
+            done += count
+
+    def _send(self) -> None:
+        with self._condition:
+            # Whoever sends makes room: waiting for them cannot last for ever.
+            while self._sending and len(self._parts) * PART_BYTES > WAITING_BYTES:
+                self._condition.wait()
+            if self._sending:
+                return
+            self._sending = True
+        part: bytearray | None = None
+        try:
+            while True:
+                with self._condition:
+                    part = self._due()
+                    self._sending = part is not None
+                    self._condition.notify_all()
+                if part is None:
+                    return
+                self._send_part(part)
+        except BaseException:
+            with self._condition:
+                self._sending = False
+                self._condition.notify_all()
+            raise
+
+    def _due(self) -> bytearray | None:
+        number = self._next
+        part = self._parts.get(number)
+        last = number == self._count - 1
+        if part is None or self._filled[number] < len(part) or (last and self.held):
+            return None
+        self._next += 1
+        return self._parts.pop(number)
+
+    def _send_part(self, part: bytearray) -> None:
+        self._sum.add(memoryview(part))
+        if self._count == 1:
+            self._objects.put(self._place, memoryview(part))
+        else:
+            self._streamed(part)
+        if self._next == self._count:
+            self._require_right()
+
+    def _streamed(self, part: bytearray) -> None:
+        """Send a part of a larger object; its client tries again by itself."""
+        objects = self._objects
+
+        def send() -> None:
+            if self._stream is None:
+                self._stream = objects.fs.open(
+                    objects.path(self._place), "wb", block_size=PART_BYTES, **self._options()
+                )
+            self._stream.write(bytes(part))
+            if self._next == self._count:
+                stream, self._stream = self._stream, None
+                stream.close()
+
+        try:
+            called(self._place, send)
+        except TemporaryError as error:
+            raise RemoteError(f"{self._place} could not be sent ({error})", _AGAIN) from None
+
+    def _options(self) -> dict[str, Any]:
+        # The sum is ours; gcsfs would compute another one in the thread that all requests share.
+        return {"consistency": "none"} if self._objects.protocol in ("gs", "gcs") else {}
+
+    def _require_right(self) -> None:
+        written = self._objects.written(self._place)
+        ours = self._sum.text()
+        if (
+            written is None
+            or written.size != self._size
+            or (written.crc32c and ours and written.crc32c != ours)
+        ):
+            raise RemoteError(f"{self._place} is not what was sent to it", _AGAIN)
+        self.written = written
+
+
+def require_far_output(output: StorePlace, *, folder: bool, overwrite: bool) -> None:
+    """Find out before any work whether an output can be written to a bucket.
+
+    Args:
+        output: its place.
+        folder: whether the output is a folder.
+        overwrite: whether an older output may be replaced.
+
+    Raises:
+        OutputError: something else is there, or an older output that may not be replaced.
+        RemoteError: no permission to write, no such bucket, no credentials.
+    """
+    objects = Objects(output)
+    below = objects.below(output)
+    exists = OutputError(
+        f"{output} exists already", "name another output, or overwrite it (--force)"
+    )
+    if objects.written(output) is not None:
+        if folder:
+            raise OutputError(f"{output} is a file", "choose another output")
+        if not overwrite:
+            raise exists
+    journal = Journal(objects, output)
+    if below and not folder:
+        raise OutputError(f"{output} is a folder", "name a file")
+    marked = any(name in below for name in (_ORBAX_INDEX, "model.safetensors.index.json"))
+    if below and not marked and not journal.there:
+        raise OutputError(f"{output} is a folder with something else", "choose another output")
+    if marked and not overwrite:
+        raise exists
+    try:
+        journal.require_permission()
+    except FileNotFoundError:
+        raise OutputError(f"the bucket of {output} does not exist", "make it first") from None

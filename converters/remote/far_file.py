@@ -1,0 +1,185 @@
+"""A file that is read by byte ranges over a network: each range once, several at a time, when it is due."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from converters.checkpoint.mapped_file import extent
+from converters.checkpoint.place import ByteFile, FarPlace
+from converters.checkpoint.reader import COPY_AGAIN
+from converters.errors import CheckpointDamagedError
+
+CONNECTIONS = 32
+PART_BYTES = 16 << 20  # of one request
+HEAD_BYTES = 64 << 10  # the header of most files
+_AROUND = 4 << 10  # a few bytes cost as much as these
+_MOST_KEPT = 1 << 20
+_ALIGNMENT = 64
+_BEGINNINGS = (1 << 20, 1 << 24, 1 << 28)
+
+Bytes = np.ndarray[Any, Any]  # uint8
+
+
+@cache
+def connections() -> ThreadPoolExecutor:
+    """The threads that wait for the other side; a request never waits for another one."""
+    return ThreadPoolExecutor(CONNECTIONS, "fetch")
+
+
+class _Ahead:
+    """A range that was asked for, and how often it will be taken."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start, self.end = start, end
+        self.wanted = 1
+        self.parts: list[Future[None]] = []
+        # As far from a multiple of 64 as in the file: what is aligned there is aligned here.
+        held = np.empty(end - start + _ALIGNMENT, np.uint8)
+        first = (start - held.ctypes.data) % _ALIGNMENT
+        self.data: Bytes = held[first : first + end - start]
+
+    def wait(self) -> None:
+        for part in self.parts:
+            part.result()
+
+    def covers(self, start: int, end: int) -> bool:
+        return self.start <= start and end <= self.end
+
+
+class FarFile(ByteFile):
+    """A file on the other side of a network; nothing of it is on a disk here.
+
+    Small reads (headers) are kept, and what a tensor shares with them is not read again.
+
+    Args:
+        path: where it is.
+        size: its length in bytes.
+        fetch: gives the bytes from a start to an end, in one request; it tries again by itself.
+        kept: (start, bytes) that are known already.
+    """
+
+    def __init__(
+        self,
+        path: FarPlace,
+        size: int,
+        fetch: Callable[[int, int], bytes],
+        kept: list[tuple[int, bytes]] | None = None,
+    ) -> None:
+        self.path = path
+        self.size = size
+        self._fetch = fetch
+        self.kept: list[tuple[int, bytes]] = list(kept or [])
+        self._ahead: list[_Ahead] = []
+        self._lock = threading.Lock()
+
+    def copy(self, start: int, end: int) -> bytes:
+        """The bytes from `start` to `end`; a little more is read with them, and kept."""
+        self._require_inside(start, end)
+        if start == end:
+            return b""
+        ahead = self._covering(start, end)
+        if ahead is not None:
+            ahead.wait()
+            return ahead.data[start - ahead.start : end - ahead.start].tobytes()
+        for first, data in self.kept:
+            if first <= start and end <= first + len(data):
+                return data[start - first : end - first]
+        last = max(end, HEAD_BYTES if start < HEAD_BYTES else start + _AROUND)
+        read = self._read(start, min(last, self.size)).tobytes()
+        if len(read) <= _MOST_KEPT:
+            with self._lock:
+                self.kept.append((start, read))
+        return read[: end - start]
+
+    def array(
+        self,
+        start: int,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None = None,
+    ) -> Bytes:
+        """A read-only array of bytes that were prepared, or are read now."""
+        end = start + extent(shape, dtype.itemsize, strides)
+        self._require_inside(start, end)
+        if start == end:
+            return np.zeros(shape, dtype)
+        data = self._taken(start, end)
+        if start % dtype.alignment:
+            data = data.copy()
+        found: Bytes = np.ndarray(shape, dtype, data.data, 0, strides)
+        found.flags.writeable = False
+        return found
+
+    def prepare(self, start: int, end: int) -> None:
+        """Begin to read these bytes."""
+        self._require_inside(start, end)
+        with self._lock:
+            for ahead in self._ahead:
+                if (ahead.start, ahead.end) == (start, end):
+                    ahead.wanted += 1
+                    return
+            if start < end:
+                self._ahead.append(self._begun(start, end))
+
+    def beginnings(self) -> Iterator[bytes]:
+        """Its first megabyte, and more of it as long as that is asked for."""
+        for size in _BEGINNINGS:
+            yield self.copy(0, min(size, self.size))
+            if size >= self.size:
+                return
+
+    def _require_inside(self, start: int, end: int) -> None:
+        if not 0 <= start <= end <= self.size:
+            raise CheckpointDamagedError(
+                f"{self.path} is truncated or damaged (it ends where more is announced)", COPY_AGAIN
+            )
+
+    def _covering(self, start: int, end: int) -> _Ahead | None:
+        with self._lock:
+            return next((ahead for ahead in self._ahead if ahead.covers(start, end)), None)
+
+    def _taken(self, start: int, end: int) -> Bytes:
+        ahead = self._covering(start, end)
+        if ahead is None:
+            return self._read(start, end)
+        with self._lock:
+            ahead.wanted -= 1
+            if ahead.wanted == 0:
+                self._ahead.remove(ahead)
+        ahead.wait()
+        return ahead.data[start - ahead.start : end - ahead.start]
+
+    def _read(self, start: int, end: int) -> Bytes:
+        with self._lock:
+            ahead = self._begun(start, end)
+        ahead.wait()
+        return ahead.data
+
+    def _begun(self, start: int, end: int) -> _Ahead:
+        """The range, with what is kept in place and the rest under way."""
+        ahead = _Ahead(start, end)
+        at = start
+        for first, data in [*sorted(self.kept), (end, b"")]:
+            if first + len(data) <= at and first < end:
+                continue
+            for begin in range(at, min(first, end), PART_BYTES):
+                stop = min(begin + PART_BYTES, first, end)
+                ahead.parts.append(connections().submit(self._fill, ahead, begin, stop))
+            begin, stop = max(first, at), min(first + len(data), end)
+            if begin < stop:
+                known = np.frombuffer(data, np.uint8)[begin - first : stop - first]
+                ahead.data[begin - start : stop - start] = known
+            at = max(at, stop)
+            if at >= end:
+                break
+        return ahead
+
+    def _fill(self, ahead: _Ahead, start: int, end: int) -> None:
+        data = np.frombuffer(self._fetch(start, end), np.uint8)
+        ahead.data[start - ahead.start : end - ahead.start] = data

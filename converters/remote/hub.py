@@ -1,0 +1,227 @@
+"""Repositories of the Hugging Face hub: what its cache has comes from there, the rest by byte ranges."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from converters.checkpoint.mapped_file import MappedFile
+from converters.checkpoint.place import ByteFile, Place
+from converters.errors import (
+    CheckpointNotFoundError,
+    MissingDependencyError,
+    RemoteError,
+    UnreachableError,
+)
+from converters.remote.ranges import asked, starts_at
+from converters.remote.retries import TEMPORARY_STATUS, TemporaryError, persistent
+from converters.remote.store import Entry, Store, StorePlace
+
+_SECONDS = 30.0
+_NO_FILE = "EntryNotFound"
+
+
+class HubStore(Store):
+    """The files of a repository at one commit; what stands there never changes.
+
+    Args:
+        repository: `org/name`.
+        commit: of it.
+        sizes: file → its length in bytes.
+    """
+
+    def __init__(self, repository: str, commit: str, sizes: dict[str, int]) -> None:
+        super().__init__()
+        self._repository = repository
+        self._commit = commit
+        self._sizes = sizes
+        self.shown = f"hf://{repository}@{commit}"
+
+    def entry(self, key: str) -> Entry | None:
+        """The file of this name."""
+        return Entry(self._sizes[key], self._commit) if key in self._sizes else None
+
+    def names(self, folder: str) -> list[str]:
+        """The files in a folder of the repository."""
+        return sorted(
+            posixpath.basename(name) for name in self._sizes if posixpath.dirname(name) == folder
+        )
+
+    def opened(self, place: StorePlace) -> ByteFile:
+        """The file in the cache of the hub, if it is there; else its ranges."""
+        from huggingface_hub import try_to_load_from_cache
+
+        cached = try_to_load_from_cache(self._repository, place.key, revision=self._commit)
+        if isinstance(cached, str) and place.key in self._sizes:
+            return MappedFile(Path(cached))
+        return super().opened(place)
+
+    def cached(self, place: StorePlace) -> Path:
+        """The file in the cache of the hub, brought there if it is not yet.
+
+        Raises:
+            RemoteError: it cannot be had.
+        """
+        from huggingface_hub import hf_hub_download
+
+        def brought() -> str:
+            try:
+                return str(hf_hub_download(self._repository, place.key, revision=self._commit))
+            except Exception as error:
+                _raise_said(error, self._repository, self._commit)
+
+        return Path(persistent(brought, place))
+
+    def fetch(self, key: str, entry: Entry, start: int, end: int) -> bytes:
+        """The bytes of the file at this commit."""
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.utils import build_hf_headers
+
+        place = StorePlace(self, key)
+        url = hf_hub_url(self._repository, key, revision=self._commit)
+        answer = asked(place, url, build_hf_headers(), start, end)
+        if answer.status_code >= 400:
+            _raise_for(answer, f"{self._repository}", self._commit)
+        if answer.status_code != 206 or not starts_at(answer, start):
+            raise RemoteError(
+                f"{place}: the hub gives no byte ranges (status {answer.status_code})",
+                "download it with `hf download`, and name the folder",
+            )
+        data: bytes = answer.content
+        return data
+
+
+def hub_place(repository: str, revision: str | None, file: str = "") -> tuple[Place, str]:
+    """The place of a repository or of a file in it, its revision pinned to a commit; and what to say of it.
+
+    Args:
+        repository: `org/name`.
+        revision: a branch, a tag or a commit; None: the main branch.
+        file: its path in the repository; "" is the whole.
+
+    Raises:
+        RemoteError: no such repository or revision, private, gated, or the hub cannot be reached.
+        CheckpointNotFoundError: no such file; or the hub must not be asked, and the cache has it not.
+        MissingDependencyError: huggingface_hub is not installed.
+    """
+    try:
+        from huggingface_hub import constants
+    except ImportError:
+        raise MissingDependencyError(
+            f"{repository} of the Hugging Face hub needs huggingface_hub, which is not installed",
+            'pip install "tpu-migrate[hub]"',
+        ) from None
+    wanted = revision or "main"
+    if constants.HF_HUB_OFFLINE:
+        return _cached(repository, wanted, file)
+    try:
+        info = persistent(lambda: _info(repository, wanted), f"the hub ({repository})")
+    except UnreachableError as error:
+        try:
+            place, said = _cached(repository, wanted, file)
+        except CheckpointNotFoundError:
+            raise error from None
+        return place, f"{said}; the hub cannot be reached"
+    sizes = {item.rfilename: item.size or 0 for item in info.siblings or []}
+    store = HubStore(repository, str(info.sha), sizes)
+    place = StorePlace(store, file)
+    if not place.exists():
+        raise CheckpointNotFoundError(
+            f"{repository} has no file {file} at {wanted} ({str(info.sha)[:12]})", "check the name"
+        )
+    name = f"{repository}/{file}" if file else repository
+    return place, f"{name} of the Hugging Face hub, {wanted} is the commit {info.sha}"
+
+
+def _cached(repository: str, wanted: str, file: str) -> tuple[Place, str]:
+    """The newest that the cache has of this revision, a folder of this machine."""
+    from huggingface_hub import constants, scan_cache_dir, snapshot_download
+
+    folder: Path | None
+    try:
+        folder = Path(snapshot_download(repository, revision=wanted, local_files_only=True))
+    except Exception as error:
+        # It tells a part that was downloaded from nothing at all by its errors, we need not.
+        folder = _part_of_snapshot(scan_cache_dir, constants.HF_HUB_CACHE, repository, wanted)
+        if folder is None:
+            raise CheckpointNotFoundError(
+                f"{repository} at {wanted} is not in the cache of the Hugging Face hub "
+                f"({type(error).__name__})",
+                "unset HF_HUB_OFFLINE, or name a local folder",
+            ) from None
+    place = folder / file if file else folder
+    if not place.exists():
+        raise CheckpointNotFoundError(
+            f"{repository}/{file} at {wanted} is not in the cache of the Hugging Face hub",
+            "unset HF_HUB_OFFLINE, or name a local file",
+        )
+    return place, f"{repository} from the cache of the Hugging Face hub, commit {folder.name}"
+
+
+def _part_of_snapshot(
+    scan: Callable[[], Any], cache: str, repository: str, wanted: str
+) -> Path | None:
+    """The folder of a snapshot of which not all files are there."""
+    if not Path(cache).is_dir():
+        return None
+    for repo in scan().repos:
+        if repo.repo_id == repository and repo.repo_type == "model":
+            for revision in repo.revisions:
+                if wanted in (revision.commit_hash, *revision.refs):
+                    return Path(revision.snapshot_path)
+    return None
+
+
+def _info(repository: str, revision: str) -> Any:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return HfApi().model_info(
+            repository, revision=revision, files_metadata=True, timeout=_SECONDS
+        )
+    except HFValidationError:
+        raise RemoteError(
+            f"{repository} is no name of a repository on the Hugging Face hub",
+            "write org/name, or check the path",
+        ) from None
+    except Exception as error:
+        _raise_said(error, repository, revision)
+
+
+def _raise_said(error: Exception, repository: str, revision: str) -> NoReturn:
+    """What its client raises, as one of ours."""
+    answer = getattr(error, "response", None)
+    if answer is not None and answer.status_code not in TEMPORARY_STATUS:
+        _raise_for(answer, repository, revision)
+    # A ValueError: what came is no JSON, cut off perhaps.
+    passing = isinstance(error, OSError | ValueError) or "http" in type(error).__module__
+    if answer is not None or passing:
+        status = f"status {answer.status_code}" if answer is not None else ""
+        raise TemporaryError(status or type(error).__name__) from None
+    raise error
+
+
+def _raise_for(answer: Any, repository: str, revision: str) -> NoReturn:
+    """The refusal of the hub in one line; its own text may hold what must not be shown."""
+    code = answer.headers.get("X-Error-Code", "")
+    status = answer.status_code
+    if code == "GatedRepo":
+        what, remedy = (
+            "is gated: its owner gives access to those who ask",
+            f"accept its conditions at huggingface.co/{repository}, then run `hf auth login`",
+        )
+    elif code == "RevisionNotFound":
+        what, remedy = f"has no revision {revision}", "name a branch, a tag or a commit of it"
+    elif code == _NO_FILE:
+        what, remedy = f"has no such file at {revision}", "check the name"
+    elif code == "RepoNotFound" or status in (401, 403, 404):
+        what, remedy = (
+            "is not on the Hugging Face hub, or private",
+            "check the name, which is no path here either; for a private one run `hf auth login`",
+        )
+    else:
+        what, remedy = f"cannot be read from the hub (status {status})", "try again later"
+    raise RemoteError(f"{repository} {what}", remedy)

@@ -1,0 +1,55 @@
+"""Models and checkpoints of a hub, a server or a bucket, for commands that run them: copied here first."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_KIND = re.compile(r"(?P<kind>(?:torch|xla):)?(?P<name>.+)")
+
+
+class Nearby:
+    """Copies of what users name, as far as it is not here.
+
+    Args:
+        folder: where copies go that are not the hub's.
+        progress: told of each.
+    """
+
+    def __init__(self, folder: Path, progress: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._progress = progress
+
+    def target(self, text: str) -> str:
+        """A side as users name it, a model of a hub or a bucket as the folder that it is here."""
+        from converters.remote.near import is_elsewhere
+
+        matched = _KIND.fullmatch(text)
+        if matched is None or not is_elsewhere(matched["name"]):
+            return text
+        return f"{matched['kind'] or ''}{self._copy(matched['name'])}"
+
+    def file(self, name: str | Path | None) -> Path | None:
+        """A checkpoint as users name it, as a path of this machine."""
+        from converters.remote.near import is_elsewhere
+
+        if name is None or not isinstance(name, str) or not is_elsewhere(name):
+            return None if name is None else Path(name)
+        return self._copy(name)
+
+    def _copy(self, name: str) -> Path:
+        from converters.remote.names import without_secrets
+        from converters.remote.near import near
+
+        self._progress(f"copying {without_secrets(name)}")
+        return near(name, self._folder)
+
+
+@contextlib.contextmanager
+def nearby(progress: Callable[[str], None]) -> Iterator[Nearby]:
+    """Copies that are deleted afterwards."""
+    with tempfile.TemporaryDirectory(prefix="migrate-near-") as folder:
+        yield Nearby(Path(folder), progress)
