@@ -4,9 +4,9 @@
 
 FOLDER has a folder for each source below, named as it: a checkout (OWNER+NAME; with older versions of its
 checkpoints below `history/`) or an unpacked wheel. Sources that are not there are passed over. Each file is
-planned without its class, and, where the source's code can make the model, with it: a key whose layout differs
-is a wrong guess, unless it was refused as ambiguous. Rows of a Linear that are permuted behind a flattened
-convolution are counted apart: only the code says that, and the note of the row asks for it.
+planned without its class, and, where the source's code can make the model, with it: a key whose layout
+differs is a wrong guess, unless it was refused as ambiguous. Rows of a Linear that are permuted behind a
+flattened convolution are counted apart: only the code says that, and the note of the row asks for it.
 
 Prints a row for each source; exit code 1 where a guess is wrong. The code of the sources is run (to make
 models), their checkpoints never are.
