@@ -172,8 +172,8 @@ def _tensor_dicts(node: Any, path: Path, seen: set[int]) -> Iterator[tuple[Path,
         return
     seen.add(id(node))
     if is_module(node):
-        held = read_module(node)[0].values()
-        tensors = [value for value in held if isinstance(value, LazyTensor | OtherTensor)]
+        state = read_module(node)[0].values()
+        tensors = [value for value in state if isinstance(value, LazyTensor | OtherTensor)]
         if tensors:
             yield path, max(map(_strength, tensors))
         return
