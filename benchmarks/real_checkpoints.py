@@ -15,6 +15,7 @@ models), their checkpoints never are.
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import multiprocessing
 import sys
@@ -78,8 +79,12 @@ def _faces(name: str, checkpoint: Any) -> Any:
 
 
 def _r2d2(name: str, checkpoint: Any) -> Any:
-    called = str(checkpoint.training["net"])  # "Quad_L2Net_ConfCFS()"
-    return getattr(import_module("nets.patchnet"), called.partition("(")[0])()
+    called = ast.parse(
+        str(checkpoint.training["net"]), mode="eval"
+    ).body  # Quad_L2Net_ConfCFS(mchan=6)
+    assert isinstance(called, ast.Call)
+    given = {str(one.arg): ast.literal_eval(one.value) for one in called.keywords}
+    return getattr(import_module("nets.patchnet"), ast.unparse(called.func))(**given)
 
 
 def _dncnn(name: str, checkpoint: Any) -> Any:
