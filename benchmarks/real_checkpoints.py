@@ -4,9 +4,9 @@
 
 FOLDER has a folder for each source below, named as it: a checkout (OWNER+NAME; with older versions of its
 checkpoints below `history/`) or an unpacked wheel. Sources that are not there are passed over. Each file is
-planned without its class, and, where the source's code can make the model, with it: a key whose layout differs
-is a wrong guess, unless it was refused as ambiguous. Rows of a Linear that are permuted behind a flattened
-convolution are counted apart: only the code says that, and the note of the row asks for it.
+planned without its class, and, where the source's code can make the model, with it: a key whose layout
+differs is a wrong guess, unless it was refused as ambiguous. Rows of a Linear that are permuted behind a
+flattened convolution are counted apart: only the code says that, and the note of the row asks for it.
 
 Prints a row for each source; exit code 1 where a guess is wrong. The code of the sources is run (to make
 models), their checkpoints never are.
@@ -15,15 +15,15 @@ models), their checkpoints never are.
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
-import importlib
 import multiprocessing
 import sys
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 ENDINGS = (".pt", ".pth", ".pkl", ".ckpt", ".jit", ".safetensors")
@@ -31,94 +31,77 @@ Make = Callable[[str, Any], Any]
 
 
 def _a2c(name: str, checkpoint: Any) -> Any:
-    from a2c_ppo_acktr.model import Policy
-
+    policy = import_module("a2c_ppo_acktr.model").Policy
     infos = checkpoint.infos
     first, last = infos["base.actor.0.weight"].shape, infos["dist.fc_mean.weight"].shape
     box = type("Box", (), {"shape": (last[0],)})()
-    return Policy((first[1],), box)
+    return policy((first[1],), box)
 
 
 def _lpips(name: str, checkpoint: Any) -> Any:
     import torch
-    from lpips.lpips import NetLinLayer
 
+    layer_of = import_module("lpips.lpips").NetLinLayer
     model = torch.nn.Module()
     for key, info in checkpoint.infos.items():
         layer = key.split(".")[0]
-        setattr(model, layer, NetLinLayer(info.shape[1], use_dropout="model.1" in key))
+        setattr(model, layer, layer_of(info.shape[1], use_dropout="model.1" in key))
     return model
 
 
 def _mtcnn(name: str, checkpoint: Any) -> Any:
-    from facenet_pytorch.models import mtcnn
-
+    mtcnn = import_module("facenet_pytorch.models.mtcnn")
     nets = {"pnet": mtcnn.PNet, "rnet": mtcnn.RNet, "onet": mtcnn.ONet}
     return next(make for start, make in nets.items() if start in name)(pretrained=False)
 
 
 def _crepe(name: str, checkpoint: Any) -> Any:
-    from torchcrepe.model import Crepe
-
-    return Crepe("full" if "full" in name else "tiny")
+    return import_module("torchcrepe.model").Crepe("full" if "full" in name else "tiny")
 
 
 def _pesto(name: str, checkpoint: Any) -> Any:
     import inspect
 
-    from pesto.model import Resnet1d
-
-    model = SimpleNamespace()
-    given = checkpoint.options["hparams"]["encoder"]
-    known = inspect.signature(Resnet1d).parameters
-    model.encoder = Resnet1d(**{key: value for key, value in given.items() if key in known})
-    return _under("encoder", model.encoder)
-
-
-def _under(name: str, module: Any) -> Any:
     import torch
 
+    encoder = import_module("pesto.model").Resnet1d
+    given = checkpoint.options["hparams"]["encoder"]
+    known = inspect.signature(encoder).parameters
     model = torch.nn.Module()
-    model.add_module(name, module)
+    model.encoder = encoder(**{key: value for key, value in given.items() if key in known})
     return model
 
 
 def _faces(name: str, checkpoint: Any) -> Any:
-    from vision.ssd.mb_tiny_fd import create_mb_tiny_fd
-    from vision.ssd.mb_tiny_RFB_fd import create_Mb_Tiny_RFB_fd
-
-    make = create_Mb_Tiny_RFB_fd if "RFB" in name else create_mb_tiny_fd
-    return make(2, device="cpu")
+    if "RFB" in name:
+        return import_module("vision.ssd.mb_tiny_RFB_fd").create_Mb_Tiny_RFB_fd(2, device="cpu")
+    return import_module("vision.ssd.mb_tiny_fd").create_mb_tiny_fd(2, device="cpu")
 
 
 def _r2d2(name: str, checkpoint: Any) -> Any:
-    from nets import patchnet
-
-    called = str(checkpoint.training["net"])
-    return eval(called, vars(patchnet))
+    called = ast.parse(
+        str(checkpoint.training["net"]), mode="eval"
+    ).body  # Quad_L2Net_ConfCFS(mchan=6)
+    assert isinstance(called, ast.Call)
+    given = {str(one.arg): ast.literal_eval(one.value) for one in called.keywords}
+    return getattr(import_module("nets.patchnet"), ast.unparse(called.func))(**given)
 
 
 def _dncnn(name: str, checkpoint: Any) -> Any:
-    from models.network_dncnn import DnCNN
-
-    return DnCNN(in_nc=1, out_nc=1, nc=64, nb=17, act_mode="R")
+    dncnn = import_module("models.network_dncnn").DnCNN
+    return dncnn(in_nc=1, out_nc=1, nc=64, nb=17, act_mode="R")
 
 
 def _vdsr(name: str, checkpoint: Any) -> Any:
-    from vdsr import Net
-
-    return Net()
+    return import_module("vdsr").Net()
 
 
 def _srgan(name: str, checkpoint: Any) -> Any:
-    from model import Generator
-
-    return Generator(int(name.split("epoch_")[1].split("_")[0]))
+    return import_module("model").Generator(int(name.split("epoch_")[1].split("_")[0]))
 
 
 def _style(name: str, checkpoint: Any) -> Any:
-    import experimental
-
+    experimental = import_module("experimental")
     called = name.removesuffix(".pth").split("mosaic_")[-1]
     base, _, pruned = called.partition("_Pruned")
     if pruned:
@@ -127,21 +110,15 @@ def _style(name: str, checkpoint: Any) -> Any:
 
 
 def _fas(name: str, checkpoint: Any) -> Any:
-    from src import model_lib
-
     sides = checkpoint.infos["conv_6_dw.conv.weight"].shape[-2:]
     kind = "MiniFASNetV1SE" if "V1SE" in name else "MiniFASNetV2"
-    return getattr(importlib.import_module(f"{model_lib.__name__}.MiniFASNet"), kind)(
-        conv6_kernel=tuple(sides)
-    )
+    return getattr(import_module("src.model_lib.MiniFASNet"), kind)(conv6_kernel=tuple(sides))
 
 
 def _espnet(name: str, checkpoint: Any) -> Any:
-    import Model
-
-    classes = 20
+    library = import_module("Model")
     q = int(name.split("_q_")[1].split(".")[0].split("_")[0])
-    return (Model.ESPNet if "decoder" in name else Model.ESPNet_Encoder)(classes, 2, q)
+    return (library.ESPNet if "decoder" in name else library.ESPNet_Encoder)(20, 2, q)
 
 
 # Source → where its code is below its folder, and what makes the model of a file (None: it is read only).
@@ -168,7 +145,7 @@ SOURCES: Mapping[str, tuple[str, Make | None]] = {
 
 def checkpoints(folder: Path) -> list[tuple[str, Path]]:
     """The checkpoints of a source: (name, file), each content once."""
-    found = {}
+    found: dict[str, tuple[str, Path]] = {}
     for path in sorted(folder.rglob("*")):
         if path.suffix in ENDINGS and path.is_file() and path.stat().st_size > 500:
             content = hashlib.sha256(path.read_bytes()).hexdigest()

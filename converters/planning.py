@@ -233,8 +233,7 @@ def _what_was_read(stored: Checkpoint, names: Mapping[str, str]) -> list[str]:
 
 
 def _few(names: Sequence[str]) -> str:
-    """The first of them, printable."""
-    shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:_SHOWN])
+    shown = ", ".join(names[:_SHOWN])
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
 
 

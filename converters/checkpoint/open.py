@@ -29,7 +29,7 @@ FOLDER_NAMES = (
     "diffusion_pytorch_model.safetensors.index.json",
     "diffusion_pytorch_model.bin",
 )
-_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".pkl", ".pt2")
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz")
 _PICKLES = (".pkl", ".pickle")  # those of protocol 0 begin with anything
 _TAR_MAGIC = slice(257, 262), b"ustar"
 _FOREIGN = {

@@ -83,10 +83,7 @@ class Recorded:
         if module is None:
             return None
         if module.complete:
-            what = (
-                f"{module.kind} keeps a weight as a Linear does; whether it is one, its class says"
-            )
-            return ambiguous(what, "Linear", PARAMETER)
+            return _unsure(module)
         kind = kind_of_class(module.kind) if module.kind.startswith(_TORCH) else None
         if kind is None:
             return None
@@ -107,7 +104,7 @@ class Recorded:
         if not module.complete:
             return
         cls = _class_of(module)
-        if cls is None and set(module.settings) >= _LINEAR and "weight" in module.parameters:
+        if cls is None and _may_be_layer(module):
             return
         layer = None if cls is None else self._layer(cls, path, module)
         if layer is not None and not _is_whole(cls, layer):
@@ -124,10 +121,10 @@ class Recorded:
 
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
-        registered = {*module.parameters, *module.buffers, *module.children}
+        # Not what torch's machinery keeps in a module: its hooks and registers.
+        kept = {*layer.__dict__, *module.parameters, *module.buffers, *module.children}
         for name, value in (_defaults(cls) | dict(module.settings)).items():
-            own = name not in registered and not hasattr(nn.Module, name)
-            if own and not callable(getattr(cls, name, None)):
+            if name not in kept and not hasattr(cls, name):
                 layer.__dict__[name] = value
         layer.training = False
         self._hold(layer._parameters, layer._buffers, path, module)
@@ -159,6 +156,25 @@ class Recorded:
                 if tensor is not None and held is parameters:
                     tensor = torch.nn.Parameter(tensor, requires_grad=False)
                 held[name] = tensor
+
+
+def _may_be_layer(module: RecordedModule) -> bool:
+    """Whether a module of an unknown class may be a layer: one of torch's, or a Linear of one's own."""
+    if module.kind.startswith("torch."):
+        own = module.parameters or set(module.buffers) - module.transient
+        return bool(own) and module.kind.rpartition(".")[2] not in _CONTAINERS
+    return set(module.settings) >= _LINEAR and "weight" in module.parameters
+
+
+def _unsure(module: RecordedModule) -> Guess:
+    """The guess for a module of which the file says too little."""
+    kind = kind_of_class(module.kind) or PARAMETER
+    if _class_of(module) is not None:
+        return ambiguous(f"the settings of {module.kind} in the file are not a layer's", kind)
+    if module.kind.startswith("torch."):
+        return ambiguous(f"the layer kind {module.kind} is not known", PARAMETER)
+    what = f"{module.kind} keeps a weight as a Linear does; whether it is one, its class says"
+    return ambiguous(what, "Linear", PARAMETER)
 
 
 def _class_of(module: RecordedModule) -> Any:

@@ -18,7 +18,7 @@ from converters.checkpoint.formats.legacy_file import Loaded
 from converters.checkpoint.formats.torch_names import OtherTensor
 from converters.checkpoint.formats.torch_zip import read_zip
 from converters.checkpoint.inert.modules import RecordedModule, WithModules
-from converters.checkpoint.inert.records import PickleError
+from converters.checkpoint.inert.records import PickleError, printable
 from converters.checkpoint.reader import COPY_AGAIN
 from converters.checkpoint.stored import FileSpan, InflatedSpan, Span, Storage, StoredTensor
 from converters.checkpoint.zip_archive import ZipArchive
@@ -186,7 +186,7 @@ def _modules(program: Any) -> dict[str, RecordedModule]:
             parts = step.split(",")
             if len(parts) == 3:
                 path = parts[1].removeprefix("L['self']").removeprefix(".")
-                found.setdefault(path, RecordedModule(parts[2], complete=False))
+                found.setdefault(path, RecordedModule(printable(parts[2]), complete=False))
     return found
 
 

@@ -15,6 +15,7 @@ from converters.checkpoint.formats.refusals import reading
 from converters.checkpoint.formats.torch_zip import read_zip
 from converters.checkpoint.formats.training import Found, find_state_dict
 from converters.checkpoint.inert.modules import SCRIPTED
+from converters.checkpoint.inert.records import printable
 from converters.checkpoint.lazy import TensorsCheckpoint
 from converters.checkpoint.mapped_file import open_file
 from converters.checkpoint.place import ByteFile, Place
@@ -76,5 +77,7 @@ def checkpoint_of(source: str, found: Found, unknown: Iterable[str]) -> TensorsC
         training=lambda: found.rest,
         modules=found.modules,
         options=found.options,
-        unbuilt=[name for name in unknown if name not in read and not name.startswith(known)],
+        unbuilt=[
+            printable(name) for name in unknown if name not in read and not name.startswith(known)
+        ],
     )

@@ -26,7 +26,8 @@ _MOST_DICTS = 100_000
 _SHOWN = 8
 # Entries that hold tensors and are no weights, by the names that training loops give them.
 _NOT_WEIGHTS = re.compile(
-    r"optim|sched|scaler|callback|loops|rng|random|hyper_?param|config|^args$|_extra_state$|^_metadata$|^constants$",
+    r"optim|sched|scaler|callback|loops|rng|random|hyper_?param|config|^args$|_extra_state$|^_metadata$"
+    r"|^constants$",
     re.IGNORECASE,
 )
 # Entries that say how the run was made.
@@ -171,7 +172,8 @@ def _tensor_dicts(node: Any, path: Path, seen: set[int]) -> Iterator[tuple[Path,
         return
     seen.add(id(node))
     if is_module(node):
-        tensors = list(read_module(node)[0].values())
+        state = read_module(node)[0].values()
+        tensors = [value for value in state if isinstance(value, LazyTensor | OtherTensor)]
         if tensors:
             yield path, max(map(_strength, tensors))
         return

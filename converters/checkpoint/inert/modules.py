@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from converters.checkpoint.inert.records import PickleError, Record
+from converters.checkpoint.inert.records import PickleError, Record, printable
 from converters.checkpoint.lazy import LazyTensor
 
 SCRIPTED = "__torch__."
@@ -115,14 +115,14 @@ def _read(record: Record) -> _Read:
     attributes = record.attributes
     parameters, buffers, modules = (_named(attributes[name]) for name in _REGISTERED)
     left_out = attributes.get("_non_persistent_buffers_set")
-    transient = frozenset(left_out) if isinstance(left_out, set | frozenset | list) else frozenset()
+    transient = frozenset(left_out) if isinstance(left_out, set | frozenset) else frozenset()
     children = {name: child for name, child in modules.items() if child is not None}
     for name, child in children.items():
         if not is_module(child):
             raise PickleError(f"{name[:80]!a} of its modules is none")
     own = parameters | {name: it for name, it in buffers.items() if name not in transient}
     made = RecordedModule(
-        record.name,
+        printable(record.name),
         {name: value for name, value in attributes.items() if _is_setting(value)},
         tuple(parameters),
         tuple(buffers),
@@ -141,7 +141,7 @@ def _read_scripted(record: Record) -> _Read:
         for step in record.name.removeprefix(SCRIPTED).split(".")
         if not step.startswith("___torch_mangle")
     )
-    made = RecordedModule(kind, {}, tuple(own), children=tuple(children), complete=False)
+    made = RecordedModule(printable(kind), {}, tuple(own), children=tuple(children), complete=False)
     return made, own, children
 
 
@@ -171,7 +171,7 @@ def _hooks(registered: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
             settings = {
                 name: value for name, value in hook.attributes.items() if _is_setting(value)
             }
-            yield hook.name, settings
+            yield printable(hook.name), settings
 
 
 class WithModules(dict[str, Any]):

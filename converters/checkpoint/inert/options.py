@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import takewhile
 from typing import Any
 
-from converters.checkpoint.inert.records import Constructor, Record
+from converters.checkpoint.inert.records import Constructor, Record, printable
 from converters.checkpoint.lazy import LazyTensor
 
 _DEEPEST = 12
@@ -101,7 +101,7 @@ def _key(key: Any) -> str:
 def named(value: Any) -> str:
     """What a value is called that is no plain data."""
     if isinstance(value, Constructor | Record):
-        return value.name[:_LONGEST]
+        return printable(value.name)
     if isinstance(value, LazyTensor):
         shape = "×".join(map(str, value.info.shape)) or "scalar"
         return f"tensor {shape} {value.info.dtype}"

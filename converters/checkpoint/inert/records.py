@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+_LONGEST = 200
+
 
 class PickleError(ValueError):
     """The bytes are no complete pickle, or one that nobody's `dump` writes."""
@@ -17,6 +19,11 @@ class PickleError(ValueError):
 
 class ForbiddenNameError(Exception):
     """The pickle names what has an effect when it is called; `str()` is its full name."""
+
+
+def printable(name: str) -> str:
+    """A name from a file as a terminal may have it."""
+    return (name if name.isprintable() else ascii(name)[1:-1])[:_LONGEST]
 
 
 class Constructor:
