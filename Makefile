@@ -88,7 +88,7 @@ docs: install
 	$(BIN)/python docs/gallery.py
 
 # All of them run, whichever misses its limit; those that do are named at the end.
-BENCHMARKS := startup shims_overhead simulation_overhead rewrite_speed weights_speed \
+BENCHMARKS := startup shims_overhead simulation_overhead rewrite_speed weights_speed weights_remote \
   emulation_bands matmul_precision parity_cost
 
 bench: install

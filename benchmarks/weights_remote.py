@@ -1,6 +1,6 @@
 """`migrate weights` from and to buckets, beside a plain parallel copy; what it costs; and what disturbs it.
 
-    python benchmarks/weights_remote.py [copy] [memory] [headers] [faults] [kills] [scale]
+    python benchmarks/weights_remote.py [copy] [get] [memory] [headers] [faults] [kills] [scale]
 
 Both ends are on this machine: an emulated bucket, a server of files, a hub (`tests/servers.py`). Without
 words all are measured.
@@ -126,22 +126,75 @@ def measure_copy() -> None:
     print(f"written to local disks by this process: {disk} bytes")
 
 
+def measure_get() -> None:
+    """A server as fast as this machine: got by the same client into a file, and converted into one."""
+    from converters import convert
+    from converters.remote.ranges import session
+
+    arrays = state(4, 8192, 4096, 1)  # four of 128 MB
+    total = sum(array.nbytes for array in arrays.values())
+    with tempfile.TemporaryDirectory() as folder, running(FileServer()) as server:
+        assert isinstance(server, FileServer)
+        for name, data in sharded(arrays).items():
+            server.put(f"/src/{name}", data)
+        url = f"{server.url}/src/"
+
+        def got(span: tuple[str, int, int]) -> int:
+            name, start, end = span
+            asking = {"Range": f"bytes={start}-{end - 1}"}
+            return len(session("").get(url + name, headers=asking).content)
+
+        spans = [
+            (f"model-{number:05}.safetensors", start, start + 16 * MB)
+            for number in range(len(arrays))
+            for start in range(0, total // len(arrays), 16 * MB)
+        ]
+        seconds: dict[str, list[float]] = {"plain": [], "Embedding": [], "Linear": []}
+        for turn in range(4):
+            for what, measured in seconds.items():
+                begun = time.perf_counter()
+                if what == "plain":
+                    with ThreadPoolExecutor(8) as pool, open(f"{folder}/plain", "wb") as out:
+                        assert sum(pool.map(got, spans)) > 0.9 * total
+                        for array in arrays.values():
+                            out.write(array.data)
+                        os.fsync(out.fileno())
+                else:
+                    source, output = (
+                        f"{url}model.safetensors.index.json",
+                        f"{folder}/{what}{turn}.safetensors",
+                    )
+                    convert(source, output=output, assume=[f"layers.*={what}"])
+                if turn:  # the first one warms up
+                    measured.append(time.perf_counter() - begun)
+                for path in Path(folder).iterdir():
+                    path.unlink()
+    plain = min(seconds["plain"])
+    print(f"plain parallel ranges to a file, {total / 1e6:.0f} MB: {total / plain / 1e6:.0f} MB/s")
+    print(
+        f"converted to a file, nothing to transpose: {plain / min(seconds['Embedding']):.2f} of its speed"
+    )
+    print(
+        f"converted to a file, all transposed:       {plain / min(seconds['Linear']):.2f} of its speed"
+    )
+
+
 def _child(words: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, __file__, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
 
 
-def convert_alone(output: str, form: str, ahead: str) -> None:
+def convert_alone(source: str, output: str, form: str, ahead: str) -> None:
     """In a process of its own: the peak memory above what the libraries take."""
     from converters import convert
     from converters.remote.names import place_of
 
-    place_of("gs://bkt/src/model.safetensors.index.json").open()
+    place_of(source).read_bytes()  # type: ignore[union-attr]
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     before = written_to_disk()
     convert(
-        "gs://bkt/src/model.safetensors.index.json",
+        source,
         output=output,
         format=form,  # type: ignore[arg-type]
         assume=["layers.*=Linear"],
@@ -153,24 +206,24 @@ def convert_alone(output: str, form: str, ahead: str) -> None:
 
 
 def measure_memory() -> None:
-    arrays = state(3, 8192, 8192, 2)  # three tensors of 256 MB
-    arrays |= {
+    arrays = state(2, 6144, 8192, 2) | {
         f"layers.{9 + n}.weight": array for n, array in enumerate(state(8, 512, 512, 3).values())
     }
     largest = max(array.nbytes for array in arrays.values())
-    with emulated():
-        put(sharded(arrays), "bkt/src")
-        for form in ("orbax", "safetensors"):
-            ahead = 64 * MB
-            process = _child(["--alone", f"gs://bkt/out-{form}", form, str(ahead)])
+    with emulated(), running(FileServer()) as server:
+        assert isinstance(server, FileServer)
+        for name, data in sharded(arrays).items():
+            server.put(f"/src/{name}", data)
+        source = f"{server.url}/src/model.safetensors.index.json"
+        for ahead in (0, 256 * MB):
+            process = _child(["--alone", source, f"gs://bkt/out-{ahead}", "orbax", str(ahead)])
             said = process.communicate()[0].decode()
             assert process.returncode == 0, said
             found = json.loads(said.splitlines()[-1])
-            goal = 1.2 * largest + 300e6
             print(
-                f"{form}: peak {found['peak'] / 1e6:.0f} MB above the libraries, the largest tensor has "
-                f"{largest / 1e6:.0f} MB; goal {goal / 1e6:.0f} MB + {ahead / 1e6:.0f} MB read ahead "
-                f"+ parts in flight; disk {found['disk']} bytes"
+                f"{ahead >> 20} MB read ahead: peak {found['peak'] / 1e6:.0f} MB above the libraries (goal "
+                f"{(1.2 * largest + 300e6 + ahead) / 1e6:.0f}), the largest tensor has {largest / 1e6:.0f}; "
+                f"{found['disk']} bytes to local disks"
             )
 
 
@@ -279,11 +332,12 @@ def measure_faults() -> None:
 
 def measure_kills() -> None:
     arrays = state(24, 700, 500, 6)
+    source = "gs://bkt/src/model.safetensors.index.json"
     kills, resumed = 0, 0
     with emulated():
         put(sharded(arrays), "bkt/src")
         fs = files_of_bucket()
-        reference = _child(["--alone", "gs://bkt/reference", "orbax", str(MB)])
+        reference = _child(["--alone", source, "gs://bkt/reference", "orbax", str(MB)])
         assert reference.wait() == 0, reference.communicate()[0].decode()
         expected = {
             path.partition("/reference/")[2]: fs.cat_file(path) for path in fs.find("bkt/reference")
@@ -292,7 +346,7 @@ def measure_kills() -> None:
         for turn in range(10):
             output = f"bkt/out{turn}"
             while kills < 5 * (turn + 1):
-                process = _child(["--alone", f"gs://{output}", "orbax", str(MB)])
+                process = _child(["--alone", source, f"gs://{output}", "orbax", str(MB)])
                 wanted = chance.randrange(30)
                 while process.poll() is None and len(fs.find(output)) < wanted:
                     time.sleep(0.02)
@@ -302,7 +356,7 @@ def measure_kills() -> None:
                 process.communicate()
                 if fs.exists(f"{output}/_METADATA"):  # it was quicker: begin another one
                     fs.rm(output, recursive=True)
-            last = _child(["--alone", f"gs://{output}", "orbax", str(MB)])
+            last = _child(["--alone", source, f"gs://{output}", "orbax", str(MB)])
             said = last.communicate()[0].decode()
             assert last.returncode == 0, said
             found = {
@@ -313,79 +367,88 @@ def measure_kills() -> None:
     print(f"killed {kills} times, resumed {resumed} times to the end: the same bytes each time")
 
 
+LAYERS, ROWS, COLUMNS, PER_SHARD = 3200, 8192, 15259, 16  # 250 MB each in bfloat16
+NBYTES = ROWS * COLUMNS * 2
+
+
+def formula(first: int) -> Content:
+    """A shard of which nothing is stored: its bytes follow from their places."""
+    pattern = np.random.default_rng(1).integers(0, 256, MB, np.uint8).tobytes() * 17
+    entries = {
+        f"layers.{first + index}.weight": {
+            "dtype": "BF16",
+            "shape": [ROWS, COLUMNS],
+            "data_offsets": [index * NBYTES, (index + 1) * NBYTES],
+        }
+        for index in range(PER_SHARD)
+    }
+    header = json.dumps(entries).encode()
+    start = len(header).to_bytes(8, "little") + header
+
+    def part(begin: int, end: int) -> bytes:
+        head = start[begin:end]
+        begin = max(begin, len(start))
+        return head + pattern[begin % MB : begin % MB + max(end - begin, 0)]
+
+    return Content(len(start) + PER_SHARD * NBYTES, part, f"v{first}")
+
+
+def serve_formula() -> None:
+    with running(FileServer()) as server:
+        assert isinstance(server, FileServer)
+        names = {}
+        for first in range(0, LAYERS, PER_SHARD):
+            name = f"model-{first:05}.safetensors"
+            server.put(f"/run/{name}", formula(first))
+            names |= {f"layers.{first + index}.weight": name for index in range(PER_SHARD)}
+        server.put("/run/model.safetensors.index.json", json.dumps({"weight_map": names}).encode())
+        print(server.url, flush=True)
+        sys.stdin.read()
+
+
 def measure_scale() -> None:
     """800 GB by a formula; one host's 1/64 is read and checked."""
     from converters.checkpoint import open_checkpoint
     from converters.planning import planned
     from converters.remote.names import place_of
 
-    layers, rows, columns = 3200, 8192, 15259  # 250 MB each in bfloat16
-    nbytes = rows * columns * 2
-    pattern = np.random.default_rng(1).integers(0, 256, 1 << 20, np.uint8).tobytes() * 17
-
-    def content(first: int, count: int) -> Content:
-        entries = {
-            f"layers.{first + index}.weight": {
-                "dtype": "BF16",
-                "shape": [rows, columns],
-                "data_offsets": [index * nbytes, (index + 1) * nbytes],
-            }
-            for index in range(count)
-        }
-        header = json.dumps(entries).encode()
-        start = len(header).to_bytes(8, "little") + header
-
-        def part(begin: int, end: int) -> bytes:
-            head = start[begin:end]
-            begin = max(begin, len(start))
-            return head + pattern[begin % MB : begin % MB + max(end - begin, 0)]
-
-        return Content(len(start) + count * nbytes, part, f"v{first}")
-
-    with running(FileServer()) as server:
-        assert isinstance(server, FileServer)
-        names, per = {}, 16
-        for number in range(layers // per):
-            made = content(number * per, per)
-            server.put(f"/run/model-{number:05}.safetensors", made)
-            names |= {
-                f"layers.{number * per + i}.weight": f"model-{number:05}.safetensors"
-                for i in range(per)
-            }
-        server.put("/run/model.safetensors.index.json", json.dumps({"weight_map": names}).encode())
-        name = f"{server.url}/run/model.safetensors.index.json"
-        base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    command = [sys.executable, __file__, "--serve"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout
+        assert server.stdin
+        url = server.stdout.readline().decode().strip()
+        name = f"{url}/run/model.safetensors.index.json"
         begun = time.perf_counter()
         plan = planned(name, {"assume": ["layers.*=Linear"]}).plan
         print(
-            f"a dry run over {layers * nbytes / 1e9:.0f} GB in {layers // per} shards: "
+            f"a dry run over {LAYERS * NBYTES / 1e9:.0f} GB in {LAYERS // PER_SHARD} shards: "
             f"{len(plan.rows)} keys, {time.perf_counter() - begun:.1f} s"
         )
         opened = open_checkpoint(place_of(name))
-        share = list(opened.infos)[: layers // 64]
+        expected = {first: formula(first) for first in range(0, LAYERS // 64, PER_SHARD)}
+        base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         begun = time.perf_counter()
-        for number, key in enumerate(share):
-            for ahead in share[number : number + 1]:
-                opened.prepare(ahead)
-            array = opened.read(key).view(np.uint8).reshape(-1)
-            file = server.files[f"/run/{names[key]}"]
-            start = file.size - per * nbytes + (number % per) * nbytes
-            for at in range(0, nbytes, 64 * MB):
-                end = min(at + 16 * MB, nbytes)
-                assert array[at:end].tobytes() == file.part(start + at, start + end), key
+        for number in range(LAYERS // 64):
+            array = opened.read(f"layers.{number}.weight").view(np.uint8).reshape(-1)
+            made = expected[number // PER_SHARD * PER_SHARD]
+            start = made.size - (PER_SHARD - number % PER_SHARD) * NBYTES
+            for at in range(0, NBYTES, MB):
+                end = min(at + MB, NBYTES)
+                assert array[at:end].tobytes() == made.part(start + at, start + end), number
             del array
-            opened.release(key)
         seconds = time.perf_counter() - begun
         peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) << 10
-        size = len(share) * nbytes
-        print(
-            f"1/64 of it, {size / 1e9:.1f} GB, read and checked: {size / seconds / 1e6:.0f} MB/s, peak "
-            f"{peak / 1e6:.0f} MB above the libraries and the server (a tensor has {nbytes / 1e6:.0f} MB)"
-        )
+        server.stdin.close()
+    size = LAYERS // 64 * NBYTES
+    print(
+        f"1/64 of it, {size / 1e9:.1f} GB, read and checked: {size / seconds / 1e6:.0f} MB/s, peak "
+        f"{peak / 1e6:.0f} MB above the libraries (a tensor has {NBYTES / 1e6:.0f} MB)"
+    )
 
 
 MEASURES = {
     "copy": measure_copy,
+    "get": measure_get,
     "memory": measure_memory,
     "headers": measure_headers,
     "faults": measure_faults,
@@ -396,6 +459,8 @@ MEASURES = {
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--alone"]:
         convert_alone(*sys.argv[2:])
+    elif sys.argv[1:2] == ["--serve"]:
+        serve_formula()
     else:
         for wanted in sys.argv[1:] or MEASURES:
             MEASURES[wanted]()

@@ -196,6 +196,11 @@ class FarPartial:
         for sending in self._sending.values():
             sending.abandon()
 
+    def keep(self) -> None:
+        """Have the journal tell all that is written, as far as the bucket still takes it."""
+        with suppress(ConversionError, FileNotFoundError):
+            self._journal.tell()
+
     def remove(self) -> None:
         """Delete what was written."""
         with suppress(ConversionError, FileNotFoundError):
@@ -316,9 +321,14 @@ class Journal:
         """An object is written; it is told now, or with the next one after it."""
         with self._lock:
             self._rows[file] = claim.row()
-            due = time.monotonic() - self._last > _SECONDS
-            if due:
+            if time.monotonic() - self._last > _SECONDS:
                 self._last = time.monotonic()
+                self._write(f"{self._number:06}")
+
+    def tell(self) -> None:
+        """Write what was noted and is not written yet."""
+        with self._lock:
+            if self._rows:
                 self._write(f"{self._number:06}")
 
     def require_mine(self) -> None:

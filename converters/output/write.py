@@ -216,6 +216,7 @@ def _write_far(
         before_commit()
         file.take_name()
     except RemoteError:
+        file.keep()
         raise
     except Exception:
         file.close()

@@ -7,6 +7,7 @@ import os
 import posixpath
 from collections.abc import Callable
 from importlib.util import find_spec
+from json import JSONDecodeError
 from typing import Any, NoReturn, TypeVar
 
 from converters.errors import MissingDependencyError, RemoteError
@@ -217,6 +218,8 @@ def _raise_for(place: object, error: Exception) -> NoReturn:
         raise TemporaryError(f"status {status}") from None
     if status is not None:
         raise RemoteError(f"{place} is refused (status {status})", "check the URL") from None
+    if isinstance(error, JSONDecodeError):
+        raise TemporaryError("an answer that is cut off") from None
     if isinstance(error, OSError | TimeoutError) or "client_exceptions" in type(error).__module__:
         raise TemporaryError(kind) from None
     if isinstance(error, ValueError | TypeError | KeyError):

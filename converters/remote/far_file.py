@@ -16,7 +16,7 @@ from converters.checkpoint.reader import COPY_AGAIN
 from converters.errors import CheckpointDamagedError
 
 CONNECTIONS = 32
-PART_BYTES = 16 << 20  # of one request
+PART_BYTES = 4 << 20  # of one request; times the connections it is what is in flight
 HEAD_BYTES = 64 << 10  # the header of most files
 _AROUND = 4 << 10  # a few bytes cost as much as these
 _MOST_KEPT = 1 << 20

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from converters.checkpoint.place import FarPlace
 from converters.errors import CheckpointNotFoundError, OutputError
-from converters.remote.far_file import PART_BYTES
 from converters.remote.hub import HubStore
 from converters.remote.names import is_url, meant, names_a_repository
 from converters.remote.store import StorePlace
 
+_AT_ONCE = 64 << 20  # bytes
 _ALWAYS = (".json", ".txt", ".model")
 # The first form that a folder has is copied, the others hold the same.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz", ".distcp")
@@ -63,8 +63,8 @@ def _copied(place: FarPlace, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         pending = target.with_name(f".{target.name}.partial")
         with pending.open("wb") as out:
-            for start in range(0, file.size, 4 * PART_BYTES):
-                out.write(file.copy(start, min(start + 4 * PART_BYTES, file.size)))
+            for start in range(0, file.size, _AT_ONCE):
+                out.write(file.copy(start, min(start + _AT_ONCE, file.size)))
         pending.replace(target)
     except OSError as error:
         raise OutputError(

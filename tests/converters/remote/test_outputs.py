@@ -252,7 +252,6 @@ def test_what_was_written_is_not_written_again(
     net: Path, gs: BucketProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bucket fails in the middle; what is there by then is kept."""
-    monkeypatch.setattr("converters.output.far_partial._SECONDS", 0.0)
     from converters.output.far_partial import FarPartial
 
     def fails(self: FarPartial) -> None:
