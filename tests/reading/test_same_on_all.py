@@ -11,6 +11,7 @@ import pytest
 from migrate.reading.replicas.options import same_on_all
 from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
+from migrate.reading.tree.tree import code
 
 
 def same(text: str) -> bool:
@@ -52,7 +53,38 @@ def test_what_follows_from_options_and_counters(text: str) -> None:
         "        if self.kept:\n            pass",
         "import os\nme = int(os.environ['RANK'])\nif me == 0:\n    pass",
         "import time\ndone = time.time() > 9\nif done:\n    pass",
+        "def f(better: int):\n    kept = False\n    while better:\n        pass\n"
+        "    x = kept or accuracy\n    kept = x\n    if kept:\n        pass",
     ],
 )
 def test_what_each_replica_may_have_of_its_own(text: str) -> None:
     assert not same(text)
+
+
+@pytest.mark.parametrize(
+    ("test", "alike"),
+    [
+        ("accuracy > best", False),
+        ("loss.item() < 1", False),
+        ("better", False),
+        ("rank == 0", False),
+        ("epoch > 3", True),
+        ("control.stopped()", True),
+        ("turn == len(keep.turns)", True),
+    ],
+)
+def test_what_decides_whether_a_name_is_bound_anew(test: str, alike: bool) -> None:
+    """`improved` was taken for an option, as only True and False are given to it."""
+    source = f"""
+        import control
+
+        def f(found, accuracy, best, loss, rank, epoch, keep):
+            improved = False
+            better = accuracy > 1
+            if {test}:
+                improved = True
+            keep(improved)
+    """
+    script = Script(parse(textwrap.dedent(source).encode(), Path("script.py")))
+    (asked,) = [call for call in script.all_of(cst.Call) if code(call.func) == "keep"]
+    assert same_on_all(asked.args[0].value, script) is alike

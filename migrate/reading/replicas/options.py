@@ -71,6 +71,8 @@ class _Followed:
     def _counts(self, binding: Binding, name: cst.Name) -> bool:
         """Whether what `binding` gives `name` is the same on all replicas."""
         node = binding.node
+        if isinstance(node, cst.Import | cst.ImportFrom):
+            return True
         if isinstance(node, cst.Param):
             if isinstance(node.default, cst.Integer | cst.Float) or _is_int(node.annotation):
                 return True
@@ -79,8 +81,36 @@ class _Followed:
         above = self._context.parent(node)
         made = self._context.parent(above) if isinstance(above, cst.AssignTarget) else above
         if isinstance(made, cst.Assign | cst.AnnAssign | cst.AugAssign):
-            return self.plain(made.value)
+            return self.plain(made.value) and self._is_reached_by_all(made)
         return self._is_counted(node, above)
+
+    def _is_reached_by_all(self, statement: cst.CSTNode) -> bool:
+        """Whether no test around `statement` is seen to differ: `if accuracy > best: improved = True`."""
+        for above in self._context.ancestors(statement):
+            if isinstance(above, cst.FunctionDef):
+                return True
+            if isinstance(above, cst.If) and self._differs(above.test, set()):
+                return False
+        return True
+
+    def _differs(self, value: cst.BaseExpression, seen: set[str]) -> bool:
+        """Whether `value` is seen to be each replica's own: computed of a metric, a tensor, the index."""
+        for name in _asked(value):
+            if code(name) in seen or same_everywhere(name):
+                continue
+            seen.add(code(name))
+            context = self._context
+            if METRIC.fullmatch(last_part(name)) or context.guards.is_index(name):
+                return True
+            if context.values.is_tensor(name):
+                return True
+            if isinstance(name, cst.Name):
+                given = context.bound_values(name)
+                if any(
+                    self._differs(one, seen) for one in given if isinstance(one, cst.BaseExpression)
+                ):
+                    return True
+        return False
 
     def _is_counted(self, node: cst.CSTNode, above: cst.CSTNode | None) -> bool:
         """Whether a loop counts with the name `node`: `for i in range(…)`, `for i, x in enumerate(…)`."""
@@ -99,3 +129,10 @@ class _Followed:
 
 def _is_int(annotation: cst.Annotation | None) -> bool:
     return annotation is not None and code(annotation.annotation) == "int"
+
+
+def _asked(test: cst.BaseExpression) -> list[cst.Name | cst.Attribute]:
+    """Return what `test` asks for, also what the methods in it are called on."""
+    called = (call.func for call in nodes_of(test, cst.Call))
+    receivers = [func.value for func in called if isinstance(func, cst.Attribute)]
+    return [*leaves(test), *(name for receiver in receivers for name in leaves(receiver))]

@@ -108,14 +108,10 @@ class Trained:
         alone = all(self.body.statements[i].effect == Effect.STEP and i > at for i in others)
         if not alone or not others or not isinstance(inner.body, cst.IndentedBlock):
             return None
-        small = Body(inner.body, batch_names(inner, self.context), self.context)
+        batch = batch_names(inner, self.context)
+        small = Body(inner.body, batch, self.context)
         backward = small.backward()
-        micro = Span(
-            small,
-            tuple(batch_names(inner, self.context)),
-            small.first(backward[0]),
-            (backward[-1],),
-        )
+        micro = Span(small, tuple(batch), small.first(backward[0]), (backward[-1],))
         start = next(i for i in range(at + 1, len(self.body.statements)) if _updates(self.body, i))
         ends = tuple(end for end in self.body.ends() if end > at)
         return micro, Span(self.body, (), start, ends)

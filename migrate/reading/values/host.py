@@ -1,4 +1,4 @@
-"""Which values are certainly in the memory of the host."""
+"""Which tensors are certainly on the host."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.tree.tree import code, keyword
-from migrate.reading.values.words import MADE_ON_HOST, words
+from migrate.reading.values.words import MADE_ON_HOST
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 
-# Methods after which a tensor, or what holds some, is on the host, and those after which it may be elsewhere.
-READ = words("cpu item numpy tolist")
-MOVING = words("cuda to type type_as")
-
-
 def is_on_the_cpu(value: cst.BaseExpression, context: Script) -> bool:
-    """Whether `value` is certainly a tensor of the CPU, what is read of one, or a list of such."""
+    """Whether `value` is certainly a tensor of the CPU, or a list of such."""
     if isinstance(value, cst.Name):
         _, made = context.bound_to(value)
         if made is None or isinstance(made, cst.Param | cst.Name):
@@ -32,12 +27,8 @@ def is_on_the_cpu(value: cst.BaseExpression, context: Script) -> bool:
         return bool(elements) and all(is_on_the_cpu(one, context) for one in elements)
     if not isinstance(value, cst.Call):
         return False
-    if isinstance(value.func, cst.Attribute):
-        method = value.func.attr.value
-        if method in READ and not value.args:
-            return True
-        if isinstance(value.func.value, cst.Call) and method not in MOVING:
-            return is_on_the_cpu(value.func.value, context)  # `model.cpu().state_dict()`
+    if isinstance(value.func, cst.Attribute) and value.func.attr.value == "cpu":
+        return not value.args
     if context.qualified_name(value.func) not in MADE_ON_HOST:
         return False
     device = keyword(value, "device")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 
+# Methods after which a tensor, or what holds some, is on the host: `model.cpu().state_dict()`.
+READ = frozenset({"cpu", "item", "numpy", "tolist"})
 PARAMETERS = ("obj", "f", "pickle_module", "pickle_protocol", "_use_new_zipfile_serialization")
 
 
@@ -22,4 +24,9 @@ def is_of_host(call: cst.Call, context: Script) -> bool:
     value = saved.value if saved is not None else None
     if value is None or isinstance(value, cst.BaseNumber | cst.SimpleString | cst.FormattedString):
         return value is not None
+    inner = value
+    while isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute):
+        if inner.func.attr.value in READ:
+            return True
+        inner = inner.func.value
     return is_on_the_cpu(value, context)

@@ -48,6 +48,14 @@ class ValuesOfOne(Hazard):
                 report(name, value if rank == 0 else [])  # XLA309
 
 
+            class Statistics:
+                def add(self, value):
+                    self.values = torch.as_tensor(value)
+
+                def add_of_first(self, value):
+                    self.add(value if rank == 0 else [])  # XLA309
+
+
             def mean(losses):
                 return torch.tensor(losses if rank == 0 else []).cuda()  # XLA309
             """
@@ -121,5 +129,7 @@ def _made(function: cst.FunctionDef, facts: Facts) -> Iterator[cst.Call]:
 def _given(call: cst.Call, arg: cst.Arg, function: cst.FunctionDef) -> list[str]:
     """Return the name of the parameter of `function` that `call` gives `arg`."""
     parameters = [one.name.value for one in function.params.params]
+    if isinstance(call.func, cst.Attribute) and parameters[:1] == ["self"]:
+        del parameters[0]
     bound = bind(call, parameters) or {}
     return [name for name, value in bound.items() if value is arg]
