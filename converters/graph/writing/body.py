@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -138,14 +138,18 @@ class _Writer:
         return self.made
 
     def _name(self, results: Any) -> None:
-        unturned(self.statements, results)
+        facts = dict(self.facts)
+        for number, (a, b) in unturned(self.statements, results).items():
+            shape = list(facts[number].shape)
+            shape[a], shape[b] = shape[b], shape[a]
+            facts[number] = replace(facts[number], shape=tuple(shape))
         statements, placed = inlined(self.statements, results)
         written = {one.name for one in self.drafter.functions}
         scope = Scope(
             self.call.path or "the model",
             type(self.module).forward,
             self.arguments,
-            self.facts,
+            facts,
             self.layouts,
             self.lying,
             placed,
@@ -572,6 +576,7 @@ class _FunctionWriter(_Writer):
         self.sizes_given = True
         # What settings of the model it is given, by name.
         self.numbers: dict[str, SettingInt | SettingFloat] = {}
+        self.stored: set[str] = set()
         self.same = above.same
         values = [above._resolved(value) for value in item.given]
         called = [above.value_name(value) for value in values]
@@ -606,6 +611,12 @@ class _FunctionWriter(_Writer):
         refs = tuple(self._resolved(Ref(one)) for one in self.item.outs)
         results = refs[0] if len(refs) == 1 else refs
         self._name(results)
+        self.stored = {
+            node.id
+            for statement in self.made.body
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name)
+        }
         self.made.body = [fill(one, self._argument) for one in self.made.body]
         self.made.result = fill(self.made.result, self._argument)
         kind = code("jax.Array")
@@ -640,13 +651,7 @@ class _FunctionWriter(_Writer):
         if not isinstance(value, SettingInt | SettingFloat):
             return hole
         wanted = names.clean(value.local or (value.text if value.text.isidentifier() else "size"))
-        stored = {
-            node.id
-            for statement in self.made.body
-            for node in ast.walk(statement)
-            if isinstance(node, ast.Name)
-        }
-        taken = {*self.made.arguments, *self.sizes.values(), *stored}
+        taken = {*self.made.arguments, *self.sizes.values(), *self.stored}
         number, name = 1, wanted
         while name in taken or (name in self.numbers and self.numbers[name].text != value.text):
             number += 1

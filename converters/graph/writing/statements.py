@@ -89,8 +89,13 @@ def _without_aliases(statements: Sequence[Statement], results: Any) -> list[Stat
     return kept
 
 
-def unturned(statements: Sequence[Statement], results: Any) -> None:
-    """Take out turns that are always turned back (`y = f(x).swapaxes(1, 2)`, `y.swapaxes(1, 2)`)."""
+def unturned(statements: Sequence[Statement], results: Any) -> dict[int, set[int]]:
+    """Take out turns that are always turned back (`y = f(x).swapaxes(1, 2)`, `y.swapaxes(1, 2)`).
+
+    Returns:
+        The tensors that lie otherwise now, with the axes that are swapped.
+    """
+    found: dict[int, set[int]] = {}
     given = {ref.id for ref in references(results)}
     for one in statements:
         turn = turned(one.value)
@@ -103,6 +108,8 @@ def unturned(statements: Sequence[Statement], results: Any) -> None:
             for other, value in zip(statements, values, strict=True):
                 other.value = filled(value, {-1 - number: Hole(Ref(number))})
             one.value = inner
+            found[number] = axes
+    return found
 
 
 class _Back(ast.NodeTransformer):
