@@ -25,13 +25,18 @@ from converters.graph.ops import lowerings
 from converters.graph.ops.functions import functions
 from converters.graph.ops.registry import Result, Size, Tensor
 from converters.graph.recording.trace import GraphError
-from converters.graph.writing import names
 from converters.graph.writing.draft import Draft, Drafter, Missing
-from converters.graph.writing.functions import argument_names, own_frames, with_functions, within
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import Layer, weight_of
 from converters.graph.writing.layout import LAST, Flat, as_flat, as_flax, as_torch, moved, stays
 from converters.graph.writing.naming import Scope, named
+from converters.graph.writing.original import names
+from converters.graph.writing.original.functions import (
+    argument_names,
+    own_frames,
+    with_functions,
+    within,
+)
 from converters.graph.writing.statements import Statement, inlined, targets, unturned
 
 

@@ -18,15 +18,15 @@ import torch
 from converters.graph.expression import Hole, SettingFloat, SettingInt, as_code, call, code
 from converters.graph.ir import Call
 from converters.graph.recording.trace import GraphError
-from converters.graph.writing import lists
 from converters.graph.writing.body import drafted
-from converters.graph.writing.constants import computed
-from converters.graph.writing.convolutions import as_usual, spelled_out
 from converters.graph.writing.draft import Draft, Drafter
+from converters.graph.writing.forms import lists
+from converters.graph.writing.forms.convolutions import as_usual, spelled_out
+from converters.graph.writing.forms.loops import rolled
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
-from converters.graph.writing.loops import rolled
-from converters.graph.writing.names import aliases
+from converters.graph.writing.original.constants import computed
+from converters.graph.writing.original.names import aliases
 
 _CONFIG = "config"
 # Names of a Flax module that no field can have.

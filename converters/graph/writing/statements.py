@@ -10,8 +10,8 @@ from typing import Any
 
 from converters.graph.expression import Hole
 from converters.graph.ir import Frame, Ref, references
-from converters.graph.writing import names
 from converters.graph.writing.holes import filled, length, refs
+from converters.graph.writing.original import names
 
 # How long an expression may be that is put into another one of the same line.
 _LONG = 88

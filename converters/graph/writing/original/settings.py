@@ -22,8 +22,8 @@ import torch
 
 from converters.graph.expression import SettingFloat, SettingInt
 from converters.graph.ir import Frame
-from converters.graph.writing import names
-from converters.graph.writing.names import source_tree
+from converters.graph.writing.original import names
+from converters.graph.writing.original.names import source_tree
 
 # Attributes with such names hold sizes and factors; others (a layer's index) meet a value by chance.
 _SIZES = re.compile(
