@@ -523,15 +523,15 @@ def _hints(tree: Any, hint: str) -> Iterator[str]:
             yield from _hints(function, "")
             for one in given:
                 yield from _hints(one, "features")
-            for one in tree.keywords:
-                yield from _hints(one, "")
+            for keyword in tree.keywords:
+                yield from _hints(keyword, "")
         case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr="param"), args=given):
             for one in given:
                 yield from _hints(one, "features")
         case _:
             inner = hint if isinstance(tree, ast.Tuple | ast.List) else ""
-            for one in ast.iter_child_nodes(tree):
-                yield from _hints(one, inner)
+            for child in ast.iter_child_nodes(tree):
+                yield from _hints(child, inner)
 
 
 def _slots(one: _Instance) -> Iterator[Any]:
