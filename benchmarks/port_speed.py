@@ -223,8 +223,8 @@ def measured(name: str, rounds: int, folder: Path) -> dict[str, float]:
     if importlib.util.find_spec("torchax") is not None:
         import torchax
 
-        weights, function = torchax.extract_jax(model)
-        sides["torchax"] = (lambda w, a: _plain(function(w, (), a)), weights)
+        held, in_jax = torchax.extract_jax(model)
+        sides["torchax"] = (lambda w, a: _plain(in_jax(w, (), a)), held)
     steps, compiled = {}, dict.fromkeys(sides, float("inf"))
     for _ in range(3):
         for side, (function, weights) in sides.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -25,13 +25,18 @@ from converters.graph.ops import lowerings
 from converters.graph.ops.functions import functions
 from converters.graph.ops.registry import Result, Size, Tensor
 from converters.graph.recording.trace import GraphError
-from converters.graph.writing import names
 from converters.graph.writing.draft import Draft, Drafter, Missing
-from converters.graph.writing.functions import argument_names, own_frames, with_functions, within
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import Layer, weight_of
 from converters.graph.writing.layout import LAST, Flat, as_flat, as_flax, as_torch, moved, stays
 from converters.graph.writing.naming import Scope, named
+from converters.graph.writing.original import names
+from converters.graph.writing.original.functions import (
+    argument_names,
+    own_frames,
+    with_functions,
+    within,
+)
 from converters.graph.writing.statements import Statement, inlined, targets, unturned
 
 
@@ -104,19 +109,10 @@ def _form(made: ast.FunctionDef) -> str:
     return ast.dump(Renamed().visit(fill(made, lambda hole: hole)))
 
 
-def _turned(fact: Fact, axes: set[int]) -> Fact:
-    """A tensor with two axes changed for each other."""
-    first, second = axes
-    shape = list(fact.shape)
-    shape[first], shape[second] = shape[second], shape[first]
-    return Fact(tuple(shape), fact.dtype)
-
-
 class _Writer:
     def __init__(self, drafter: Drafter, one: Call) -> None:
         self.drafter = drafter
-        # As they are here: a turn may have been taken out.
-        self.facts = dict(drafter.graph.facts)
+        self.facts = drafter.graph.facts
         self.call = one
         self.module = drafter.modules[one.path]
         self.made = Draft(one.path, self.module)
@@ -147,15 +143,18 @@ class _Writer:
         return self.made
 
     def _name(self, results: Any) -> None:
-        for number, axes in unturned(self.statements, results).items():
-            self.facts[number] = _turned(self.facts[number], axes)
+        facts = dict(self.facts)
+        for number, (a, b) in unturned(self.statements, results).items():
+            shape = list(facts[number].shape)
+            shape[a], shape[b] = shape[b], shape[a]
+            facts[number] = replace(facts[number], shape=tuple(shape))
         statements, placed = inlined(self.statements, results)
         written = {one.name for one in self.drafter.functions}
         scope = Scope(
             self.call.path or "the model",
             type(self.module).forward,
             self.arguments,
-            self.facts,
+            facts,
             self.layouts,
             self.lying,
             placed,
@@ -582,6 +581,7 @@ class _FunctionWriter(_Writer):
         self.sizes_given = True
         # What settings of the model it is given, by name.
         self.numbers: dict[str, SettingInt | SettingFloat] = {}
+        self.stored: set[str] = set()
         self.same = above.same
         values = [above._resolved(value) for value in item.given]
         called = [above.value_name(value) for value in values]
@@ -616,6 +616,12 @@ class _FunctionWriter(_Writer):
         refs = tuple(self._resolved(Ref(one)) for one in self.item.outs)
         results = refs[0] if len(refs) == 1 else refs
         self._name(results)
+        self.stored = {
+            node.id
+            for statement in self.made.body
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name)
+        }
         self.made.body = [fill(one, self._argument) for one in self.made.body]
         self.made.result = fill(self.made.result, self._argument)
         kind = code("jax.Array")
@@ -650,13 +656,7 @@ class _FunctionWriter(_Writer):
         if not isinstance(value, SettingInt | SettingFloat):
             return hole
         wanted = names.clean(value.local or (value.text if value.text.isidentifier() else "size"))
-        stored = {
-            node.id
-            for statement in self.made.body
-            for node in ast.walk(statement)
-            if isinstance(node, ast.Name)
-        }
-        taken = {*self.made.arguments, *self.sizes.values(), *stored}
+        taken = {*self.made.arguments, *self.sizes.values(), *self.stored}
         number, name = 1, wanted
         while name in taken or (name in self.numbers and self.numbers[name].text != value.text):
             number += 1

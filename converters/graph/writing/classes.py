@@ -26,15 +26,15 @@ from converters.graph.expression import (
 )
 from converters.graph.ir import Call
 from converters.graph.recording.trace import GraphError
-from converters.graph.writing import lists
 from converters.graph.writing.body import drafted
-from converters.graph.writing.constants import computed
-from converters.graph.writing.convolutions import as_usual, spelled_out
 from converters.graph.writing.draft import Draft, Drafter
+from converters.graph.writing.forms import lists
+from converters.graph.writing.forms.convolutions import as_usual, spelled_out
+from converters.graph.writing.forms.loops import rolled
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
-from converters.graph.writing.loops import rolled
-from converters.graph.writing.names import aliases
+from converters.graph.writing.original.constants import computed
+from converters.graph.writing.original.names import aliases
 
 _CONFIG = "config"
 # Names of a Flax module that no field can have.
@@ -536,15 +536,15 @@ def _hints(tree: Any, hint: str) -> Iterator[str]:
             yield from _hints(function, "")
             for one in given:
                 yield from _hints(one, "features")
-            for one in tree.keywords:
-                yield from _hints(one, "")
+            for keyword in tree.keywords:
+                yield from _hints(keyword, "")
         case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr="param"), args=given):
             for one in given:
                 yield from _hints(one, "features")
         case _:
             inner = hint if isinstance(tree, ast.Tuple | ast.List) else ""
-            for one in ast.iter_child_nodes(tree):
-                yield from _hints(one, inner)
+            for child in ast.iter_child_nodes(tree):
+                yield from _hints(child, inner)
 
 
 def _slots(one: _Instance) -> Iterator[Any]:

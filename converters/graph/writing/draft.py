@@ -18,13 +18,13 @@ from converters.graph.ir import (
     calls,
 )
 from converters.graph.recording.shared import first_names, with_shared
-from converters.graph.writing.functions import own_frames, within
 from converters.graph.writing.layers import Layer, layer_of
 from converters.graph.writing.layout import (
     layouts,
 )
+from converters.graph.writing.original.functions import own_frames, within
+from converters.graph.writing.original.settings import Settings
 from converters.graph.writing.place import buffer_path
-from converters.graph.writing.settings import Settings
 from converters.mapping.flatten import flattened_inputs
 
 # How many elements a constant may have that is written down.

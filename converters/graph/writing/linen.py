@@ -9,8 +9,8 @@ from typing import Any
 
 from converters.graph.ops.functions import functions
 from converters.graph.writing.classes import Class, Method, Model
-from converters.graph.writing.lists import written
-from converters.graph.writing.names import first_sentence
+from converters.graph.writing.forms.lists import written
+from converters.graph.writing.original.names import first_sentence
 from converters.graph.writing.sources import copied
 
 

@@ -12,9 +12,9 @@ import sympy
 from converters.graph.expression import Hole, as_code, call, code
 from converters.graph.ir import Fact, Free, Held, Ref
 from converters.graph.recording.trace import GraphError
-from converters.graph.writing import names
 from converters.graph.writing.holes import fill, filled, refs
 from converters.graph.writing.layout import LAST, Layout, as_torch, moved
+from converters.graph.writing.original import names
 from converters.graph.writing.statements import Statement, is_turn, targets
 from converters.graph.writing.tidy import tidied
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from converters.graph.expression import Hole
 from converters.graph.ir import Frame, Ref, references
-from converters.graph.writing import names
 from converters.graph.writing.holes import filled, length, refs
+from converters.graph.writing.original import names
 
 # How long an expression may be that is put into another one of the same line.
 _LONG = 88
@@ -93,7 +93,7 @@ def unturned(statements: Sequence[Statement], results: Any) -> dict[int, set[int
     """Take out turns that are always turned back (`y = f(x).swapaxes(1, 2)`, `y.swapaxes(1, 2)`).
 
     Returns:
-        The tensors that are so turned no more, and which of their axes.
+        The tensors that lie otherwise now, with the axes that are swapped.
     """
     found: dict[int, set[int]] = {}
     given = {ref.id for ref in references(results)}

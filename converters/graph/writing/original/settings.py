@@ -9,21 +9,19 @@ that the module has, or it is not believed.
 from __future__ import annotations
 
 import ast
-import inspect
 import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from converters.graph.expression import SettingFloat, SettingInt
 from converters.graph.ir import Frame
-from converters.graph.writing import names
-from converters.graph.writing.names import source_tree
+from converters.graph.writing.original import constructors, names
 
 # Attributes with such names hold sizes and factors; others (a layer's index) meet a value by chance.
 _SIZES = re.compile(
@@ -137,7 +135,7 @@ class Settings:
         if path is None:
             return value
         said = ""
-        for expression in _assigned(_class(owner), name):
+        for expression in constructors.assigned(_class(owner), name):
             for node in ast.walk(expression):
                 if not isinstance(node, ast.Call):
                     continue
@@ -148,8 +146,10 @@ class Settings:
                     found = self._resolve(path, sides[axis], value, 0)
                     if found is not None:
                         return _number(value, found)
-                    said = said or _last(sides[axis])
-        for argument in _arguments(_class(owner)):  # of a layer of torch's that it derives from
+                    said = said or constructors.last(sides[axis])
+        for argument in constructors.arguments(
+            _class(owner)
+        ):  # of a layer of torch's that it derives from
             if _is(getattr(owner, argument, None), value):
                 found = self._argument(path, argument, value, 0)
                 if found is not None and found.parts:
@@ -161,7 +161,7 @@ class Settings:
     def of_buffer(self, owner: Any, name: str, value: int | float) -> Any:
         """What the elements of a buffer are, by what the constructor writes there."""
         path = self.paths.get(id(owner))
-        for expression in _assigned(_class(owner), name) if path is not None else ():
+        for expression in constructors.assigned(_class(owner), name) if path is not None else ():
             if isinstance(expression, ast.Call) and expression.args:
                 found = self._resolve(str(path), expression.args[0], value, 0)
                 if found is not None:
@@ -171,7 +171,7 @@ class Settings:
     def of_count(self, owner: Any, name: str, value: int) -> Any:
         """The length of a list of modules as a setting: the original's `range(config.num_hidden_layers)`."""
         path = self.paths.get(id(owner))
-        for expression in _assigned(_class(owner), name) if path is not None else ():
+        for expression in constructors.assigned(_class(owner), name) if path is not None else ():
             for node in ast.walk(expression):
                 if not isinstance(node, ast.comprehension) or not isinstance(node.iter, ast.Call):
                     continue
@@ -185,7 +185,7 @@ class Settings:
     def of_local(self, owner: Any, name: str, value: int | float) -> Any:
         """A number that some method of the owner calls `name` on the way."""
         path = self.paths.get(id(owner))
-        for tree in _methods(_class(owner)) if path is not None else ():
+        for tree in constructors.methods(_class(owner)) if path is not None else ():
             for expression in names.assigned(tree).get(name, ()):
                 found = self._resolve(str(path), expression, value, 0)
                 if found is not None and found.parts:
@@ -197,9 +197,9 @@ class Settings:
     def _on_line(self, path: str, value: int | float, frame: Frame) -> _Said | None:
         """What gives the number on the line that was running; without settings: it stands there."""
         nodes = names.reached(frame)
+        wanted = (type(value), value)
         for node in nodes:
-            same = isinstance(node, ast.Constant) and type(node.value) is type(value)
-            if same and node.value == value:  # type: ignore[attr-defined]
+            if isinstance(node, ast.Constant) and (type(node.value), node.value) == wanted:
                 return _Said(repr(value), {})
         for node in nodes:
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
@@ -213,8 +213,8 @@ class Settings:
     ) -> Iterator[str]:
         """Attributes of a module that have this value and are read in what ran."""
         pattern = _SIZES if isinstance(value, int) else _FACTORS
-        read = {name for frame in frames for name in _read(names.function_at(frame))}
-        read |= _read_outside_of_init(_class(module))
+        read = {name for frame in frames for name in constructors.read(names.function_at(frame))}
+        read |= constructors.read_outside_of_constructors(_class(module))
         for name, one in vars(module).items():
             plain = isinstance(one, int | float) and not isinstance(one, bool)
             if not plain or type(one) is not type(value) or one != value or name not in read:
@@ -241,7 +241,7 @@ class Settings:
         above, _, attribute = path.rpartition(".")
         while isinstance(self.modules.get(above), _CONTAINERS):
             module = self.modules[above]
-            if type(module).__init__ is not _base(module).__init__:  # type: ignore[misc]
+            if type(module).__init__ is not _base(module).__init__:
                 break
             above, _, attribute = above.rpartition(".")
         return _Made(above, attribute)
@@ -260,7 +260,7 @@ class Settings:
             found = self._resolve(made.above, expression, value, depth + 1, index)
             if found is not None:
                 return found
-        usual = _default(_class(self.modules[path]), name)
+        usual = constructors.default(_class(self.modules[path]), name)
         return _Said(repr(value), {}) if not given and _is(usual, value) else None
 
     def _of_root(self, name: str, value: int | float, index: int | None) -> _Said | None:
@@ -278,11 +278,11 @@ class Settings:
 
     def _given(self, path: str, made: _Made, name: str) -> Iterator[ast.expr]:
         """What the module above writes for an argument where it makes this one."""
-        cls, order = _class(self.modules[path]), _arguments(_class(self.modules[path]))
-        for expression in _assigned(_class(self.modules[made.above]), made.attribute):
+        cls, order = _class(self.modules[path]), constructors.arguments(_class(self.modules[path]))
+        for expression in constructors.assigned(_class(self.modules[made.above]), made.attribute):
             nodes = [node for node in ast.walk(expression) if isinstance(node, ast.Call)]
             # A class may be called by another name (`norm_layer(dim)`).
-            known = [node for node in nodes if _last(node.func) == cls.__name__]
+            known = [node for node in nodes if constructors.last(node.func) == cls.__name__]
             for node in known or [node for node in nodes if node is expression]:
                 named = {one.arg: one.value for one in node.keywords}
                 if name in named:
@@ -296,7 +296,7 @@ class Settings:
     def _arguments_of_root(self) -> dict[str, int | float]:
         """Arguments that the model was made with, as far as what it holds shows them."""
         found: dict[str, int | float] = {}
-        wanted = _arguments(_class(self.root))
+        wanted = constructors.arguments(_class(self.root))
         for name in wanted:
             held = getattr(self.root, name, None)
             if isinstance(held, int | float) and not isinstance(held, bool):
@@ -305,7 +305,7 @@ class Settings:
             made = self._made(path)
             if made is None or made.above:
                 continue
-            for name in _arguments(_class(module)):
+            for name in constructors.arguments(_class(module)):
                 held = getattr(module, name, None)
                 if not isinstance(held, int | float) or isinstance(held, bool):
                     continue
@@ -318,7 +318,7 @@ class Settings:
         """What gives an attribute of a module; itself where its constructor does not say."""
         if depth > _DEPTH:
             return None
-        said = _assigned(_class(self.modules[path]), name)
+        said = constructors.assigned(_class(self.modules[path]), name)
         named = name.strip("_")
         for expression in said:
             found = self._resolve(path, expression, value, depth + 1)
@@ -342,7 +342,11 @@ class Settings:
                     return None
                 if index is not None and not _is(getattr(self.modules[path], name), value):
                     return self._first(
-                        path, _assigned(_class(self.modules[path]), name), value, depth, index
+                        path,
+                        constructors.assigned(_class(self.modules[path]), name),
+                        value,
+                        depth,
+                        index,
                     )
                 return self._attribute(path, name, value, depth)
             case ast.Attribute(
@@ -409,7 +413,7 @@ class Settings:
     ) -> _Said | None:
         """A local variable or an argument of a constructor."""
         cls = _class(self.modules[path])
-        for tree in _constructors(cls):
+        for tree in constructors.constructors(cls):
             said = [
                 one
                 for one in names.assigned(tree).get(name, ())
@@ -418,7 +422,7 @@ class Settings:
             found = self._first(path, said, value, depth, index)
             if found is not None:
                 return found
-        if name in _arguments(cls):
+        if name in constructors.arguments(cls):
             held = getattr(self.modules[path], name, None)
             if isinstance(held, int | float) and not _is(held, value):
                 return None
@@ -519,7 +523,7 @@ class Settings:
 
     def _evaluated_name(self, path: str, name: str, depth: int, index: int | None) -> Any:
         cls = _class(self.modules[path])
-        for tree in _constructors(cls):
+        for tree in constructors.constructors(cls):
             said = [
                 self._evaluated(path, one, depth + 1, index)
                 for one in names.assigned(tree).get(name, ())
@@ -531,31 +535,22 @@ class Settings:
         made = self._made(path)
         if made is None:
             return self._arguments_of_root.get(name)
-        if name in _arguments(cls):
+        if name in constructors.arguments(cls):
             found = [
                 self._evaluated(made.above, one, depth + 1, index)
                 for one in self._given(path, made, name)
             ]
             if not found:
-                return _default(cls, name)
+                return constructors.default(cls, name)
             found = [one for one in found if isinstance(one, int | float)]
             if len(set(found)) == 1:
                 return found[0]
         return None
 
 
-def _default(cls: Any, name: str) -> Any:
-    """What an argument of a constructor is where it is not given."""
-    try:
-        found = inspect.signature(cls).parameters[name].default
-    except (KeyError, TypeError, ValueError):
-        return None
-    return None if found is inspect.Parameter.empty else found
-
-
 def _called(value: Any, expression: ast.expr | None) -> Any:
     """A number that no setting gives, with the name that the source has for it."""
-    named = "" if expression is None else _last(expression)
+    named = "" if expression is None else constructors.last(expression)
     if not named or isinstance(value, bool):
         return value
     return SettingInt(value, local=named) if isinstance(value, int) else value
@@ -618,107 +613,5 @@ def _bracketed(text: str, symbol: str, side: int) -> str:
     return text if plain or alike or (symbol in "+-" and side == 0) else f"({text})"
 
 
-def _last(expression: ast.expr) -> str:
-    match expression:
-        case ast.Attribute():
-            return expression.attr
-        case ast.Name():
-            return expression.id
-    return ""
-
-
 def _base(module: Any) -> Any:
     return next(cls for cls in _CONTAINERS if isinstance(module, cls))
-
-
-@cache
-def _constructors(cls: Any) -> tuple[ast.AST, ...]:
-    """The constructors of a class and of those that it is of, torch's own left out."""
-    return tuple(
-        source_tree(vars(owner)["__init__"])
-        for owner in cls.__mro__
-        if "__init__" in vars(owner) and not owner.__module__.startswith("torch.")
-    )
-
-
-@cache
-def _methods(cls: Any) -> tuple[ast.AST, ...]:
-    found = []
-    for owner in cls.__mro__:
-        if owner.__module__.startswith("torch.") or owner is object:
-            continue
-        for one in vars(owner).values():
-            function = one.__func__ if isinstance(one, staticmethod | classmethod) else one
-            if inspect.isfunction(function):
-                found.append(source_tree(function))
-    return tuple(found)
-
-
-@cache
-def _assigned(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
-    """What the constructors of a class write after `self.attribute =`, or append to it."""
-    found = []
-    for tree in _constructors(cls):
-        for node in ast.walk(tree):
-            match node:
-                case ast.Assign(targets=targets, value=value):
-                    pass
-                case ast.AnnAssign(target=target, value=ast.expr() as value):
-                    targets = [target]
-                case ast.Call(func=ast.Attribute(value=target, attr="append"), args=[value]):
-                    targets = [target]
-                case ast.Call(
-                    func=ast.Attribute(attr="add_module" | "register_buffer"),
-                    args=[ast.Constant(value=str(name)), value],
-                ):
-                    targets = [ast.Attribute(ast.Name("self", ast.Load()), name, ast.Store())]
-                case _:
-                    continue
-            if any(isinstance(one, ast.Attribute) and one.attr == attribute for one in targets):
-                found.append(_with_locals(value, tree))
-        if found:
-            break
-    return tuple(found)
-
-
-def _with_locals(value: ast.expr, tree: ast.AST) -> ast.expr:
-    """A list that is put together before it becomes an attribute: all that was put into it."""
-    inner = value.args[0] if isinstance(value, ast.Call) and value.args else value
-    inner = inner.value if isinstance(inner, ast.Starred) else inner
-    if not isinstance(inner, ast.Name):
-        return value
-    appended = [
-        node.args[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("append", "add_module")
-        and isinstance(node.func.value, ast.Name)
-        and node.func.value.id == inner.id
-        and node.args
-    ]
-    made = names.assigned(tree).get(inner.id, ())
-    return ast.Tuple([value, *made, *appended], ast.Load()) if appended or made else value
-
-
-@cache
-def _read(tree: ast.AST | None) -> frozenset[str]:
-    if tree is None:
-        return frozenset()
-    return frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
-
-
-@cache
-def _read_outside_of_init(cls: Any) -> frozenset[str]:
-    constructors = set(_constructors(cls))
-    return frozenset(
-        name for tree in _methods(cls) if tree not in constructors for name in _read(tree)
-    )
-
-
-@cache
-def _arguments(layer: Any) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(layer).parameters)
-    except (TypeError, ValueError):
-        return ()

@@ -10,7 +10,7 @@ from typing import Any
 
 from converters.graph import recording
 from converters.graph.ir import Apply, Call, Frame, Held, Item, Op, Ref, held, references
-from converters.graph.writing import names
+from converters.graph.writing.original import names
 
 # Frames that wrap others; what they run has a frame of its own.
 _WRAPPERS = {

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from converters.graph.expression import SettingFloat, as_code, code, dtype_name
-from converters.graph.writing.settings import Settings
+from converters.graph.writing.original.settings import Settings
 
 
 def computed(tensor: torch.Tensor, owner: Any, name: str, settings: Settings) -> ast.expr | None:

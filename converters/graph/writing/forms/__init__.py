@@ -1,0 +1,1 @@
+"""Forms of source that are found after a class is written: lists, loops, convolutions."""

@@ -1,0 +1,1 @@
+"""What the original says: its names, its functions, its settings."""

@@ -1,0 +1,125 @@
+"""What the constructors of the original's classes write."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from functools import cache
+from typing import Any
+
+from converters.graph.writing.original.names import assigned as locals_of
+from converters.graph.writing.original.names import source_tree
+
+
+def default(cls: Any, name: str) -> Any:
+    """What an argument of a constructor is where it is not given."""
+    try:
+        found = inspect.signature(cls).parameters[name].default
+    except (KeyError, TypeError, ValueError):
+        return None
+    return None if found is inspect.Parameter.empty else found
+
+
+def last(expression: ast.expr) -> str:
+    """The last part of a dotted name; "" where it is something else."""
+    match expression:
+        case ast.Attribute():
+            return expression.attr
+        case ast.Name():
+            return expression.id
+    return ""
+
+
+@cache
+def constructors(cls: Any) -> tuple[ast.AST, ...]:
+    """The constructors of a class and of those that it is of, torch's own left out."""
+    return tuple(
+        source_tree(vars(owner)["__init__"])
+        for owner in cls.__mro__
+        if "__init__" in vars(owner) and not owner.__module__.startswith("torch.")
+    )
+
+
+@cache
+def methods(cls: Any) -> tuple[ast.AST, ...]:
+    """The methods of a class and of those that it is of, torch's own left out."""
+    found = []
+    for owner in cls.__mro__:
+        if owner.__module__.startswith("torch.") or owner is object:
+            continue
+        for one in vars(owner).values():
+            function = one.__func__ if isinstance(one, staticmethod | classmethod) else one
+            if inspect.isfunction(function):
+                found.append(source_tree(function))
+    return tuple(found)
+
+
+@cache
+def assigned(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
+    """What the constructors of a class write after `self.attribute =`, or append to it."""
+    found = []
+    for tree in constructors(cls):
+        for node in ast.walk(tree):
+            match node:
+                case ast.Assign(targets=targets, value=value):
+                    pass
+                case ast.AnnAssign(target=target, value=ast.expr() as value):
+                    targets = [target]
+                case ast.Call(func=ast.Attribute(value=target, attr="append"), args=[value]):
+                    targets = [target]
+                case ast.Call(
+                    func=ast.Attribute(attr="add_module" | "register_buffer"),
+                    args=[ast.Constant(value=str(name)), value],
+                ):
+                    targets = [ast.Attribute(ast.Name("self", ast.Load()), name, ast.Store())]
+                case _:
+                    continue
+            if any(isinstance(one, ast.Attribute) and one.attr == attribute for one in targets):
+                found.append(_with_locals(value, tree))
+        if found:
+            break
+    return tuple(found)
+
+
+def _with_locals(value: ast.expr, tree: ast.AST) -> ast.expr:
+    """A list that is put together before it becomes an attribute: all that was put into it."""
+    inner = value.args[0] if isinstance(value, ast.Call) and value.args else value
+    inner = inner.value if isinstance(inner, ast.Starred) else inner
+    if not isinstance(inner, ast.Name):
+        return value
+    appended = [
+        node.args[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("append", "add_module")
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == inner.id
+        and node.args
+    ]
+    made = locals_of(tree).get(inner.id, ())
+    return ast.Tuple([value, *made, *appended], ast.Load()) if appended or made else value
+
+
+@cache
+def read(tree: ast.AST | None) -> frozenset[str]:
+    """The attributes that a function reads or sets."""
+    if tree is None:
+        return frozenset()
+    return frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+
+
+@cache
+def read_outside_of_constructors(cls: Any) -> frozenset[str]:
+    """The attributes that the methods of a class read, its constructors left out."""
+    made = set(constructors(cls))
+    return frozenset(name for tree in methods(cls) if tree not in made for name in read(tree))
+
+
+@cache
+def arguments(layer: Any) -> tuple[str, ...]:
+    """The names of a constructor's arguments, in order."""
+    try:
+        return tuple(inspect.signature(layer).parameters)
+    except (TypeError, ValueError):
+        return ()

@@ -1,0 +1,68 @@
+"""The gallery of ports is what `migrate port` writes now."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.zoo_models.gallery import PIECES
+from migrate.versions import installed
+
+ROOT = Path(__file__).parents[1]
+GALLERY = ROOT / "docs" / "gallery"
+QUICK = ("mlp", "lstm_tagger", "llama")
+MADE = sorted(path.parent.name for path in GALLERY.glob("*/modeling.py"))
+
+
+def check(*names: str) -> None:
+    command = [sys.executable, "-W", "ignore", ROOT / "docs" / "gallery.py", "--check", *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def needs(name: str) -> str:
+    """The package that a piece's page was made with, and its version."""
+    page = " ".join((GALLERY / name / "README.md").read_text().split())
+    return page.partition("(")[2].partition(")")[0]
+
+
+def test_every_piece_is_there() -> None:
+    assert set(MADE) == set(PIECES)
+    index = (GALLERY / "README.md").read_text()
+    assert all(f"({name}/modeling.py)" in index for name in MADE)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_small_ones_are_as_they_are_written_now(name: str) -> None:
+    _as_written(name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in MADE if name not in QUICK])
+def test_all_are_as_they_are_written_now(name: str) -> None:
+    _as_written(name)
+
+
+def _as_written(name: str) -> None:
+    package, _, version = needs(name).partition(" ")
+    if installed(package) != version:
+        pytest.skip(f"made with {package} {version}")
+    check(name)
+
+
+def test_a_port_passes_ruff_and_mypy() -> None:
+    folder = GALLERY / "llama"
+    ruff = [sys.executable, "-m", "ruff"]
+    # mypy as a user has it, without this project's settings.
+    mypy = [sys.executable, "-m", "mypy", "--config-file=", "--ignore-missing-imports"]
+    rules = ["--isolated", "--select", "E,F,W,I,UP,B,SIM", "--line-length", "100"]
+    for command in (
+        [*ruff, "check", *rules, "--no-cache", folder],
+        [*ruff, "format", "--check", "--isolated", "--line-length", "100", "--no-cache", folder],
+        [*mypy, "--follow-imports=skip", "--cache-dir=/dev/null", folder / "modeling.py"],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert done.returncode == 0, done.stdout + done.stderr
