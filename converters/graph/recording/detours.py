@@ -71,6 +71,26 @@ def masks_by_index() -> Iterator[None]:
 
 
 @contextmanager
+def modules_stay() -> Iterator[None]:
+    """`module.to(dtype)` within a forward leaves a module that has this dtype: exporting, none can change."""
+    before = torch.nn.Module.to
+
+    def to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        given = [*args, *kwargs.values()]
+        if all(isinstance(one, torch.dtype) for one in given):
+            wanted = set(given)
+            if all({one.dtype} == wanted for one in self.parameters()):
+                return self
+        return before(self, *args, **kwargs)
+
+    torch.nn.Module.to = to  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.to = before  # type: ignore[method-assign]
+
+
+@contextmanager
 def unaware(wanted: bool) -> Iterator[None]:
     """The model's questions whether it is compiled or exported are answered no, where that is wanted."""
     names = ("is_compiling", "is_exporting")

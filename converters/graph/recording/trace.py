@@ -21,6 +21,7 @@ from converters.graph.recording.detours import (
     checks_pass,
     eager_attention,
     masks_by_index,
+    modules_stay,
     slow_paths,
     unaware,
     values_known,
@@ -79,12 +80,13 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
     """
     module.eval()
     called = _probe(module, inputs)
-    failures: list[str] = []
-    by_value: set[_Way] = set()  # those that end where values decide, however little is free
+    failures: list[tuple[_Way, str]] = []
+    by_value: list[str] = []  # those where values decide
+    hopeless: set[_Way] = set()
     ways = _ways(module)
     for note, free in _TRIES:
         for way in ways:
-            if way in by_value or (way.for_values and not by_value):
+            if way in hopeless or (way.for_values and not by_value):
                 continue
             fixed = called.read if way.fixed else ()
             told: dict[str, None] = {}
@@ -97,12 +99,16 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
                 ):
                     program, outputs = _export(module, inputs, fixed, free, called)
             except Exception as error:  # whatever torch.export raises
-                failures.append(_first_line(error))
+                said = _first_line(error)
+                if (way, said) in failures:
+                    hopeless.add(way)  # freeing less does not help it
+                failures.append((way, said))
                 if _values_decide(error):
                     if not by_value:
                         called.read = read_inputs(module, inputs)
                         ways[:] = _ways(module, bool(called.read))
-                    by_value.add(way)
+                    by_value.append(said)
+                    hopeless.add(way)
                 continue
             taken = [
                 note,
@@ -111,7 +117,7 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
                 f"fixed: {', '.join(fixed)}" if fixed else "",
             ]
             said = ", ".join(filter(None, taken))
-            notes = [f"{said} ({failures[0]})"] if said else []
+            notes = [f"{said} ({failures[0][1]})"] if said else []
             notes += [f"a check of values that the port does not make: {one}" for one in told]
             return Trace(
                 program,
@@ -122,7 +128,8 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
                 tuple(notes),
                 {name: inputs[name] for name in fixed},
             )
-    raise GraphError(f"torch.export cannot record the model: {failures[0]}", _HOW)
+    why = by_value[0] if by_value else failures[0][1]
+    raise GraphError(f"torch.export cannot record the model: {why}", _HOW)
 
 
 @dataclass(frozen=True)
@@ -234,6 +241,7 @@ def _export(
         _marked(module, called),
         slow_paths(),
         masks_by_index(),
+        modules_stay(),
         _all_frames(),
         torch.no_grad(),
         warnings.catch_warnings(),
