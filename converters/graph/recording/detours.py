@@ -83,11 +83,11 @@ def modules_stay() -> Iterator[None]:
                 return self
         return before(self, *args, **kwargs)
 
-    torch.nn.Module.to = to  # type: ignore[method-assign]
+    torch.nn.Module.to = to
     try:
         yield
     finally:
-        torch.nn.Module.to = before  # type: ignore[method-assign]
+        torch.nn.Module.to = before
 
 
 @contextmanager
@@ -208,7 +208,7 @@ def checks_pass(wanted: bool, told: dict[str, None]) -> Iterator[None]:
 
     environment._log_real_tensor_propagation = log
     try:
-        with torch._functorch.config.patch(  # type: ignore[attr-defined]
+        with torch._functorch.config.patch(
             fake_tensor_propagate_real_tensors=True,
             generate_fake_kernels_from_real_mismatches=True,
         ):
