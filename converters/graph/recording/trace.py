@@ -7,9 +7,10 @@ bears a label (`tpu_migrate::mark`), and `converters.graph.recording.group` find
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -159,7 +160,7 @@ def _ways(module: torch.nn.Module, reads: bool = False) -> list[_Way]:
 
 def _values_decide(error: BaseException) -> bool:
     """Whether torch.export ended as a size or a branch rests on values."""
-    if isinstance(error, _ReadError):
+    if isinstance(error, ReadError):
         return True
     text = f"{type(error).__name__} {error}"
     return any(
@@ -245,6 +246,7 @@ def _export(
         _all_frames(),
         torch.no_grad(),
         warnings.catch_warnings(),
+        redirect_stderr(io.StringIO()),  # where torch.export prints what it has when it fails
     ):
         warnings.simplefilter("ignore")
         program = torch.export.export(
@@ -253,11 +255,11 @@ def _export(
         program = _functional(program)
         for node in numbers_read(program.graph):
             frames = frames_of(node)
-            raise _ReadError(f"{frames[-1] if frames else node}: a number is read from a tensor")
+            raise ReadError(f"{frames[-1] if frames else node}: a number is read from a tensor")
         return program, outputs[-1]
 
 
-class _ReadError(RuntimeError):
+class ReadError(RuntimeError):
     """A number that the recording reads, so that it rests on values."""
 
 

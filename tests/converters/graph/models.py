@@ -282,3 +282,11 @@ class Aware(nn.Module):
         if mask is None and not torch.compiler.is_compiling():
             mask = torch.ones_like(x)
         return self.fc(x * mask[:, :1])
+
+
+class Joined(nn.Module):
+    """Two sequences that are put together, and taken apart where the first one ends."""
+
+    def forward(self, first, second):
+        both = torch.cat([first, second], dim=1)
+        return both.cumsum(1).split_with_sizes([first.shape[1], second.shape[1]], dim=1)
