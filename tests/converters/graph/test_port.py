@@ -51,6 +51,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
             {"first": real(2, 7, 3), "second": real(2, 5, 3)},
         ],
     ),
+    "normed": (models.Normed, [{"x": real(2, 3, 6, 5)}, {"x": real(3, 3, 6, 5)}]),
     "in place": (models.InPlace, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
 }
 
