@@ -62,7 +62,7 @@ def test_only_inputs_of_the_first_shape_are_resized(tmp_path: Path) -> None:
 
 
 def test_what_is_fixed_has_the_values_of_the_first_input(tmp_path: Path) -> None:
-    rows = [{"ids": np.full((2, 8), one), "scale": np.full(3, one)} for one in (1, 2)]
+    rows: list[Arrays] = [{"ids": np.full((2, 8), one), "scale": np.full(3, one)} for one in (1, 2)]
     fixed = (ARGUMENTS[0], Argument("scale", "float32", (3,), fixed=True))
     first, *_ = asked(write_inputs(tmp_path, rows), fixed, lambda _: True)
     assert [one["ids"][0, 0] for one in first.inputs] == [1, 2]

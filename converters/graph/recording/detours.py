@@ -71,6 +71,26 @@ def masks_by_index() -> Iterator[None]:
 
 
 @contextmanager
+def modules_stay() -> Iterator[None]:
+    """`module.to(dtype)` within a forward leaves a module that has this dtype: exporting, none can change."""
+    before = torch.nn.Module.to
+
+    def to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        given = [*args, *kwargs.values()]
+        if all(isinstance(one, torch.dtype) for one in given):
+            held = [one for one in (*self.parameters(), *self.buffers()) if one.is_floating_point()]
+            if all({one.dtype} == set(given) for one in held):
+                return self
+        return before(self, *args, **kwargs)
+
+    torch.nn.Module.to = to
+    try:
+        yield
+    finally:
+        torch.nn.Module.to = before
+
+
+@contextmanager
 def unaware(wanted: bool) -> Iterator[None]:
     """The model's questions whether it is compiled or exported are answered no, where that is wanted."""
     names = ("is_compiling", "is_exporting")
@@ -87,10 +107,8 @@ def unaware(wanted: bool) -> Iterator[None]:
 
 # How many elements a tensor may have whose values are known while a model is recorded.
 _KNOWN = 4096
-
-
-# What makes a tensor of numbers alone.
 _INDEXED = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
+# What makes a tensor of numbers alone.
 _MADE = {torch.arange, torch.full, torch.linspace, torch.ones, torch.zeros}
 
 
@@ -125,7 +143,7 @@ class _Constants(TorchFunctionMode):
         kwargs = kwargs or {}
         given = pytree.tree_leaves((args, kwargs))
         if func is torch.tensor and any(isinstance(one, torch.Tensor) for one in given):
-            return _stacked(args[0], kwargs.get("dtype"))
+            return _stacked(args[0] if args else kwargs["data"], kwargs.get("dtype"))
         if func in _INDEXED:
             return func(args[0], _places(args[1]), *args[2:], **kwargs)
         if func not in _MADE or any(isinstance(one, torch.SymInt | torch.Tensor) for one in given):
@@ -188,7 +206,7 @@ def checks_pass(wanted: bool, told: dict[str, None]) -> Iterator[None]:
 
     environment._log_real_tensor_propagation = log
     try:
-        with torch._functorch.config.patch(  # type: ignore[attr-defined]
+        with torch._functorch.config.patch(
             fake_tensor_propagate_real_tensors=True,
             generate_fake_kernels_from_real_mismatches=True,
         ):

@@ -38,7 +38,7 @@ class Known:
         given = pytree.tree_map(self._given, (node.args, node.kwargs))
         if any(isinstance(one, fx.Node | torch.SymInt) for one in pytree.tree_leaves(given)):
             return False
-        self.values[node] = node.target(*given[0], **given[1])  # type: ignore[operator]
+        self.values[node] = node.target(*given[0], **given[1])
         return True
 
     def _given(self, value: Any) -> Any:

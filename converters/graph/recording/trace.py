@@ -7,9 +7,10 @@ bears a label (`tpu_migrate::mark`), and `converters.graph.recording.group` find
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from converters.graph.recording.detours import (
     checks_pass,
     eager_attention,
     masks_by_index,
+    modules_stay,
     slow_paths,
     unaware,
     values_known,
@@ -79,12 +81,13 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
     """
     module.eval()
     called = _probe(module, inputs)
-    failures: list[str] = []
-    by_value: set[_Way] = set()  # those that end where values decide, however little is free
+    failures: list[tuple[_Way, str]] = []
+    by_value: list[str] = []  # those where values decide
+    hopeless: set[_Way] = set()
     ways = _ways(module)
     for note, free in _TRIES:
         for way in ways:
-            if way in by_value or (way.for_values and not by_value):
+            if way in hopeless or (way.for_values and not by_value):
                 continue
             fixed = called.read if way.fixed else ()
             told: dict[str, None] = {}
@@ -97,12 +100,16 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
                 ):
                     program, outputs = _export(module, inputs, fixed, free, called)
             except Exception as error:  # whatever torch.export raises
-                failures.append(_first_line(error))
+                said = _first_line(error)
+                if (way, said) in failures:
+                    hopeless.add(way)  # freeing less does not help it
+                failures.append((way, said))
                 if _values_decide(error):
                     if not by_value:
                         called.read = read_inputs(module, inputs)
                         ways[:] = _ways(module, bool(called.read))
-                    by_value.add(way)
+                    by_value.append(said)
+                    hopeless.add(way)
                 continue
             taken = [
                 note,
@@ -111,7 +118,7 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
                 f"fixed: {', '.join(fixed)}" if fixed else "",
             ]
             said = ", ".join(filter(None, taken))
-            notes = [f"{said} ({failures[0]})"] if said else []
+            notes = [f"{said} ({failures[0][1]})"] if said else []
             notes += [f"a check of values that the port does not make: {one}" for one in told]
             return Trace(
                 program,
@@ -122,7 +129,8 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
                 tuple(notes),
                 {name: inputs[name] for name in fixed},
             )
-    raise GraphError(f"torch.export cannot record the model: {failures[0]}", _HOW)
+    why = by_value[0] if by_value else failures[0][1]
+    raise GraphError(f"torch.export cannot record the model: {why}", _HOW)
 
 
 @dataclass(frozen=True)
@@ -152,7 +160,7 @@ def _ways(module: torch.nn.Module, reads: bool = False) -> list[_Way]:
 
 def _values_decide(error: BaseException) -> bool:
     """Whether torch.export ended as a size or a branch rests on values."""
-    if isinstance(error, _ReadError):
+    if isinstance(error, ReadError):
         return True
     text = f"{type(error).__name__} {error}"
     return any(
@@ -234,9 +242,11 @@ def _export(
         _marked(module, called),
         slow_paths(),
         masks_by_index(),
+        modules_stay(),
         _all_frames(),
         torch.no_grad(),
         warnings.catch_warnings(),
+        redirect_stderr(io.StringIO()),  # where torch.export prints what it has when it fails
     ):
         warnings.simplefilter("ignore")
         program = torch.export.export(
@@ -245,11 +255,11 @@ def _export(
         program = _functional(program)
         for node in numbers_read(program.graph):
             frames = frames_of(node)
-            raise _ReadError(f"{frames[-1] if frames else node}: a number is read from a tensor")
+            raise ReadError(f"{frames[-1] if frames else node}: a number is read from a tensor")
         return program, outputs[-1]
 
 
-class _ReadError(RuntimeError):
+class ReadError(RuntimeError):
     """A number that the recording reads, so that it rests on values."""
 
 

@@ -239,7 +239,8 @@ class _Writer:
                 self._apply(item)
             elif self.drafter.dissolves(item):
                 for given in item.given:
-                    self.same[given.inside] = given.value
+                    if given.value != Ref(given.inside):  # as it is where nothing marks it
+                        self.same[given.inside] = given.value
                 self._items(item.body)
                 for taken in item.taken:
                     if taken.outside != taken.inside:

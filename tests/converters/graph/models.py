@@ -300,3 +300,35 @@ class Aware(nn.Module):
         if mask is None and not torch.compiler.is_compiling():
             mask = torch.ones_like(x)
         return self.fc(x * mask[:, :1])
+
+
+class Joined(nn.Module):
+    """Two sequences that are put together, and taken apart where the first one ends."""
+
+    def forward(self, first, second):
+        both = torch.cat([first, second], dim=1)
+        return both.cumsum(1).split_with_sizes([first.shape[1], second.shape[1]], dim=1)
+
+
+class NormAct(nn.BatchNorm2d):
+    """A norm with what comes after it, of which one changes its argument in place."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.drop = nn.Identity()
+        self.act = nn.SiLU(inplace=True)
+
+    def forward(self, x):
+        return self.act(self.drop(super().forward(x)))
+
+
+class Normed(nn.Module):
+    """A convolution and its norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.bn = NormAct(4)
+
+    def forward(self, x):
+        return self.bn(self.conv(x))

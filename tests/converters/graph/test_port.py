@@ -40,6 +40,14 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
     "checked": (models.Checked, [{"ids": ids(9, 2, 5)}, {"ids": ids(9, 3, 7)}]),
     "lender": (models.Lender, [{"ids": ids(7, 2, 5)}, {"ids": ids(7, 3, 4)}]),
     "aware": (models.Aware, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
+    "joined": (
+        models.Joined,
+        [
+            {"first": real(2, 4, 3), "second": real(2, 6, 3)},
+            {"first": real(2, 7, 3), "second": real(2, 5, 3)},
+        ],
+    ),
+    "normed": (models.Normed, [{"x": real(2, 3, 6, 5)}, {"x": real(3, 3, 6, 5)}]),
     "in place": (models.InPlace, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
 }
 

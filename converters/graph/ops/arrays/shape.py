@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from converters.graph.expression import call, code, method
+from converters.graph.expression import Hole, call, code, method
 from converters.graph.ops.parts import at, axis_name, axis_of, cast, demand, known, part
 from converters.graph.ops.registry import Result, Size, integers, op, real, sample, truths
 
@@ -351,21 +351,20 @@ def block_diag(tensors: Any) -> ast.expr:
     return code("jax.scipy.linalg.block_diag({*tensors})", tensors=tensors)
 
 
+def _told_apart(size: Any) -> Any:
+    """What is the same for two sizes only if they are always equal."""
+    if known(size):
+        return size
+    return size.code.value if isinstance(size.code, Hole) else ast.dump(size.code)
+
+
 def _split(x: Any, axis: int, out: Any) -> ast.expr:
     """In parts as long as the results: equal ones by their number, others by where each begins."""
     if len(out) == 1:
         return code("({x},)", x=x)
     sizes = [one.shape[axis] for one in out]
     name = axis_name(axis, x.ndim)
-    if (
-        len(
-            {
-                size if known(size) else ast.dump(ast.Expression(code("{s}", s=size)))
-                for size in sizes
-            }
-        )
-        == 1
-    ):
+    if len({_told_apart(size) for size in sizes}) == 1:
         return call("jnp.split", x, len(out), axis=name)
     begins: list[Any] = []
     total: Any = 0

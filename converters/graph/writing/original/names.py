@@ -274,6 +274,8 @@ def _parts_in(tree: ast.AST, name: str) -> tuple[str, ...]:
 
 def first_sentence(documented: Any) -> str:
     """The first sentence of a docstring, of a class or of a function's source; "" if there is none."""
+    if documented is None:  # a lambda
+        return ""
     if isinstance(documented, ast.FunctionDef):
         text = ast.get_docstring(documented) or ""
     else:
