@@ -32,7 +32,7 @@ def copied(module: Any, memo: dict[int, Any] | None = None) -> Any:
 def _rebound(function: types.FunctionType, memo: dict[int, Any]) -> types.FunctionType:
     """The function over the copies of what it closes over; what was not copied stays."""
     if id(function) in memo:
-        return memo[id(function)]  # type: ignore[no-any-return]
+        return memo[id(function)]
     cells = function.__closure__
     if not cells:
         return function

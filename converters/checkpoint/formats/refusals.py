@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from converters.checkpoint.inert.records import ForbiddenNameError, PickleError
+from converters.checkpoint.place import Place
 from converters.checkpoint.reader import COPY_AGAIN
 from converters.errors import CheckpointDamagedError, CheckpointHoldsCodeError
 
@@ -35,7 +35,7 @@ def damaged_pickle(where: str, reason: str) -> CheckpointDamagedError:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading(path: Place) -> Iterator[None]:
     """While a pickle in this file is read: what is wrong with it becomes a refusal.
 
     Raises:

@@ -349,9 +349,7 @@ DROPOUT_MLP = Pair(
     lambda fault: blank(NnxDropoutMlp, fault),
     lambda g: {"x": normal(g, 3, 8)},
     faults=(
-        Fault(
-            "dropout-on", "dropout written out with a key, without a switch", "", "dropout-on"
-        ),
+        Fault("dropout-on", "dropout written out with a key, without a switch", "", "dropout-on"),
         Fault("gelu-for-silu", "gelu in the place of silu", "", "activation"),
     ),
 )
