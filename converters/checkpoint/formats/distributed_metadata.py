@@ -87,7 +87,8 @@ def read_metadata(path: FilePlace) -> list[Item]:
         with reading(path):
             data = file.copy(0, file.size)
             file.rest()
-            loaded = Unpickler(data, 0, find_name).load()
+            # It is nothing but records: three for each part, of some hundred bytes.
+            loaded = Unpickler(data, 0, find_name, more=len(data)).load()
             return _items(_state(loaded, "Metadata"))
     except (KeyError, TypeError, ValueError) as error:
         raise damaged_pickle(str(path), str(error)[:120]) from None

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from converters.checkpoint.formats.torch_names import described_storage, find_name
 from converters.checkpoint.inert.records import Constructor, PickleError
-from converters.checkpoint.inert.unpickler import Blob, Persistent, Unpickler, no_persistent
+from converters.checkpoint.inert.unpickler import Blob, Unpickler
 from converters.checkpoint.place import ByteFile, FarPlace
 from converters.checkpoint.stored import BytesSpan, FileSpan, PartSpan, Span, Storage
 
@@ -139,8 +139,8 @@ def _read_storages(place: _Place) -> Loaded:
     return Loaded(loaded, tuple(machine.unknown))
 
 
-def _value(place: _Place, start: int, persistent: Persistent = no_persistent) -> tuple[Any, int]:
-    machine = Unpickler(place.data, start, find_name, persistent)
+def _value(place: _Place, start: int) -> tuple[Any, int]:
+    machine = Unpickler(place.data, start, find_name)
     return machine.load(), machine.at
 
 

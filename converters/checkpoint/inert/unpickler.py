@@ -92,6 +92,7 @@ class Unpickler:
         find: a module's name and a name in it → what stands for it. It raises ForbiddenNameError.
         persistent: what the pickle calls a persistent id → the object.
         spans: place and length of many bytes in `data` → them, where they need not be copied.
+        more: how many values that are no tensors it may make beyond those of any pickle.
 
     Attributes:
         at: after `load`, where the pickle has ended.
@@ -105,6 +106,7 @@ class Unpickler:
         find: Find,
         persistent: Persistent = no_persistent,
         spans: Spans | None = None,
+        more: int = 0,
     ) -> None:
         self.data = data
         self.at = start
@@ -113,7 +115,7 @@ class Unpickler:
         self._persistent = persistent
         self._spans = spans
         self._made = 0
-        self._allowed = _MOST_MADE
+        self._allowed = _MOST_MADE + more
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
