@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flax import linen as nn
-from jax import Array
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
+from jax import Array
 
 from .config import SiglipVisionConfig
 
