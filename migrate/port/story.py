@@ -229,11 +229,13 @@ def formatted(folder: Path) -> Sequence[str]:
     """Format the sources in the folder; a note where that cannot be done."""
     if find_spec("ruff") is None:
         return ['the source is not formatted: it needs ruff (pip install "tpu-migrate[port]")']
-    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--quiet"]
-    options = ["--line-length", str(_LINE), "--target-version", "py311", "--no-cache"]
-    done = subprocess.run([*command, *options, folder], capture_output=True, text=True, check=False)
-    if done.returncode:
-        return [f"the source is not formatted: ruff ended with {done.returncode}"]
+    ruff = [sys.executable, "-m", "ruff"]
+    options = ["--isolated", "--quiet", "--target-version", "py311", "--no-cache"]
+    for words in (["check", "--select", "I", "--fix"], ["format"]):
+        command = [*ruff, *words, *options, "--line-length", str(_LINE), str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return [f"the source is not formatted: ruff ended with {done.returncode}"]
     return ()
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import ClassVar
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
-from flax import linen as nn
-from jax import Array
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
+from jax import Array
 
 from .config import TaggerConfig
-
 
 Kind = Literal["RNN", "LSTM", "GRU"]
 

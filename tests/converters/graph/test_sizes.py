@@ -145,14 +145,14 @@ CASES: dict[
             "d_model": 16,
             "d_kv": 8,
             "d_ff": 24,
-            "num_heads": 2,
+            "num_heads": 4,
         },
         {
             "vocab_size": 60,
             "d_model": 20,
             "d_kv": 6,
             "d_ff": 28,
-            "num_heads": 3,
+            "num_heads": 6,
         },
         [
             {"input_ids": ids(2, 6), "decoder_input_ids": ids(2, 5)},
@@ -162,7 +162,16 @@ CASES: dict[
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+_ONE_SIZE = pytest.mark.xfail(
+    reason="the number of heads of T5's cross attention stands in torch.zeros as a number",
+    strict=True,
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=_ONE_SIZE) if one == "t5" else one for one in CASES],
+)
 def test_another_size_is_another_instance(name: str, load: Callable[..., Any]) -> None:
     factory, own, others, (first, second) = CASES[name]
     torch.manual_seed(0)

@@ -1,0 +1,314 @@
+"""AutoencoderKL in Flax, ported from diffusers.models.autoencoders.autoencoder_kl."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from .config import AutoencoderKLConfig
+
+
+class ResnetBlock2D(nn.Module):
+    """A Resnet block."""
+
+    groups: int
+    in_channels: int
+    num_groups: int
+
+    def setup(self) -> None:
+        self.norm1 = nn.GroupNorm(num_groups=self.groups, epsilon=1e-06, use_fast_variance=False)
+        self.conv1 = nn.Conv(self.in_channels, kernel_size=(3, 3), padding=((1, 1), (1, 1)))
+        self.norm2 = nn.GroupNorm(
+            num_groups=self.num_groups, epsilon=1e-06, use_fast_variance=False
+        )
+        self.conv2 = nn.Conv(self.in_channels, kernel_size=(3, 3), padding=((1, 1), (1, 1)))
+
+    def __call__(self, input_tensor: jax.Array) -> jax.Array:
+        hidden_states = self.norm1(input_tensor)
+        hidden_states = jax.nn.silu(hidden_states)
+        hidden_states = self.conv1(hidden_states)
+        hidden_states = self.norm2(hidden_states)
+        hidden_states = jax.nn.silu(hidden_states)
+        hidden_states = self.conv2(hidden_states)
+        return input_tensor + hidden_states
+
+
+class Downsample2D(nn.Module):
+    """A 2D downsampling layer with an optional convolution."""
+
+    def setup(self) -> None:
+        self.conv = nn.Conv(16, kernel_size=(3, 3), strides=(2, 2), padding="VALID")
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        hidden_states = jnp.pad(
+            jnp.moveaxis(hidden_states, -1, 1), ((0, 0), (0, 0), (0, 1), (0, 1))
+        )
+        return self.conv(jnp.moveaxis(hidden_states, 1, -1))
+
+
+class ResnetBlock2D2(nn.Module):
+    """A Resnet block."""
+
+    out_channels: int
+    conv_2d_out_channels: int
+
+    def setup(self) -> None:
+        self.norm1 = nn.GroupNorm(num_groups=8, epsilon=1e-06, use_fast_variance=False)
+        self.conv1 = nn.Conv(self.out_channels, kernel_size=(3, 3), padding=((1, 1), (1, 1)))
+        self.norm2 = nn.GroupNorm(num_groups=8, epsilon=1e-06, use_fast_variance=False)
+        self.conv2 = nn.Conv(
+            self.conv_2d_out_channels, kernel_size=(3, 3), padding=((1, 1), (1, 1))
+        )
+        self.conv_shortcut = nn.Conv(self.conv_2d_out_channels, kernel_size=(1, 1), padding="VALID")
+
+    def __call__(self, input_tensor: jax.Array) -> jax.Array:
+        hidden_states = self.norm1(input_tensor)
+        hidden_states = jax.nn.silu(hidden_states)
+        hidden_states = self.conv1(hidden_states)
+        hidden_states = self.norm2(hidden_states)
+        hidden_states = jax.nn.silu(hidden_states)
+        hidden_states = self.conv2(hidden_states)
+        input_tensor = self.conv_shortcut(input_tensor)
+        return input_tensor + hidden_states
+
+
+class Attention(nn.Module):
+    """A cross attention layer."""
+
+    config: AutoencoderKLConfig
+
+    def setup(self) -> None:
+        self.group_norm = nn.GroupNorm(
+            num_groups=self.config.norm_num_groups, epsilon=1e-06, use_fast_variance=False
+        )
+        self.to_q = nn.Dense(
+            self.config.block_out_channels[-1]
+            * (self.config.block_out_channels[-1] // self.config.block_out_channels[-1])
+        )
+        self.to_k = nn.Dense(
+            self.config.block_out_channels[-1]
+            * (self.config.block_out_channels[-1] // self.config.block_out_channels[-1])
+        )
+        self.to_v = nn.Dense(
+            self.config.block_out_channels[-1]
+            * (self.config.block_out_channels[-1] // self.config.block_out_channels[-1])
+        )
+        self.to_out = [nn.Dense(self.config.block_out_channels[-1]), lambda x: x]
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        hidden_states_2 = hidden_states.reshape(hidden_states.shape[0], -1, hidden_states.shape[-1])
+        hidden_states_2 = self.group_norm(hidden_states_2)
+        query = self.to_q(hidden_states_2)
+        key = self.to_k(hidden_states_2)
+        value = self.to_v(hidden_states_2)
+        query = query.reshape(query.shape[0], -1, 1, key.shape[2])
+        key = key.reshape(key.shape[0], -1, 1, key.shape[2]).swapaxes(1, 2)
+        value = value.reshape(value.shape[0], -1, 1, key.shape[3])
+        hidden_states_2 = jax.nn.dot_product_attention(query, key.swapaxes(1, 2), value)
+        hidden_states_2 = hidden_states_2.reshape(hidden_states_2.shape[0], -1, key.shape[3])
+        hidden_states_2 = self.to_out[0](hidden_states_2)
+        hidden_states_2 = hidden_states_2.swapaxes(-1, -2)
+        hidden_states_2 = hidden_states_2.reshape(
+            *hidden_states_2.shape[:2], hidden_states.shape[1], hidden_states.shape[1]
+        )
+        return hidden_states_2 + jnp.moveaxis(hidden_states, -1, 1)
+
+
+class ResnetBlock2D3(nn.Module):
+    """A Resnet block."""
+
+    groups: int
+    in_channels: int
+    num_groups: int
+
+    def setup(self) -> None:
+        self.norm1 = nn.GroupNorm(num_groups=self.groups, epsilon=1e-06, use_fast_variance=False)
+        self.conv1 = nn.Conv(self.in_channels, kernel_size=(3, 3), padding=((1, 1), (1, 1)))
+        self.norm2 = nn.GroupNorm(
+            num_groups=self.num_groups, epsilon=1e-06, use_fast_variance=False
+        )
+        self.conv2 = nn.Conv(self.in_channels, kernel_size=(3, 3), padding=((1, 1), (1, 1)))
+
+    def __call__(self, input_tensor: jax.Array) -> jax.Array:
+        hidden_states = self.norm1(jnp.moveaxis(input_tensor, 1, -1))
+        hidden_states = jax.nn.silu(hidden_states)
+        hidden_states = self.conv1(hidden_states)
+        hidden_states = self.norm2(hidden_states)
+        hidden_states = jax.nn.silu(hidden_states)
+        hidden_states = self.conv2(hidden_states)
+        return input_tensor + jnp.moveaxis(hidden_states, -1, 1)
+
+
+class Upsample2D(nn.Module):
+    """A 2D upsampling layer with an optional convolution."""
+
+    def setup(self) -> None:
+        self.conv = nn.Conv(32, kernel_size=(3, 3), padding=((1, 1), (1, 1)))
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        hidden_states = jnp.repeat(jnp.repeat(hidden_states, 2, axis=-2), 2, axis=-1)
+        return self.conv(jnp.moveaxis(hidden_states, 1, -1))
+
+
+class DownEncoderBlock2D(nn.Module):
+    def setup(self) -> None:
+        self.resnets = [ResnetBlock2D(groups=8, in_channels=16, num_groups=8) for _ in range(2)]
+        self.downsamplers = [Downsample2D()]
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        for resnet in self.resnets:
+            hidden_states = resnet(hidden_states)
+        for downsampler in self.downsamplers:
+            hidden_states = downsampler(hidden_states)
+        return hidden_states
+
+
+class DownEncoderBlock2D2(nn.Module):
+    def setup(self) -> None:
+        self.resnets = [
+            ResnetBlock2D2(out_channels=32, conv_2d_out_channels=32),
+            ResnetBlock2D(groups=8, in_channels=32, num_groups=8),
+        ]
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        for resnet in self.resnets:
+            hidden_states = resnet(hidden_states)
+        return hidden_states
+
+
+class UNetMidBlock2D(nn.Module):
+    """A 2D UNet mid-block [`UNetMidBlock2D`] with multiple residual blocks and optional
+    attention blocks."""
+
+    config: AutoencoderKLConfig
+
+    def setup(self) -> None:
+        self.attentions = [Attention(self.config)]
+        self.resnets = [
+            ResnetBlock2D(
+                groups=self.config.norm_num_groups,
+                in_channels=self.config.block_out_channels[-1],
+                num_groups=self.config.norm_num_groups,
+            ),
+            ResnetBlock2D3(
+                groups=self.config.norm_num_groups,
+                in_channels=self.config.block_out_channels[-1],
+                num_groups=self.config.norm_num_groups,
+            ),
+        ]
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        hidden_states = self.resnets[0](hidden_states)
+        for attention in self.attentions:
+            hidden_states = attention(hidden_states)
+        hidden_states = self.resnets[1](hidden_states)
+        return hidden_states
+
+
+class UpDecoderBlock2D(nn.Module):
+    def setup(self) -> None:
+        self.resnets = [ResnetBlock2D3(groups=8, in_channels=32, num_groups=8) for _ in range(3)]
+        self.upsamplers = [Upsample2D()]
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        for resnet in self.resnets:
+            hidden_states = resnet(hidden_states)
+        for upsampler in self.upsamplers:
+            hidden_states = upsampler(hidden_states)
+        return hidden_states
+
+
+class UpDecoderBlock2D2(nn.Module):
+    def setup(self) -> None:
+        self.resnets = [
+            ResnetBlock2D2(out_channels=16, conv_2d_out_channels=16),
+            ResnetBlock2D(groups=8, in_channels=16, num_groups=8),
+            ResnetBlock2D(groups=8, in_channels=16, num_groups=8),
+        ]
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        for resnet in self.resnets:
+            hidden_states = resnet(hidden_states)
+        return hidden_states
+
+
+class Encoder(nn.Module):
+    """The `Encoder` layer of a variational autoencoder that encodes its input into a latent
+    representation."""
+
+    config: AutoencoderKLConfig
+
+    def setup(self) -> None:
+        self.conv_in = nn.Conv(
+            self.config.block_out_channels[0], kernel_size=(3, 3), padding=((1, 1), (1, 1))
+        )
+        self.down_blocks = [DownEncoderBlock2D(), DownEncoderBlock2D2()]
+        self.mid_block = UNetMidBlock2D(self.config)
+        self.conv_norm_out = nn.GroupNorm(
+            num_groups=self.config.norm_num_groups, epsilon=1e-06, use_fast_variance=False
+        )
+        self.conv_out = nn.Conv(
+            2 * self.config.latent_channels, kernel_size=(3, 3), padding=((1, 1), (1, 1))
+        )
+
+    def __call__(self, sample: jax.Array) -> jax.Array:
+        sample = self.conv_in(jnp.moveaxis(sample, 1, -1))
+        for down_block in self.down_blocks:
+            sample = down_block(sample)
+        sample = self.mid_block(sample)
+        sample = self.conv_norm_out(jnp.moveaxis(sample, 1, -1))
+        sample = jax.nn.silu(sample)
+        return self.conv_out(sample)
+
+
+class Decoder(nn.Module):
+    """The `Decoder` layer of a variational autoencoder that decodes its latent representation
+    into an output sample."""
+
+    config: AutoencoderKLConfig
+
+    def setup(self) -> None:
+        self.conv_in = nn.Conv(
+            self.config.block_out_channels[-1], kernel_size=(3, 3), padding=((1, 1), (1, 1))
+        )
+        self.up_blocks = [UpDecoderBlock2D(), UpDecoderBlock2D2()]
+        self.mid_block = UNetMidBlock2D(self.config)
+        self.conv_norm_out = nn.GroupNorm(
+            num_groups=self.config.norm_num_groups, epsilon=1e-06, use_fast_variance=False
+        )
+        self.conv_out = nn.Conv(3, kernel_size=(3, 3), padding=((1, 1), (1, 1)))
+
+    def __call__(self, sample: jax.Array) -> jax.Array:
+        sample = self.conv_in(sample)
+        sample = self.mid_block(sample)
+        for up_block in self.up_blocks:
+            sample = up_block(sample)
+        sample = self.conv_norm_out(sample)
+        sample = jax.nn.silu(sample)
+        return self.conv_out(sample)
+
+
+class AutoencoderKL(nn.Module):
+    """A VAE model with KL loss for encoding images into latents and decoding latent
+    representations into images."""
+
+    config: AutoencoderKLConfig
+
+    def setup(self) -> None:
+        self.encoder = Encoder(self.config)
+        self.decoder = Decoder(self.config)
+        self.quant_conv = nn.Conv(
+            2 * self.config.latent_channels, kernel_size=(1, 1), padding="VALID"
+        )
+        self.post_quant_conv = nn.Conv(
+            self.config.latent_channels, kernel_size=(1, 1), padding="VALID"
+        )
+
+    def __call__(self, sample: jax.Array) -> dict[str, jax.Array]:
+        enc = self.encoder(sample)
+        enc = self.quant_conv(enc)
+        mean, _ = jnp.split(jnp.moveaxis(enc, -1, 1), 2, axis=1)
+        z = self.post_quant_conv(jnp.moveaxis(mean, 1, -1))
+        dec = self.decoder(z)
+        return {"sample": jnp.moveaxis(dec, -1, 1)}

@@ -1,0 +1,17 @@
+"""The sizes of CLIPTextModelWithProjection."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CLIPTextModelWithProjectionConfig:
+    """The sizes of CLIPTextModelWithProjection."""
+
+    vocab_size: int = 128
+    hidden_size: int = 32
+    max_position_embeddings: int = 20
+    num_attention_heads: int = 4
+    intermediate_size: int = 64
+    layer_norm_eps: float = 1e-05
+    num_hidden_layers: int = 3
+    projection_dim: int = 24

@@ -1,0 +1,170 @@
+"""CLIPVisionModelWithProjection in Flax, ported from transformers.models.clip.modeling_clip."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from .config import CLIPVisionModelWithProjectionConfig
+
+
+def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    return jax.nn.dot_product_attention(
+        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2)
+    )
+
+
+class CLIPVisionEmbeddings(nn.Module):
+    config: CLIPVisionModelWithProjectionConfig
+
+    def setup(self) -> None:
+        self.class_embedding = self.param(
+            "class_embedding", nn.initializers.normal(0.02), (self.config.hidden_size,)
+        )
+        self.position_ids = jnp.arange(17, dtype=jnp.int32)[None]
+        self.patch_embedding = nn.Conv(
+            self.config.hidden_size,
+            kernel_size=(self.config.patch_size, self.config.patch_size),
+            strides=(self.config.patch_size, self.config.patch_size),
+            padding="VALID",
+            use_bias=False,
+        )
+        self.position_embedding = nn.Embed(
+            (self.config.image_size // self.config.patch_size) ** 2 + 1, self.config.hidden_size
+        )
+
+    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+        patch_embeds = self.patch_embedding(jnp.moveaxis(pixel_values, 1, -1))
+        patch_embeds = patch_embeds.reshape(patch_embeds.shape[0], -1, patch_embeds.shape[-1])
+        class_embeds = jnp.broadcast_to(
+            self.class_embedding, (pixel_values.shape[0], 1, self.class_embedding.shape[0])
+        )
+        embeddings = jnp.concatenate([class_embeds, patch_embeds], axis=1)
+        return embeddings + self.position_embedding(self.position_ids)
+
+
+class CLIPAttention(nn.Module):
+    """Multi-headed attention from 'Attention Is All You Need' paper"""
+
+    config: CLIPVisionModelWithProjectionConfig
+
+    def setup(self) -> None:
+        self.k_proj = nn.Dense(self.config.hidden_size)
+        self.v_proj = nn.Dense(self.config.hidden_size)
+        self.q_proj = nn.Dense(self.config.hidden_size)
+        self.out_proj = nn.Dense(self.config.hidden_size)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        queries = self.q_proj(hidden_states)
+        keys = self.k_proj(hidden_states)
+        values = self.v_proj(hidden_states)
+        queries = queries.reshape(
+            queries.shape[0],
+            hidden_states.shape[1],
+            -1,
+            self.config.hidden_size // self.config.num_attention_heads,
+        ).swapaxes(1, 2)
+        keys = keys.reshape(
+            keys.shape[0],
+            hidden_states.shape[1],
+            -1,
+            self.config.hidden_size // self.config.num_attention_heads,
+        ).swapaxes(1, 2)
+        values = values.reshape(
+            values.shape[0],
+            hidden_states.shape[1],
+            -1,
+            self.config.hidden_size // self.config.num_attention_heads,
+        ).swapaxes(1, 2)
+        attn_output = sdpa_attention_forward(queries, keys, values)
+        attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
+        return self.out_proj(attn_output)
+
+
+class CLIPMLP(nn.Module):
+    config: CLIPVisionModelWithProjectionConfig
+
+    def setup(self) -> None:
+        self.fc1 = nn.Dense(self.config.intermediate_size)
+        self.fc2 = nn.Dense(self.config.hidden_size)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        hidden_states = self.fc1(hidden_states)
+        hidden_states = hidden_states * jax.nn.sigmoid(hidden_states * 1.702)
+        return self.fc2(hidden_states)
+
+
+class CLIPEncoderLayer(nn.Module):
+    config: CLIPVisionModelWithProjectionConfig
+
+    def setup(self) -> None:
+        self.self_attn = CLIPAttention(self.config)
+        self.layer_norm1 = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
+        self.mlp = CLIPMLP(self.config)
+        self.layer_norm2 = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        residual = hidden_states
+        hidden_states = self.layer_norm1(hidden_states)
+        hidden_states = self.self_attn(hidden_states)
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.layer_norm2(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        return residual + hidden_states
+
+
+class CLIPEncoder(nn.Module):
+    """Transformer encoder consisting of `config.num_hidden_layers` self attention layers."""
+
+    config: CLIPVisionModelWithProjectionConfig
+
+    def setup(self) -> None:
+        self.layers = [CLIPEncoderLayer(self.config) for _ in range(self.config.num_hidden_layers)]
+
+    def __call__(self, inputs_embeds: jax.Array) -> jax.Array:
+        hidden_states = inputs_embeds
+        for layer in self.layers:
+            hidden_states = layer(hidden_states)
+        return hidden_states
+
+
+class CLIPVisionModel(nn.Module):
+    """The vision model from CLIP without any head or projection on top."""
+
+    config: CLIPVisionModelWithProjectionConfig
+
+    def setup(self) -> None:
+        self.embeddings = CLIPVisionEmbeddings(self.config)
+        self.pre_layrnorm = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+        )
+        self.encoder = CLIPEncoder(self.config)
+        self.post_layernorm = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+        )
+
+    def __call__(self, pixel_values: jax.Array) -> tuple[jax.Array, jax.Array]:
+        hidden_states = self.embeddings(pixel_values)
+        hidden_states = self.pre_layrnorm(hidden_states)
+        encoder_outputs = self.encoder(hidden_states)
+        pooled_output = encoder_outputs[:, 0]
+        pooled_output = self.post_layernorm(pooled_output)
+        return encoder_outputs, pooled_output
+
+
+class CLIPVisionModelWithProjection(nn.Module):
+    """The Clip Model with a projection layer on top (a linear layer on top of the pooled
+    output)."""
+
+    config: CLIPVisionModelWithProjectionConfig
+
+    def setup(self) -> None:
+        self.vision_model = CLIPVisionModel(self.config)
+        self.visual_projection = nn.Dense(self.config.projection_dim, use_bias=False)
+
+    def __call__(self, pixel_values: jax.Array) -> dict[str, jax.Array]:
+        vision_outputs_0, vision_outputs_1 = self.vision_model(pixel_values)
+        image_embeds = self.visual_projection(vision_outputs_1)
+        return {"image_embeds": image_embeds, "last_hidden_state": vision_outputs_0}

@@ -1,0 +1,16 @@
+"""The sizes of Dinov2Model."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Dinov2Config:
+    """The sizes of Dinov2Model."""
+
+    hidden_size: int = 32
+    patch_size: int = 8
+    image_size: int = 32
+    num_attention_heads: int = 4
+    mlp_ratio: int = 4
+    layer_norm_eps: float = 1e-06
+    num_hidden_layers: int = 3

@@ -1,0 +1,197 @@
+"""Dinov2Model in Flax, ported from transformers.models.dinov2.modeling_dinov2."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from .config import Dinov2Config
+
+
+def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    return jax.nn.dot_product_attention(
+        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2)
+    )
+
+
+class Dinov2LayerScale(nn.Module):
+    config: Dinov2Config
+
+    def setup(self) -> None:
+        self.lambda1 = self.param("lambda1", nn.initializers.ones, (self.config.hidden_size,))
+
+    def __call__(self, hidden_state: jax.Array) -> jax.Array:
+        return hidden_state * self.lambda1
+
+
+class Dinov2PatchEmbeddings(nn.Module):
+    """This class turns `pixel_values` of shape `(batch_size, num_channels, height, width)`
+    into the initial `hidden_states` (patch embeddings) of shape `(batch_size, seq_length,
+    hidden_size)` to be consumed by a Transformer."""
+
+    config: Dinov2Config
+
+    def setup(self) -> None:
+        self.projection = nn.Conv(
+            self.config.hidden_size,
+            kernel_size=(self.config.patch_size, self.config.patch_size),
+            strides=(self.config.patch_size, self.config.patch_size),
+            padding="VALID",
+        )
+
+    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+        hidden = self.projection(jnp.moveaxis(pixel_values, 1, -1))
+        return hidden.reshape(hidden.shape[0], -1, hidden.shape[-1])
+
+
+class Dinov2Attention(nn.Module):
+    config: Dinov2Config
+
+    def setup(self) -> None:
+        self.q_proj = nn.Dense(
+            self.config.num_attention_heads
+            * (self.config.hidden_size // self.config.num_attention_heads)
+        )
+        self.k_proj = nn.Dense(
+            self.config.num_attention_heads
+            * (self.config.hidden_size // self.config.num_attention_heads)
+        )
+        self.v_proj = nn.Dense(
+            self.config.num_attention_heads
+            * (self.config.hidden_size // self.config.num_attention_heads)
+        )
+        self.o_proj = nn.Dense(self.config.hidden_size)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        query_states = (
+            self.q_proj(hidden_states)
+            .reshape(
+                *hidden_states.shape[:2],
+                -1,
+                self.config.hidden_size // self.config.num_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        key_states = (
+            self.k_proj(hidden_states)
+            .reshape(
+                *hidden_states.shape[:2],
+                -1,
+                self.config.hidden_size // self.config.num_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        value_states = (
+            self.v_proj(hidden_states)
+            .reshape(
+                *hidden_states.shape[:2],
+                -1,
+                self.config.hidden_size // self.config.num_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        attn_output = sdpa_attention_forward(query_states, key_states, value_states)
+        attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
+        return self.o_proj(attn_output)
+
+
+class Dinov2MLP(nn.Module):
+    config: Dinov2Config
+
+    def setup(self) -> None:
+        self.fc1 = nn.Dense(self.config.hidden_size * self.config.mlp_ratio)
+        self.fc2 = nn.Dense(self.config.hidden_size)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        hidden_states = self.fc1(hidden_states)
+        hidden_states = jax.nn.gelu(hidden_states, approximate=False)
+        return self.fc2(hidden_states)
+
+
+class Dinov2Embeddings(nn.Module):
+    """Construct the CLS token, mask token, position and patch embeddings."""
+
+    config: Dinov2Config
+
+    def setup(self) -> None:
+        self.cls_token = self.param(
+            "cls_token", nn.initializers.normal(0.02), (1, 1, self.config.hidden_size)
+        )
+        self.position_embeddings = self.param(
+            "position_embeddings",
+            nn.initializers.normal(0.02),
+            (
+                1,
+                self.config.image_size
+                // self.config.patch_size
+                * (self.config.image_size // self.config.patch_size)
+                + 1,
+                self.config.hidden_size,
+            ),
+        )
+        self.patch_embeddings = Dinov2PatchEmbeddings(self.config)
+
+    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+        embeddings = self.patch_embeddings(pixel_values)
+        cls_tokens = jnp.broadcast_to(
+            self.cls_token, (pixel_values.shape[0], 1, self.cls_token.shape[2])
+        )
+        embeddings = jnp.concatenate([cls_tokens, embeddings], axis=1)
+        return embeddings + self.position_embeddings
+
+
+class Dinov2Layer(nn.Module):
+    """This corresponds to the Block class in the original implementation."""
+
+    config: Dinov2Config
+
+    def setup(self) -> None:
+        self.norm1 = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
+        self.attention = Dinov2Attention(self.config)
+        self.layer_scale1 = Dinov2LayerScale(self.config)
+        self.norm2 = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
+        self.mlp = Dinov2MLP(self.config)
+        self.layer_scale2 = Dinov2LayerScale(self.config)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        residual = hidden_states
+        hidden_states = self.norm1(hidden_states)
+        hidden_states = self.attention(hidden_states)
+        hidden_states = self.layer_scale1(hidden_states)
+        hidden_states = hidden_states + residual
+        residual = hidden_states
+        hidden_states = self.norm2(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        hidden_states = self.layer_scale2(hidden_states)
+        return hidden_states + residual
+
+
+class Dinov2Encoder(nn.Module):
+    config: Dinov2Config
+
+    def setup(self) -> None:
+        self.layer = [Dinov2Layer(self.config) for _ in range(self.config.num_hidden_layers)]
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        for layer in self.layer:
+            hidden_states = layer(hidden_states)
+        return hidden_states
+
+
+class Dinov2Model(nn.Module):
+    """The bare Dinov2 Model outputting raw hidden-states without any specific head on top."""
+
+    config: Dinov2Config
+
+    def setup(self) -> None:
+        self.embeddings = Dinov2Embeddings(self.config)
+        self.encoder = Dinov2Encoder(self.config)
+        self.layernorm = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
+
+    def __call__(self, pixel_values: jax.Array) -> dict[str, jax.Array]:
+        embedding_output = self.embeddings(pixel_values)
+        encoder_outputs = self.encoder(embedding_output)
+        sequence_output = self.layernorm(encoder_outputs)
+        pooled_output = sequence_output[:, 0]
+        return {"last_hidden_state": sequence_output, "pooler_output": pooled_output}

@@ -1,0 +1,323 @@
+"""Gemma3TextModel in Flax, ported from transformers.models.gemma3.modeling_gemma3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from .config import Gemma3TextConfig
+
+
+def masked_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, **options: Any
+) -> jax.Array:
+    """Attention with a mask of truths; a query that may see no key gets 0."""
+    mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+    found = jax.nn.dot_product_attention(query, key, value, mask=mask, **options)
+    sees = mask.any(axis=-1).swapaxes(1, 2)[..., None]
+    return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
+
+
+def norm(x: jax.Array, eps: float) -> jax.Array:
+    return x * jax.lax.rsqrt(jnp.square(x).mean(axis=-1, keepdims=True) + eps)
+
+
+def rotate_half(x: jax.Array) -> jax.Array:
+    """Rotates half the hidden dims of the input."""
+    x1 = x[..., : x.shape[-1] // 2]
+    x2 = x[..., x.shape[-1] // 2 :]
+    return jnp.concatenate([-x2, x1], axis=-1)
+
+
+def apply_rotary_pos_emb(
+    q: jax.Array, k: jax.Array, cos: jax.Array, sin: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Applies Rotary Position Embedding to the query and key tensors."""
+    cos = cos[:, None]
+    sin = sin[:, None]
+    q_embed = q * cos + rotate_half(q) * sin
+    k_embed = k * cos + rotate_half(k) * sin
+    return q_embed, k_embed
+
+
+def sdpa_attention_forward(
+    query: jax.Array, key: jax.Array, value: jax.Array, attention_mask: jax.Array
+) -> jax.Array:
+    return masked_attention(
+        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), mask=attention_mask
+    )
+
+
+def non_vmap_expansion_sdpa(
+    batch_indices: jax.Array, q_indices: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Used to broadcast our mask_functions over the all 4 dimensions (b_idx, h_idx, q_idx,
+    kv_idx) of the inputs."""
+    batch_indices = batch_indices[..., None][..., None][..., None]
+    q_indices = q_indices[None][:, None]
+    kv_indices = q_indices[..., None, :]
+    return batch_indices, kv_indices
+
+
+def and_mask(
+    attention_mask: jax.Array, attention_mask_0: jax.Array, attention_mask_1: jax.Array
+) -> jax.Array:
+    return jnp.broadcast_to(
+        attention_mask[attention_mask_0, attention_mask_1],
+        (attention_mask_0.shape[0], 1, attention_mask_1.shape[3], attention_mask_1.shape[3]),
+    )
+
+
+def sdpa_mask(attention_mask: jax.Array, batch_size: int, length: int) -> jax.Array:
+    """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
+    value of True indicates that the element should take part in the attention computation,
+    and False that it should not."""
+    batch_arange = jnp.arange(batch_size)
+    q_arange = jnp.arange(length)
+    attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(batch_arange, q_arange)
+    return and_mask(attention_mask, attention_mask_0, attention_mask_1)
+
+
+def create_causal_mask(attention_mask: jax.Array, batch_size: int, length: int) -> jax.Array:
+    """Create a standard causal mask based on the attention implementation used (stored in the
+    config)."""
+    attention_mask = attention_mask.astype(jnp.bool_)
+    return sdpa_mask(attention_mask, batch_size, length)
+
+
+def non_vmap_expansion_sdpa_2(
+    batch_indices: jax.Array, q_indices: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Used to broadcast our mask_functions over the all 4 dimensions (b_idx, h_idx, q_idx,
+    kv_idx) of the inputs."""
+    batch_indices = batch_indices[..., None][..., None][..., None]
+    q_indices = q_indices[None][:, None]
+    q_indices_2 = q_indices[..., None]
+    kv_indices = q_indices[..., None, :]
+    return batch_indices, q_indices_2, kv_indices
+
+
+def inner_mask(attention_mask_1: jax.Array, attention_mask_2: jax.Array) -> jax.Array:
+    return attention_mask_2 > attention_mask_1 - 3
+
+
+def and_mask_2(attention_mask_1: jax.Array, attention_mask_2: jax.Array) -> jax.Array:
+    return inner_mask(attention_mask_1, attention_mask_2) & (attention_mask_2 <= attention_mask_1)
+
+
+def inner_mask_2(attention_mask_1: jax.Array, attention_mask_2: jax.Array) -> jax.Array:
+    """A token can attend to any other token if their absolute distance is within the
+    (exclusive) sliding window size (distance < sliding_window)."""
+    return jnp.abs(attention_mask_1 - attention_mask_2) < 3
+
+
+def or_mask(attention_mask_1: jax.Array, attention_mask_2: jax.Array) -> jax.Array:
+    return and_mask_2(attention_mask_1, attention_mask_2) | inner_mask_2(
+        attention_mask_1, attention_mask_2
+    )
+
+
+def and_mask_3(
+    attention_mask_1: jax.Array,
+    attention_mask_2: jax.Array,
+    attention_mask: jax.Array,
+    attention_mask_0: jax.Array,
+) -> jax.Array:
+    return (
+        or_mask(attention_mask_1, attention_mask_2)
+        & attention_mask[attention_mask_0, attention_mask_2]
+    )
+
+
+def sdpa_mask_2(attention_mask: jax.Array, batch_size: int, length: int) -> jax.Array:
+    """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
+    value of True indicates that the element should take part in the attention computation,
+    and False that it should not."""
+    batch_arange = jnp.arange(batch_size)
+    q_arange = jnp.arange(length)
+    attention_mask_0, attention_mask_1, attention_mask_2 = non_vmap_expansion_sdpa_2(
+        batch_arange, q_arange
+    )
+    return and_mask_3(attention_mask_1, attention_mask_2, attention_mask, attention_mask_0)
+
+
+def create_sliding_window_causal_mask(
+    attention_mask: jax.Array, batch_size: int, length: int
+) -> jax.Array:
+    """Create a sliding window causal mask based on the attention implementation used (stored
+    in the config)."""
+    attention_mask = attention_mask.astype(jnp.bool_)
+    return sdpa_mask_2(attention_mask, batch_size, length)
+
+
+class Gemma3TextScaledWordEmbedding(nn.Module):
+    """This module overrides nn.Embeddings' forward by multiplying with embeddings scale."""
+
+    config: Gemma3TextConfig
+
+    def setup(self) -> None:
+        self.embedding = self.param(
+            "embedding",
+            nn.initializers.normal(0.02),
+            (self.config.vocab_size, self.config.hidden_size),
+        )
+        self.embed_scale = jnp.full((), 6.928203105926514, jnp.float32)
+
+    def __call__(self, input_ids: jax.Array) -> jax.Array:
+        return jnp.take(self.embedding, input_ids, axis=0) * self.embed_scale
+
+
+class Gemma3RotaryEmbedding(nn.Module):
+    config: Gemma3TextConfig
+
+    def setup(self) -> None:
+        self.sliding_attention_inv_freq = 1.0 / self.config.sliding_attention_rope_theta ** (
+            jnp.arange(0, self.config.head_dim, 2) / self.config.head_dim
+        )
+        self.full_attention_inv_freq = 1.0 / self.config.full_attention_rope_theta ** (
+            jnp.arange(0, self.config.head_dim, 2) / self.config.head_dim
+        )
+
+    def __call__(self, position_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+        freqs = position_ids[..., None].astype(jnp.float32) * self.sliding_attention_inv_freq
+        emb = jnp.concatenate([freqs, freqs], axis=-1)
+        cos = jnp.cos(emb)
+        sin = jnp.sin(emb)
+        return cos, sin
+
+    def call_1(self, position_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+        freqs = position_ids[..., None].astype(jnp.float32) * self.full_attention_inv_freq
+        emb = jnp.concatenate([freqs, freqs], axis=-1)
+        cos = jnp.cos(emb)
+        sin = jnp.sin(emb)
+        return cos, sin
+
+
+class Gemma3RMSNorm(nn.Module):
+    config: Gemma3TextConfig
+    dim: int
+
+    def setup(self) -> None:
+        self.weight = self.param("weight", nn.initializers.zeros, (self.dim,))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        output = norm(x, self.config.rms_norm_eps)
+        return output * (self.weight + 1.0)
+
+
+class Gemma3Attention(nn.Module):
+    """Multi-headed attention from 'Attention Is All You Need' paper"""
+
+    config: Gemma3TextConfig
+
+    def setup(self) -> None:
+        self.q_proj = nn.Dense(
+            self.config.num_attention_heads * self.config.head_dim, use_bias=False
+        )
+        self.k_proj = nn.Dense(
+            self.config.num_key_value_heads * self.config.head_dim, use_bias=False
+        )
+        self.v_proj = nn.Dense(
+            self.config.num_key_value_heads * self.config.head_dim, use_bias=False
+        )
+        self.o_proj = nn.Dense(self.config.hidden_size, use_bias=False)
+        self.q_norm = Gemma3RMSNorm(self.config, dim=self.config.head_dim)
+        self.k_norm = Gemma3RMSNorm(self.config, dim=self.config.head_dim)
+
+    def __call__(
+        self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array, attention_mask: jax.Array
+    ) -> jax.Array:
+        query_states = (
+            self.q_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        key_states = (
+            self.k_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        value_states = (
+            self.v_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        query_states = self.q_norm(query_states)
+        key_states = self.k_norm(key_states)
+        query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)
+        attn_output = sdpa_attention_forward(query_states, key_states, value_states, attention_mask)
+        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
+        return self.o_proj(attn_output)
+
+
+class Gemma3MLP(nn.Module):
+    config: Gemma3TextConfig
+
+    def setup(self) -> None:
+        self.gate_proj = nn.Dense(self.config.intermediate_size, use_bias=False)
+        self.up_proj = nn.Dense(self.config.intermediate_size, use_bias=False)
+        self.down_proj = nn.Dense(self.config.hidden_size, use_bias=False)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.down_proj(jax.nn.gelu(self.gate_proj(x), approximate=True) * self.up_proj(x))
+
+
+class Gemma3DecoderLayer(nn.Module):
+    config: Gemma3TextConfig
+
+    def setup(self) -> None:
+        self.self_attn = Gemma3Attention(self.config)
+        self.mlp = Gemma3MLP(self.config)
+        self.input_layernorm = Gemma3RMSNorm(self.config, dim=self.config.hidden_size)
+        self.post_attention_layernorm = Gemma3RMSNorm(self.config, dim=self.config.hidden_size)
+        self.pre_feedforward_layernorm = Gemma3RMSNorm(self.config, dim=self.config.hidden_size)
+        self.post_feedforward_layernorm = Gemma3RMSNorm(self.config, dim=self.config.hidden_size)
+
+    def __call__(
+        self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array, attention_mask: jax.Array
+    ) -> jax.Array:
+        residual = hidden_states
+        hidden_states = self.input_layernorm(hidden_states)
+        hidden_states = self.self_attn(hidden_states, cos, sin, attention_mask)
+        hidden_states = self.post_attention_layernorm(hidden_states)
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.pre_feedforward_layernorm(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        hidden_states = self.post_feedforward_layernorm(hidden_states)
+        return residual + hidden_states
+
+
+class Gemma3TextModel(nn.Module):
+    """The bare Gemma3 Text Model outputting raw hidden-states without any specific head on
+    top."""
+
+    config: Gemma3TextConfig
+
+    def setup(self) -> None:
+        self.embed_tokens = Gemma3TextScaledWordEmbedding(self.config)
+        self.layers = [Gemma3DecoderLayer(self.config) for _ in range(4)]
+        self.norm = Gemma3RMSNorm(self.config, dim=self.config.hidden_size)
+        self.rotary_emb = Gemma3RotaryEmbedding(self.config)
+
+    def __call__(self, input_ids: jax.Array, attention_mask: jax.Array) -> dict[str, jax.Array]:
+        inputs_embeds = self.embed_tokens(input_ids)
+        position_ids = jnp.arange(input_ids.shape[1])
+        position_ids = position_ids[None]
+        causal_mask_mapping = create_causal_mask(
+            attention_mask, input_ids.shape[0], input_ids.shape[1]
+        )
+        causal_mask_mapping_2 = create_sliding_window_causal_mask(
+            attention_mask, input_ids.shape[0], input_ids.shape[1]
+        )
+        cos, sin = self.rotary_emb(position_ids)
+        cos_2, sin_2 = self.rotary_emb.call_1(position_ids)
+        hidden_states = self.layers[0](inputs_embeds, cos, sin, causal_mask_mapping_2)
+        hidden_states = self.layers[1](hidden_states, cos, sin, causal_mask_mapping_2)
+        hidden_states = self.layers[2](hidden_states, cos_2, sin_2, causal_mask_mapping)
+        hidden_states = self.layers[3](hidden_states, cos, sin, causal_mask_mapping_2)
+        hidden_states = self.norm(hidden_states)
+        return {"last_hidden_state": hidden_states}

@@ -1,0 +1,401 @@
+"""GptOssForCausalLM in Flax, ported from transformers.models.gpt_oss.modeling_gpt_oss."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from .config import GptOssForCausalLMConfig
+
+
+def count_in_bins(
+    x: jax.Array, bins: int, low: jax.Array | float, high: jax.Array | float
+) -> jax.Array:
+    """How many values fall into bins of equal widths from `low` to `high`; others count nowhere."""
+    alone = jnp.equal(low, high)  # a range of one value becomes wider by 1 both ways
+    low, high = jnp.where(alone, low - 1, low), jnp.where(alone, high + 1, high)
+    edge = jnp.floor((x - low) * bins / (high - low)).astype(jnp.int32)
+    place = jnp.where((x >= low) & (x <= high), jnp.minimum(edge, bins - 1), bins)
+    return jnp.zeros(bins, x.dtype).at[place.reshape(-1)].add(1, mode="drop")
+
+
+def apply_rotary_emb(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    first_half, second_half = jnp.split(x, 2, axis=-1)
+    first_ = first_half * cos - second_half * sin
+    second_ = second_half * cos + first_half * sin
+    return jnp.concatenate([first_, second_], axis=-1)
+
+
+def apply_rotary_pos_emb(
+    q: jax.Array, k: jax.Array, cos: jax.Array, sin: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    cos = cos[:, None]
+    sin = sin[:, None]
+    q_embed = apply_rotary_emb(q, cos, sin)
+    k_embed = apply_rotary_emb(k, cos, sin)
+    return q_embed, k_embed
+
+
+def repeat_kv(hidden_states: jax.Array) -> jax.Array:
+    """This is the equivalent of torch.repeat_interleave(x, dim=1, repeats=n_rep)."""
+    hidden_states_2 = jnp.broadcast_to(
+        hidden_states[:, :, None],
+        (hidden_states.shape[0], 2, 2, hidden_states.shape[2], hidden_states.shape[3]),
+    )
+    return hidden_states_2.reshape(
+        hidden_states_2.shape[0], 4, hidden_states_2.shape[3], hidden_states.shape[3]
+    )
+
+
+def eager_attention_forward(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    attention_mask: jax.Array,
+    sinks: jax.Array,
+    scaling: float,
+) -> jax.Array:
+    key_states = repeat_kv(key)
+    value_states = repeat_kv(value)
+    attn_weights = query @ key_states.swapaxes(2, 3) * scaling
+    attn_weights = attn_weights + attention_mask
+    sinks = sinks.reshape(1, -1, 1, 1)
+    sinks = jnp.broadcast_to(sinks, (query.shape[0], sinks.shape[1], query.shape[2], 1))
+    combined_logits = jnp.concatenate([attn_weights, sinks], axis=-1)
+    combined_logits_0, _ = (
+        combined_logits.max(axis=-1, keepdims=True),
+        combined_logits.argmax(axis=-1, keepdims=True),
+    )
+    combined_logits = combined_logits - combined_logits_0
+    probs = jax.nn.softmax(combined_logits, axis=-1)
+    scores = probs[..., :-1]
+    attn_output = scores @ value_states
+    return attn_output.swapaxes(1, 2)
+
+
+def grouped_linear(
+    selected_hidden_states_g: jax.Array,
+    offsets: jax.Array,
+    gate_up_proj: jax.Array,
+    selected_biases: jax.Array,
+) -> jax.Array:
+    """Grouped linear layer supporting optional bias and transposed weights."""
+    out = jax.lax.ragged_dot(selected_hidden_states_g, gate_up_proj, jnp.diff(offsets, prepend=0))
+    return out + selected_biases
+
+
+def apply_gate(proj_out: jax.Array, limit: float, alpha: float) -> jax.Array:
+    gate = jnp.minimum(proj_out[:, ::2], limit)
+    up = jnp.clip(proj_out[:, 1::2], -7.0, limit)
+    glu = gate * jax.nn.sigmoid(gate * alpha)
+    return (up + 1) * glu
+
+
+def grouped_mm_experts_forward(
+    hidden_states: jax.Array,
+    routing_weights: jax.Array,
+    router_indices: jax.Array,
+    gate_up_proj_bias: jax.Array,
+    gate_up_proj: jax.Array,
+    down_proj_bias: jax.Array,
+    down_proj: jax.Array,
+    limit: float,
+    alpha: float,
+) -> jax.Array:
+    sample_weights = routing_weights.reshape(-1)
+    expert_ids = router_indices.reshape(-1)
+    expert_ids_g, perm = jnp.sort(expert_ids), jnp.argsort(expert_ids)
+    selected_hidden_states_g = hidden_states[perm // 2]
+    sample_weights_g = sample_weights[perm]
+    histc_input = expert_ids_g.astype(jnp.float32)
+    tokens_per_expert = count_in_bins(histc_input, 4, 0, 3)
+    offsets = jnp.cumsum(tokens_per_expert.astype(jnp.int32), axis=-1)
+    selected_biases = gate_up_proj_bias[expert_ids_g]
+    proj_out = grouped_linear(selected_hidden_states_g, offsets, gate_up_proj, selected_biases)
+    proj_out = apply_gate(proj_out, limit, alpha)
+    selected_biases = down_proj_bias[expert_ids_g]
+    proj_out = grouped_linear(proj_out, offsets, down_proj, selected_biases)
+    weighted_out = proj_out * sample_weights_g[..., None]
+    inv_perm = jnp.zeros_like(perm)
+    inv_perm = inv_perm.at[perm].set(jnp.arange(inv_perm.shape[0]))
+    weighted_out = weighted_out[inv_perm]
+    return weighted_out.reshape(hidden_states.shape[0], 2, hidden_states.shape[1]).sum(axis=1)
+
+
+def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Used to broadcast our mask_functions over the all 4 dimensions (b_idx, h_idx, q_idx,
+    kv_idx) of the inputs."""
+    q_indices = q_indices[None][:, None]
+    q_indices_2 = q_indices[..., None]
+    kv_indices = q_indices[..., None, :]
+    return q_indices_2, kv_indices
+
+
+def sdpa_mask(length: int, batch_size: int) -> jax.Array:
+    """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
+    value of True indicates that the element should take part in the attention computation,
+    and False that it should not."""
+    q_arange = jnp.arange(length)
+    attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
+    attention_mask = attention_mask_1 <= attention_mask_0
+    return jnp.broadcast_to(
+        attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
+    )
+
+
+def eager_mask(length: int, batch_size: int) -> jax.Array:
+    """Create a 4D float mask of shape `(batch_size, 1, query_length, kv_length)` where a value
+    of 0 indicates that the element should take part in the attention computation, and -inf
+    (minimum value for the given `dtype`) that it should not."""
+    mask = sdpa_mask(length, batch_size)
+    return jnp.where(mask, jnp.zeros((), jnp.float32), -3.4028234663852886e38)
+
+
+def create_causal_mask(length: int, batch_size: int) -> jax.Array:
+    """Create a standard causal mask based on the attention implementation used (stored in the
+    config)."""
+    return eager_mask(length, batch_size)
+
+
+def inner_mask(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
+    return attention_mask_1 > attention_mask_0 - 5
+
+
+def and_mask(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
+    return inner_mask(attention_mask_0, attention_mask_1) & (attention_mask_1 <= attention_mask_0)
+
+
+def sdpa_mask_2(length: int, batch_size: int) -> jax.Array:
+    """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
+    value of True indicates that the element should take part in the attention computation,
+    and False that it should not."""
+    q_arange = jnp.arange(length)
+    attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
+    attention_mask = and_mask(attention_mask_0, attention_mask_1)
+    return jnp.broadcast_to(
+        attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
+    )
+
+
+def eager_mask_2(length: int, batch_size: int) -> jax.Array:
+    """Create a 4D float mask of shape `(batch_size, 1, query_length, kv_length)` where a value
+    of 0 indicates that the element should take part in the attention computation, and -inf
+    (minimum value for the given `dtype`) that it should not."""
+    mask = sdpa_mask_2(length, batch_size)
+    return jnp.where(mask, jnp.zeros((), jnp.float32), -3.4028234663852886e38)
+
+
+def create_sliding_window_causal_mask(length: int, batch_size: int) -> jax.Array:
+    """Create a sliding window causal mask based on the attention implementation used (stored
+    in the config)."""
+    return eager_mask_2(length, batch_size)
+
+
+class GptOssRotaryEmbedding(nn.Module):
+    config: GptOssForCausalLMConfig
+
+    def setup(self) -> None:
+        self.inv_freq = self.variable("buffers", "inv_freq", jnp.zeros, (8,)).value
+
+    def __call__(self, position_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+        freqs = position_ids[..., None].astype(jnp.float32) * self.inv_freq
+        cos = jnp.cos(freqs) * self.config.attention_scaling
+        sin = jnp.sin(freqs) * self.config.attention_scaling
+        return cos, sin
+
+
+class GptOssRMSNorm(nn.Module):
+    config: GptOssForCausalLMConfig
+
+    def setup(self) -> None:
+        self.weight = self.param("weight", nn.initializers.ones, (self.config.hidden_size,))
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
+        hidden_states = hidden_states * jax.lax.rsqrt(variance + self.config.rms_norm_eps)
+        return self.weight * hidden_states
+
+
+class GptOssTopKRouter(nn.Module):
+    config: GptOssForCausalLMConfig
+
+    def setup(self) -> None:
+        self.weight = self.param(
+            "weight",
+            nn.initializers.normal(0.02),
+            (self.config.num_local_experts, self.config.hidden_size),
+        )
+        self.bias = self.param(
+            "bias", nn.initializers.normal(0.02), (self.config.num_local_experts,)
+        )
+
+    def __call__(self, hidden_states: jax.Array) -> tuple[jax.Array, jax.Array]:
+        router_logits = hidden_states @ self.weight.T + self.bias
+        router_top_value, router_indices = jax.lax.top_k(
+            router_logits, self.config.num_experts_per_tok
+        )
+        router_scores = jax.nn.softmax(router_top_value, axis=-1)
+        return router_scores, router_indices
+
+
+class GptOssExperts(nn.Module):
+    config: GptOssForCausalLMConfig
+
+    def setup(self) -> None:
+        self.gate_up_proj_bias = self.param(
+            "gate_up_proj_bias",
+            nn.initializers.zeros,
+            (self.config.num_local_experts, 2 * self.config.intermediate_size),
+        )
+        self.gate_up_proj = self.param(
+            "gate_up_proj",
+            nn.initializers.normal(0.02),
+            (
+                self.config.num_local_experts,
+                self.config.hidden_size,
+                2 * self.config.intermediate_size,
+            ),
+        )
+        self.down_proj_bias = self.param(
+            "down_proj_bias",
+            nn.initializers.zeros,
+            (self.config.num_local_experts, self.config.hidden_size),
+        )
+        self.down_proj = self.param(
+            "down_proj",
+            nn.initializers.normal(0.02),
+            (self.config.num_local_experts, self.config.intermediate_size, self.config.hidden_size),
+        )
+
+    def __call__(
+        self, hidden_states: jax.Array, router_indices: jax.Array, routing_weights: jax.Array
+    ) -> jax.Array:
+        return grouped_mm_experts_forward(
+            hidden_states,
+            routing_weights,
+            router_indices,
+            self.gate_up_proj_bias,
+            self.gate_up_proj,
+            self.down_proj_bias,
+            self.down_proj,
+            self.config.swiglu_limit,
+            self.config.swiglu_alpha,
+        )
+
+
+class GptOssAttention(nn.Module):
+    """Multi-headed attention from 'Attention Is All You Need' paper"""
+
+    config: GptOssForCausalLMConfig
+
+    def setup(self) -> None:
+        self.sinks = self.param(
+            "sinks", nn.initializers.normal(0.02), (self.config.num_attention_heads,)
+        )
+        self.q_proj = nn.Dense(self.config.num_attention_heads * self.config.head_dim)
+        self.k_proj = nn.Dense(self.config.num_key_value_heads * self.config.head_dim)
+        self.v_proj = nn.Dense(self.config.num_key_value_heads * self.config.head_dim)
+        self.o_proj = nn.Dense(self.config.hidden_size)
+
+    def __call__(
+        self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array, attention_mask: jax.Array
+    ) -> jax.Array:
+        query_states = (
+            self.q_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        key_states = (
+            self.k_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        value_states = (
+            self.v_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)
+        attn_output = eager_attention_forward(
+            query_states, key_states, value_states, attention_mask, self.sinks, self.config.scaling
+        )
+        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
+        return self.o_proj(attn_output)
+
+
+class GptOssMLP(nn.Module):
+    config: GptOssForCausalLMConfig
+
+    def setup(self) -> None:
+        self.router = GptOssTopKRouter(self.config)
+        self.experts = GptOssExperts(self.config)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        hidden_states_2 = hidden_states.reshape(-1, hidden_states.shape[2])
+        hidden, router_scores = self.router(hidden_states_2)
+        hidden_states_2 = self.experts(hidden_states_2, router_scores, hidden)
+        return hidden_states_2.reshape(*hidden_states.shape[:2], hidden_states_2.shape[1])
+
+
+class GptOssDecoderLayer(nn.Module):
+    config: GptOssForCausalLMConfig
+
+    def setup(self) -> None:
+        self.self_attn = GptOssAttention(self.config)
+        self.mlp = GptOssMLP(self.config)
+        self.input_layernorm = GptOssRMSNorm(self.config)
+        self.post_attention_layernorm = GptOssRMSNorm(self.config)
+
+    def __call__(
+        self, hidden_states: jax.Array, attention_mask: jax.Array, cos: jax.Array, sin: jax.Array
+    ) -> jax.Array:
+        residual = hidden_states
+        hidden_states = self.input_layernorm(hidden_states)
+        hidden_states = self.self_attn(hidden_states, cos, sin, attention_mask)
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.post_attention_layernorm(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        return residual + hidden_states
+
+
+class GptOssModel(nn.Module):
+    """The bare Gpt Oss Model outputting raw hidden-states without any specific head on top."""
+
+    config: GptOssForCausalLMConfig
+
+    def setup(self) -> None:
+        self.embed_tokens = nn.Embed(self.config.vocab_size, self.config.hidden_size)
+        self.layers = [GptOssDecoderLayer(self.config) for _ in range(3)]
+        self.norm = GptOssRMSNorm(self.config)
+        self.rotary_emb = GptOssRotaryEmbedding(self.config)
+
+    def __call__(self, input_ids: jax.Array) -> jax.Array:
+        inputs_embeds = self.embed_tokens(input_ids)
+        position_ids = jnp.arange(input_ids.shape[1])
+        position_ids = position_ids[None]
+        causal_mask_mapping = create_causal_mask(input_ids.shape[1], input_ids.shape[0])
+        causal_mask_mapping_2 = create_sliding_window_causal_mask(
+            input_ids.shape[1], input_ids.shape[0]
+        )
+        cos, sin = self.rotary_emb(position_ids)
+        hidden_states = self.layers[0](inputs_embeds, causal_mask_mapping_2, cos, sin)
+        hidden_states = self.layers[1](hidden_states, causal_mask_mapping, cos, sin)
+        hidden_states = self.layers[2](hidden_states, causal_mask_mapping_2, cos, sin)
+        return self.norm(hidden_states)
+
+
+class GptOssForCausalLM(nn.Module):
+    """The Gpt Oss Model for causal language modeling."""
+
+    config: GptOssForCausalLMConfig
+
+    def setup(self) -> None:
+        self.model = GptOssModel(self.config)
+        self.lm_head = nn.Dense(self.config.vocab_size, use_bias=False)
+
+    def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
+        outputs = self.model(input_ids)
+        logits = self.lm_head(outputs)
+        return {"logits": logits}

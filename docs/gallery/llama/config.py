@@ -1,0 +1,18 @@
+"""The sizes of LlamaForCausalLM."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LlamaForCausalLMConfig:
+    """The sizes of LlamaForCausalLM."""
+
+    rope_theta: float = 10000.0
+    head_dim: int = 12
+    hidden_size: int = 48
+    rms_norm_eps: float = 1e-06
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    intermediate_size: int = 96
+    vocab_size: int = 128
+    num_hidden_layers: int = 3

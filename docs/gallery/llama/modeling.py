@@ -1,0 +1,169 @@
+"""LlamaForCausalLM in Flax, ported from transformers.models.llama.modeling_llama."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from .config import LlamaForCausalLMConfig
+
+
+def rotate_half(x: jax.Array) -> jax.Array:
+    """Rotates half the hidden dims of the input."""
+    x1 = x[..., : x.shape[-1] // 2]
+    x2 = x[..., x.shape[-1] // 2 :]
+    return jnp.concatenate([-x2, x1], axis=-1)
+
+
+def apply_rotary_pos_emb(
+    q: jax.Array, k: jax.Array, cos: jax.Array, sin: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Applies Rotary Position Embedding to the query and key tensors."""
+    cos = cos[:, None]
+    sin = sin[:, None]
+    q_embed = q * cos + rotate_half(q) * sin
+    k_embed = k * cos + rotate_half(k) * sin
+    return q_embed, k_embed
+
+
+def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    return jax.nn.dot_product_attention(
+        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), is_causal=True
+    )
+
+
+class LlamaRotaryEmbedding(nn.Module):
+    config: LlamaForCausalLMConfig
+
+    def setup(self) -> None:
+        self.inv_freq = 1.0 / self.config.rope_theta ** (
+            jnp.arange(0, self.config.head_dim, 2) / self.config.head_dim
+        )
+
+    def __call__(self, position_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+        freqs = position_ids[..., None].astype(jnp.float32) * self.inv_freq
+        emb = jnp.concatenate([freqs, freqs], axis=-1)
+        cos = jnp.cos(emb)
+        sin = jnp.sin(emb)
+        return cos, sin
+
+
+class LlamaRMSNorm(nn.Module):
+    config: LlamaForCausalLMConfig
+
+    def setup(self) -> None:
+        self.weight = self.param("weight", nn.initializers.ones, (self.config.hidden_size,))
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
+        hidden_states = hidden_states * jax.lax.rsqrt(variance + self.config.rms_norm_eps)
+        return self.weight * hidden_states
+
+
+class LlamaAttention(nn.Module):
+    """Multi-headed attention from 'Attention Is All You Need' paper"""
+
+    config: LlamaForCausalLMConfig
+
+    def setup(self) -> None:
+        self.q_proj = nn.Dense(
+            self.config.num_attention_heads * self.config.head_dim, use_bias=False
+        )
+        self.k_proj = nn.Dense(
+            self.config.num_key_value_heads * self.config.head_dim, use_bias=False
+        )
+        self.v_proj = nn.Dense(
+            self.config.num_key_value_heads * self.config.head_dim, use_bias=False
+        )
+        self.o_proj = nn.Dense(self.config.hidden_size, use_bias=False)
+
+    def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+        query_states = (
+            self.q_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        key_states = (
+            self.k_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        value_states = (
+            self.v_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)
+        attn_output = sdpa_attention_forward(query_states, key_states, value_states)
+        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
+        return self.o_proj(attn_output)
+
+
+class LlamaMLP(nn.Module):
+    config: LlamaForCausalLMConfig
+
+    def setup(self) -> None:
+        self.gate_proj = nn.Dense(self.config.intermediate_size, use_bias=False)
+        self.up_proj = nn.Dense(self.config.intermediate_size, use_bias=False)
+        self.down_proj = nn.Dense(self.config.hidden_size, use_bias=False)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class LlamaDecoderLayer(nn.Module):
+    config: LlamaForCausalLMConfig
+
+    def setup(self) -> None:
+        self.self_attn = LlamaAttention(self.config)
+        self.mlp = LlamaMLP(self.config)
+        self.input_layernorm = LlamaRMSNorm(self.config)
+        self.post_attention_layernorm = LlamaRMSNorm(self.config)
+
+    def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+        residual = hidden_states
+        hidden_states = self.input_layernorm(hidden_states)
+        hidden_states = self.self_attn(hidden_states, cos, sin)
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.post_attention_layernorm(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        return residual + hidden_states
+
+
+class LlamaModel(nn.Module):
+    """The bare Llama Model outputting raw hidden-states without any specific head on top."""
+
+    config: LlamaForCausalLMConfig
+
+    def setup(self) -> None:
+        self.embed_tokens = nn.Embed(self.config.vocab_size, self.config.hidden_size)
+        self.layers = [LlamaDecoderLayer(self.config) for _ in range(self.config.num_hidden_layers)]
+        self.norm = LlamaRMSNorm(self.config)
+        self.rotary_emb = LlamaRotaryEmbedding(self.config)
+
+    def __call__(self, input_ids: jax.Array) -> jax.Array:
+        inputs_embeds = self.embed_tokens(input_ids)
+        position_ids = jnp.arange(input_ids.shape[1])
+        position_ids = position_ids[None]
+        cos, sin = self.rotary_emb(position_ids)
+        hidden_states = inputs_embeds
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, cos, sin)
+        return self.norm(hidden_states)
+
+
+class LlamaForCausalLM(nn.Module):
+    """The Llama Model for causal language modeling."""
+
+    config: LlamaForCausalLMConfig
+
+    def setup(self) -> None:
+        self.model = LlamaModel(self.config)
+        self.lm_head = nn.Dense(self.config.vocab_size, use_bias=False)
+
+    def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
+        outputs = self.model(input_ids)
+        logits = self.lm_head(outputs)
+        return {"logits": logits}

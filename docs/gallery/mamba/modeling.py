@@ -1,0 +1,199 @@
+"""MambaForCausalLM in Flax, ported from transformers.models.mamba.modeling_mamba."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from .config import MambaForCausalLMConfig
+
+
+def causal_conv1d_fn(
+    hidden_states: jax.Array, bias: jax.Array, hidden_states_B_C: jax.Array
+) -> jax.Array:
+    out = hidden_states[:, None]
+    out = (
+        jax.lax.conv_general_dilated(
+            hidden_states_B_C,
+            out,
+            (1,),
+            [(3, 3)],
+            dimension_numbers=("NCW", "OIW", "NCW"),
+            feature_group_count=48,
+        )
+        + bias[:, None]
+    )
+    out = out[..., :9]
+    return jax.nn.silu(out)
+
+
+def mamba_selective_scan(
+    dt: jax.Array,
+    A: jax.Array,
+    D: jax.Array,
+    z: jax.Array,
+    bias: jax.Array,
+    scan_result: jax.Array,
+    scan_result_2: jax.Array,
+    scan_result_3: jax.Array,
+) -> jax.Array:
+    dt_2 = dt + bias[..., None]
+    dt_2 = jax.nn.softplus(dt_2)
+    B = scan_result.swapaxes(1, 2)
+    C = scan_result_2.swapaxes(1, 2)
+    discrete_A = dt_2[..., None]
+    discrete_A_2 = jnp.exp(A[None][..., None, :] * discrete_A)
+    discrete_B = discrete_A * B[:, None]
+    deltaB_u = discrete_B * scan_result_3[..., None]
+    ssm_state = jnp.zeros((dt.shape[0], 48, 6), jnp.float32)
+    ssm_state = discrete_A_2[..., 0, :] * ssm_state + deltaB_u[..., 0, :]
+    scan_output = ssm_state @ C[:, 0][..., None]
+    ssm_state = discrete_A_2[..., 1, :] * ssm_state + deltaB_u[..., 1, :]
+    scan_output_2 = ssm_state @ C[:, 1][..., None]
+    ssm_state = discrete_A_2[..., 2, :] * ssm_state + deltaB_u[..., 2, :]
+    scan_output_3 = ssm_state @ C[:, 2][..., None]
+    ssm_state = discrete_A_2[..., 3, :] * ssm_state + deltaB_u[..., 3, :]
+    scan_output_4 = ssm_state @ C[:, 3][..., None]
+    ssm_state = discrete_A_2[..., 4, :] * ssm_state + deltaB_u[..., 4, :]
+    scan_output_5 = ssm_state @ C[:, 4][..., None]
+    ssm_state = discrete_A_2[..., 5, :] * ssm_state + deltaB_u[..., 5, :]
+    scan_output_6 = ssm_state @ C[:, 5][..., None]
+    ssm_state = discrete_A_2[..., 6, :] * ssm_state + deltaB_u[..., 6, :]
+    scan_output_7 = ssm_state @ C[:, 6][..., None]
+    ssm_state = discrete_A_2[..., 7, :] * ssm_state + deltaB_u[..., 7, :]
+    scan_output_8 = ssm_state @ C[:, 7][..., None]
+    ssm_state = discrete_A_2[..., 8, :] * ssm_state + deltaB_u[..., 8, :]
+    scan_output_9 = ssm_state @ C[:, 8][..., None]
+    scan_output = jnp.stack(
+        [
+            scan_output[..., 0],
+            scan_output_2[..., 0],
+            scan_output_3[..., 0],
+            scan_output_4[..., 0],
+            scan_output_5[..., 0],
+            scan_output_6[..., 0],
+            scan_output_7[..., 0],
+            scan_output_8[..., 0],
+            scan_output_9[..., 0],
+        ],
+        axis=-1,
+    )
+    scan_output = scan_output + scan_result_3 * D[None][..., None]
+    return scan_output * jax.nn.silu(z)
+
+
+class MambaRMSNorm(nn.Module):
+    config: MambaForCausalLMConfig
+
+    def setup(self) -> None:
+        self.weight = self.param("weight", nn.initializers.ones, (self.config.hidden_size,))
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
+        hidden_states = hidden_states * jax.lax.rsqrt(variance + self.config.layer_norm_epsilon)
+        return self.weight * hidden_states
+
+
+class MambaMixer(nn.Module):
+    """Compute ∆, A, B, C, and D the state space parameters and compute the
+    `contextualized_states`."""
+
+    config: MambaForCausalLMConfig
+
+    def setup(self) -> None:
+        self.A_log = self.param(
+            "A_log",
+            nn.initializers.normal(0.02),
+            (self.config.intermediate_size, self.config.state_size),
+        )
+        self.D = self.param("D", nn.initializers.ones, (self.config.intermediate_size,))
+        self.conv1d = nn.Conv(
+            self.config.intermediate_size,
+            kernel_size=(self.config.conv_kernel,),
+            padding=((3, 3),),
+            feature_group_count=48,
+        )
+        self.in_proj = nn.Dense(self.config.intermediate_size * 2, use_bias=False)
+        self.x_proj = nn.Dense(
+            self.config.time_step_rank + self.config.state_size * 2, use_bias=False
+        )
+        self.dt_proj = nn.Dense(self.config.intermediate_size)
+        self.out_proj = nn.Dense(self.config.hidden_size, use_bias=False)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        projected_states = self.in_proj(hidden_states).swapaxes(1, 2)
+        A = -jnp.exp(self.A_log)
+        hidden_states_B_C, gate = jnp.split(projected_states, 2, axis=1)
+        hidden_states_B_C_2 = (
+            self.conv1d.variables["params"]["kernel"].transpose((2, 1, 0)).squeeze(1)
+        )
+        hidden_states_B_C = causal_conv1d_fn(
+            hidden_states_B_C_2, self.conv1d.variables["params"]["bias"], hidden_states_B_C
+        )
+        hidden_states_B_C = hidden_states_B_C.swapaxes(1, 2)
+        time_step = self.x_proj(hidden_states_B_C)
+        time_step, B, C = jnp.split(time_step, [5, 11], axis=-1)
+        time_step = self.dt_proj.variables["params"]["kernel"].T @ time_step.swapaxes(1, 2)
+        scan_result = hidden_states_B_C.swapaxes(1, 2)
+        scan_output = scan_result
+        scan_result = B.swapaxes(1, 2)
+        scan_result_2 = C.swapaxes(1, 2)
+        scan_result = mamba_selective_scan(
+            time_step,
+            A,
+            self.D,
+            gate,
+            self.dt_proj.variables["params"]["bias"],
+            scan_result,
+            scan_result_2,
+            scan_output,
+        )
+        return self.out_proj(scan_result.swapaxes(1, 2))
+
+
+class MambaBlock(nn.Module):
+    config: MambaForCausalLMConfig
+
+    def setup(self) -> None:
+        self.norm = MambaRMSNorm(self.config)
+        self.mixer = MambaMixer(self.config)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        residual = hidden_states
+        hidden_states = self.norm(hidden_states)
+        hidden_states = self.mixer(hidden_states)
+        return residual + hidden_states
+
+
+class MambaModel(nn.Module):
+    """The bare Mamba Model outputting raw hidden-states without any specific head on top."""
+
+    config: MambaForCausalLMConfig
+
+    def setup(self) -> None:
+        self.embeddings = nn.Embed(self.config.vocab_size, self.config.hidden_size)
+        self.layers = [MambaBlock(self.config) for _ in range(self.config.num_hidden_layers)]
+        self.norm_f = MambaRMSNorm(self.config)
+
+    def __call__(self, input_ids: jax.Array) -> jax.Array:
+        inputs_embeds = self.embeddings(input_ids)
+        hidden_states = inputs_embeds
+        for layer in self.layers:
+            hidden_states = layer(hidden_states)
+        return self.norm_f(hidden_states)
+
+
+class MambaForCausalLM(nn.Module):
+    """The MAMBA Model transformer with a language modeling head on top (linear layer with
+    weights tied to the input embeddings)."""
+
+    config: MambaForCausalLMConfig
+
+    def setup(self) -> None:
+        self.backbone = MambaModel(self.config)
+
+    def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
+        mamba_outputs = self.backbone(input_ids)
+        logits = self.backbone.embeddings.attend(mamba_outputs)
+        return {"logits": logits}

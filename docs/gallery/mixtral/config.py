@@ -1,0 +1,18 @@
+"""The sizes of MixtralForCausalLM."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MixtralForCausalLMConfig:
+    """The sizes of MixtralForCausalLM."""
+
+    hidden_size: int = 48
+    rms_norm_eps: float = 1e-05
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    num_local_experts: int = 4
+    num_experts_per_tok: int = 2
+    intermediate_size: int = 96
+    vocab_size: int = 128
+    num_hidden_layers: int = 3

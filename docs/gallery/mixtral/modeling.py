@@ -1,0 +1,270 @@
+"""MixtralForCausalLM in Flax, ported from transformers.models.mixtral.modeling_mixtral."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from .config import MixtralForCausalLMConfig
+
+
+def count_in_bins(
+    x: jax.Array, bins: int, low: jax.Array | float, high: jax.Array | float
+) -> jax.Array:
+    """How many values fall into bins of equal widths from `low` to `high`; others count nowhere."""
+    alone = jnp.equal(low, high)  # a range of one value becomes wider by 1 both ways
+    low, high = jnp.where(alone, low - 1, low), jnp.where(alone, high + 1, high)
+    edge = jnp.floor((x - low) * bins / (high - low)).astype(jnp.int32)
+    place = jnp.where((x >= low) & (x <= high), jnp.minimum(edge, bins - 1), bins)
+    return jnp.zeros(bins, x.dtype).at[place.reshape(-1)].add(1, mode="drop")
+
+
+def rotate_half(x: jax.Array) -> jax.Array:
+    """Rotates half the hidden dims of the input."""
+    x1 = x[..., : x.shape[-1] // 2]
+    x2 = x[..., x.shape[-1] // 2 :]
+    return jnp.concatenate([-x2, x1], axis=-1)
+
+
+def apply_rotary_pos_emb(
+    q: jax.Array, k: jax.Array, cos: jax.Array, sin: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Applies Rotary Position Embedding to the query and key tensors."""
+    cos = cos[:, None]
+    sin = sin[:, None]
+    q_embed = q * cos + rotate_half(q) * sin
+    k_embed = k * cos + rotate_half(k) * sin
+    return q_embed, k_embed
+
+
+def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    return jax.nn.dot_product_attention(
+        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), is_causal=True
+    )
+
+
+def grouped_linear(
+    gate_up_proj: jax.Array, selected_hidden_states_g: jax.Array, offsets: jax.Array
+) -> jax.Array:
+    """Grouped linear layer supporting optional bias and transposed weights."""
+    return jax.lax.ragged_dot(
+        selected_hidden_states_g, gate_up_proj.swapaxes(-2, -1), jnp.diff(offsets, prepend=0)
+    )
+
+
+class MixtralRotaryEmbedding(nn.Module):
+    def setup(self) -> None:
+        self.inv_freq = self.variable("buffers", "inv_freq", jnp.zeros, (6,)).value
+
+    def __call__(self, position_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+        freqs = position_ids[..., None].astype(jnp.float32) * self.inv_freq
+        emb = jnp.concatenate([freqs, freqs], axis=-1)
+        cos = jnp.cos(emb)
+        sin = jnp.sin(emb)
+        return cos, sin
+
+
+class MixtralRMSNorm(nn.Module):
+    config: MixtralForCausalLMConfig
+
+    def setup(self) -> None:
+        self.weight = self.param("weight", nn.initializers.ones, (self.config.hidden_size,))
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
+        hidden_states = hidden_states * jax.lax.rsqrt(variance + self.config.rms_norm_eps)
+        return self.weight * hidden_states
+
+
+class MixtralTopKRouter(nn.Module):
+    config: MixtralForCausalLMConfig
+
+    def setup(self) -> None:
+        self.weight = self.param(
+            "weight",
+            nn.initializers.normal(0.02),
+            (self.config.num_local_experts, self.config.hidden_size),
+        )
+
+    def __call__(self, hidden_states: jax.Array) -> tuple[jax.Array, jax.Array]:
+        router_logits = hidden_states @ self.weight.T
+        router_probs = jax.nn.softmax(router_logits, axis=-1)
+        router_top_value, router_indices = jax.lax.top_k(
+            router_probs, self.config.num_experts_per_tok
+        )
+        router_top_value = router_top_value / router_top_value.sum(axis=-1, keepdims=True)
+        return router_top_value, router_indices
+
+
+class MixtralExperts(nn.Module):
+    """Collection of expert weights stored as 3D tensors."""
+
+    config: MixtralForCausalLMConfig
+
+    def setup(self) -> None:
+        self.gate_up_proj = self.param(
+            "gate_up_proj",
+            nn.initializers.normal(0.02),
+            (
+                self.config.num_local_experts,
+                2 * self.config.intermediate_size,
+                self.config.hidden_size,
+            ),
+        )
+        self.down_proj = self.param(
+            "down_proj",
+            nn.initializers.normal(0.02),
+            (self.config.num_local_experts, self.config.hidden_size, self.config.intermediate_size),
+        )
+
+    def __call__(
+        self, hidden_states: jax.Array, top_k_index: jax.Array, top_k_weights: jax.Array
+    ) -> jax.Array:
+        sample_weights = top_k_weights.reshape(-1)
+        expert_ids = top_k_index.reshape(-1)
+        expert_ids_g, perm = jnp.sort(expert_ids), jnp.argsort(expert_ids)
+        selected_hidden_states_g = hidden_states[perm // 2]
+        sample_weights_g = sample_weights[perm]
+        histc_input = expert_ids_g.astype(jnp.float32)
+        tokens_per_expert = count_in_bins(histc_input, 4, 0, 3)
+        offsets = jnp.cumsum(tokens_per_expert.astype(jnp.int32), axis=-1)
+        proj_out = grouped_linear(self.gate_up_proj, selected_hidden_states_g, offsets)
+        gate, up = jnp.split(proj_out, 2, axis=-1)
+        proj_out = jax.nn.silu(gate) * up
+        proj_out = grouped_linear(self.down_proj, proj_out, offsets)
+        weighted_out = proj_out * sample_weights_g[..., None]
+        inv_perm = jnp.zeros_like(perm)
+        inv_perm = inv_perm.at[perm].set(jnp.arange(inv_perm.shape[0]))
+        weighted_out = weighted_out[inv_perm]
+        return weighted_out.reshape(*top_k_index.shape[:2], hidden_states.shape[1]).sum(axis=1)
+
+
+class MixtralAttention(nn.Module):
+    """Multi-headed attention from 'Attention Is All You Need' paper"""
+
+    config: MixtralForCausalLMConfig
+
+    def setup(self) -> None:
+        self.q_proj = nn.Dense(
+            self.config.num_attention_heads
+            * (self.config.hidden_size // self.config.num_attention_heads),
+            use_bias=False,
+        )
+        self.k_proj = nn.Dense(
+            self.config.num_key_value_heads
+            * (self.config.hidden_size // self.config.num_attention_heads),
+            use_bias=False,
+        )
+        self.v_proj = nn.Dense(
+            self.config.num_key_value_heads
+            * (self.config.hidden_size // self.config.num_attention_heads),
+            use_bias=False,
+        )
+        self.o_proj = nn.Dense(self.config.hidden_size, use_bias=False)
+
+    def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+        query_states = (
+            self.q_proj(hidden_states)
+            .reshape(
+                *hidden_states.shape[:2],
+                -1,
+                self.config.hidden_size // self.config.num_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        key_states = (
+            self.k_proj(hidden_states)
+            .reshape(
+                *hidden_states.shape[:2],
+                -1,
+                self.config.hidden_size // self.config.num_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        value_states = (
+            self.v_proj(hidden_states)
+            .reshape(
+                *hidden_states.shape[:2],
+                -1,
+                self.config.hidden_size // self.config.num_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)
+        attn_output = sdpa_attention_forward(query_states, key_states, value_states)
+        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
+        return self.o_proj(attn_output)
+
+
+class MixtralSparseMoeBlock(nn.Module):
+    config: MixtralForCausalLMConfig
+
+    def setup(self) -> None:
+        self.gate = MixtralTopKRouter(self.config)
+        self.experts = MixtralExperts(self.config)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        hidden_states_2 = hidden_states.reshape(-1, hidden_states.shape[2])
+        hidden, top_k_weights = self.gate(hidden_states_2)
+        hidden_states_2 = self.experts(hidden_states_2, top_k_weights, hidden)
+        return hidden_states_2.reshape(*hidden_states.shape[:2], hidden_states_2.shape[1])
+
+
+class MixtralDecoderLayer(nn.Module):
+    config: MixtralForCausalLMConfig
+
+    def setup(self) -> None:
+        self.self_attn = MixtralAttention(self.config)
+        self.mlp = MixtralSparseMoeBlock(self.config)
+        self.input_layernorm = MixtralRMSNorm(self.config)
+        self.post_attention_layernorm = MixtralRMSNorm(self.config)
+
+    def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+        residual = hidden_states
+        hidden_states = self.input_layernorm(hidden_states)
+        hidden_states = self.self_attn(hidden_states, cos, sin)
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.post_attention_layernorm(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        return residual + hidden_states
+
+
+class MixtralModel(nn.Module):
+    """The bare Mixtral Model outputting raw hidden-states without any specific head on top."""
+
+    config: MixtralForCausalLMConfig
+
+    def setup(self) -> None:
+        self.embed_tokens = nn.Embed(self.config.vocab_size, self.config.hidden_size)
+        self.layers = [
+            MixtralDecoderLayer(self.config) for _ in range(self.config.num_hidden_layers)
+        ]
+        self.norm = MixtralRMSNorm(self.config)
+        self.rotary_emb = MixtralRotaryEmbedding()
+
+    def __call__(self, input_ids: jax.Array) -> jax.Array:
+        inputs_embeds = self.embed_tokens(input_ids)
+        position_ids = jnp.arange(input_ids.shape[1])
+        position_ids = position_ids[None]
+        cos, sin = self.rotary_emb(position_ids)
+        hidden_states = inputs_embeds
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, cos, sin)
+        return self.norm(hidden_states)
+
+
+class MixtralForCausalLM(nn.Module):
+    """The Mixtral Model for causal language modeling."""
+
+    config: MixtralForCausalLMConfig
+
+    def setup(self) -> None:
+        self.model = MixtralModel(self.config)
+        self.lm_head = nn.Dense(self.config.vocab_size, use_bias=False)
+
+    def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
+        outputs = self.model(input_ids)
+        logits = self.lm_head(outputs)
+        return {"logits": logits}

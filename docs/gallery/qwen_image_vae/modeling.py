@@ -1,0 +1,346 @@
+"""AutoencoderKLQwenImage in Flax, ported from diffusers.models.autoencoders.autoencoder_kl_qwenimage."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from .config import AutoencoderKLQwenImageConfig
+
+
+class QwenImageCausalConv3d(nn.Module):
+    """A custom 3D causal convolution layer with feature caching support."""
+
+    input_channels: int
+    in_channels: int
+    out_channels: int
+
+    def setup(self) -> None:
+        self.kernel = self.param(
+            "kernel",
+            nn.initializers.normal(0.02),
+            (
+                self.input_channels,
+                self.input_channels,
+                self.input_channels,
+                self.in_channels,
+                self.out_channels,
+            ),
+        )
+        self.bias = self.param("bias", nn.initializers.normal(0.02), (self.out_channels,))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = jnp.pad(x, ((0, 0), (0, 0), (2, 0), (1, 1), (1, 1)))
+        return (
+            jax.lax.conv_general_dilated(
+                x,
+                self.kernel.transpose((4, 3, 0, 1, 2)),
+                (1, 1, 1),
+                [(0, 0), (0, 0), (0, 0)],
+                dimension_numbers=("NCDHW", "OIDHW", "NCDHW"),
+            )
+            + self.bias[:, None, None, None]
+        )
+
+
+class QwenImageRMS_norm(nn.Module):
+    """A custom RMS normalization layer."""
+
+    shape: int
+    value_1: int
+    scale: float
+
+    def setup(self) -> None:
+        self.gamma = self.param("gamma", nn.initializers.ones, (self.shape, 1, 1, 1))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        normalized = jnp.broadcast_to(
+            jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12),
+            (*x.shape[:2], 1, x.shape[self.value_1], x.shape[self.value_1]),
+        )
+        normalized = x / normalized
+        return normalized * self.scale * self.gamma
+
+
+class QwenImageCausalConv3d2(nn.Module):
+    """A custom 3D causal convolution layer with feature caching support."""
+
+    in_channels: int
+    out_channels: int
+
+    def setup(self) -> None:
+        self.kernel = self.param(
+            "kernel", nn.initializers.normal(0.02), (1, 1, 1, self.in_channels, self.out_channels)
+        )
+        self.bias = self.param("bias", nn.initializers.normal(0.02), (self.out_channels,))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return (
+            jax.lax.conv_general_dilated(
+                x,
+                self.kernel.transpose((4, 3, 0, 1, 2)),
+                (1, 1, 1),
+                [(0, 0), (0, 0), (0, 0)],
+                dimension_numbers=("NCDHW", "OIDHW", "NCDHW"),
+            )
+            + self.bias[:, None, None, None]
+        )
+
+
+class QwenImageRMS_norm2(nn.Module):
+    """A custom RMS normalization layer."""
+
+    def setup(self) -> None:
+        self.gamma = self.param("gamma", nn.initializers.ones, (32, 1, 1))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        normalized = jnp.broadcast_to(
+            jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12),
+            (*x.shape[:3], x.shape[2]),
+        )
+        normalized = x / normalized
+        return normalized * 5.656854249492381 * self.gamma
+
+
+class QwenImageResidualBlock(nn.Module):
+    """A custom residual block module."""
+
+    in_dim: int
+    scale: float
+
+    def setup(self) -> None:
+        self.norm1 = QwenImageRMS_norm(shape=self.in_dim, value_1=3, scale=self.scale)
+        self.conv1 = QwenImageCausalConv3d(
+            input_channels=3, in_channels=self.in_dim, out_channels=self.in_dim
+        )
+        self.norm2 = QwenImageRMS_norm(shape=self.in_dim, value_1=3, scale=self.scale)
+        self.conv2 = QwenImageCausalConv3d(
+            input_channels=3, in_channels=self.in_dim, out_channels=self.in_dim
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x_2 = self.norm1(x)
+        x_2 = jax.nn.silu(x_2)
+        x_2 = self.conv1(x_2)
+        x_2 = self.norm2(x_2)
+        x_2 = jax.nn.silu(x_2)
+        x_2 = self.conv2(x_2)
+        return x_2 + x
+
+
+class QwenImageResample(nn.Module):
+    """A custom resampling module for 2D and 3D data."""
+
+    def setup(self) -> None:
+        self.resample = nn.Sequential(
+            [lambda x: x, nn.Conv(16, kernel_size=(3, 3), strides=(2, 2), padding="VALID")]
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x_2 = x.swapaxes(1, 2)
+        x = x_2.reshape(x_2.shape[0], x.shape[1], x_2.shape[3], x_2.shape[3])
+        x = self.resample.layers[1](
+            jnp.moveaxis(jnp.pad(x, ((0, 0), (0, 0), (0, 1), (0, 1))), 1, -1)
+        )
+        x = jnp.moveaxis(x, -1, 1).reshape(x.shape[0], 1, x.shape[3], x.shape[3], x.shape[3])
+        return x.swapaxes(1, 2)
+
+
+class QwenImageResidualBlock2(nn.Module):
+    """A custom residual block module."""
+
+    def setup(self) -> None:
+        self.norm1 = QwenImageRMS_norm(shape=16, value_1=1, scale=4.0)
+        self.conv1 = QwenImageCausalConv3d(input_channels=3, in_channels=16, out_channels=32)
+        self.norm2 = QwenImageRMS_norm(shape=32, value_1=3, scale=5.656854249492381)
+        self.conv2 = QwenImageCausalConv3d(input_channels=3, in_channels=32, out_channels=32)
+        self.conv_shortcut = QwenImageCausalConv3d2(in_channels=16, out_channels=32)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        h = self.conv_shortcut(x)
+        x = self.norm1(x)
+        x = jax.nn.silu(x)
+        x = self.conv1(x)
+        x = self.norm2(x)
+        x = jax.nn.silu(x)
+        x = self.conv2(x)
+        return x + h
+
+
+class QwenImageAttentionBlock(nn.Module):
+    """Causal self-attention with a single head."""
+
+    def setup(self) -> None:
+        self.norm = QwenImageRMS_norm2()
+        self.to_qkv = nn.Conv(96, kernel_size=(1, 1), padding="VALID")
+        self.proj = nn.Conv(32, kernel_size=(1, 1), padding="VALID")
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        identity = x
+        x = x.swapaxes(1, 2)
+        x = x.reshape(x.shape[0], identity.shape[1], x.shape[3], x.shape[3])
+        x = self.norm(x)
+        qkv = self.to_qkv(jnp.moveaxis(x, 1, -1))
+        qkv = jnp.moveaxis(qkv, -1, 1).reshape(qkv.shape[0], 1, 96, -1)
+        qkv = qkv.swapaxes(2, 3)
+        q, k, v = jnp.split(qkv, 3, axis=-1)
+        x_2 = jax.nn.dot_product_attention(
+            q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2)
+        ).swapaxes(1, 2)
+        x_2 = x_2.squeeze(1)
+        x_3 = x_2.swapaxes(1, 2)
+        x = x_3.reshape(*x_3.shape[:2], x.shape[3], x.shape[3])
+        x = self.proj(jnp.moveaxis(x, 1, -1))
+        x = jnp.moveaxis(x, -1, 1).reshape(x.shape[0], 1, x_2.shape[2], x.shape[1], x.shape[1])
+        x = x.swapaxes(1, 2)
+        return x + identity
+
+
+class QwenImageResample2(nn.Module):
+    """A custom resampling module for 2D and 3D data."""
+
+    def setup(self) -> None:
+        self.resample = nn.Sequential(
+            [lambda x: x, nn.Conv(16, kernel_size=(3, 3), padding=((1, 1), (1, 1)))]
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x_2 = x.swapaxes(1, 2)
+        x = x_2.reshape(x_2.shape[0], x.shape[1], x_2.shape[3], x_2.shape[3])
+        x = jnp.repeat(jnp.repeat(x, 2, axis=-2), 2, axis=-1)
+        x_2 = self.resample.layers[1](jnp.moveaxis(x, 1, -1))
+        x = jnp.moveaxis(x_2, -1, 1).reshape(x_2.shape[0], 1, x_2.shape[3], x.shape[1], x.shape[1])
+        return x.swapaxes(1, 2)
+
+
+class QwenImageMidBlock(nn.Module):
+    """Middle block for QwenImageVAE encoder and decoder."""
+
+    def setup(self) -> None:
+        self.attentions = [QwenImageAttentionBlock()]
+        self.resnets = [
+            QwenImageResidualBlock(in_dim=32, scale=5.656854249492381) for _ in range(2)
+        ]
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = self.resnets[0](x)
+        for attention in self.attentions:
+            x = attention(x)
+        x = self.resnets[1](x)
+        return x
+
+
+class QwenImageUpBlock(nn.Module):
+    """A block that handles upsampling for the QwenImageVAE decoder."""
+
+    def setup(self) -> None:
+        self.resnets = [
+            QwenImageResidualBlock(in_dim=32, scale=5.656854249492381) for _ in range(2)
+        ]
+        self.upsamplers = [QwenImageResample2()]
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for resnet in self.resnets:
+            x = resnet(x)
+        for upsampler in self.upsamplers:
+            x = upsampler(x)
+        return x
+
+
+class QwenImageUpBlock2(nn.Module):
+    """A block that handles upsampling for the QwenImageVAE decoder."""
+
+    def setup(self) -> None:
+        self.resnets = [QwenImageResidualBlock(in_dim=16, scale=4.0) for _ in range(2)]
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for resnet in self.resnets:
+            x = resnet(x)
+        return x
+
+
+class QwenImageEncoder3d(nn.Module):
+    """A 3D encoder module."""
+
+    config: AutoencoderKLQwenImageConfig
+
+    def setup(self) -> None:
+        self.conv_in = QwenImageCausalConv3d(
+            input_channels=self.config.input_channels,
+            in_channels=self.config.input_channels,
+            out_channels=16,
+        )
+        self.down_blocks = [
+            QwenImageResidualBlock(in_dim=16, scale=4.0),
+            QwenImageResample(),
+            QwenImageResidualBlock2(),
+        ]
+        self.mid_block = QwenImageMidBlock()
+        self.norm_out = QwenImageRMS_norm(shape=32, value_1=3, scale=5.656854249492381)
+        self.conv_out = QwenImageCausalConv3d(
+            input_channels=3, in_channels=32, out_channels=self.config.z_dim * 2
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = self.conv_in(x)
+        for down_block in self.down_blocks:
+            x = down_block(x)
+        x = self.mid_block(x)
+        x = self.norm_out(x)
+        x = jax.nn.silu(x)
+        return self.conv_out(x)
+
+
+class QwenImageDecoder3d(nn.Module):
+    """A 3D decoder module."""
+
+    config: AutoencoderKLQwenImageConfig
+
+    def setup(self) -> None:
+        self.conv_in = QwenImageCausalConv3d(
+            input_channels=3, in_channels=self.config.z_dim, out_channels=32
+        )
+        self.mid_block = QwenImageMidBlock()
+        self.up_blocks = [QwenImageUpBlock(), QwenImageUpBlock2()]
+        self.norm_out = QwenImageRMS_norm(shape=16, value_1=3, scale=4.0)
+        self.conv_out = QwenImageCausalConv3d(
+            input_channels=self.config.input_channels,
+            in_channels=16,
+            out_channels=self.config.input_channels,
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = self.conv_in(x)
+        x = self.mid_block(x)
+        for up_block in self.up_blocks:
+            x = up_block(x)
+        x = self.norm_out(x)
+        x = jax.nn.silu(x)
+        return self.conv_out(x)
+
+
+class AutoencoderKLQwenImage(nn.Module):
+    """A VAE model with KL loss for encoding videos into latents and decoding latent
+    representations into videos."""
+
+    config: AutoencoderKLQwenImageConfig
+
+    def setup(self) -> None:
+        self.encoder = QwenImageEncoder3d(self.config)
+        self.quant_conv = QwenImageCausalConv3d2(
+            in_channels=self.config.z_dim * 2, out_channels=self.config.z_dim * 2
+        )
+        self.post_quant_conv = QwenImageCausalConv3d2(
+            in_channels=self.config.z_dim, out_channels=self.config.z_dim
+        )
+        self.decoder = QwenImageDecoder3d(self.config)
+
+    def __call__(self, sample: jax.Array) -> dict[str, jax.Array]:
+        out = self.encoder(sample)
+        enc = self.quant_conv(out)
+        mean, _ = jnp.split(enc, 2, axis=1)
+        x = self.post_quant_conv(mean)
+        out = self.decoder(x)
+        out = jnp.clip(out, -1.0, 1.0)
+        return {"sample": out}

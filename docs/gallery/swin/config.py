@@ -1,0 +1,15 @@
+"""The sizes of SwinForImageClassification."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SwinForImageClassificationConfig:
+    """The sizes of SwinForImageClassification."""
+
+    embed_dim: int = 16
+    patch_size: int = 4
+    window_size: int = 4
+    head_dim: int = 8
+    layer_norm_eps: float = 1e-05
+    num_labels: int = 10

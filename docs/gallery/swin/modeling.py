@@ -1,0 +1,591 @@
+"""SwinForImageClassification in Flax, ported from transformers.models.swin.modeling_swin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from .config import SwinForImageClassificationConfig
+
+
+def biased_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array, **options: Any
+) -> jax.Array:
+    """Attention with a bias on its scores; a query whose biases are all minus infinity gets 0."""
+    bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+    sees = (bias > -jnp.inf).any(axis=-1, keepdims=True)
+    found = jax.nn.dot_product_attention(
+        query, key, value, bias=jnp.where(sees, bias, 0), **options
+    )
+    sees = sees.swapaxes(1, 2)
+    return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
+
+
+def sdpa_attention_forward(
+    query: jax.Array, key: jax.Array, value: jax.Array, relative_position_bias: jax.Array
+) -> jax.Array:
+    return biased_attention(
+        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), bias=relative_position_bias
+    )
+
+
+def window_partition(hidden_states: jax.Array, window_size: int) -> jax.Array:
+    """Partitions the given input into windows."""
+    input_feature = hidden_states.reshape(
+        hidden_states.shape[0],
+        window_size,
+        window_size,
+        window_size,
+        window_size,
+        hidden_states.shape[1],
+    )
+    return input_feature.swapaxes(2, 3).reshape(
+        -1, input_feature.shape[3], input_feature.shape[3], hidden_states.shape[1]
+    )
+
+
+def window_reverse(windows: jax.Array, window_size: int) -> jax.Array:
+    """Merges windows to produce higher resolution features."""
+    windows = windows.reshape(
+        -1, window_size, window_size, window_size, window_size, windows.shape[3]
+    )
+    windows = windows.swapaxes(2, 3)
+    return windows.reshape(-1, windows.shape[5], windows.shape[5], windows.shape[5])
+
+
+def window_partition_2(input_feature: jax.Array, window_size: int) -> jax.Array:
+    """Partitions the given input into windows."""
+    input_feature = input_feature.reshape(1, window_size, window_size, window_size, window_size, 1)
+    return input_feature.swapaxes(2, 3).reshape(
+        -1, input_feature.shape[3], input_feature.shape[3], 1
+    )
+
+
+def get_attn_mask(window_size: int) -> jax.Array:
+    """Build the cyclic-shift attention mask for shifted-window MSA; returns None when
+    shift_size is 0."""
+    h_idx = jnp.arange(16)
+    h_region = (h_idx >= 12).astype(jnp.int32) + (h_idx >= 14).astype(jnp.int32)
+    img_mask = h_region[None]
+    img_mask = (img_mask[..., None][..., None] * 3 + img_mask[:, None][..., None]).astype(
+        jnp.float32
+    )
+    mask_windows = window_partition_2(img_mask, window_size)
+    mask_windows = mask_windows.reshape(-1, 16)
+    attn_mask = mask_windows[:, None] - mask_windows[..., None]
+    return jnp.where(attn_mask == 0, 0.0, jnp.where(attn_mask != 0, -100.0, attn_mask))
+
+
+def window_partition_3(hidden_states: jax.Array, window_size: int) -> jax.Array:
+    """Partitions the given input into windows."""
+    input_feature = hidden_states.reshape(
+        hidden_states.shape[0], 2, window_size, 2, window_size, hidden_states.shape[3]
+    )
+    return input_feature.swapaxes(2, 3).reshape(
+        -1, input_feature.shape[2], input_feature.shape[2], hidden_states.shape[3]
+    )
+
+
+def window_reverse_2(windows: jax.Array, window_size: int) -> jax.Array:
+    """Merges windows to produce higher resolution features."""
+    windows = windows.reshape(-1, 2, 2, window_size, window_size, windows.shape[3])
+    windows = windows.swapaxes(2, 3)
+    return windows.reshape(-1, 8, 8, windows.shape[5])
+
+
+def window_partition_4(input_feature: jax.Array, window_size: int) -> jax.Array:
+    """Partitions the given input into windows."""
+    input_feature = input_feature.reshape(1, 2, window_size, 2, window_size, 1)
+    return input_feature.swapaxes(2, 3).reshape(
+        -1, input_feature.shape[2], input_feature.shape[2], 1
+    )
+
+
+def get_attn_mask_2(window_size: int) -> jax.Array:
+    """Build the cyclic-shift attention mask for shifted-window MSA; returns None when
+    shift_size is 0."""
+    h_idx = jnp.arange(8)
+    h_region = (h_idx >= 4).astype(jnp.int32) + (h_idx >= 6).astype(jnp.int32)
+    img_mask = h_region[None]
+    img_mask = (img_mask[..., None][..., None] * 3 + img_mask[:, None][..., None]).astype(
+        jnp.float32
+    )
+    mask_windows = window_partition_4(img_mask, window_size)
+    mask_windows = mask_windows.reshape(-1, 16)
+    attn_mask = mask_windows[:, None] - mask_windows[..., None]
+    return jnp.where(attn_mask == 0, 0.0, jnp.where(attn_mask != 0, -100.0, attn_mask))
+
+
+class SwinRelativePositionBias(nn.Module):
+    """Relative position bias for Swin's window-based attention, following the style of
+    BeitRelativePositionBias."""
+
+    config: SwinForImageClassificationConfig
+    num_heads: int
+
+    def setup(self) -> None:
+        self.relative_position_bias_table = self.param(
+            "relative_position_bias_table",
+            nn.initializers.zeros,
+            ((2 * self.config.window_size - 1) * (2 * self.config.window_size - 1), self.num_heads),
+        )
+        self.relative_position_index = self.variable(
+            "buffers", "relative_position_index", jnp.zeros, (256,)
+        ).value
+
+    def __call__(self) -> jax.Array:
+        relative_position_bias = self.relative_position_bias_table[self.relative_position_index]
+        relative_position_bias = relative_position_bias.reshape(
+            self.config.window_size * self.config.window_size,
+            self.config.window_size * self.config.window_size,
+            -1,
+        )
+        return relative_position_bias.transpose(2, 0, 1)[None]
+
+
+class SwinPatchEmbeddings(nn.Module):
+    """This class turns `pixel_values` of shape `(batch_size, num_channels, height, width)`
+    into the initial `hidden_states` (patch embeddings) of shape `(batch_size, seq_length,
+    hidden_size)` to be consumed by a Transformer."""
+
+    config: SwinForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.projection = nn.Conv(
+            self.config.embed_dim,
+            kernel_size=(self.config.patch_size, self.config.patch_size),
+            strides=(self.config.patch_size, self.config.patch_size),
+            padding="VALID",
+        )
+
+    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+        embeddings = self.projection(jnp.moveaxis(pixel_values, 1, -1))
+        return embeddings.reshape(embeddings.shape[0], -1, embeddings.shape[-1])
+
+
+class SwinAttention(nn.Module):
+    config: SwinForImageClassificationConfig
+    hidden_size: int
+    num_attention_heads: int
+
+    def setup(self) -> None:
+        self.q_proj = nn.Dense(self.hidden_size)
+        self.k_proj = nn.Dense(self.hidden_size)
+        self.v_proj = nn.Dense(self.hidden_size)
+        self.o_proj = nn.Dense(self.hidden_size)
+        self.relative_position_bias = SwinRelativePositionBias(
+            self.config, num_heads=self.num_attention_heads
+        )
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        query_states = (
+            self.q_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        key_states = (
+            self.k_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        value_states = (
+            self.v_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        relative_position_bias = self.relative_position_bias()
+        attn_output = sdpa_attention_forward(
+            query_states, key_states, value_states, relative_position_bias
+        )
+        attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
+        return self.o_proj(attn_output)
+
+
+class SwinMLP(nn.Module):
+    features: int
+    dim: int
+
+    def setup(self) -> None:
+        self.fc1 = nn.Dense(self.features)
+        self.fc2 = nn.Dense(self.dim)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        hidden_states = self.fc1(hidden_states)
+        hidden_states = jax.nn.gelu(hidden_states, approximate=False)
+        return self.fc2(hidden_states)
+
+
+class SwinAttention2(nn.Module):
+    config: SwinForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.q_proj = nn.Dense(16)
+        self.k_proj = nn.Dense(16)
+        self.v_proj = nn.Dense(16)
+        self.o_proj = nn.Dense(16)
+        self.relative_position_bias = SwinRelativePositionBias(self.config, num_heads=2)
+
+    def __call__(
+        self, hidden_states: jax.Array, attention_mask: jax.Array, batch_size: int
+    ) -> jax.Array:
+        query_states = (
+            self.q_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        key_states = (
+            self.k_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        value_states = (
+            self.v_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        relative_position_bias = self.relative_position_bias()
+        attention_mask = attention_mask[:, None]
+        attention_mask_2 = attention_mask[None]
+        attention_mask_2 = jnp.broadcast_to(
+            attention_mask_2,
+            (
+                batch_size,
+                attention_mask_2.shape[1],
+                1,
+                attention_mask_2.shape[3],
+                attention_mask_2.shape[4],
+            ),
+        )
+        attention_mask = attention_mask_2.reshape(
+            hidden_states.shape[0], 1, attention_mask.shape[0], attention_mask.shape[0]
+        )
+        combined_mask = relative_position_bias + attention_mask
+        attn_output = sdpa_attention_forward(query_states, key_states, value_states, combined_mask)
+        attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
+        return self.o_proj(attn_output)
+
+
+class SwinPatchMerging(nn.Module):
+    """Patch Merging Layer."""
+
+    def setup(self) -> None:
+        self.reduction = nn.Dense(32, use_bias=False)
+        self.norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
+
+    def __call__(self, input_feature: jax.Array) -> jax.Array:
+        input_feature = input_feature.reshape(
+            input_feature.shape[0],
+            input_feature.shape[2],
+            input_feature.shape[2],
+            input_feature.shape[2],
+        )
+        input_feature_2 = input_feature[:, ::2]
+        input_feature_3 = input_feature_2[..., ::2, :]
+        input_feature = input_feature[:, 1::2]
+        input_feature_4 = input_feature[..., ::2, :]
+        input_feature_2 = input_feature_2[..., 1::2, :]
+        input_feature = input_feature[..., 1::2, :]
+        input_feature = jnp.concatenate(
+            [input_feature_3, input_feature_4, input_feature_2, input_feature], axis=-1
+        )
+        input_feature = input_feature.reshape(input_feature.shape[0], -1, 64)
+        input_feature = self.norm(input_feature)
+        return self.reduction(input_feature)
+
+
+class SwinAttention3(nn.Module):
+    config: SwinForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.q_proj = nn.Dense(32)
+        self.k_proj = nn.Dense(32)
+        self.v_proj = nn.Dense(32)
+        self.o_proj = nn.Dense(32)
+        self.relative_position_bias = SwinRelativePositionBias(self.config, num_heads=4)
+
+    def __call__(
+        self, hidden_states: jax.Array, attention_mask: jax.Array, batch_size: int
+    ) -> jax.Array:
+        query_states = (
+            self.q_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        key_states = (
+            self.k_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        value_states = (
+            self.v_proj(hidden_states)
+            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
+            .swapaxes(1, 2)
+        )
+        relative_position_bias = self.relative_position_bias()
+        attention_mask = attention_mask[:, None]
+        attention_mask = attention_mask[None]
+        attention_mask = jnp.broadcast_to(
+            attention_mask,
+            (
+                batch_size,
+                attention_mask.shape[1],
+                1,
+                attention_mask.shape[3],
+                attention_mask.shape[4],
+            ),
+        )
+        attention_mask = attention_mask.reshape(
+            hidden_states.shape[0], 1, hidden_states.shape[1], hidden_states.shape[1]
+        )
+        combined_mask = relative_position_bias + attention_mask
+        attn_output = sdpa_attention_forward(query_states, key_states, value_states, combined_mask)
+        attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
+        return self.o_proj(attn_output)
+
+
+class SwinEmbeddings(nn.Module):
+    """Construct the patch and position embeddings."""
+
+    config: SwinForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.patch_embeddings = SwinPatchEmbeddings(self.config)
+        self.norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
+
+    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+        embeddings = self.patch_embeddings(pixel_values)
+        return self.norm(embeddings)
+
+
+class SwinLayer(nn.Module):
+    config: SwinForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.attention = SwinAttention(self.config, hidden_size=16, num_attention_heads=2)
+        self.layernorm_before = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+        )
+        self.layernorm_after = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+        )
+        self.mlp = SwinMLP(features=64, dim=16)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        shortcut = hidden_states
+        hidden_states = self.layernorm_before(hidden_states)
+        hidden_states_2 = hidden_states.reshape(
+            hidden_states.shape[0],
+            hidden_states.shape[2],
+            hidden_states.shape[2],
+            hidden_states.shape[2],
+        )
+        hidden_states_windows = window_partition(hidden_states_2, self.config.window_size)
+        hidden_states_windows = hidden_states_windows.reshape(
+            -1, hidden_states_2.shape[2], hidden_states_2.shape[2]
+        )
+        attention_output = self.attention(hidden_states_windows)
+        attention_windows = attention_output.reshape(
+            -1, self.config.window_size, self.config.window_size, hidden_states_2.shape[2]
+        )
+        attention_windows = window_reverse(attention_windows, self.config.window_size)
+        attention_windows = attention_windows.reshape(
+            attention_windows.shape[0], hidden_states.shape[1], hidden_states_2.shape[2]
+        )
+        hidden_states = shortcut + attention_windows
+        shortcut = hidden_states
+        hidden_states = self.layernorm_after(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        return hidden_states + shortcut
+
+
+class SwinLayer2(nn.Module):
+    config: SwinForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.attention = SwinAttention2(self.config)
+        self.layernorm_before = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+        )
+        self.layernorm_after = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+        )
+        self.mlp = SwinMLP(features=64, dim=16)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        shortcut = hidden_states
+        hidden_states = self.layernorm_before(hidden_states)
+        hidden_states_2 = hidden_states.reshape(
+            hidden_states.shape[0],
+            hidden_states.shape[2],
+            hidden_states.shape[2],
+            hidden_states.shape[2],
+        )
+        hidden_states_2 = jnp.roll(hidden_states_2, (-2, -2), axis=(1, 2))
+        hidden_states_windows = window_partition(hidden_states_2, self.config.window_size)
+        hidden_states_windows = hidden_states_windows.reshape(
+            -1, hidden_states_2.shape[2], hidden_states_2.shape[2]
+        )
+        attn_mask = get_attn_mask(self.config.window_size)
+        attention_output = self.attention(hidden_states_windows, attn_mask, shortcut.shape[0])
+        attention_windows = attention_output.reshape(
+            -1, self.config.window_size, self.config.window_size, hidden_states_2.shape[2]
+        )
+        attention_windows = window_reverse(attention_windows, self.config.window_size)
+        hidden_states_2 = jnp.roll(attention_windows, (2, 2), axis=(1, 2))
+        attention_windows = hidden_states_2.reshape(
+            hidden_states_2.shape[0], hidden_states.shape[1], hidden_states_2.shape[2]
+        )
+        hidden_states = shortcut + attention_windows
+        shortcut = hidden_states
+        hidden_states = self.layernorm_after(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        return hidden_states + shortcut
+
+
+class SwinLayer3(nn.Module):
+    config: SwinForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.attention = SwinAttention(self.config, hidden_size=32, num_attention_heads=4)
+        self.layernorm_before = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+        )
+        self.layernorm_after = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+        )
+        self.mlp = SwinMLP(features=128, dim=32)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        shortcut = hidden_states
+        hidden_states = self.layernorm_before(hidden_states)
+        hidden_states_2 = hidden_states.reshape(
+            hidden_states.shape[0], 8, 8, hidden_states.shape[2]
+        )
+        hidden_states_windows = window_partition_3(hidden_states_2, self.config.window_size)
+        hidden_states_windows = hidden_states_windows.reshape(-1, 16, hidden_states.shape[2])
+        attention_output = self.attention(hidden_states_windows)
+        attention_windows = attention_output.reshape(
+            -1, self.config.window_size, self.config.window_size, hidden_states.shape[2]
+        )
+        attention_windows = window_reverse_2(attention_windows, self.config.window_size)
+        attention_windows = attention_windows.reshape(
+            attention_windows.shape[0], hidden_states.shape[1], hidden_states.shape[2]
+        )
+        hidden_states = shortcut + attention_windows
+        shortcut = hidden_states
+        hidden_states = self.layernorm_after(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        return hidden_states + shortcut
+
+
+class SwinLayer4(nn.Module):
+    config: SwinForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.attention = SwinAttention3(self.config)
+        self.layernorm_before = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+        )
+        self.layernorm_after = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+        )
+        self.mlp = SwinMLP(features=128, dim=32)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        shortcut = hidden_states
+        hidden_states = self.layernorm_before(hidden_states)
+        hidden_states_2 = hidden_states.reshape(
+            hidden_states.shape[0], 8, 8, hidden_states.shape[2]
+        )
+        hidden_states_2 = jnp.roll(hidden_states_2, (-2, -2), axis=(1, 2))
+        hidden_states_windows = window_partition_3(hidden_states_2, self.config.window_size)
+        hidden_states_windows = hidden_states_windows.reshape(-1, 16, hidden_states.shape[2])
+        attn_mask = get_attn_mask_2(self.config.window_size)
+        attention_output = self.attention(hidden_states_windows, attn_mask, shortcut.shape[0])
+        attention_windows = attention_output.reshape(
+            -1, self.config.window_size, self.config.window_size, hidden_states.shape[2]
+        )
+        attention_windows = window_reverse_2(attention_windows, self.config.window_size)
+        hidden_states_2 = jnp.roll(attention_windows, (2, 2), axis=(1, 2))
+        attention_windows = hidden_states_2.reshape(
+            hidden_states_2.shape[0], hidden_states.shape[1], hidden_states.shape[2]
+        )
+        hidden_states = shortcut + attention_windows
+        shortcut = hidden_states
+        hidden_states = self.layernorm_after(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        return hidden_states + shortcut
+
+
+class SwinStage(nn.Module):
+    config: SwinForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.blocks = [SwinLayer(self.config), SwinLayer2(self.config)]
+        self.downsample = SwinPatchMerging()
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        for block in self.blocks:
+            hidden_states = block(hidden_states)
+        return self.downsample(hidden_states)
+
+
+class SwinStage2(nn.Module):
+    config: SwinForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.blocks = [SwinLayer3(self.config), SwinLayer4(self.config)]
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        for block in self.blocks:
+            hidden_states = block(hidden_states)
+        return hidden_states
+
+
+class SwinEncoder(nn.Module):
+    config: SwinForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.layers = [SwinStage(self.config), SwinStage2(self.config)]
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        for layer in self.layers:
+            hidden_states = layer(hidden_states)
+        return hidden_states
+
+
+class SwinModel(nn.Module):
+    """The bare Swin Model outputting raw hidden-states without any specific head on top."""
+
+    config: SwinForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.embeddings = SwinEmbeddings(self.config)
+        self.encoder = SwinEncoder(self.config)
+        self.layernorm = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
+
+    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+        embedding_output = self.embeddings(pixel_values)
+        encoder_outputs = self.encoder(embedding_output)
+        sequence_output = self.layernorm(encoder_outputs)
+        pooled_output = sequence_output.swapaxes(1, 2).mean(axis=-1, keepdims=True)
+        return pooled_output.reshape(pooled_output.shape[0], 32)
+
+
+class SwinForImageClassification(nn.Module):
+    """Swin Model transformer with an image classification head on top (a linear layer on top
+    of the final hidden state of the [CLS] token) e.g."""
+
+    config: SwinForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.swin = SwinModel(self.config)
+        self.classifier = nn.Dense(self.config.num_labels)
+
+    def __call__(self, pixel_values: jax.Array) -> dict[str, jax.Array]:
+        outputs = self.swin(pixel_values)
+        logits = self.classifier(outputs)
+        return {"logits": logits}

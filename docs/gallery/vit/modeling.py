@@ -1,0 +1,190 @@
+"""ViTForImageClassification in Flax, ported from transformers.models.vit.modeling_vit."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from .config import ViTForImageClassificationConfig
+
+
+def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    return jax.nn.dot_product_attention(
+        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2)
+    )
+
+
+class ViTPatchEmbeddings(nn.Module):
+    """This class turns `pixel_values` of shape `(batch_size, num_channels, height, width)`
+    into the initial `hidden_states` (patch embeddings) of shape `(batch_size, seq_length,
+    hidden_size)` to be consumed by a Transformer."""
+
+    config: ViTForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.projection = nn.Conv(
+            self.config.hidden_size,
+            kernel_size=(self.config.patch_size, self.config.patch_size),
+            strides=(self.config.patch_size, self.config.patch_size),
+            padding="VALID",
+        )
+
+    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+        hidden = self.projection(jnp.moveaxis(pixel_values, 1, -1))
+        return hidden.reshape(hidden.shape[0], -1, hidden.shape[-1])
+
+
+class ViTAttention(nn.Module):
+    config: ViTForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.q_proj = nn.Dense(
+            self.config.num_attention_heads
+            * (self.config.hidden_size // self.config.num_attention_heads)
+        )
+        self.k_proj = nn.Dense(
+            self.config.num_attention_heads
+            * (self.config.hidden_size // self.config.num_attention_heads)
+        )
+        self.v_proj = nn.Dense(
+            self.config.num_attention_heads
+            * (self.config.hidden_size // self.config.num_attention_heads)
+        )
+        self.o_proj = nn.Dense(self.config.hidden_size)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        query_states = (
+            self.q_proj(hidden_states)
+            .reshape(
+                *hidden_states.shape[:2],
+                -1,
+                self.config.hidden_size // self.config.num_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        key_states = (
+            self.k_proj(hidden_states)
+            .reshape(
+                *hidden_states.shape[:2],
+                -1,
+                self.config.hidden_size // self.config.num_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        value_states = (
+            self.v_proj(hidden_states)
+            .reshape(
+                *hidden_states.shape[:2],
+                -1,
+                self.config.hidden_size // self.config.num_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        attn_output = sdpa_attention_forward(query_states, key_states, value_states)
+        attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
+        return self.o_proj(attn_output)
+
+
+class ViTMLP(nn.Module):
+    config: ViTForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.fc1 = nn.Dense(self.config.intermediate_size)
+        self.fc2 = nn.Dense(self.config.hidden_size)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        hidden_states = self.fc1(hidden_states)
+        hidden_states = jax.nn.gelu(hidden_states, approximate=False)
+        return self.fc2(hidden_states)
+
+
+class ViTEmbeddings(nn.Module):
+    """Construct the CLS token, position and patch embeddings."""
+
+    config: ViTForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.cls_token = self.param(
+            "cls_token", nn.initializers.normal(0.02), (1, 1, self.config.hidden_size)
+        )
+        self.position_embeddings = self.param(
+            "position_embeddings",
+            nn.initializers.normal(0.02),
+            (
+                1,
+                self.config.image_size
+                // self.config.patch_size
+                * (self.config.image_size // self.config.patch_size)
+                + 1,
+                self.config.hidden_size,
+            ),
+        )
+        self.patch_embeddings = ViTPatchEmbeddings(self.config)
+
+    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+        embeddings = self.patch_embeddings(pixel_values)
+        cls_tokens = jnp.broadcast_to(
+            self.cls_token, (pixel_values.shape[0], 1, self.cls_token.shape[2])
+        )
+        embeddings = jnp.concatenate([cls_tokens, embeddings], axis=1)
+        return embeddings + self.position_embeddings
+
+
+class ViTLayer(nn.Module):
+    config: ViTForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.attention = ViTAttention(self.config)
+        self.layernorm_before = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+        )
+        self.layernorm_after = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+        )
+        self.mlp = ViTMLP(self.config)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        residual = hidden_states
+        hidden_states = self.layernorm_before(hidden_states)
+        hidden_states = self.attention(hidden_states)
+        hidden_states = hidden_states + residual
+        residual = hidden_states
+        hidden_states = self.layernorm_after(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        return hidden_states + residual
+
+
+class ViTModel(nn.Module):
+    """The bare Vit Model outputting raw hidden-states without any specific head on top."""
+
+    config: ViTForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.embeddings = ViTEmbeddings(self.config)
+        self.layers = [ViTLayer(self.config) for _ in range(self.config.num_hidden_layers)]
+        self.layernorm = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
+
+    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+        embedding_output = self.embeddings(pixel_values)
+        hidden_states = embedding_output
+        for layer in self.layers:
+            hidden_states = layer(hidden_states)
+        return self.layernorm(hidden_states)
+
+
+class ViTForImageClassification(nn.Module):
+    """ViT Model transformer with an image classification head on top (a linear layer on top of
+    the final hidden state of the [CLS] token) e.g."""
+
+    config: ViTForImageClassificationConfig
+
+    def setup(self) -> None:
+        self.vit = ViTModel(self.config)
+        self.classifier = nn.Dense(self.config.num_labels)
+
+    def __call__(self, pixel_values: jax.Array) -> dict[str, jax.Array]:
+        outputs = self.vit(pixel_values)
+        pooled_output = outputs[:, 0]
+        logits = self.classifier(pooled_output)
+        return {"logits": logits}

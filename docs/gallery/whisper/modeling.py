@@ -1,0 +1,348 @@
+"""WhisperForConditionalGeneration in Flax, ported from transformers.models.whisper.modeling_whisper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from .config import WhisperForConditionalGenerationConfig
+
+
+def masked_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, **options: Any
+) -> jax.Array:
+    """Attention with a mask of truths; a query that may see no key gets 0."""
+    mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+    found = jax.nn.dot_product_attention(query, key, value, mask=mask, **options)
+    sees = mask.any(axis=-1).swapaxes(1, 2)[..., None]
+    return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
+
+
+def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    return jax.nn.dot_product_attention(
+        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), scale=1.0
+    )
+
+
+def sdpa_attention_forward_2(
+    query: jax.Array, key: jax.Array, value: jax.Array, attention_mask: jax.Array
+) -> jax.Array:
+    return masked_attention(
+        query.swapaxes(1, 2),
+        key.swapaxes(1, 2),
+        value.swapaxes(1, 2),
+        scale=1.0,
+        mask=attention_mask,
+    )
+
+
+def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Used to broadcast our mask_functions over the all 4 dimensions (b_idx, h_idx, q_idx,
+    kv_idx) of the inputs."""
+    q_indices = q_indices[None][:, None]
+    q_indices_2 = q_indices[..., None]
+    kv_indices = q_indices[..., None, :]
+    return q_indices_2, kv_indices
+
+
+def sdpa_mask(length: int, batch_size: int) -> jax.Array:
+    """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
+    value of True indicates that the element should take part in the attention computation,
+    and False that it should not."""
+    q_arange = jnp.arange(length)
+    attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
+    attention_mask = attention_mask_1 <= attention_mask_0
+    return jnp.broadcast_to(
+        attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
+    )
+
+
+def create_causal_mask(length: int, batch_size: int) -> jax.Array:
+    """Create a standard causal mask based on the attention implementation used (stored in the
+    config)."""
+    return sdpa_mask(length, batch_size)
+
+
+class WhisperPositionalEmbedding(nn.Module):
+    config: WhisperForConditionalGenerationConfig
+
+    def setup(self) -> None:
+        self.embedding = self.param(
+            "embedding", nn.initializers.normal(0.02), (24, self.config.d_model)
+        )
+
+    def __call__(self, position_ids: jax.Array) -> jax.Array:
+        return self.embedding[position_ids]
+
+
+class WhisperAttention(nn.Module):
+    """Multi-headed attention from 'Attention Is All You Need' paper"""
+
+    config: WhisperForConditionalGenerationConfig
+
+    def setup(self) -> None:
+        self.k_proj = nn.Dense(self.config.d_model, use_bias=False)
+        self.v_proj = nn.Dense(self.config.d_model)
+        self.q_proj = nn.Dense(self.config.d_model)
+        self.out_proj = nn.Dense(self.config.d_model)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        query_states = (
+            (self.q_proj(hidden_states) * self.config.scaling)
+            .reshape(
+                *hidden_states.shape[:2],
+                -1,
+                self.config.d_model // self.config.encoder_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        key_states = (
+            self.k_proj(hidden_states)
+            .reshape(
+                hidden_states.shape[0],
+                -1,
+                self.config.encoder_attention_heads,
+                self.config.d_model // self.config.encoder_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        value_states = (
+            self.v_proj(hidden_states)
+            .reshape(
+                hidden_states.shape[0],
+                -1,
+                self.config.encoder_attention_heads,
+                self.config.d_model // self.config.encoder_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        attn_output = sdpa_attention_forward(query_states, key_states, value_states)
+        attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
+        return self.out_proj(attn_output)
+
+
+class WhisperAttention2(nn.Module):
+    """Multi-headed attention from 'Attention Is All You Need' paper"""
+
+    config: WhisperForConditionalGenerationConfig
+
+    def setup(self) -> None:
+        self.k_proj = nn.Dense(self.config.d_model, use_bias=False)
+        self.v_proj = nn.Dense(self.config.d_model)
+        self.q_proj = nn.Dense(self.config.d_model)
+        self.out_proj = nn.Dense(self.config.d_model)
+
+    def __call__(self, hidden_states: jax.Array, attention_mask: jax.Array) -> jax.Array:
+        query_states = (
+            (self.q_proj(hidden_states) * self.config.scaling)
+            .reshape(
+                *hidden_states.shape[:2],
+                -1,
+                self.config.d_model // self.config.decoder_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        key_states = (
+            self.k_proj(hidden_states)
+            .reshape(
+                hidden_states.shape[0],
+                -1,
+                self.config.decoder_attention_heads,
+                self.config.d_model // self.config.decoder_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        value_states = (
+            self.v_proj(hidden_states)
+            .reshape(
+                hidden_states.shape[0],
+                -1,
+                self.config.decoder_attention_heads,
+                self.config.d_model // self.config.decoder_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        attn_output = sdpa_attention_forward_2(
+            query_states, key_states, value_states, attention_mask
+        )
+        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
+        return self.out_proj(attn_output)
+
+
+class WhisperAttention3(nn.Module):
+    """Multi-headed attention from 'Attention Is All You Need' paper"""
+
+    config: WhisperForConditionalGenerationConfig
+
+    def setup(self) -> None:
+        self.k_proj = nn.Dense(self.config.d_model, use_bias=False)
+        self.v_proj = nn.Dense(self.config.d_model)
+        self.q_proj = nn.Dense(self.config.d_model)
+        self.out_proj = nn.Dense(self.config.d_model)
+
+    def __call__(self, hidden_states: jax.Array, key_value_states: jax.Array) -> jax.Array:
+        query_states = (
+            (self.q_proj(hidden_states) * self.config.scaling)
+            .reshape(
+                *hidden_states.shape[:2],
+                -1,
+                self.config.d_model // self.config.decoder_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        key_states = (
+            self.k_proj(key_value_states)
+            .reshape(
+                key_value_states.shape[0],
+                -1,
+                self.config.decoder_attention_heads,
+                self.config.d_model // self.config.decoder_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        value_states = (
+            self.v_proj(key_value_states)
+            .reshape(
+                key_value_states.shape[0],
+                -1,
+                self.config.decoder_attention_heads,
+                self.config.d_model // self.config.decoder_attention_heads,
+            )
+            .swapaxes(1, 2)
+        )
+        attn_output = sdpa_attention_forward(query_states, key_states, value_states)
+        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
+        return self.out_proj(attn_output)
+
+
+class WhisperEncoderLayer(nn.Module):
+    config: WhisperForConditionalGenerationConfig
+
+    def setup(self) -> None:
+        self.self_attn = WhisperAttention(self.config)
+        self.self_attn_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
+        self.fc1 = nn.Dense(self.config.encoder_ffn_dim)
+        self.fc2 = nn.Dense(self.config.d_model)
+        self.final_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        residual = hidden_states
+        hidden_states = self.self_attn_layer_norm(hidden_states)
+        hidden_states = self.self_attn(hidden_states)
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.final_layer_norm(hidden_states)
+        hidden_states = jax.nn.gelu(self.fc1(hidden_states), approximate=False)
+        hidden_states = self.fc2(hidden_states)
+        return residual + hidden_states
+
+
+class WhisperDecoderLayer(nn.Module):
+    config: WhisperForConditionalGenerationConfig
+
+    def setup(self) -> None:
+        self.self_attn = WhisperAttention2(self.config)
+        self.self_attn_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
+        self.encoder_attn = WhisperAttention3(self.config)
+        self.encoder_attn_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
+        self.fc1 = nn.Dense(self.config.decoder_ffn_dim)
+        self.fc2 = nn.Dense(self.config.d_model)
+        self.final_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
+
+    def __call__(
+        self, hidden_states: jax.Array, attention_mask: jax.Array, encoder_hidden_states: jax.Array
+    ) -> jax.Array:
+        residual = hidden_states
+        hidden_states = self.self_attn_layer_norm(hidden_states)
+        hidden_states = self.self_attn(hidden_states, attention_mask)
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.encoder_attn_layer_norm(hidden_states)
+        hidden_states = self.encoder_attn(hidden_states, encoder_hidden_states)
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.final_layer_norm(hidden_states)
+        hidden_states = jax.nn.gelu(self.fc1(hidden_states), approximate=False)
+        hidden_states = self.fc2(hidden_states)
+        return residual + hidden_states
+
+
+class WhisperEncoder(nn.Module):
+    """Transformer encoder consisting of *config.encoder_layers* self attention layers."""
+
+    config: WhisperForConditionalGenerationConfig
+
+    def setup(self) -> None:
+        self.conv1 = nn.Conv(self.config.d_model, kernel_size=(3,), padding=((1, 1),))
+        self.conv2 = nn.Conv(self.config.d_model, kernel_size=(3,), strides=(2,), padding=((1, 1),))
+        self.embed_positions = nn.Embed(self.config.max_source_positions, self.config.d_model)
+        self.layers = [WhisperEncoderLayer(self.config) for _ in range(self.config.encoder_layers)]
+        self.layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
+
+    def __call__(self, input_features: jax.Array) -> jax.Array:
+        inputs_embeds = jax.nn.gelu(self.conv1(input_features.swapaxes(1, 2)), approximate=False)
+        inputs_embeds = jax.nn.gelu(self.conv2(inputs_embeds), approximate=False)
+        all_positions = jnp.arange(30)
+        hidden_states = inputs_embeds + self.embed_positions(all_positions)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states)
+        return self.layer_norm(hidden_states)
+
+
+class WhisperDecoder(nn.Module):
+    """Transformer decoder consisting of *config.decoder_layers* layers."""
+
+    config: WhisperForConditionalGenerationConfig
+
+    def setup(self) -> None:
+        self.embed_tokens = nn.Embed(self.config.vocab_size, self.config.d_model)
+        self.embed_positions = WhisperPositionalEmbedding(self.config)
+        self.layers = [WhisperDecoderLayer(self.config) for _ in range(self.config.decoder_layers)]
+        self.layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
+
+    def __call__(self, input_ids: jax.Array, encoder_hidden_states: jax.Array) -> jax.Array:
+        inputs_embeds = self.embed_tokens(input_ids)
+        position_ids = jnp.arange(input_ids.shape[1])
+        position_ids = jnp.tile(position_ids[None], (input_ids.shape[0], 1))
+        positions = self.embed_positions(position_ids)
+        hidden_states = inputs_embeds + positions
+        causal_mask = create_causal_mask(input_ids.shape[1], input_ids.shape[0])
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, causal_mask, encoder_hidden_states)
+        return self.layer_norm(hidden_states)
+
+
+class WhisperModel(nn.Module):
+    """The bare Whisper Model outputting raw hidden-states without any specific head on top."""
+
+    config: WhisperForConditionalGenerationConfig
+
+    def setup(self) -> None:
+        self.encoder = WhisperEncoder(self.config)
+        self.decoder = WhisperDecoder(self.config)
+
+    def __call__(
+        self, input_features: jax.Array, decoder_input_ids: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        encoder_outputs = self.encoder(input_features)
+        decoder_outputs = self.decoder(decoder_input_ids, encoder_outputs)
+        return decoder_outputs, encoder_outputs
+
+
+class WhisperForConditionalGeneration(nn.Module):
+    """The Whisper Model with a language modeling head."""
+
+    config: WhisperForConditionalGenerationConfig
+
+    def setup(self) -> None:
+        self.model = WhisperModel(self.config)
+
+    def __call__(
+        self, input_features: jax.Array, decoder_input_ids: jax.Array
+    ) -> dict[str, jax.Array]:
+        outputs_0, outputs_1 = self.model(input_features, decoder_input_ids)
+        lm_logits = self.model.decoder.embed_tokens.attend(outputs_0)
+        return {"logits": lm_logits, "encoder_last_hidden_state": outputs_1}
