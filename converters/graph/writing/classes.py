@@ -113,7 +113,7 @@ class _Classes:
             if not (one.path and self.drafter.dissolves(one)):
                 given = None if one.path else self.drafter.graph.inputs
                 self._draft(one, given)
-        for path in self.drafter.reached:  # some are never called themselves
+        for path in (*self.drafter.reached, *self.drafter.lent):  # some are never called themselves
             if self.drafter.layer(path) is None:
                 self.drafts.setdefault(path, [])
         instances = {path: self._instance(path) for path in self.drafts}

@@ -332,3 +332,29 @@ class Normed(nn.Module):
 
     def forward(self, x):
         return self.bn(self.conv(x))
+
+
+class Biases(nn.Module):
+    """A table that only a method beside the forward reads, as timm's RelPosBias has it."""
+
+    def __init__(self, length: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(length, width))
+
+    def get_bias(self):
+        return self.table.softmax(-1)
+
+    def forward(self, x):
+        return x + self.get_bias()
+
+
+class Biased(nn.Module):
+    """Asks a layer for what it holds, and never calls it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.biases = Biases(5, 4)
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.fc(x) * self.biases.get_bias()

@@ -48,6 +48,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
         ],
     ),
     "normed": (models.Normed, [{"x": real(2, 3, 6, 5)}, {"x": real(3, 3, 6, 5)}]),
+    "biased": (models.Biased, [{"x": real(2, 5, 4)}, {"x": real(3, 5, 4)}]),
     "in place": (models.InPlace, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
 }
 
