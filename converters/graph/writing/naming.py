@@ -140,12 +140,19 @@ class _Naming:
         return as_code(results)
 
     def _wanted(self, one: Statement, place: int) -> str:
-        found = targets(one.frames)
-        if one.single and len(found) > 1:  # `q, k, v = map(…)`: a statement for each
-            alike = [id(other) for other in self.statements if targets(other.frames) == found]
-            if len(alike) == len(found):
-                place = alike.index(id(one))
+        if one.single:
+            place = self._turn(one)
         return self.scope.wanted(one, place) or ("hidden" if list(refs(one.value)) else "x")
+
+    def _turn(self, one: Statement) -> int:
+        """Which of the names of its line a statement gives: `q, k, v = map(…)` is three of them."""
+        found = targets(one.frames)
+        alike = [other for other in self.statements if targets(other.frames) == found]
+        given = {out for other in alike for out in other.outs}
+        chain = any(number in given for other in alike for number in refs(other.value))
+        if len(alike) != len(found) or "_" in found or chain:
+            return 0
+        return next(place for place, other in enumerate(alike) if other is one)
 
     def _kept(
         self, wanted: str, index: int, holder: Mapping[str, int], last: Mapping[int, int]
