@@ -76,7 +76,7 @@ class _Shared:
             return replace(one, body=tuple(body)), names
         foreign = [key for key in names if not key.startswith(f"{one.path}.")]
         inside = {key: Ref(self._new(key)) for key in foreign}
-        given = [Given("", Held(key), ref.id) for key, ref in inside.items()]
+        given = [Given(_label(key), Held(key), ref.id) for key, ref in inside.items()]
         return (
             replace(
                 one,
@@ -110,3 +110,8 @@ class _Shared:
                 body = tuple(self._with(one, inside) for one in item.body)
             return replace(item, given=given, body=body)
         return item
+
+
+def _label(key: str) -> str:
+    """As the recording marks a keyword argument: "encoder.shared.weight" is handed down as shared_weight."""
+    return f"[1]['{'_'.join(key.split('.')[-2:])}']"
