@@ -213,6 +213,16 @@ class Storage(NamedTuple):
     dtype: str
 
 
+def contiguous_strides(shape: tuple[int, ...], *, fortran: bool) -> tuple[int, ...]:
+    """Of NumPy's arrays, in elements: the last axis next to each other, or the first (Fortran's order)."""
+    steps = []
+    step = 1
+    for side in shape if fortran else reversed(shape):
+        steps.append(step)
+        step *= max(side, 1)
+    return tuple(steps if fortran else reversed(steps))
+
+
 class StoredTensor(LazyTensor):
     """A dense tensor in a storage.
 

@@ -14,7 +14,14 @@ import numpy as np
 from converters.checkpoint.lazy import LazyTensor, TensorsCheckpoint
 from converters.checkpoint.mapped_file import extent
 from converters.checkpoint.reader import COPY_AGAIN, is_shape
-from converters.checkpoint.stored import FileSpan, InflatedSpan, Span, Storage, StoredTensor
+from converters.checkpoint.stored import (
+    FileSpan,
+    InflatedSpan,
+    Span,
+    Storage,
+    StoredTensor,
+    contiguous_strides,
+)
 from converters.checkpoint.zip_archive import Member, ZipArchive
 from converters.errors import (
     CheckpointDamagedError,
@@ -94,7 +101,7 @@ def _array(archive: ZipArchive, member: Member, where: str) -> LazyTensor | str:
             f"{where} has {member.size - start} bytes, its shape {length}", COPY_AGAIN
         )
     kind = SwappedTensor if matched["order"] == ">" and bits > 8 else StoredTensor
-    strides = _strides(shape, fortran=fields["fortran_order"])
+    strides = contiguous_strides(shape, fortran=fields["fortran_order"])
     return kind(Storage(span, start, length, dtype), 0, shape, strides, dtype)
 
 
@@ -149,13 +156,3 @@ def _unsupported(where: str, descr: Any) -> UnsupportedDtypeError:
         + " (NumPy saves bfloat16 and float8 so, and forgets which they are)" * nameless,
         "save it as safetensors, or cast it first",
     )
-
-
-def _strides(shape: tuple[int, ...], *, fortran: bool) -> tuple[int, ...]:
-    """In elements."""
-    steps = []
-    step = 1
-    for side in shape if fortran else reversed(shape):
-        steps.append(step)
-        step *= max(side, 1)
-    return tuple(steps if fortran else reversed(steps))

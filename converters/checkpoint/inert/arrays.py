@@ -18,7 +18,7 @@ from converters.checkpoint.inert.records import Buildable, Record
 from converters.checkpoint.inert.unpickler import Blob
 from converters.checkpoint.inert.values import encoded
 from converters.checkpoint.reader import is_shape
-from converters.checkpoint.stored import BytesSpan, Span, Storage, StoredTensor
+from converters.checkpoint.stored import BytesSpan, Span, Storage, StoredTensor, contiguous_strides
 
 _KINDS = {
     "f": {2: "float16", 4: "float32", 8: "float64"},
@@ -118,7 +118,11 @@ def _array(shape: Any, dtype: Any, content: Any, *, fortran: bool) -> Any:
     if math.prod(sides) * size != span.nbytes:
         raise ValueError(f"an array of shape {str(sides)[:80]} has {span.nbytes} bytes")
     return StoredArray(
-        Storage(span, 0, span.nbytes, name), 0, sides, _strides(sides, fortran=fortran), name
+        Storage(span, 0, span.nbytes, name),
+        0,
+        sides,
+        contiguous_strides(sides, fortran=fortran),
+        name,
     )
 
 
@@ -130,16 +134,6 @@ def _span(content: Any) -> Span:
     if not isinstance(content, bytes | bytearray):
         raise ValueError("an array has no content")
     return BytesSpan(memoryview(content))
-
-
-def _strides(shape: tuple[int, ...], *, fortran: bool) -> tuple[int, ...]:
-    """In elements."""
-    steps = []
-    step = 1
-    for side in shape if fortran else reversed(shape):
-        steps.append(step)
-        step *= max(side, 1)
-    return tuple(steps if fortran else reversed(steps))
 
 
 def _pending(*_: Any) -> PendingArray:

@@ -17,17 +17,6 @@ from torch.utils import _pytree as pytree
 
 
 @contextmanager
-def slow_paths() -> Iterator[None]:
-    """torch's attention in one operator, which leaves the layers' modules out, is not taken."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
-@contextmanager
 def eager_attention(module: Any, wanted: bool) -> Iterator[None]:
     """transformers' attention in plain operators, where it is wanted: its others ask what a mask holds."""
     if not wanted:

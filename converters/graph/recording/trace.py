@@ -23,12 +23,12 @@ from converters.graph.recording.detours import (
     eager_attention,
     masks_by_index,
     modules_stay,
-    slow_paths,
     unaware,
     values_known,
 )
 from converters.graph.recording.nodes import frames_of, numbers_read, without_checks
 from converters.graph.recording.reading import read_inputs
+from converters.slow_paths import slow_paths
 
 MARK = "tpu_migrate.mark.default"
 

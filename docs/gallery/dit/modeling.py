@@ -229,9 +229,6 @@ class DiTTransformer2DModel(nn.Module):
         )
         hidden_states = jnp.einsum("nhwpqc->nchpwq", hidden_states)
         output = hidden_states.reshape(
-            hidden_states.shape[0],
-            self.config.out_channels,
-            self.config.out_channels,
-            self.config.out_channels,
+            -1, self.config.out_channels, self.config.out_channels, self.config.out_channels
         )
         return {"sample": output}

@@ -133,7 +133,7 @@ class SwinRelativePositionBias(nn.Module):
             ((2 * self.config.window_size - 1) * (2 * self.config.window_size - 1), self.num_heads),
         )
         self.relative_position_index = self.variable(
-            "buffers", "relative_position_index", jnp.zeros, (256,)
+            "buffers", "relative_position_index", jnp.zeros, (256,), jnp.int32
         ).value
 
     def __call__(self) -> jax.Array:
@@ -260,7 +260,7 @@ class SwinAttention2(nn.Module):
             ),
         )
         attention_mask = attention_mask_2.reshape(
-            hidden_states.shape[0], 1, attention_mask.shape[0], attention_mask.shape[0]
+            -1, 1, attention_mask.shape[0], attention_mask.shape[0]
         )
         combined_mask = relative_position_bias + attention_mask
         attn_output = sdpa_attention_forward(query_states, key_states, value_states, combined_mask)
@@ -338,7 +338,7 @@ class SwinAttention3(nn.Module):
             ),
         )
         attention_mask = attention_mask.reshape(
-            hidden_states.shape[0], 1, hidden_states.shape[1], hidden_states.shape[1]
+            -1, 1, hidden_states.shape[1], hidden_states.shape[1]
         )
         combined_mask = relative_position_bias + attention_mask
         attn_output = sdpa_attention_forward(query_states, key_states, value_states, combined_mask)
@@ -572,7 +572,7 @@ class SwinModel(nn.Module):
         encoder_outputs = self.encoder(embedding_output)
         sequence_output = self.layernorm(encoder_outputs)
         pooled_output = sequence_output.swapaxes(1, 2).mean(axis=-1, keepdims=True)
-        return pooled_output.reshape(pooled_output.shape[0], 32)
+        return pooled_output.reshape(pooled_output.shape[0], -1)
 
 
 class SwinForImageClassification(nn.Module):

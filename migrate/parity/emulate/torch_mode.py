@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from converters.slow_paths import slow_paths
 from migrate.parity.emulate.seen import Emulation
 from migrate.parity.emulate.torch_einsum import einsum_by_bmm
 from migrate.parity.emulate.torch_opaque import has_products_inside
@@ -48,7 +49,6 @@ def emulated(precision: Precision) -> Iterator[Emulation]:
 @contextmanager
 def _no_fused_kernels() -> Iterator[None]:
     """Attention, LSTM and encoder layers go through matmuls, and these are true float32."""
-    fast_path = torch.backends.mha.get_fastpath_enabled()
     matmul = torch.get_float32_matmul_precision()
     with ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
@@ -56,8 +56,7 @@ def _no_fused_kernels() -> Iterator[None]:
         if torch._C._get_cudnn_enabled():
             torch._C._set_cudnn_enabled(False)
             stack.callback(torch._C._set_cudnn_enabled, True)
-        torch.backends.mha.set_fastpath_enabled(False)
-        stack.callback(torch.backends.mha.set_fastpath_enabled, fast_path)
+        stack.enter_context(slow_paths())
         if matmul != "highest":
             torch.set_float32_matmul_precision("highest")
             stack.callback(torch.set_float32_matmul_precision, matmul)

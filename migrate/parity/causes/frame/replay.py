@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from converters.slow_paths import slow_paths
 from migrate.parity.causes.frame.changes import attribute, several
 from migrate.parity.causes.frame.functions import FunctionCall, watched
 from migrate.parity.sides.torch.capture.tree import call_leaves, leaves, replaced
@@ -107,7 +108,7 @@ class Replay:
             for module in self._names
         ]
         try:
-            with torch.no_grad(), Float64(), _no_fast_path():
+            with torch.no_grad(), Float64(), slow_paths():
                 model(*given[0], **given[1])
         except _Reached:
             return found[0]
@@ -135,7 +136,7 @@ class Replay:
             for name, module in self.inside.items()
         ]
         args, kwargs = _copied(self.arguments)
-        with torch.no_grad(), several(forwards), Float64(), _no_fast_path():
+        with torch.no_grad(), several(forwards), Float64(), slow_paths():
             result = self.target(*args, **kwargs)
         for path, tensor in leaves(result):
             spots[Spot(None, 0, path)] = tensor
@@ -166,17 +167,6 @@ class Replay:
             yield
         finally:
             self.arguments = before
-
-
-@contextmanager
-def _no_fast_path() -> Iterator[None]:
-    """torch's fast path of attention passes over the layers inside."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _copied(value: Any) -> Any:

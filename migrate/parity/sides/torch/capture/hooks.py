@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from converters.slow_paths import slow_paths
 from migrate.parity.dump.dump import Named, TensorRef
 from migrate.parity.dump.recent import Recent
 from migrate.parity.dump.writer import DumpWriter
@@ -133,8 +134,6 @@ class Hooks:
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         """The hooks hang on the model in here. torch's fast path of attention is off: it skips them."""
-        fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
         handles = [
             handle
             for name, module in self._model.named_modules()
@@ -145,11 +144,11 @@ class Hooks:
             )
         ]
         try:
-            yield
+            with slow_paths():
+                yield
         finally:
             for handle in handles:
                 handle.remove()
-            torch.backends.mha.set_fastpath_enabled(fast)
 
     def declare(self, writer: DumpWriter) -> None:
         """Tell the writer of every module, also of those that were never called."""

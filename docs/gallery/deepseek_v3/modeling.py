@@ -1,0 +1,380 @@
+"""DeepseekV3ForCausalLM in Flax, ported from transformers.models.deepseek_v3.modeling_deepseek_v3."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from .config import DeepseekV3ForCausalLMConfig
+
+
+def general_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> jax.Array:
+    """Attention of (…, length, width), whatever the other axes and the width of the values are."""
+    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        mask = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
+    if mask is not None:
+        scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == jnp.bool_ else scores + mask
+    sees = (scores > -jnp.inf).any(axis=-1, keepdims=True)
+    weights = jax.nn.softmax(jnp.where(sees, scores, 0).astype(jnp.float32), axis=-1)
+    return jnp.where(sees, weights, 0).astype(value.dtype) @ value
+
+
+def count_in_bins(
+    x: jax.Array, bins: int, low: jax.Array | float, high: jax.Array | float
+) -> jax.Array:
+    """How many values fall into bins of equal widths from `low` to `high`; others count nowhere."""
+    alone = jnp.equal(low, high)  # a range of one value becomes wider by 1 both ways
+    low, high = jnp.where(alone, low - 1, low), jnp.where(alone, high + 1, high)
+    edge = jnp.floor((x - low) * bins / (high - low)).astype(jnp.int32)
+    place = jnp.where((x >= low) & (x <= high), jnp.minimum(edge, bins - 1), bins)
+    return jnp.zeros(bins, x.dtype).at[place.reshape(-1)].add(1, mode="drop")
+
+
+def scatter(
+    x: jax.Array, index: jax.Array, values: jax.Array | float, axis: int, how: str = "set"
+) -> jax.Array:
+    """Along an axis, write (or "add", "multiply") each value where its index says."""
+    place = list(jnp.indices(index.shape, sparse=True))
+    place[axis] = index
+    there = x.at[tuple(place)]
+    return {"set": there.set, "add": there.add, "multiply": there.multiply}[how](values)
+
+
+def apply_rotary_pos_emb_interleave(
+    q: jax.Array, k: jax.Array, cos: jax.Array, sin: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Applies interleaved Rotary Position Embedding to the query and key tensors."""
+    cos = cos[..., : cos.shape[-1] // 2][:, None]
+    sin = sin[..., : sin.shape[-1] // 2][:, None]
+    q1 = q[..., ::2]
+    q2 = q[..., 1::2]
+    k1 = k[..., ::2]
+    k2 = k[..., 1::2]
+    q_embed = jnp.concatenate([q1 * cos - q2 * sin, q2 * cos + q1 * sin], axis=-1)
+    k_embed = jnp.concatenate([k1 * cos - k2 * sin, k2 * cos + k1 * sin], axis=-1)
+    return q_embed, k_embed
+
+
+def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    attn_output = general_attention(query, key, value, is_causal=True)
+    return attn_output.swapaxes(1, 2)
+
+
+def grouped_linear(
+    gate_up_proj: jax.Array, selected_hidden_states_g: jax.Array, offsets: jax.Array
+) -> jax.Array:
+    """Grouped linear layer supporting optional bias and transposed weights."""
+    return jax.lax.ragged_dot(
+        selected_hidden_states_g, gate_up_proj.swapaxes(-2, -1), jnp.diff(offsets, prepend=0)
+    )
+
+
+class DeepseekV3RotaryEmbedding(nn.Module):
+    config: DeepseekV3ForCausalLMConfig
+
+    def setup(self) -> None:
+        self.inv_freq = 1.0 / self.config.rope_theta ** (
+            jnp.arange(0, self.config.head_dim, 2) / self.config.head_dim
+        )
+
+    def __call__(self, position_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+        freqs = position_ids[..., None].astype(jnp.float32) * self.inv_freq
+        emb = jnp.concatenate([freqs, freqs], axis=-1)
+        cos = jnp.cos(emb)
+        sin = jnp.sin(emb)
+        return cos, sin
+
+
+class DeepseekV3RMSNorm(nn.Module):
+    hidden_size: int
+    variance_epsilon: float
+
+    def setup(self) -> None:
+        self.weight = self.param("weight", nn.initializers.ones, (self.hidden_size,))
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
+        hidden_states = hidden_states * jax.lax.rsqrt(variance + self.variance_epsilon)
+        return self.weight * hidden_states
+
+
+class DeepseekV3TopkRouter(nn.Module):
+    config: DeepseekV3ForCausalLMConfig
+
+    def setup(self) -> None:
+        self.weight = self.param(
+            "weight",
+            nn.initializers.normal(0.02),
+            (self.config.num_local_experts, self.config.hidden_size),
+        )
+        self.e_score_correction_bias = self.variable(
+            "buffers", "e_score_correction_bias", jnp.zeros, (self.config.num_local_experts,)
+        ).value
+
+    def __call__(self, hidden_states: jax.Array) -> tuple[jax.Array, jax.Array]:
+        hidden_states = hidden_states.reshape(-1, self.config.hidden_size)
+        router_logits = hidden_states @ self.weight.T
+        scores = jax.nn.sigmoid(router_logits)
+        scores_for_choice = scores + self.e_score_correction_bias
+        group_scores = scores_for_choice.reshape(-1, self.config.n_group, 2)
+        group_scores_0, _ = jax.lax.top_k(group_scores, 2)
+        group_scores = group_scores_0.sum(axis=-1)
+        _, group_idx_1 = jax.lax.top_k(group_scores, 2)
+        group_mask = jnp.zeros_like(group_scores)
+        score_mask = jnp.broadcast_to(
+            scatter(group_mask, group_idx_1, 1, axis=-1)[..., None],
+            (group_mask.shape[0], self.config.n_group, 2),
+        )
+        score_mask = score_mask.reshape(score_mask.shape[0], self.config.num_local_experts)
+        scores_for_choice = jnp.where(~score_mask.astype(jnp.bool_), -jnp.inf, scores_for_choice)
+        _, topk_indices_1 = jax.lax.top_k(scores_for_choice, self.config.num_experts_per_tok)
+        topk_weights = jnp.take_along_axis(scores, topk_indices_1, axis=-1)
+        denominator = topk_weights.sum(axis=-1, keepdims=True) + 1e-20
+        topk_weights = topk_weights / denominator
+        topk_weights = topk_weights * self.config.routed_scaling_factor
+        return topk_weights, topk_indices_1
+
+
+class DeepseekV3Experts(nn.Module):
+    """Collection of expert weights stored as 3D tensors."""
+
+    config: DeepseekV3ForCausalLMConfig
+
+    def setup(self) -> None:
+        self.gate_up_proj = self.param(
+            "gate_up_proj",
+            nn.initializers.normal(0.02),
+            (
+                self.config.num_local_experts,
+                2 * self.config.moe_intermediate_size,
+                self.config.hidden_size,
+            ),
+        )
+        self.down_proj = self.param(
+            "down_proj",
+            nn.initializers.normal(0.02),
+            (
+                self.config.num_local_experts,
+                self.config.hidden_size,
+                self.config.moe_intermediate_size,
+            ),
+        )
+
+    def __call__(
+        self, hidden_states: jax.Array, top_k_index: jax.Array, top_k_weights: jax.Array
+    ) -> jax.Array:
+        sample_weights = top_k_weights.reshape(-1)
+        expert_ids = top_k_index.reshape(-1)
+        expert_ids_g, perm = jnp.sort(expert_ids), jnp.argsort(expert_ids)
+        selected_hidden_states_g = hidden_states[perm // 3]
+        sample_weights_g = sample_weights[perm]
+        histc_input = expert_ids_g.astype(jnp.float32)
+        tokens_per_expert = count_in_bins(histc_input, 8, 0, 7)
+        offsets = jnp.cumsum(tokens_per_expert.astype(jnp.int32), axis=-1)
+        proj_out = grouped_linear(self.gate_up_proj, selected_hidden_states_g, offsets)
+        gate, up = jnp.split(proj_out, 2, axis=-1)
+        proj_out = jax.nn.silu(gate) * up
+        proj_out = grouped_linear(self.down_proj, proj_out, offsets)
+        weighted_out = proj_out * sample_weights_g[..., None]
+        inv_perm = jnp.zeros_like(perm)
+        inv_perm = inv_perm.at[perm].set(jnp.arange(inv_perm.shape[0]))
+        weighted_out = weighted_out[inv_perm]
+        return weighted_out.reshape(*top_k_index.shape[:2], hidden_states.shape[1]).sum(axis=1)
+
+
+class DeepseekV3Attention(nn.Module):
+    """Multi-headed Latent Attention (MLA) from Deepseek V2, with support for rope interleave."""
+
+    config: DeepseekV3ForCausalLMConfig
+
+    def setup(self) -> None:
+        self.q_a_proj = nn.Dense(self.config.q_lora_rank, use_bias=False)
+        self.q_a_layernorm = DeepseekV3RMSNorm(
+            hidden_size=self.config.q_lora_rank, variance_epsilon=1e-06
+        )
+        self.q_b_proj = nn.Dense(
+            self.config.num_attention_heads
+            * (self.config.qk_nope_head_dim + self.config.qk_rope_head_dim),
+            use_bias=False,
+        )
+        self.kv_a_proj_with_mqa = nn.Dense(
+            self.config.kv_lora_rank + self.config.qk_rope_head_dim, use_bias=False
+        )
+        self.kv_a_layernorm = DeepseekV3RMSNorm(
+            hidden_size=self.config.kv_lora_rank, variance_epsilon=1e-06
+        )
+        self.kv_b_proj = nn.Dense(
+            self.config.num_attention_heads
+            * (self.config.qk_nope_head_dim + self.config.v_head_dim),
+            use_bias=False,
+        )
+        self.o_proj = nn.Dense(self.config.hidden_size, use_bias=False)
+
+    def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+        q_states = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(hidden_states)))
+        q_states = q_states.reshape(
+            *q_states.shape[:2], -1, self.config.qk_nope_head_dim + self.config.qk_rope_head_dim
+        ).swapaxes(1, 2)
+        q_pass, q_rot = jnp.split(q_states, [12], axis=-1)
+        compressed_kv = self.kv_a_proj_with_mqa(hidden_states)
+        kv_nope, k_rot = jnp.split(compressed_kv, [24], axis=-1)
+        kv_nope = self.kv_a_layernorm(kv_nope)
+        kv_nope = kv_nope.reshape(kv_nope.shape[0], 1, kv_nope.shape[1], self.config.kv_lora_rank)
+        k_rot = k_rot.reshape(k_rot.shape[0], 1, k_rot.shape[1], self.config.qk_rope_head_dim)
+        q_rot, k_rot = apply_rotary_pos_emb_interleave(q_rot, k_rot, cos, sin)
+        query_states = jnp.concatenate([q_pass, q_rot], axis=-1)
+        kv_nope = (
+            self.kv_b_proj(kv_nope)
+            .reshape(kv_nope.shape[0], kv_nope.shape[2], -1, 22)
+            .swapaxes(1, 2)
+        )
+        k_nope, value_states = jnp.split(kv_nope, [12], axis=-1)
+        k_rot = jnp.broadcast_to(
+            k_rot, (k_rot.shape[0], k_nope.shape[1], k_rot.shape[2], k_rot.shape[3])
+        )
+        key_states = jnp.zeros((hidden_states.shape[0], 4, hidden_states.shape[1], 20), jnp.float32)
+        key_states = key_states.at[..., :12].set(
+            jnp.broadcast_to(k_nope, (key_states.shape[0], 4, key_states.shape[2], 12))
+        )
+        value_states_2 = key_states.at[..., 12:].set(
+            jnp.broadcast_to(k_rot, (key_states.shape[0], 4, key_states.shape[2], 8))
+        )
+        attn_output = sdpa_attention_forward(query_states, value_states_2, value_states)
+        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
+        return self.o_proj(attn_output)
+
+
+class DeepseekV3MLP(nn.Module):
+    config: DeepseekV3ForCausalLMConfig
+    intermediate_size: int
+
+    def setup(self) -> None:
+        self.gate_proj = nn.Dense(self.intermediate_size, use_bias=False)
+        self.up_proj = nn.Dense(self.intermediate_size, use_bias=False)
+        self.down_proj = nn.Dense(self.config.hidden_size, use_bias=False)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class DeepseekV3DecoderLayer(nn.Module):
+    config: DeepseekV3ForCausalLMConfig
+
+    def setup(self) -> None:
+        self.self_attn = DeepseekV3Attention(self.config)
+        self.mlp = DeepseekV3MLP(self.config, intermediate_size=self.config.intermediate_size)
+        self.input_layernorm = DeepseekV3RMSNorm(
+            hidden_size=self.config.hidden_size, variance_epsilon=self.config.rms_norm_eps
+        )
+        self.post_attention_layernorm = DeepseekV3RMSNorm(
+            hidden_size=self.config.hidden_size, variance_epsilon=self.config.rms_norm_eps
+        )
+
+    def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+        residual = hidden_states
+        hidden_states = self.input_layernorm(hidden_states)
+        hidden_states = self.self_attn(hidden_states, cos, sin)
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.post_attention_layernorm(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        return residual + hidden_states
+
+
+class DeepseekV3MoE(nn.Module):
+    """A mixed expert module containing shared experts."""
+
+    config: DeepseekV3ForCausalLMConfig
+
+    def setup(self) -> None:
+        self.experts = DeepseekV3Experts(self.config)
+        self.gate = DeepseekV3TopkRouter(self.config)
+        self.shared_experts = DeepseekV3MLP(
+            self.config,
+            intermediate_size=self.config.moe_intermediate_size * self.config.n_shared_experts,
+        )
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        hidden, topk_weights = self.gate(hidden_states)
+        residuals = hidden_states
+        hidden_states = hidden_states.reshape(-1, hidden_states.shape[2])
+        hidden_states = self.experts(hidden_states, topk_weights, hidden)
+        hidden_states = hidden_states.reshape(*residuals.shape[:2], hidden_states.shape[1])
+        return hidden_states + self.shared_experts(residuals)
+
+
+class DeepseekV3DecoderLayer2(nn.Module):
+    config: DeepseekV3ForCausalLMConfig
+
+    def setup(self) -> None:
+        self.self_attn = DeepseekV3Attention(self.config)
+        self.mlp = DeepseekV3MoE(self.config)
+        self.input_layernorm = DeepseekV3RMSNorm(
+            hidden_size=self.config.hidden_size, variance_epsilon=self.config.rms_norm_eps
+        )
+        self.post_attention_layernorm = DeepseekV3RMSNorm(
+            hidden_size=self.config.hidden_size, variance_epsilon=self.config.rms_norm_eps
+        )
+
+    def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+        residual = hidden_states
+        hidden_states = self.input_layernorm(hidden_states)
+        hidden_states = self.self_attn(hidden_states, cos, sin)
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.post_attention_layernorm(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        return residual + hidden_states
+
+
+class DeepseekV3Model(nn.Module):
+    """The bare Deepseek V3 Model outputting raw hidden-states without any specific head on
+    top."""
+
+    config: DeepseekV3ForCausalLMConfig
+
+    def setup(self) -> None:
+        self.embed_tokens = nn.Embed(self.config.vocab_size, self.config.hidden_size)
+        self.layers = [
+            DeepseekV3DecoderLayer(self.config),
+            DeepseekV3DecoderLayer2(self.config),
+            DeepseekV3DecoderLayer2(self.config),
+        ]
+        self.norm = DeepseekV3RMSNorm(
+            hidden_size=self.config.hidden_size, variance_epsilon=self.config.rms_norm_eps
+        )
+        self.rotary_emb = DeepseekV3RotaryEmbedding(self.config)
+
+    def __call__(self, input_ids: jax.Array) -> jax.Array:
+        inputs_embeds = self.embed_tokens(input_ids)
+        position_ids = jnp.arange(input_ids.shape[1])
+        position_ids = position_ids[None]
+        cos, sin = self.rotary_emb(position_ids)
+        hidden_states = inputs_embeds
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, cos, sin)
+        return self.norm(hidden_states)
+
+
+class DeepseekV3ForCausalLM(nn.Module):
+    """The Deepseek V3 Model for causal language modeling."""
+
+    config: DeepseekV3ForCausalLMConfig
+
+    def setup(self) -> None:
+        self.model = DeepseekV3Model(self.config)
+        self.lm_head = nn.Dense(self.config.vocab_size, use_bias=False)
+
+    def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
+        outputs = self.model(input_ids)
+        logits = self.lm_head(outputs)
+        return {"logits": logits}
