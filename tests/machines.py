@@ -26,7 +26,14 @@ ROOT = Path(__file__).resolve().parents[1]
 CORES = os.cpu_count() or 1
 PYTHONS = ("3.11.2", "3.11", "3.12", "3.13")
 # Where results are numbers that a CPU's kernels make.
-NUMERIC = ("tests/parity", "tests/prove", "tests/converters")
+# What files hold and where they are is bytes: no kernel has a part in it.
+NUMERIC = (
+    "tests/parity",
+    "tests/prove",
+    "tests/converters",
+    "--ignore=tests/converters/checkpoint",
+    "--ignore=tests/converters/remote",
+)
 # What starts processes and waits for them.
 WAITING = ("tests/prove", "tests/observe", "tests/shims", "tests/pages", "tests/test_devices.py")
 PYTEST = ("-m", "pytest", "-q", "-m", "not long", "-n", "2", "--dist", "loadfile")

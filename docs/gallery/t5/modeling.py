@@ -557,13 +557,12 @@ class T5Stack(nn.Module):
         self.block = [T5Block(self.config), T5Block2(self.config), T5Block2(self.config)]
         self.final_layer_norm = T5LayerNorm(self.config)
 
-    def __call__(self, input_ids: jax.Array, x567: jax.Array) -> jax.Array:
-        inputs_embeds = jnp.take(x567, input_ids, axis=0)
+    def __call__(self, input_ids: jax.Array, shared_weight: jax.Array) -> jax.Array:
+        inputs_embeds = jnp.take(shared_weight, input_ids, axis=0)
         hidden_states, self_attention_position_bias = self.block[0](inputs_embeds)
-        position_bias = self_attention_position_bias
-        self_attention_position_bias = self.block[1](hidden_states, self_attention_position_bias)
-        cross_attention_position_bias = self.block[2](self_attention_position_bias, position_bias)
-        return self.final_layer_norm(cross_attention_position_bias)
+        hidden_states = self.block[1](hidden_states, self_attention_position_bias)
+        hidden_states = self.block[2](hidden_states, self_attention_position_bias)
+        return self.final_layer_norm(hidden_states)
 
 
 class T5Stack2(nn.Module):
@@ -574,9 +573,9 @@ class T5Stack2(nn.Module):
         self.final_layer_norm = T5LayerNorm(self.config)
 
     def __call__(
-        self, input_ids: jax.Array, encoder_hidden_states: jax.Array, x568: jax.Array
+        self, input_ids: jax.Array, encoder_hidden_states: jax.Array, shared_weight: jax.Array
     ) -> jax.Array:
-        inputs_embeds = jnp.take(x568, input_ids, axis=0)
+        inputs_embeds = jnp.take(shared_weight, input_ids, axis=0)
         attention_mask = create_causal_mask(input_ids.shape[1], input_ids.shape[0])
         hidden_states, self_attention_position_bias, cross_attention_position_bias = self.block[0](
             inputs_embeds, attention_mask, encoder_hidden_states
