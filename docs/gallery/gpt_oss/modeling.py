@@ -356,8 +356,8 @@ class GptOssDecoderLayer(nn.Module):
         hidden_states = residual + hidden_states
         residual = hidden_states
         hidden_states = self.post_attention_layernorm(hidden_states)
-        hidden = self.mlp(hidden_states)
-        return residual + hidden
+        hidden_states = self.mlp(hidden_states)
+        return residual + hidden_states
 
 
 class GptOssModel(nn.Module):

@@ -57,7 +57,7 @@ class QwenImageRMS_norm(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         normalized = jnp.broadcast_to(
             jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12),
-            (*x.shape[:2], 1, x.shape[self.value_1], x.shape[self.value_1]),
+            (x.shape[0], self.shape, 1, self.value_1, self.value_1),
         )
         normalized = x / normalized
         return normalized * self.scale * self.gamma
@@ -96,8 +96,7 @@ class QwenImageRMS_norm2(nn.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         normalized = jnp.broadcast_to(
-            jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12),
-            (*x.shape[:3], x.shape[2]),
+            jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12), (x.shape[0], 32, 16, 16)
         )
         normalized = x / normalized
         return normalized * 5.656854249492381 * self.gamma
@@ -107,14 +106,15 @@ class QwenImageResidualBlock(nn.Module):
     """A custom residual block module."""
 
     in_dim: int
+    value_1: int
     scale: float
 
     def setup(self) -> None:
-        self.norm1 = QwenImageRMS_norm(shape=self.in_dim, value_1=3, scale=self.scale)
+        self.norm1 = QwenImageRMS_norm(shape=self.in_dim, value_1=self.value_1, scale=self.scale)
         self.conv1 = QwenImageCausalConv3d(
             input_channels=3, in_channels=self.in_dim, out_channels=self.in_dim
         )
-        self.norm2 = QwenImageRMS_norm(shape=self.in_dim, value_1=3, scale=self.scale)
+        self.norm2 = QwenImageRMS_norm(shape=self.in_dim, value_1=self.value_1, scale=self.scale)
         self.conv2 = QwenImageCausalConv3d(
             input_channels=3, in_channels=self.in_dim, out_channels=self.in_dim
         )
@@ -151,9 +151,9 @@ class QwenImageResidualBlock2(nn.Module):
     """A custom residual block module."""
 
     def setup(self) -> None:
-        self.norm1 = QwenImageRMS_norm(shape=16, value_1=1, scale=4.0)
+        self.norm1 = QwenImageRMS_norm(shape=16, value_1=16, scale=4.0)
         self.conv1 = QwenImageCausalConv3d(input_channels=3, in_channels=16, out_channels=32)
-        self.norm2 = QwenImageRMS_norm(shape=32, value_1=3, scale=5.656854249492381)
+        self.norm2 = QwenImageRMS_norm(shape=32, value_1=16, scale=5.656854249492381)
         self.conv2 = QwenImageCausalConv3d(input_channels=3, in_channels=32, out_channels=32)
         self.conv_shortcut = QwenImageCausalConv3d2(in_channels=16, out_channels=32)
 
@@ -220,7 +220,7 @@ class QwenImageMidBlock(nn.Module):
     def setup(self) -> None:
         self.attentions = [QwenImageAttentionBlock()]
         self.resnets = [
-            QwenImageResidualBlock(in_dim=32, scale=5.656854249492381) for _ in range(2)
+            QwenImageResidualBlock(in_dim=32, value_1=16, scale=5.656854249492381) for _ in range(2)
         ]
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -236,7 +236,7 @@ class QwenImageUpBlock(nn.Module):
 
     def setup(self) -> None:
         self.resnets = [
-            QwenImageResidualBlock(in_dim=32, scale=5.656854249492381) for _ in range(2)
+            QwenImageResidualBlock(in_dim=32, value_1=16, scale=5.656854249492381) for _ in range(2)
         ]
         self.upsamplers = [QwenImageResample2()]
 
@@ -252,7 +252,7 @@ class QwenImageUpBlock2(nn.Module):
     """A block that handles upsampling for the QwenImageVAE decoder."""
 
     def setup(self) -> None:
-        self.resnets = [QwenImageResidualBlock(in_dim=16, scale=4.0) for _ in range(2)]
+        self.resnets = [QwenImageResidualBlock(in_dim=16, value_1=32, scale=4.0) for _ in range(2)]
 
     def __call__(self, x: jax.Array) -> jax.Array:
         for resnet in self.resnets:
@@ -272,12 +272,12 @@ class QwenImageEncoder3d(nn.Module):
             out_channels=16,
         )
         self.down_blocks = [
-            QwenImageResidualBlock(in_dim=16, scale=4.0),
+            QwenImageResidualBlock(in_dim=16, value_1=32, scale=4.0),
             QwenImageResample(),
             QwenImageResidualBlock2(),
         ]
         self.mid_block = QwenImageMidBlock()
-        self.norm_out = QwenImageRMS_norm(shape=32, value_1=3, scale=5.656854249492381)
+        self.norm_out = QwenImageRMS_norm(shape=32, value_1=16, scale=5.656854249492381)
         self.conv_out = QwenImageCausalConv3d(
             input_channels=3, in_channels=32, out_channels=self.config.z_dim * 2
         )
@@ -303,7 +303,7 @@ class QwenImageDecoder3d(nn.Module):
         )
         self.mid_block = QwenImageMidBlock()
         self.up_blocks = [QwenImageUpBlock(), QwenImageUpBlock2()]
-        self.norm_out = QwenImageRMS_norm(shape=16, value_1=3, scale=4.0)
+        self.norm_out = QwenImageRMS_norm(shape=16, value_1=32, scale=4.0)
         self.conv_out = QwenImageCausalConv3d(
             input_channels=self.config.input_channels,
             in_channels=16,
