@@ -603,7 +603,10 @@ def _element_of(named: str, held: Any, value: int | float, index: int | None) ->
 def _get(config: Any, name: str) -> Any:
     if isinstance(config, Mapping):
         return config.get(name)
-    return None if config is None else getattr(config, name, None)
+    try:
+        return None if config is None else getattr(config, name, None)
+    except Exception:  # what another's configuration raises: Gemma 4 has one for each layer, and says so
+        return None
 
 
 def _bracketed(text: str, symbol: str, side: int) -> str:
