@@ -605,7 +605,9 @@ def _get(config: Any, name: str) -> Any:
         return config.get(name)
     try:
         return None if config is None else getattr(config, name, None)
-    except Exception:  # what another's configuration raises: Gemma 4 has one for each layer, and says so
+    except (
+        Exception
+    ):  # what another's configuration raises: Gemma 4 has one for each layer, and says so
         return None
 
 
