@@ -237,6 +237,7 @@ def cuda_left(pair: Pair, read: Set[str]) -> Iterator[Broken]:
             CUDA_TEXT.search(text.value)
             and " " not in text.value
             and not _is_unread(text, code, read)
+            and not _is_taken_out(text, code)
         ):
             places.setdefault(text.lineno, repr(text.value))
     skipped = set(_well_skipped(code))
@@ -250,12 +251,22 @@ def _well_skipped(code: Code) -> Iterator[int]:
     for node in ast.walk(code.tree):
         if isinstance(node, ast.Assign) and FOR_CUDA.search(ast.unparse(node.targets[0])):
             yield from range(node.lineno, (node.end_lineno or 0) + 1)
-        if isinstance(node, ast.If | ast.IfExp) and _asks_for_cuda(node.test):
+        asks = isinstance(node, ast.If | ast.IfExp) and _asks_for_cuda(node.test)
+        if isinstance(node, ast.IfExp) and isinstance(node.test, ast.Call):
+            asks = code.dotted(node.test.func) == "torch.cuda.is_available"
+        if isinstance(node, ast.If | ast.IfExp) and asks:
             body = node.body if isinstance(node.body, list) else [node.body]
             names = (below for one in body for below in ast.walk(one))
             if any(isinstance(n, ast.Attribute) and code.dotted(n) == "torch.cuda" for n in names):
                 last = max(one.end_lineno or 0 for one in body)
                 yield from range(node.lineno, last + 1)
+
+
+def _is_taken_out(text: ast.Constant, code: Code) -> bool:
+    """Whether a name has `text` no more: `name.replace("cuda:", "")`."""
+    call = code.above.get(text)
+    method = call.func if isinstance(call, ast.Call) and text in call.args[:1] else None
+    return isinstance(method, ast.Attribute) and method.attr == "replace"
 
 
 def _asks_for_cuda(test: ast.expr) -> bool:

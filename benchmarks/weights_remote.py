@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,12 @@ def put(files: dict[str, bytes], folder: str) -> None:
 def written_to_disk() -> int:
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(dict(line.split(": ") for line in lines)["write_bytes"])
+
+
+def peak_kilobytes() -> int:
+    """Of this process; what `getrusage` says begins with that of the one that started it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
 
 
 def copied(folder: str, target: str) -> float:
@@ -187,11 +193,14 @@ def _child(words: list[str]) -> subprocess.Popen[bytes]:
 
 def convert_alone(source: str, output: str, form: str, ahead: str) -> None:
     """In a process of its own: the peak memory above what the libraries take."""
+    import gcsfs  # noqa: F401 (one of the libraries)
+
     from converters import convert
+    from converters.planning_apart import planned_apart
     from converters.remote.names import place_of
 
     place_of(source).read_bytes()  # type: ignore[union-attr]
-    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    base = peak_kilobytes()
     before = written_to_disk()
     convert(
         source,
@@ -199,13 +208,16 @@ def convert_alone(source: str, output: str, form: str, ahead: str) -> None:
         format=form,  # type: ignore[arg-type]
         assume=["layers.*=Linear"],
         ahead_bytes=int(ahead),
+        planner=planned_apart,
         resume=True,
     )
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = peak_kilobytes()
     print(json.dumps({"peak": (peak - base) << 10, "disk": written_to_disk() - before}))
 
 
 def measure_memory() -> None:
+    from converters.output.far_partial import PART_BYTES, waiting_bytes
+
     arrays = state(2, 6144, 8192, 2) | {
         f"layers.{9 + n}.weight": array for n, array in enumerate(state(8, 512, 512, 3).values())
     }
@@ -220,16 +232,21 @@ def measure_memory() -> None:
             said = process.communicate()[0].decode()
             assert process.returncode == 0, said
             found = json.loads(said.splitlines()[-1])
+            waiting = waiting_bytes(ahead) + 3 * PART_BYTES  # and what the client is sending
             print(
                 f"{ahead >> 20} MB read ahead: peak {found['peak'] / 1e6:.0f} MB above the libraries (goal "
-                f"{(1.2 * largest + 300e6 + ahead) / 1e6:.0f}), the largest tensor has {largest / 1e6:.0f}; "
-                f"{found['disk']} bytes to local disks"
+                f"{(1.2 * largest + 300e6) / 1e6:.0f} and in flight {(ahead + waiting) / 1e6:.0f}), the "
+                f"largest tensor has {largest / 1e6:.0f}; {found['disk']} bytes to local disks"
             )
 
 
 def measure_headers() -> None:
+    import huggingface_hub
+
     from converters.checkpoint import open_checkpoint
+    from converters.remote import store
     from converters.remote.names import place_of
+    from converters.remote.ranges import session
 
     arrays = {
         f"layers.{index}.weight": np.full((64, 64), index, np.float32) for index in range(200)
@@ -248,14 +265,27 @@ def measure_headers() -> None:
             f"headers of 200 shards at 100 ms: {max(each.values())} request each, "
             f"{server.most_running} at a time, {seconds:.1f} s"
         )
-        for key in opened.infos:
-            opened.read(key)
+        # How many waited for one another: as if there were connections for all.
+        server.spans.clear()
+        server.requests.clear()
+        server.latency = 3.0
+        few, store.CONNECTIONS = store.CONNECTIONS, 256
+        client = import_module(type(session("")).__module__.partition(".")[0])
+        unlimited = client.Limits(max_connections=None, max_keepalive_connections=None)
+        huggingface_hub.set_client_factory(lambda: client.Client(limits=unlimited))
+        again = open_checkpoint(place_of(f"{server.url}/run/model.safetensors.index.json"))
+        store.CONNECTIONS = few
+        assert again.infos == opened.infos
+        server.latency = 0.0
+        print(f"round trips in depth, with connections for all: {server.depth()}")
+        for key in again.infos:
+            again.read(key)
         asked = sum(
             min(end, len(data)) - start
             for name, data in files.items()
             for start, end in server.bytes_asked(f"/run/{name}")
         )
-        print(f"bytes read after reading all tensors: {asked} of {sum(map(len, files.values()))}")
+        print(f"bytes read, with all tensors: {asked} of {sum(map(len, files.values()))}")
 
 
 def _outcome(read: Callable[[], bytes], expected: bytes) -> str:
@@ -383,6 +413,7 @@ def formula(first: int) -> Content:
         for index in range(PER_SHARD)
     }
     header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8)  # as safetensors itself writes it: so tensors are aligned
     start = len(header).to_bytes(8, "little") + header
 
     def part(begin: int, end: int) -> bytes:
@@ -426,7 +457,7 @@ def measure_scale() -> None:
         )
         opened = open_checkpoint(place_of(name))
         expected = {first: formula(first) for first in range(0, LAYERS // 64, PER_SHARD)}
-        base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        base = peak_kilobytes()
         begun = time.perf_counter()
         for number in range(LAYERS // 64):
             array = opened.read(f"layers.{number}.weight").view(np.uint8).reshape(-1)
@@ -437,7 +468,7 @@ def measure_scale() -> None:
                 assert array[at:end].tobytes() == made.part(start + at, start + end), number
             del array
         seconds = time.perf_counter() - begun
-        peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) << 10
+        peak = (peak_kilobytes() - base) << 10
         server.stdin.close()
     size = LAYERS // 64 * NBYTES
     print(

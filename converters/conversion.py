@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,15 @@ from converters.checkpoint.formats.sharded import INDEX_SUFFIX
 from converters.checkpoint.place import FarPlace, Place
 from converters.checkpoint.pytree import Leaf
 from converters.checkpoint.reader import TensorInfo
-from converters.errors import OptimizerError, OutputError, RefusedKeysError, ShardingError
-from converters.kept import keeping
+from converters.errors import (
+    HostsError,
+    OptimizerError,
+    OutputError,
+    RefusedKeysError,
+    ShardingError,
+)
+from converters.hosts import ALONE, Hosts
+from converters.kept import keeping, kept_path
 from converters.mapping import Outcome, Plan
 from converters.mapping.paths import Api
 from converters.optimizer.convert import OptimizerConversion, convert_optimizer
@@ -37,6 +44,7 @@ from converters.output import (
 from converters.output.stream import AHEAD_BYTES
 from converters.planning import CheckpointLike, Planned, PlanOptions, planned
 from converters.remote.names import Meant, is_far, meant
+from converters.remote.region import elsewhere
 from converters.remote.writing import destination
 
 _FORMATS: dict[str, Format] = {
@@ -118,6 +126,7 @@ def convert(
     optimizer_kind: str | None = None,
     progress: Callable[[int, int], None] | None = None,
     ahead_bytes: int = AHEAD_BYTES,
+    hosts: Hosts = ALONE,
     planner: Callable[[CheckpointLike, PlanOptions], Planned] = planned,
     extra: Mapping[str, np.ndarray[Any, Any]] | None = None,
     **options: Unpack[PlanOptions],
@@ -148,6 +157,8 @@ def convert(
         optimizer_kind: "adam" or "adamw", where the state does not tell (torch before 2.7).
         progress: called with the bytes done and their total.
         ahead_bytes: of a checkpoint that lies far away, as much is read before it is due.
+        hosts: the processes that share this conversion (`converters.hosts.met`), which all call this with
+            the same arguments: each reads and writes a part of an output in a bucket that is many objects.
         planner: what makes the plan; `converters.planning_apart.planned_apart` makes it in a process of
             its own, but not for an optimizer, whose state needs the model.
         extra: arrays that the pytree is to have beside what the checkpoint gives, by path: constants of the
@@ -158,6 +169,7 @@ def convert(
         RefusedKeysError: some keys have no place; all of them are in `refused`. Nothing is written.
         ConversionError: the checkpoint or model cannot be read, or the output not be written; the
             subclass says which. Nothing that looks complete is left.
+        HostsError: another process died or failed, or was given other arguments.
     """
     understood = meant(checkpoint)
     source = understood.place
@@ -166,7 +178,20 @@ def convert(
         format = _FORMATS.get(suffix, "safetensors")  # noqa: A001
     target = default_output(source, format) if output is None else destination(output)
     as_folder = format == "orbax" or shard_bytes is not None
-    require_output(target, folder=as_folder, overwrite=overwrite)
+    if hosts.count > 1:
+        _require_for_many(target, as_folder)
+        hosts.agree(
+            {
+                "checkpoint": str(source),
+                "output": str(target),
+                "format": f"{format}, {shard_bytes} bytes a file" if shard_bytes else format,
+                "mesh": str(mesh),
+                "way to treat an older output": f"resume {resume}, overwrite {overwrite}",
+                "way to look at the values": f"fail on NaN {fail_on_nonfinite}, sums {digests}",
+            }
+        )
+    if hosts.first:
+        require_output(target, folder=as_folder, overwrite=overwrite)
     if _same(target, source):
         raise OutputError(f"{target} is the checkpoint itself", "choose another output")
     if optimizer is not None and any(map(is_far, (source, target))):
@@ -174,7 +199,7 @@ def convert(
             "the state of an optimizer is converted from and to local files only",
             "download the checkpoint, or leave --optimizer out",
         )
-    made = _require_complete(planner(source, options))
+    made = _require_complete(planner(source, options), compare=hosts.first)
     cuts = None if mesh is None else _partition(made, mesh, spec).cuts
     state = None
     if optimizer is not None:
@@ -187,14 +212,19 @@ def convert(
             optimizer=optimizer_kind,
             overwrite=overwrite or resume,
         )
-    with keeping(
-        target,
-        made.plan,
-        made.checkpoint,
-        api=made.api,
-        stored=made.stored,
-        overwrite=overwrite or resume,
-    ) as kept:
+    beside = (
+        keeping(
+            target,
+            made.plan,
+            made.checkpoint,
+            api=made.api,
+            stored=made.stored,
+            overwrite=overwrite or resume,
+        )
+        if hosts.first
+        else nullcontext(kept_path(target))
+    )
+    with beside as kept:
         written = write_pytree(
             target,
             [
@@ -213,9 +243,11 @@ def convert(
             progress=progress,
             before_commit=source.require_unchanged if isinstance(source, FarPlace) else _nothing,
             ahead_bytes=ahead_bytes,
+            hosts=hosts,
         )
-    said = (understood.said,) if understood.said else ()
-    notes = (*said, *made.notes)
+    said = tuple(filter(None, (understood.said, elsewhere(target))))
+    shared = (f"written together; this was {hosts.process}",) if hosts.count > 1 else ()
+    notes = (*said, *made.notes, *shared)
     options_of_run = made.checkpoint.options
     return Conversion(
         made.plan, target, kept, made.api, format, written, notes, options_of_run, state
@@ -224,6 +256,19 @@ def convert(
 
 def _nothing() -> None:
     pass
+
+
+def _require_for_many(target: Place, as_folder: bool) -> None:
+    if not is_far(target):
+        raise HostsError(
+            f"{target} is a path, and several processes write to a bucket together",
+            "give -o gs://…, or --process 0/1 to convert on this host alone",
+        )
+    if not as_folder:
+        raise HostsError(
+            f"{target} would be one object, which several processes cannot write together",
+            "give --format orbax or --max-shard-size, or --process 0/1 to convert on this host alone",
+        )
 
 
 def _same(one: Place, other: Place) -> bool:
@@ -330,8 +375,12 @@ def default_output(checkpoint: Place, format: Format) -> Path:  # noqa: A002 (as
     return Path(f"{name or 'checkpoint'}.flax.{format}")
 
 
-def _require_complete(made: Planned) -> Planned:
+def _require_complete(made: Planned, *, compare: bool = True) -> Planned:
     """The plan, if nothing in it is refused and tied tensors are indeed equal.
+
+    Args:
+        made: the plan.
+        compare: whether to read the tied tensors; else another process does.
 
     Raises:
         RefusedKeysError: something is.
@@ -340,7 +389,8 @@ def _require_complete(made: Planned) -> Planned:
     source_of = {row.targets: row.key for row in plan.mapped}
     rows = tuple(
         row.refuse(f"tied to {source_of[row.targets]}, but its values differ")
-        if row.outcome is Outcome.TIED
+        if compare
+        and row.outcome is Outcome.TIED
         and not _equal(made.checkpoint, row.key, source_of[row.targets])
         else row
         for row in plan.rows

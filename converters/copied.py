@@ -20,8 +20,21 @@ def copied(module: Any, memo: dict[int, Any] | None = None) -> Any:
     Raises:
         Exception: whatever deepcopy raises for what the module holds.
     """
+    import torch
+
     memo = {} if memo is None else memo
-    made = copy.deepcopy(module, memo)
+    known = dict(memo)
+    try:
+        made = copy.deepcopy(module, memo)
+    except RuntimeError:
+        # What a module keeps of its last pass (the old weight_norm's product) is no leaf; it is made anew.
+        for holder in module.modules():
+            for name, value in vars(holder).items():
+                if isinstance(value, torch.Tensor) and not value.is_leaf:
+                    setattr(holder, name, value.detach())
+        memo.clear()
+        memo.update(known)
+        made = copy.deepcopy(module, memo)
     for one in made.modules():
         for name, value in vars(one).items():
             if isinstance(value, types.FunctionType):

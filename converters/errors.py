@@ -122,6 +122,15 @@ class UnreachableError(RemoteError):
     """
 
 
+class HostsError(ConversionError):
+    """Processes of several hosts do not do one conversion together: one died or failed, did not come, or was
+    started with other words.
+
+    Nothing that looks complete was left. Remedy: start the same command on every host; after a failure with
+    `--resume`.
+    """
+
+
 class OutputError(ConversionError):
     """The output could not be written: it exists, or its folder is missing, full or read-only.
 

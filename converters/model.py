@@ -5,6 +5,8 @@ It is built on the meta device where possible: shapes, kinds and ties without me
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import importlib.util
 import json
@@ -31,14 +33,15 @@ def load_model(spec: str) -> Any:
 
     Args:
         spec: `pkg.mod:factory` or `path/file.py:factory`; the factory is an `nn.Module` class or a
-            function, called without arguments.
+            function, called without arguments, or with those that stand behind it (`split_call`).
 
     Raises:
         ModelLoadError: the module or attribute is not found, the factory raised, or what it gave is
             not an `nn.Module`.
         MissingDependencyError: torch is not installed.
     """
-    location, _, name = spec.rpartition(":")
+    named, args, kwargs = split_call(spec)
+    location, _, name = named.rpartition(":")
     if not location or not name:
         raise ModelLoadError(f"{spec!r} does not name a model", _FORMS)
     with imported(spec, location) as module:
@@ -46,7 +49,32 @@ def load_model(spec: str) -> Any:
             factory = attrgetter(name)(module)
         except AttributeError:
             raise ModelLoadError(f"{location} has no {name}", _FORMS) from None
+        if args or kwargs:
+            factory = functools.partial(factory, *args, **kwargs)
         return require_module(spec, factory if _is_module(factory) else build(spec, factory))
+
+
+def split_call(spec: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """What is named, and the arguments that it is to be called with: `pkg.mod:Net(10, width=64)`.
+
+    Only literals are arguments; nothing is evaluated.
+
+    Raises:
+        ModelLoadError: the arguments are no literals.
+    """
+    name, opened, inner = spec.partition("(")
+    if not opened:
+        return spec, (), {}
+    try:
+        call = ast.parse(f"f({inner}", mode="eval").body
+        assert isinstance(call, ast.Call)
+        args = tuple(ast.literal_eval(one) for one in call.args)
+        kwargs = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords if one.arg}
+    except (SyntaxError, ValueError, AssertionError):
+        raise ModelLoadError(
+            f"{spec!r}: its arguments are no literals", "write it as pkg.mod:Net(10, width=64)"
+        ) from None
+    return name, args, kwargs
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from converters.atomic import require_writable
 from converters.back.arrays import PytreeLike, open_arrays
 from converters.back.restoring import RestoredRow, Restoring, total
 from converters.back.safetensors_output import write_leaves
-from converters.back.sources import Example, from_module, misfits_of
+from converters.back.sources import Example, from_mapping, from_module, misfits_of
 from converters.back.torch_output import save, to_tensor
 from converters.checkpoint.reader import Checkpoint
 from converters.errors import KeptFileError, MisfitError, OutputError
@@ -62,6 +62,7 @@ def to_torch(
     format: TorchFormat | None = None,  # noqa: A002 (the word users know)
     model: Any = None,
     example: Example = None,
+    mapping: Path | str | None = None,
     kept: Path | str | None = None,
     original_dtype: bool = False,
     overwrite: bool = False,
@@ -79,6 +80,7 @@ def to_torch(
         model: the torch module, as `pkg.mod:factory`, `file.py:factory`, a Hugging Face folder or
             an `nn.Module`: for pytrees with no file beside them. It outranks that file.
         example: the shapes of the model's inputs, if the conversion was given them.
+        mapping: a mapping file that says which array each key of the model became; None: its layers do.
         kept: the file that was written beside the pytree; None: `NAME.torch.safetensors` there.
         original_dtype: where the conversion cast the arrays, cast the values to the dtype that
             torch had; else the arrays' dtype is kept. The digits that the cast took are gone either way.
@@ -100,7 +102,7 @@ def to_torch(
         require_writable(target, overwrite=overwrite)
         if target.resolve() in (path.resolve(), kept_path(path).resolve()):
             raise OutputError(f"{target} is the pytree itself", "choose another output")
-    record, restoring = _open(path, model, example, kept, original_dtype)
+    record, restoring = _open(path, model, example, kept, original_dtype, mapping)
     done = Reversal(str(path), restoring.rows, record.notes, target, format)
     if dry_run:
         return Reversal(str(path), restoring.rows, record.notes, None, format)
@@ -161,9 +163,10 @@ def _open(
     example: Example,
     kept: Path | str | None,
     original_dtype: bool,
+    mapping: Path | str | None = None,
 ) -> tuple[Kept, Restoring]:
     arrays = open_arrays(source)
-    record = _record(source, arrays, model, example, kept)
+    record = _record(source, arrays, model, example, kept, mapping)
     return record, Restoring(record, arrays, original_dtype=original_dtype)
 
 
@@ -173,7 +176,15 @@ def _record(
     model: Any,
     example: Example,
     kept: Path | str | None,
+    mapping: Path | str | None,
 ) -> Kept:
+    if mapping is not None:
+        if model is None:
+            raise KeptFileError(
+                f"{mapping} says where keys go, not which there are",
+                "pass --model pkg.mod:factory, whose module says them",
+            )
+        return from_mapping(_model(model), arrays.infos, arrays.source, mapping)
     if model is not None:
         return from_module(_model(model), arrays.infos, arrays.source, example)
     if kept is None and isinstance(source, Mapping):

@@ -9,6 +9,7 @@ says something else without its numbers.
 
 from __future__ import annotations
 
+import difflib
 import fcntl
 import os
 import pty
@@ -30,6 +31,8 @@ from rich.text import Text
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 COLUMNS = 104
+# What rich asks before the terminal: the picture's is the one that counts.
+OF_SCREENS = frozenset({"COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TTY_COMPATIBLE"})
 NUMBER = re.compile(r"\d[\d.,]*(e[-+]?\d+)?")
 
 
@@ -92,7 +95,8 @@ def printed(screen: Screen) -> str:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
         bin_folder = str(Path(sys.executable).parent)
-        environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        environment = {name: value for name, value in os.environ.items() if name not in OF_SCREENS}
+        environment |= {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
         environment["PATH"] = f"{bin_folder}{os.pathsep}{environment['PATH']}"
         # Of what is measured a spinner tells on stderr, for as long as it takes.
         running = subprocess.Popen(
@@ -151,7 +155,10 @@ def main() -> int:
         if file.exists() and same(file.read_text(), text, screen.measured):
             continue
         stale.append(file.with_suffix(".svg").relative_to(ROOT))
-        if not checks:
+        if checks and file.exists():
+            now, then = text.splitlines(), file.read_text().splitlines()
+            print(*difflib.unified_diff(then, now, file.name, "printed", lineterm=""), sep="\n")
+        elif not checks:
             PICTURES.mkdir(exist_ok=True)
             file.write_text(text)
             file.with_suffix(".svg").write_text(svg)

@@ -39,6 +39,7 @@ def main() -> None:
         rewrite(scratch)
         weights(scratch)
         port(scratch)
+        fit()
     say(f"Done in {time.monotonic() - started:.0f} s. Next: README.md, or `migrate --help`.")
 
 
@@ -102,6 +103,14 @@ def port(scratch: Path) -> None:
     model = "examples/mlp/torch_mlp.py:MLP"
     show(MIGRATE, "port", model, "--inputs", "x=float32[8,784]", "-o", scratch / "ported")
     print((scratch / "ported" / "mlp" / "modeling.py").read_text())
+
+
+def fit() -> None:
+    say("""
+        8. FIT. The CUDA script of step 1 once more: will its training step compile and fit on a TPU v5e-8?
+           The TPU's own compiler answers, on this machine; the lines are those of the CUDA script.
+    """)
+    show(MIGRATE, "fit", "examples/ddp_toy/before.py", "--tpu", "v5e-8")
 
 
 if __name__ == "__main__":

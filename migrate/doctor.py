@@ -7,12 +7,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from converters.checkpoint.place import FarPlace
+from converters.errors import ConversionError
+from converters.remote.names import place_of, without_secrets
 from converters.remote.ready import Ready, ready
+from converters.remote.region import location_of, region_of, zone_of_machine
+from converters.remote.retries import TemporaryError
 from migrate.versions import installed, versions
 from shims.tpu import tpu_device_files
 
@@ -60,11 +65,13 @@ class Diagnosis:
 def diagnose(
     environment: Mapping[str, str] = os.environ,
     progress: Callable[[str], None] = lambda _: None,
+    places: Sequence[str] = (),
 ) -> Diagnosis:
     """Return what fits and what does not in this environment.
 
     Args:
         environment: the environment variables.
+        places: buckets, repositories and URLs that are to be reached from here.
         progress: is told what is being looked at.
     """
     tpu = tpu_device_files()
@@ -73,6 +80,7 @@ def diagnose(
         *check_variables(environment, has_tpu=bool(tpu)),
         _check_device_files(tpu),
         *check_places(ready(environment)),
+        *map(check_place, places),
     ]
     for framework, code in PROBES.items():
         if installed(framework) is not None:
@@ -186,6 +194,32 @@ def check_places(places: Iterable[Ready]) -> Iterator[Check]:
             yield Check(place.name, Status.OK, detail, place.log_in)
         else:
             yield Check(place.name, Status.OK, f"{place.version}, credentials: {place.credentials}")
+
+
+def check_place(url: str) -> Check:
+    """Whether a place can be reached from here, and whether it lies in the region of this machine."""
+    zone = zone_of_machine()
+    try:
+        place = place_of(url)
+        if isinstance(place, FarPlace) and not place.is_file():
+            place.names()
+    except ConversionError as error:
+        return Check(without_secrets(url), Status.FAIL, error.what, error.remedy)
+    name = str(place)
+    try:
+        location = location_of(place)
+    except FileNotFoundError:
+        return Check(name, Status.FAIL, "there is no such bucket", "check the name")
+    except (ConversionError, TemporaryError, OSError):
+        location = None
+    if location is None:
+        return Check(name, Status.OK, "can be reached; where it lies is not known")
+    if not zone:
+        return Check(name, Status.OK, f"can be reached; lies in {location}")
+    if location.holds(region_of(zone)):
+        return Check(name, Status.OK, f"lies in {location}, as this machine in {zone}")
+    detail = f"lies in {location}, this machine in {zone}: transfer costs, and is slower"
+    return Check(name, Status.WARNING, detail, f"use a bucket in {region_of(zone)}")
 
 
 # Each prints one JSON line. A process of its own: a runtime holds its TPU until the process ends.

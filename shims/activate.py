@@ -124,6 +124,9 @@ def switch_on() -> None:
             after_import(name, install)
     for plugin in plugins():
         after_import("torch", functools.partial(_call, plugin))
+        # Where a script imports torch_xla first, torch is complete, and the plugin called, in the middle of
+        # that import: it can wait for its end only if that is followed from the beginning.
+        _WAITING.setdefault("torch_xla", [])
 
 
 class _Once:

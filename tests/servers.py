@@ -99,6 +99,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.requests.append((self.command, self.path, self.headers.get("Range", "")))
             self.server.running += 1
             self.server.most_running = max(self.server.most_running, self.server.running)
+        begun = time.monotonic()
         try:
             if self.server.latency:
                 time.sleep(self.server.latency)
@@ -107,6 +108,7 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             with self.server.lock:
                 self.server.running -= 1
+                self.server.spans.append((begun, time.monotonic()))
 
     def _send(self, status: int, headers: dict[str, str], data: bytes) -> None:
         fault = self.server.faults.draw() if self.server.faults else ""
@@ -146,6 +148,7 @@ class Server(ThreadingHTTPServer):
 
     Attributes:
         requests: method, path and range of each, in their order.
+        spans: when each answer was begun, and when it was sent.
         most_running: how many were being answered at a time, at most.
         latency: seconds before each answer.
         faults: what disturbs the answers.
@@ -158,6 +161,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.lock = threading.Lock()
         self.requests: list[tuple[str, str, str]] = []
+        self.spans: list[tuple[float, float]] = []
         self.running = self.most_running = 0
         self.latency = 0.0
         self.faults: Faults | None = None
@@ -171,6 +175,14 @@ class Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass
+
+    def depth(self) -> int:
+        """How many requests, at most, were each sent when the one before was answered."""
+        chain, end = 0, float("-inf")
+        for begun, sent in sorted(self.spans, key=lambda span: span[1]):
+            if begun >= end:
+                chain, end = chain + 1, sent
+        return chain
 
     def bytes_asked(self, path: str) -> list[tuple[int, int]]:
         """The ranges of a path that were asked for, sorted."""

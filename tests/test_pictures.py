@@ -24,7 +24,13 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_a_command_is_drawn_as_a_terminal_shows_it(pictures: ModuleType) -> None:
+def test_a_command_is_drawn_as_a_terminal_shows_it(
+    pictures: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "33")
+    monkeypatch.setenv("NO_COLOR", "1")
+    screen = pictures.Screen("x", "echo $COLUMNS.$NO_COLOR.", lambda folder: None, 0)
+    assert pictures.printed(screen) == "..\n"
     command = r"test -t 1 && printf '\033[31mred\033[0m <b> :100:\n' && stty size"
     screen = pictures.Screen("x", command, lambda folder: None, 0, measured=False)
     said = pictures.printed(screen)

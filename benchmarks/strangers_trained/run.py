@@ -70,13 +70,14 @@ class Bench:
         )
 
     def run(self) -> Done:
-        """Train what the rewrite wrote, in a folder of its own: the proof is to find nothing of it."""
-        script = self.rewritten / self.project.script
-        folder = self.scratch / "run"
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(self.original, folder)
+        """Train what the rewrite wrote, in folders of its own: the proof is to find no checkpoint of it."""
+        folders = [self.scratch / name for name in ("run", "run_xla")]
+        for folder, copied in zip(folders, (self.original, self.rewritten), strict=True):
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(copied, folder)
+        script = folders[1] / self.project.script
         options = ("--json", "--replicas=2", f"--timeout={self.project.seconds}")
-        return self._migrate("run", *options, str(script), "--", *self._args(), folder=folder)
+        return self._migrate("run", *options, str(script), "--", *self._args(), folder=folders[0])
 
     def prove(self) -> Done:
         """Compare it with the original."""

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.zoo_models.drawn import drawn
+from migrate.port.weights import stir
 
-# One of each family of torchvision that is not a variant of another; detection and quantised models apart.
 _SEGMENTATION = ("fcn_resnet50", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large")
-_DETECTION_BACKBONES = ("ssdlite320_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn")
-_VIDEO = ("r3d_18", "mc3_18", "r2plus1d_18", "mvit_v1_b", "swin3d_t", "s3d")
+_DETECTION = (
+    "ssdlite320_mobilenet_v3_large",
+    "ssd300_vgg16",
+    "retinanet_resnet50_fpn",
+    "fcos_resnet50_fpn",
+    "fasterrcnn_mobilenet_v3_large_320_fpn",
+)
+_VIDEO = ("r3d_18", "mc3_18", "r2plus1d_18", "mvit_v2_s", "swin3d_t", "s3d")
+# Sides of images where the model does not take 96 (clips: 64).
+_SIDES = {
+    "vit_b_16": 224,
+    "maxvit_t": 224,
+    "inception_v3": 128,
+    "ssd300_vgg16": 300,
+    "mvit_v2_s": 224,
+    "s3d": 224,
+}
 
 
 def timm_names() -> Iterator[tuple[str, str]]:
@@ -36,7 +51,7 @@ def timm_build(name: str) -> tuple[Any, dict[str, Any]]:
     import torch
 
     torch.manual_seed(0)
-    model = drawn(timm.create_model(name, pretrained=False).eval())
+    model = _stirred(timm.create_model(name, pretrained=False))
     wanted = model.default_cfg
     fixed = wanted.get("fixed_input_size", False)
     shape = wanted["input_size"] if fixed else wanted.get("min_input_size", wanted["input_size"])
@@ -44,36 +59,52 @@ def timm_build(name: str) -> tuple[Any, dict[str, Any]]:
 
 
 def torchvision_names() -> Iterator[tuple[str, str]]:
-    """Classification (the smallest of each family), segmentation and video."""
+    """Classification (the smallest of each family), segmentation, detection and video."""
     from torchvision import models
 
-    seen: dict[str, str] = {}
+    families: dict[str, list[tuple[int, str]]] = {}
     for name in models.list_models(module=models):
         family = models.get_model_builder(name).__module__.rpartition(".")[2]
-        seen.setdefault(family, name)
-    for family, name in seen.items():
-        yield name, family
+        size = models.get_model_weights(name).DEFAULT.meta["num_params"]
+        families.setdefault(family, []).append((size, name))
+    for family, found in families.items():
+        yield min(found)[1], family
     yield from ((name, "segmentation") for name in _SEGMENTATION)
+    yield from ((name, "detection, up to its boxes") for name in _DETECTION)
     yield from ((name, "video") for name in _VIDEO)
-    yield from ((name, "detection, its backbone") for name in _DETECTION_BACKBONES)
 
 
 def torchvision_build(name: str) -> tuple[Any, dict[str, Any]]:
-    """The model, and an image or a clip."""
+    """The model, and images or clips."""
     import torch
     from torchvision import models
 
     torch.manual_seed(0)
-    if name in _DETECTION_BACKBONES:
-        made = models.get_model(name, weights=None, weights_backbone=None)
-        return drawn(made.backbone.eval()), {"x": torch.randn(1, 3, 128, 128)}
-    how = {"weights_backbone": None} if name in _SEGMENTATION else {}
-    model = drawn(models.get_model(name, weights=None, **how).eval())
-    if name in _VIDEO:
-        clip = torch.randn(1, 3, 16, 224, 224) if "mvit" in name else torch.randn(1, 3, 16, 64, 64)
-        return model, {"x": clip}
-    side = 299 if name.startswith("inception") else 224
-    return model, {"x": torch.randn(1, 3, side, side)}
+    whole = name not in (*_SEGMENTATION, *_DETECTION)
+    how: dict[str, Any] = {} if whole else {"weights_backbone": None}
+    model = _stirred(models.get_model(name, weights=None, **how))
+    if name in _DETECTION:
+        model = _scores(model)
+    side = _SIDES.get(name, 64 if name in _VIDEO else 96)
+    shape = (2, 3, 16, side, side) if name in _VIDEO else (2, 3, side, side)
+    (argument, *_) = inspect.signature(model.forward).parameters
+    return model, {argument: torch.randn(shape)}
+
+
+def _scores(detector: Any) -> Any:
+    """What a detector computes before it chooses boxes: its backbone, and its heads on what that gives."""
+    import torch
+
+    class Scores(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone = detector.backbone
+            self.head = detector.rpn.head if hasattr(detector, "rpn") else detector.head
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.head(list(self.backbone(x).values()))
+
+    return Scores().eval()
 
 
 # Class → (arguments that make it small, inputs as shapes; "i" in front: whole numbers below 10).
@@ -170,7 +201,7 @@ def diffusers_build(name: str) -> tuple[Any, dict[str, Any]]:
 
     how, shapes = _DIFFUSERS[name]
     torch.manual_seed(0)
-    model = drawn(getattr(diffusers, name)(**how).eval())
+    model = _stirred(getattr(diffusers, name)(**how))
     inputs = {}
     for key, shape in shapes.items():
         whole = key.startswith("i") and not key.startswith(("img", "image"))
@@ -178,3 +209,9 @@ def diffusers_build(name: str) -> tuple[Any, dict[str, Any]]:
             torch.randint(1, 10, shape) if whole else torch.randn(shape)
         )
     return model, inputs
+
+
+def _stirred(model: Any) -> Any:
+    """The model in evaluation mode, with noise on what is constant."""
+    stir(model.eval(), seed=7)
+    return model

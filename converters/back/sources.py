@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +13,7 @@ from converters.checkpoint.reader import TensorInfo
 from converters.errors import MisfitError
 from converters.kept import Kept, KeptKey, retarget
 from converters.mapping import Outcome, Plan, make_plan, read_slots
+from converters.mapping.file import load_mapping
 from converters.mapping.module_tree import Slot
 from converters.mapping.paths import Api
 from converters.mapping.scan import scan_leaves
@@ -65,6 +67,34 @@ def from_module(
         misfits,
         "pass the model that it belongs to, configured alike",
     )
+
+
+def from_mapping(
+    model: Any, arrays: Mapping[str, TensorInfo], where: str, mapping: Path | str
+) -> Kept:
+    """The same, where a mapping file says which array each key became.
+
+    Raises:
+        MappingFileError: it does not speak of the module's keys.
+        MisfitError: the arrays are not those that it names.
+    """
+    file = load_mapping(mapping)
+    infos = {
+        key: TensorInfo(tuple(tensor.shape), "float32")
+        for key, tensor in model.state_dict().items()
+        if hasattr(tensor, "shape")
+    }
+    slots = file.slots(infos)
+    plan = make_plan("the model", infos, slots)
+    kept = _kept(plan, slots, arrays, file.api)
+    misfits = [f"{row.key}: {row.note}" for row in plan.refused] + misfits_of(kept, arrays)
+    if misfits:
+        raise MisfitError(
+            f"{where} is not what {mapping} makes of the model",
+            misfits,
+            "give the mapping that belongs to both",
+        )
+    return kept
 
 
 def misfits_of(kept: Kept, arrays: Mapping[str, TensorInfo]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from converters.checkpoint.place import Window
 from converters.checkpoint.reader import Checkpoint, TensorInfo, require_names
 
 
@@ -31,6 +32,10 @@ class LazyTensor(ABC):
         Raises:
             CheckpointDamagedError: what should be there is not.
         """
+
+    def window(self) -> Window | None:
+        """The tensor, to be read in parts; None: only as a whole, or parts cost no more."""
+        return None
 
     def prepare(self) -> None:  # noqa: B027 (what lies on a disk needs none)
         """Begin to read it; `read` will be asked for once for each time that this is called."""
@@ -89,6 +94,10 @@ class TensorsCheckpoint(Checkpoint):
     def read(self, key: str) -> np.ndarray[Any, Any]:
         """The tensor of this key."""
         return self._tensors[key].read()
+
+    def window(self, key: str) -> Window | None:
+        """The tensor of this key, to be read in parts."""
+        return self._tensors[key].window()
 
     def prepare(self, key: str) -> None:
         """Begin to read the tensor of this key."""

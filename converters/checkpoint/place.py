@@ -14,6 +14,28 @@ import numpy as np
 _Result = TypeVar("_Result")
 
 
+class Window(ABC):
+    """A tensor of which parts are read: views of its array, which are to be filled before they are looked at.
+
+    Attributes:
+        array: the tensor; what is not filled has no meaning.
+    """
+
+    array: np.ndarray[Any, Any]
+
+    @abstractmethod
+    def cost(self, views: Iterable[np.ndarray[Any, Any]]) -> int | None:
+        """How many bytes would be read for these views; None: one of them is a copy, and cannot be filled."""
+
+    @abstractmethod
+    def prepare(self, views: Iterable[np.ndarray[Any, Any]]) -> None:
+        """Begin to read what these views show."""
+
+    @abstractmethod
+    def fill(self, view: np.ndarray[Any, Any]) -> None:
+        """Have what this view shows in its place."""
+
+
 class ByteFile(ABC):
     """A file of which every part can be had, without reading the rest.
 
@@ -56,6 +78,16 @@ class ByteFile(ABC):
     @abstractmethod
     def beginnings(self) -> Iterator[bytes | mmap]:
         """The file from its start, longer each time; of a mapped file the whole at once."""
+
+    def window(
+        self,
+        start: int,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None = None,
+    ) -> Window | None:
+        """What `array` would give, to be read in parts; None: `array` reads no more than is looked at."""
+        return None
 
     def prepare(self, start: int, end: int) -> None:  # noqa: B027 (a mapped file needs none)
         """Begin to read what `array` will be asked for, once for each time that this is called."""

@@ -5,7 +5,7 @@ The paths begin with the collection: `params/encoder/layer_0/…/kernel`, `batch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -63,6 +63,9 @@ class Leaf:
         read: gives it, whole.
         units: gives the stretches of it that can be read one after the other; None: `read` is used.
         open: gives what has its parts on demand; None: `read` is used.
+        parts: gives what has these parts on demand, and begins to read them; None: `open` is used.
+        apart: whether this part can be read by itself, and all parts so for no more than the whole; None: no.
+        lavish: whether much more would be read of a far file for this part than it has; None: not known.
         release: lets go of what reading it mapped into memory.
         prepare: begins to read it; called once before each time that it is read or opened.
         cast: whether what is read may have another dtype, and is to be cast.
@@ -73,9 +76,17 @@ class Leaf:
     read: Callable[[], np.ndarray[Any, Any]]
     units: Callable[[], tuple[Unit, ...]] | None = None
     open: Callable[[], Sliceable] | None = None
+    parts: Callable[[Sequence[tuple[slice, ...]]], Sliceable] | None = None
+    apart: Callable[[tuple[slice, ...]], bool] | None = None
+    lavish: Callable[[tuple[slice, ...]], bool] | None = None
     release: Callable[[], None] | None = None
     prepare: Callable[[], None] | None = None
     cast: bool = False
+
+    @property
+    def box(self) -> tuple[slice, ...]:
+        """All of it, as a part."""
+        return tuple(slice(0, side) for side in self.info.shape)
 
 
 def nest(arrays: Iterable[tuple[str, Any]]) -> Pytree:

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.place import FarPlace, Place
+from converters.checkpoint.place import FarPlace, Place, Window
 from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
 
 COPY_AGAIN = "copy or download it again and compare its size with the original's"
@@ -76,6 +76,10 @@ class Checkpoint(ABC):
         It may be a read-only view of the mapped file, and not contiguous. Its pages stay in memory,
         once touched, until `release(key)`.
         """
+
+    def window(self, key: str) -> Window | None:
+        """The tensor of this key, to be read in parts; None: only as a whole, or parts cost no more."""
+        return None
 
     def prepare(self, key: str) -> None:  # noqa: B027 (what lies on a disk needs none)
         """Begin to read a tensor that `read` will be asked for, once for each time that this is called."""

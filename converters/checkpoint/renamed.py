@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from converters.checkpoint.place import Window
 from converters.checkpoint.reader import Checkpoint
 
 
@@ -36,6 +37,10 @@ class Renamed(Checkpoint):
     def read(self, key: str) -> np.ndarray[Any, Any]:
         """The tensor of this key, bit for bit."""
         return self._inner.read(self.stored[key])
+
+    def window(self, key: str) -> Window | None:
+        """The tensor of this key, to be read in parts."""
+        return self._inner.window(self.stored[key])
 
     def prepare(self, key: str) -> None:
         """Begin to read the tensor of this key."""

@@ -12,7 +12,7 @@ import numpy as np
 from converters.checkpoint.dtypes import numpy_dtype
 from converters.checkpoint.lazy import LazyTensor
 from converters.checkpoint.mapped_file import extent
-from converters.checkpoint.place import ByteFile
+from converters.checkpoint.place import ByteFile, Window
 from converters.checkpoint.reader import TensorInfo, is_shape, is_steps
 from converters.checkpoint.zip_archive import Member, ZipArchive
 
@@ -35,6 +35,12 @@ class Span(ABC):
         self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> np.ndarray[Any, Any]:
         """A read-only array at `start` bytes from its beginning; strides in bytes."""
+
+    def window(
+        self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> Window | None:
+        """What `array` would give, to be read in parts; None: it cannot be, or need not."""
+        return None
 
     def prepare(self, start: int, end: int) -> None:  # noqa: B027 (what lies on a disk needs none)
         """Begin to read these bytes of it, which `array` will be asked for."""
@@ -67,6 +73,12 @@ class FileSpan(Span):
     ) -> np.ndarray[Any, Any]:
         """A view of the mapped file."""
         return self.file.array(self.start + start, dtype, shape, strides)
+
+    def window(
+        self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> Window | None:
+        """As the file has it."""
+        return self.file.window(self.start + start, dtype, shape, strides)
 
     def prepare(self, start: int, end: int) -> None:
         """Begin to read them."""
@@ -126,6 +138,16 @@ class PartSpan(Span):
         assert self._span is not None, "it was settled"
         return self._span.array(self._start + start, dtype, shape, strides)
 
+    def window(
+        self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> Window | None:
+        """As the file has it."""
+        return (
+            None
+            if self._span is None
+            else self._span.window(self._start + start, dtype, shape, strides)
+        )
+
     def prepare(self, start: int, end: int) -> None:
         """Begin to read them."""
         if self._span is not None:
@@ -159,6 +181,12 @@ class MemberSpan(Span):
     ) -> np.ndarray[Any, Any]:
         """A view of the file."""
         return self._archive.file.array(self.start + start, dtype, shape, strides)
+
+    def window(
+        self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> Window | None:
+        """As the file has it."""
+        return self._archive.file.window(self.start + start, dtype, shape, strides)
 
     def prepare(self, start: int, end: int) -> None:
         """Begin to read them, the header with them where all of it is wanted."""
@@ -289,6 +317,12 @@ class StoredTensor(LazyTensor):
         if self._conjugated:
             array = np.conjugate(array)
         return np.negative(array) if self._negated else array
+
+    def window(self) -> Window | None:
+        """The tensor, to be read in parts, unless it must be computed."""
+        if self._conjugated or self._negated:
+            return None
+        return self._storage.span.window(self._start, self._dtype, self.info.shape, self._strides)
 
     def prepare(self) -> None:
         """Begin to read it."""

@@ -6,6 +6,9 @@
     self.heads = nn.ModuleDict({"a": …})   heads_a                    heads/a
     self.net = nn.Sequential(…)            net/layers_0, …            net/layers/0, …
     a Sequential as the whole model        layers_0, …                layers/0, …
+    class Blocks(nn.ModuleList) that is    blocks/layers_0, …         blocks/layers/0, …
+    called: it has a forward of its own
+    class Parts(nn.ModuleDict), likewise   parts/a                    parts/a
 
 linen's are those of `setup`: a list or dict is no module there, so its children belong to the module that
 holds it, under the attribute's name and theirs joined by `_`, however deeply such containers are nested.
@@ -41,9 +44,7 @@ class Place:
 
     def child(self, parent: Any, name: str, index: int) -> Place:
         """The place of the child at position `index` of `parent`, the torch module placed here."""
-        import torch
-
-        if isinstance(parent, torch.nn.Sequential):
+        if has_layers(parent):
             if self.api == "nnx":
                 return Place(self.api, (*self.path, "layers"), str(index))
             return Place(self.api, self.path, f"layers_{index}")
@@ -62,4 +63,20 @@ def is_container(module: Any) -> bool:
     """Whether this module is a plain list or dict, which in linen adds no level."""
     from torch import nn
 
-    return isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict))
+    kinds = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+    return isinstance(module, kinds) and not _is_called(module)
+
+
+def has_layers(module: Any) -> bool:
+    """Whether the parts of this module are the list `layers` of its Flax module."""
+    from torch import nn
+
+    called = isinstance(module, nn.ModuleList) and _is_called(module)
+    return isinstance(module, nn.Sequential) or called
+
+
+def _is_called(module: Any) -> bool:
+    """Whether a module has a forward; torch's own lists and dicts have none."""
+    from torch import nn
+
+    return type(module).forward is not nn.Module.forward

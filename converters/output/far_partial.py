@@ -4,6 +4,10 @@ On a bucket nothing can be renamed. Each object appears when all of it is there;
 the index (or orbax's marks) comes when all else is there, so that no reader takes less for a pytree. The
 journal is a folder `.NAME.partial` beside it, of small objects that say which objects are written, with their
 versions: what `--resume` goes on with.
+
+Where several processes write one output, each sends the objects that are its share and keeps a journal of
+them; what only one may do (to delete what is old, to make it complete) is done by process 0, when all others
+are there.
 """
 
 from __future__ import annotations
@@ -20,8 +24,10 @@ from typing import Any
 import numpy as np
 
 from converters.errors import ConversionError, OutputError, RemoteError
+from converters.hosts import ALONE, Hosts, shares
 from converters.output.layouts import Frame, OutputLayout, Placed
 from converters.output.partial import Slab
+from converters.output.safetensors_layout import INDEX_NAME
 from converters.remote.buckets import called
 from converters.remote.retries import TemporaryError
 from converters.remote.store import StorePlace
@@ -30,14 +36,20 @@ from converters.remote.writing import Objects, Sum, Written
 PART_BYTES = (
     32 << 20
 )  # of an object that is sent in several requests; gs:// wants a multiple of 256 KiB
-WAITING_BYTES = 128 << 20  # of one object, which wait for those before them
+_WAITING_BYTES = 128 << 20
 _VERSION = 1
 _SECONDS = 2.0  # between two objects of the journal
 # The mark by which orbax tells a whole checkpoint where nothing can be renamed.
 _ORBAX_MARK = "commit_success.txt"
 _ORBAX_INDEX = "_METADATA"
+_PROBE = "probe-"
 _AGAIN = "run the same command with --resume"
 Bytes = np.ndarray[Any, Any]  # uint8
+
+
+def waiting_bytes(flight_bytes: int) -> int:
+    """How many bytes of an object may wait for those before them, where so many may be in flight."""
+    return max(2 * PART_BYTES, min(_WAITING_BYTES, flight_bytes))
 
 
 class FarPartial:
@@ -49,6 +61,8 @@ class FarPartial:
         fingerprint: of this conversion.
         resume: whether to keep what an earlier run of it wrote.
         anew: whether to begin anew where that was another conversion.
+        hosts: the processes that write it together.
+        flight_bytes: so many may be in flight (`waiting_bytes`).
 
     Attributes:
         output: its place.
@@ -58,6 +72,7 @@ class FarPartial:
     Raises:
         OutputError: what is to be resumed is another conversion's.
         RemoteError: the bucket refuses, or does not answer.
+        HostsError: another process died or failed.
     """
 
     def __init__(
@@ -68,9 +83,13 @@ class FarPartial:
         *,
         resume: bool,
         anew: bool,
+        hosts: Hosts = ALONE,
+        flight_bytes: int = _WAITING_BYTES,
     ) -> None:
+        assert hosts.count == 1 or layout.is_folder
         self.output = output
         self._layout = layout
+        self._hosts = hosts
         self._objects = Objects(output)
         self._journal = Journal(self._objects, output)
         self._index = layout.frames[0].file
@@ -82,37 +101,103 @@ class FarPartial:
         for file, paths in self._leaves.items():
             for path in paths:
                 self._files_of[path].append(file)
-        there = self._objects.below(output) if layout.is_folder else {}
-        claims = self._journal.claims(fingerprint, anew=anew) if resume else {}
-        self._done = {
-            file: claim
-            for file, claim in claims.items()
-            if file in self._leaves and there.get(file) == claim.written
-        }
         self.left_over = self._journal.there
-        # Marks first: from here on nothing looks complete.
-        marks = [file for file in (_ORBAX_MARK, self._index) if file in there]
-        self._objects.delete(self._place(file) for file in marks)
-        rest = [file for file in there if file not in self._done and file not in marks]
-        self._objects.delete(self._place(file) for file in rest)
+        begun = hosts.from_first(lambda: self._begun(fingerprint, resume=resume, anew=anew))
+        self._done = {file: Claim.of(row) for file, row in begun.items()}
         self.claimed: dict[str, tuple[Slab, ...]] = {}
         for claim in self._done.values():
             for path, slabs in claim.slabs.items():
                 if all(file in self._done for file in self._files_of[path]):
                     self.claimed[path] = slabs
-        self._journal.begin(fingerprint, self._done)
+        if not hosts.first:
+            self._journal.join(fingerprint)
+        self._mine = self._share()
+        self._theirs: dict[str, Written] = {}
         frames: dict[str, list[Frame]] = defaultdict(list)
         for frame in layout.frames:
             frames[frame.file].append(frame)
         self._sending = {
             file: _Object(
-                self._objects, self._place(file), size, frames[file], not layout.is_folder
+                self._objects,
+                self._place(file),
+                size,
+                frames[file],
+                held=not layout.is_folder,
+                waiting=waiting_bytes(flight_bytes),
             )
             for file, size in layout.sizes.items()
-            if file in self._leaves and file not in self._done
+            if file in self._mine
         }
         self._slabs: dict[str, tuple[Slab, ...]] = dict(self.claimed)
         self._lock = threading.Lock()
+
+    def _begun(self, fingerprint: str, *, resume: bool, anew: bool) -> dict[str, Any]:
+        """File → the claim of each object that is kept; all else of an earlier run goes."""
+        there = self._objects.below(self.output) if self._layout.is_folder else {}
+        claims = self._journal.claims(fingerprint, anew=anew) if resume else {}
+        done = {
+            file: claim
+            for file, claim in claims.items()
+            if file in self._leaves and there.get(file) == claim.written
+        }
+        # Marks first: from here on nothing looks complete.
+        marks = [file for file in (_ORBAX_MARK, self._index) if file in there]
+        self._objects.delete(self._place(file) for file in marks)
+        rest = [file for file in there if file not in done and file not in marks]
+        self._objects.delete(self._place(file) for file in rest)
+        self._journal.begin(fingerprint, done)
+        return {file: claim.row() for file, claim in done.items()}
+
+    def _share(self) -> frozenset[str]:
+        """The files that this process is to write: of one array those of a chunk each, together."""
+        groups: dict[str, dict[str, int]] = defaultdict(dict)
+        parts: dict[str, list[Placed]] = defaultdict(list)
+        for place in self._layout.placed:
+            whole = self._layout.wholes.get(place.leaf.path, place.leaf).path
+            for file in {stretch.file for stretch in place.stretches} - self._done.keys():
+                group = whole if len(self._leaves[file]) == 1 else file
+                groups[group][file] = self._layout.sizes[file]
+                parts[group].append(place)
+        names = list(groups)
+
+        def divisible(number: int) -> bool:
+            # All processes must say the same: nothing of this depends on where the tensors are.
+            leaves = [place.leaf for place in parts[names[number]]]
+            return not any(leaf.lavish is None or leaf.lavish(leaf.box) for leaf in leaves)
+
+        dealt = shares(list(groups.values()), self._hosts.count, divisible)
+        return frozenset(file for file in dealt if dealt[file] == self._hosts.process.index)
+
+    def mine(self, placed: Sequence[Placed]) -> list[Placed]:
+        """The leaves of this process's share; of process 0 also those that were written before."""
+        return [
+            place
+            for place in placed
+            if any(stretch.file in self._mine for stretch in place.stretches)
+            or (self._hosts.first and (place.leaf.path in self.claimed or not place.stretches))
+        ]
+
+    def told(
+        self, not_finite: Mapping[str, int], digests: Mapping[str, str]
+    ) -> tuple[dict[str, int], dict[str, str]]:
+        """What all processes found in the leaves that they wrote."""
+        written = {
+            file: [sending.written.size, sending.written.version, sending.written.crc32c]
+            for file, sending in self._sending.items()
+            if sending.written is not None
+        }
+        counts: dict[str, int] = {}
+        found: dict[str, str] = {}
+        mine: list[Any] = [dict(not_finite), dict(digests), written]
+        for theirs in self._hosts.all_told(mine):
+            counts |= theirs[0]
+            found |= theirs[1]
+            self._theirs |= {file: Written(*row) for file, row in theirs[2].items()}
+        return counts, found
+
+    def require_all(self) -> None:
+        """The other processes are still at it."""
+        self._hosts.require_all()
 
     def verified(self, placed: Sequence[Placed]) -> dict[str, tuple[Slab, ...]]:
         """The leaves that need not be written: their objects are those that an earlier run wrote."""
@@ -150,6 +235,8 @@ class FarPartial:
 
     def write_frames(self, frames: Sequence[Frame]) -> None:
         """Send the objects that hold no values, but for the index."""
+        if not self._hosts.first:
+            return
         apart = [
             frame
             for frame in frames
@@ -165,13 +252,12 @@ class FarPartial:
         Raises:
             OutputError: one is not.
         """
-        if not self._layout.is_folder:
+        if not self._layout.is_folder or not self._hosts.first:
             return
         there = self._objects.below(self.output)
         for file, size in self._layout.sizes.items():
             found = there.get(file)
-            sending = self._sending.get(file)
-            wanted = sending.written if sending else found
+            wanted = self._theirs.get(file, found)
             if file != self._index and (found is None or found.size != size or found != wanted):
                 raise OutputError(
                     f"{self._place(file)} is not what was written to it",
@@ -180,6 +266,10 @@ class FarPartial:
 
     def take_name(self) -> None:
         """Make it complete: the one object, or the index of all."""
+        self._hosts.all_told("all that was read is unchanged")
+        self._hosts.from_first(self._complete)
+
+    def _complete(self) -> None:
         self._journal.require_mine()
         for sending in self._sending.values():
             sending.finish()
@@ -202,7 +292,10 @@ class FarPartial:
             self._journal.tell()
 
     def remove(self) -> None:
-        """Delete what was written."""
+        """Delete what was written; what others are writing, too, stays for `--resume`."""
+        if self._hosts.count > 1:
+            self.keep()
+            return
         with suppress(ConversionError, FileNotFoundError):
             if self._layout.is_folder:
                 self._objects.delete(map(self._place, self._objects.below(self.output)))
@@ -272,7 +365,8 @@ class Journal:
         self._rows: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._last = time.monotonic()
-        self.there = bool(objects.below(self._folder))
+        names = objects.below(self._folder)
+        self.there = not all(name.startswith(_PROBE) for name in names)
 
     def require_permission(self) -> None:
         """Find out whether the bucket takes what is written.
@@ -280,7 +374,7 @@ class Journal:
         Raises:
             RemoteError: it does not.
         """
-        probe = self._folder / f"probe-{self._token}"
+        probe = self._folder / f"{_PROBE}{self._token}"
         self._objects.put(probe, b"")
         self._objects.delete([probe])
 
@@ -316,6 +410,15 @@ class Journal:
         self._rows = {file: claim.row() for file, claim in claims.items()}
         self._write("begin")
         self._objects.delete(self._folder / name for name in older)
+
+    def join(self, fingerprint: str) -> None:
+        """A journal beside that of process 0.
+
+        Raises:
+            RemoteError: this process may not write there.
+        """
+        self._head = [_VERSION, fingerprint]
+        self.require_permission()
 
     def note(self, file: str, claim: Claim) -> None:
         """An object is written; it is told now, or with the next one after it."""
@@ -366,19 +469,28 @@ class _Object:
         size: in bytes.
         frames: what of it is not values.
         held: whether its end waits for `finish`: it is the whole output.
+        waiting: so many bytes may wait for those before them.
 
     Attributes:
         written: what the bucket says of it; None until it is there.
     """
 
     def __init__(
-        self, objects: Objects, place: StorePlace, size: int, frames: Sequence[Frame], held: bool
+        self,
+        objects: Objects,
+        place: StorePlace,
+        size: int,
+        frames: Sequence[Frame],
+        *,
+        held: bool,
+        waiting: int,
     ) -> None:
         self._objects = objects
         self._place = place
         self._size = size
         self._frames = frames
         self.held = held
+        self._waiting = waiting
         self.written: Written | None = None
         self._parts: dict[int, bytearray] = {}
         self._filled: dict[int, int] = defaultdict(int)
@@ -432,7 +544,7 @@ class _Object:
     def _send(self) -> None:
         with self._condition:
             # Whoever sends makes room: waiting for them cannot last for ever.
-            while self._sending and len(self._parts) * PART_BYTES > WAITING_BYTES:
+            while self._sending and len(self._parts) * PART_BYTES > self._waiting:
                 self._condition.wait()
             if self._sending:
                 return
@@ -531,7 +643,9 @@ def require_far_output(output: StorePlace, *, folder: bool, overwrite: bool) -> 
     journal = Journal(objects, output)
     if below and not folder:
         raise OutputError(f"{output} is a folder", "name a file")
-    marked = any(name in below for name in (_ORBAX_INDEX, "model.safetensors.index.json"))
+    # Of an interrupted conversion to orbax the index may be there without the mark.
+    marks = (_ORBAX_MARK, INDEX_NAME, *(() if journal.there else (_ORBAX_INDEX,)))
+    marked = any(name in below for name in marks)
     if below and not marked and not journal.there:
         raise OutputError(f"{output} is a folder with something else", "choose another output")
     if marked and not overwrite:

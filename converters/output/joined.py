@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from converters.checkpoint.dtypes import numpy_dtype
+from converters.checkpoint.place import Window
 from converters.checkpoint.reader import Checkpoint
 from converters.layers.join import Alone, Concat, Stack, Sum
 from converters.mapping.leaves import PlannedLeaf
 
 Array = np.ndarray[Any, Any]
 Box = tuple[slice, ...]
+
+# A tensor is read as a whole where its parts cost nearly as much: what else wants it shares that.
+_WORTH_PARTS = 0.9
+_LITTLE_MORE = 1.05
 
 
 class Joined:
@@ -23,42 +31,128 @@ class Joined:
     Args:
         leaf: the leaf.
         checkpoint: where its tensors are.
+        boxes: the parts that will be asked for: of a far file no more is read than they need; None: any
+            part, of tensors that are read as wholes.
+        begin: whether what the boxes need begins to be read here.
+
+    Attributes:
+        shape: of the leaf.
+        dtype: of what is read.
+        copied: whether a tensor cannot be arranged without a copy, so that none of it can be read in parts.
     """
 
-    def __init__(self, leaf: PlannedLeaf, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self,
+        leaf: PlannedLeaf,
+        checkpoint: Checkpoint,
+        boxes: Sequence[Box] | None = None,
+        *,
+        begin: bool = True,
+    ) -> None:
         self._leaf = leaf
         self._join = leaf.join
-        self._pieces = [piece.take(checkpoint.read(piece.key)) for piece in leaf.pieces]
-        self.shape = leaf.join.shape([piece.shape for piece in self._pieces])
-        self.dtype = self._pieces[0].dtype
+        self._checkpoint = checkpoint
+        infos = [checkpoint.infos[piece.key] for piece in leaf.pieces]
+        self._shapes = [
+            piece.shape(info.shape) for piece, info in zip(leaf.pieces, infos, strict=True)
+        ]
+        self.shape = leaf.join.shape(self._shapes)
+        self._pieces: dict[int, Array] = {}
+        self._windows: dict[int, Window] = {}
+        self._read = self._shown = 0  # bytes
+        self.copied = False
+        if boxes is None:
+            for index in range(len(leaf.pieces)):
+                self._piece(index)
+            self.dtype = self._pieces[0].dtype
+        else:
+            self.dtype = numpy_dtype(infos[0].dtype, leaf.path)
+            self._plan(boxes, begin)
+
+    @property
+    def apart(self) -> bool:
+        """Whether of some tensor less than all is read, and little that other parts of it need too."""
+        return len(self._windows) > 0 and not self.lavish
+
+    @property
+    def lavish(self) -> bool:
+        """Whether much more is read than the boxes hold."""
+        return self._read > _LITTLE_MORE * self._shown
 
     def __getitem__(self, box: Box) -> Array:
         """The part in this box: for each axis a slice with both ends, not empty."""
-        join = self._join
-        if isinstance(join, Alone):
-            return self._pieces[0][box]
-        if isinstance(join, Sum):
-            return join.apply([piece[box] for piece in self._pieces])
-        if isinstance(join, Stack):
-            chosen = self._pieces[box[join.axis]]
-            rest = (*box[: join.axis], *box[join.axis + 1 :])
-            return join.apply([piece[rest] for piece in chosen])
-        if isinstance(join, Concat):
-            return join.apply(self._overlapping(box, join.axis))
-        return self._whole[box]
+        cuts = self._cuts(box)
+        if cuts is None:
+            return self._whole[box]
+        views = []
+        for index, cut in cuts:
+            view = self._piece(index)[cut]
+            if index in self._windows:
+                self._windows[index].fill(view)
+            views.append(view)
+        return views[0] if isinstance(self._join, Alone) else self._join.apply(views)
 
-    def _overlapping(self, box: Box, axis: int) -> list[Array]:
-        found: list[Array] = []
+    def _cuts(self, box: Box) -> list[tuple[int, Box]] | None:
+        """The pieces that a box is made from, and the part of each; None: all of all."""
+        join = self._join
+        if isinstance(join, Alone | Sum):
+            return [(index, box) for index in range(len(self._shapes))]
+        if isinstance(join, Stack):
+            rest = (*box[: join.axis], *box[join.axis + 1 :])
+            return [(index, rest) for index in range(len(self._shapes))[box[join.axis]]]
+        if isinstance(join, Concat):
+            return list(self._overlapping(box, join.axis))
+        return None
+
+    def _overlapping(self, box: Box, axis: int) -> Iterator[tuple[int, Box]]:
         begin = 0
-        for piece in self._pieces:
-            end = begin + piece.shape[axis]
+        for index, shape in enumerate(self._shapes):
+            end = begin + shape[axis]
             first, last = max(box[axis].start, begin), min(box[axis].stop, end)
             if first < last:
                 cut = slice(first - begin, last - begin)
-                found.append(piece[(*box[:axis], cut, *box[axis + 1 :])])
+                yield index, (*box[:axis], cut, *box[axis + 1 :])
             begin = end
-        return found
+
+    def _plan(self, boxes: Sequence[Box], begin: bool) -> None:
+        wanted: dict[int, list[Box]] = {}
+        for box in boxes:
+            cuts = self._cuts(box)
+            for index, cut in (
+                [(at, ()) for at in range(len(self._shapes))] if cuts is None else cuts
+            ):
+                wanted.setdefault(index, []).append(cut)
+        for index, parts in wanted.items():
+            piece = self._leaf.pieces[index]
+            info = self._checkpoint.infos[piece.key]
+            self._shown += self._size(index, parts) * (info.nbytes // max(info.size, 1))
+            window = self._checkpoint.window(piece.key)
+            if window is not None:
+                taken = piece.take(window.array)
+                views = [taken[cut] for cut in parts]
+                cost = window.cost(views)
+                self.copied = self.copied or cost is None
+                if cost is not None and cost < _WORTH_PARTS * window.array.nbytes:
+                    self._pieces[index], self._windows[index] = taken, window
+                    self._read += cost
+                    if begin:
+                        window.prepare(views)
+                    continue
+            self._read += info.nbytes
+            if begin:
+                self._checkpoint.prepare(piece.key)
+
+    def _size(self, index: int, cuts: Sequence[Box]) -> int:
+        """How many elements these parts of a piece have."""
+        whole = math.prod(self._shapes[index])
+        return sum(math.prod(cut.stop - cut.start for cut in box) if box else whole for box in cuts)
+
+    def _piece(self, index: int) -> Array:
+        if index not in self._pieces:
+            piece = self._leaf.pieces[index]
+            self._pieces[index] = piece.take(self._checkpoint.read(piece.key))
+        return self._pieces[index]
 
     @cached_property
     def _whole(self) -> Array:
-        return self._join.apply(self._pieces)
+        return self._join.apply([self._piece(index) for index in range(len(self._shapes))])

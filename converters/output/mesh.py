@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.pytree import Leaf, Pytree, nest
+from converters.checkpoint.pytree import Leaf, Pytree, Sliceable, nest
 from converters.errors import MissingDependencyError, ShardingError
 from converters.output.copying import copy_arranged
 from converters.output.sharding import Partition
 from converters.output.stream import Progress
+
+# Of smaller arrays each process reads the whole.
+_WORTH_EXCHANGE = 1 << 18
+_EXCHANGED = frozenset(
+    {"float32", "float16", "bfloat16", "int32", "int16", "int8", "uint32", "uint16", "uint8"}
+    | {"float8_e4m3fn", "float8_e5m2"}
+)
 
 
 def place_on_mesh(
@@ -48,13 +57,17 @@ def place_on_mesh(
     total = sum(leaf.info.nbytes for leaf in leaves)
     done = 0
     arrays = {}
+    opened: deque[tuple[Sliceable, Any, Any]] = deque()
     for number, leaf in enumerate(leaves):
         # The next one is read while this one goes onto the devices.
         for begun in leaves[0:2] if number == 0 else leaves[number + 1 : number + 2]:
-            if begun.prepare is not None:
-                begun.prepare()
-        spec = jax.sharding.PartitionSpec(*partition.specs[leaf.path])
-        arrays[leaf.path] = _placed(leaf, jax.sharding.NamedSharding(mesh, spec))
+            spec = jax.sharding.PartitionSpec(*partition.specs[begun.path])
+            wanted = jax.sharding.NamedSharding(mesh, spec)
+            read = _read_as(begun, wanted)
+            opened.append((_opened(begun, read), read, wanted))
+        source, read, wanted = opened.popleft()
+        array = _placed(leaf, source, read)
+        arrays[leaf.path] = array if read is wanted else _exchanged(array, wanted)
         done += leaf.info.nbytes
         if progress:
             progress(done, total)
@@ -76,17 +89,77 @@ def _mesh(axes: Mapping[str, int]) -> Any:
     return jax.sharding.Mesh(np.array(devices[:count]).reshape(tuple(axes.values())), tuple(axes))
 
 
-def _placed(leaf: Leaf, sharding: Any) -> Any:
+def _read_as(leaf: Leaf, wanted: Any) -> Any:
+    """How an array is cut where it is read: as it will lie, or in stretches of the tensors.
+
+    The latter where each process would else read much that others hold; then the devices exchange what they
+    have. All processes must say the same: nothing here depends on where the tensors are.
+    """
     import jax
 
-    source = (leaf.open or leaf.read)()
+    mesh, sides = wanted.mesh, leaf.info.shape
+    count = mesh.size
+    processes = len({device.process_index for device in mesh.devices.flat})
+    known = leaf.lavish is not None and leaf.info.nbytes >= _WORTH_EXCHANGE
+    if processes == 1 or not known or leaf.info.dtype not in _EXCHANGED:
+        return wanted
+    assert leaf.lavish is not None
+
+    def first(sharding: Any) -> tuple[slice, ...]:
+        shape = sharding.shard_shape(sides)
+        return tuple(slice(0, side) for side in shape)
+
+    if not leaf.lavish(first(wanted)):
+        return wanted
+    flat = jax.sharding.Mesh(mesh.devices.reshape(-1), ("all",))
+    for axis, side in enumerate(sides):
+        spec = jax.sharding.PartitionSpec(*[None] * axis, "all")
+        sharding = jax.sharding.NamedSharding(flat, spec)
+        if side % count == 0 and not leaf.lavish(first(sharding)):
+            return sharding
+    return wanted
+
+
+def _exchanged(array: Any, wanted: Any) -> Any:
+    """The array as it shall lie, bit for bit: what moves are integers."""
+    import jax
+
+    width = jax.numpy.dtype(f"uint{8 * array.dtype.itemsize}")
+    bits = _moving(array.sharding, width)(array)
+    moved = _moving(wanted, width)(bits)
+    return _moving(wanted, array.dtype)(moved)
+
+
+@cache
+def _moving(sharding: Any, dtype: Any) -> Any:
+    import jax
+
+    return jax.jit(lambda array: jax.lax.bitcast_convert_type(array, dtype), out_shardings=sharding)
+
+
+def _opened(leaf: Leaf, sharding: Any) -> Sliceable:
+    """The leaf, of which what this process's devices hold begins to be read."""
+    if leaf.parts is None:
+        return (leaf.open or leaf.read)()
+    parts = sharding.addressable_devices_indices_map(leaf.info.shape).values()
+    boxes = dict.fromkeys(_ends(index, leaf.info.shape) for index in parts)
+    wanted = [box for box in boxes if all(start < stop for start, stop in box)]
+    return leaf.parts([tuple(slice(*pair) for pair in box) for box in wanted])
+
+
+def _ends(index: tuple[slice, ...], sides: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    return tuple(cut.indices(side)[:2] for cut, side in zip(index, sides, strict=True))
+
+
+def _placed(leaf: Leaf, source: Sliceable, sharding: Any) -> Any:
+    import jax
+
     dtype = numpy_dtype(leaf.info.dtype, leaf.path)
     # Devices that hold the same part share it here; it is read once.
     parts: dict[tuple[tuple[int, int], ...], np.ndarray[Any, Any]] = {}
 
     def part(index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-        sides = leaf.info.shape
-        ends = tuple(cut.indices(side)[:2] for cut, side in zip(index, sides, strict=True))
+        ends = _ends(index, leaf.info.shape)
         if ends not in parts:
             shape = tuple(stop - start for start, stop in ends)
             parts[ends] = np.empty(shape, dtype)

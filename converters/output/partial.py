@@ -105,6 +105,19 @@ class Partial:
                 done += count
         return True
 
+    def mine(self, placed: Sequence[Placed]) -> Sequence[Placed]:
+        """All leaves: one process writes them."""
+        return placed
+
+    def told(
+        self, not_finite: Mapping[str, int], digests: Mapping[str, str]
+    ) -> tuple[Mapping[str, int], Mapping[str, str]]:
+        """What this process found in the leaves."""
+        return not_finite, digests
+
+    def require_all(self) -> None:
+        """No other process is at it."""
+
     def record(self, path: str, slabs: Sequence[Slab]) -> None:
         """Note that a leaf is written."""
         os.write(self._journal, _line(path, slabs))

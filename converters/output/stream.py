@@ -38,6 +38,8 @@ _OPEN_BESIDE = 96 << 20
 _LARGE = 192 << 20
 # Read ahead of what is far away, unless the caller says another number.
 AHEAD_BYTES = 256 << 20
+# So often it is asked whether the other processes that write the output are still there.
+_LOOK_SECONDS = 1.0
 # Examined and written at once, so that the second finds it in the cache.
 _PIECE = 1 << 20
 
@@ -69,6 +71,21 @@ class Sink(Protocol):
 
     def record(self, path: str, slabs: Sequence[Slab]) -> None:
         """Note that a leaf is written."""
+
+    def mine(self, placed: Sequence[Placed]) -> Sequence[Placed]:
+        """The leaves that this process writes, of several that write the output together."""
+
+    def told(
+        self, not_finite: Mapping[str, int], digests: Mapping[str, str]
+    ) -> tuple[Mapping[str, int], Mapping[str, str]]:
+        """What all processes found in the leaves: how many numbers are not finite, SHA-256."""
+
+    def require_all(self) -> None:
+        """No other process that writes the output has died or failed.
+
+        Raises:
+            HostsError: one has.
+        """
 
     def write_frames(self, frames: Sequence[Frame]) -> None:
         """Write what is not values."""
@@ -141,7 +158,8 @@ def stream(
                     pending[pool.submit(_write, file, task, buffers)] = task
                 if not pending:
                     break
-                finished, _ = wait(pending, return_when=FIRST_COMPLETED)
+                file.require_all()
+                finished, _ = wait(pending, _LOOK_SECONDS, return_when=FIRST_COMPLETED)
                 for future in finished:
                     task, slab = pending.pop(future), future.result()
                     tasks.finished(task)

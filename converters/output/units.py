@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from converters.checkpoint.pytree import Leaf, Unit
+from converters.checkpoint.dtypes import numpy_dtype
+from converters.checkpoint.place import Window
+from converters.checkpoint.pytree import Leaf, Sliceable, Unit
 from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.layers.join import Alone, Concat, Join, Stack
 from converters.layers.layout import Chain, Layout, Merge, Split, chain
 from converters.mapping.leaves import Piece, PlannedLeaf
 from converters.output.joined import Joined
+from converters.remote.window import FarWindow
 
 Array = np.ndarray[Any, Any]
 Box = tuple[slice, ...]
@@ -44,6 +47,9 @@ def leaves_of(
             partial(_read_whole, leaf, checkpoint, cast),
             units=partial(planned_units, leaf, checkpoint),
             open=partial(Joined, leaf, checkpoint),
+            parts=partial(Joined, leaf, checkpoint),
+            apart=_Apart(leaf, checkpoint),
+            lavish=partial(_lavish, leaf, checkpoint),
             release=partial(_release, checkpoint, [piece.key for piece in leaf.pieces]),
             prepare=partial(_prepare, checkpoint, [piece.key for piece in leaf.pieces]),
             cast=cast,
@@ -67,9 +73,41 @@ def part_of(leaf: Leaf, box: Box, name: str) -> Leaf:
         return np.asarray((leaf.open or leaf.read)()[box])
 
     def units() -> tuple[Unit, ...]:
+        if leaf.apart is not None and leaf.apart(box):
+            part = _Part(leaf, box)
+            return (Unit(0, info.shape, part.read, _nothing, part.prepare),)
         return (Unit(0, info.shape, read, leaf.release or _nothing, leaf.prepare),)
 
-    return Leaf(name, info, read, units, cast=leaf.cast)
+    def lavish(inner: Box) -> bool:
+        assert leaf.lavish is not None
+        cuts = zip(box, inner, strict=True)
+        return leaf.lavish(tuple(slice(b.start + c.start, b.start + c.stop) for b, c in cuts))
+
+    return Leaf(
+        name, info, read, units, lavish=None if leaf.lavish is None else lavish, cast=leaf.cast
+    )
+
+
+class _Part:
+    """A part of a leaf that is read by itself, once."""
+
+    def __init__(self, leaf: Leaf, box: Box) -> None:
+        self._leaf = leaf
+        self._box = box
+        self._opened: Sliceable | None = None
+
+    def prepare(self) -> None:
+        """Begin to read it."""
+        assert self._leaf.parts is not None
+        self._opened = self._leaf.parts([self._box])
+
+    def read(self) -> Array:
+        """The part."""
+        if self._opened is None:
+            self.prepare()
+        opened, self._opened = self._opened, None
+        assert opened is not None
+        return np.asarray(opened[self._box])
 
 
 def planned_units(leaf: PlannedLeaf, checkpoint: Checkpoint) -> tuple[Unit, ...]:
@@ -139,6 +177,44 @@ def _release(checkpoint: Checkpoint, keys: Sequence[str]) -> None:
 def _prepare(checkpoint: Checkpoint, keys: Sequence[str]) -> None:
     for key in keys:
         checkpoint.prepare(key)
+
+
+class _Apart:
+    """Whether parts of a leaf can be read by themselves, each for no more than it has."""
+
+    def __init__(self, leaf: PlannedLeaf, checkpoint: Checkpoint) -> None:
+        self._leaf = leaf
+        self._checkpoint = checkpoint
+        self._copied = False  # to arrange it takes a copy: so it does for every other part
+
+    def __call__(self, box: Box) -> bool:
+        if self._copied:
+            return False
+        joined = Joined(self._leaf, self._checkpoint, [box], begin=False)
+        self._copied = joined.copied
+        return joined.apart
+
+
+def _lavish(leaf: PlannedLeaf, checkpoint: Checkpoint, box: Box) -> bool:
+    return Joined(leaf, _Shapes(checkpoint), [box], begin=False).lavish
+
+
+class _Shapes(Checkpoint):
+    """The tensors of a checkpoint as if they lay far away, one element after the other; nothing is read."""
+
+    def __init__(self, inner: Checkpoint) -> None:
+        self.source = inner.source
+        self.infos = inner.infos
+
+    def read(self, key: str) -> Array:
+        """Never asked for."""
+        raise NotImplementedError
+
+    def window(self, key: str) -> Window | None:
+        """The tensor, of which nothing will be filled."""
+        info = self.infos[key]
+        dtype = numpy_dtype(info.dtype, key)
+        return FarWindow(lambda start, into: [], 0, dtype, info.shape, None) if info.size else None
 
 
 def _take(piece: Piece, checkpoint: Checkpoint) -> Array:

@@ -11,7 +11,8 @@ from typing import get_args
 from converters.atomic import require_writable, sync_folder
 from converters.checkpoint.place import FarPlace, Place
 from converters.checkpoint.pytree import Format, Leaf
-from converters.errors import NotFiniteError, OutputError, RemoteError
+from converters.errors import HostsError, NotFiniteError, OutputError, RemoteError
+from converters.hosts import ALONE, Hosts
 from converters.output.digests import digest_leaves
 from converters.output.far_partial import FarPartial, require_far_output
 from converters.output.fingerprint import fingerprint_of
@@ -85,6 +86,7 @@ def write_pytree(
     progress: Progress | None = None,
     before_commit: Callable[[], None] = lambda: None,
     ahead_bytes: int = AHEAD_BYTES,
+    hosts: Hosts = ALONE,
 ) -> Written:
     """Write a pytree into an output that takes its name only when it is complete and on disk.
 
@@ -111,12 +113,14 @@ def write_pytree(
         progress: called with the bytes done and their total.
         before_commit: called when all is written, before the output is complete; it may raise.
         ahead_bytes: of a checkpoint that lies far away, as much is read before it is due.
+        hosts: the processes that write it together, each a share of the objects: to a bucket only.
 
     Raises:
         OutputError: the output exists and may not be overwritten, the disk refuses, or what is to be resumed
             is another conversion's (with `overwrite` it is begun anew); or shards or cuts of a format that
             has none.
         NotFiniteError: a number is not finite, and that is to fail.
+        HostsError: another process died or failed, or converts another thing.
         UnsupportedDtypeError: the format cannot hold an array's element type.
         ValueError: no such format.
     """
@@ -148,6 +152,7 @@ def write_pytree(
         progress=progress,
         before_commit=before_commit,
         ahead_bytes=ahead_bytes,
+        hosts=hosts,
     )
 
 
@@ -163,13 +168,24 @@ def write_layout(
     progress: Progress | None = None,
     before_commit: Callable[[], None] = lambda: None,
     ahead_bytes: int = AHEAD_BYTES,
+    hosts: Hosts = ALONE,
 ) -> Written:
     """Write an output of any layout; see `write_pytree`."""
-    require_output(output, folder=layout.is_folder, overwrite=overwrite)
+    if hosts.first:
+        require_output(output, folder=layout.is_folder, overwrite=overwrite)
     if isinstance(output, FarPlace):
         assert isinstance(output, StorePlace)
         fingerprint = fingerprint_of(layout, recipe)
-        far = FarPartial(output, layout, fingerprint, resume=resume, anew=overwrite)
+        hosts.agree({"checkpoint, or other options": fingerprint[:12]})
+        far = FarPartial(
+            output,
+            layout,
+            fingerprint,
+            resume=resume,
+            anew=overwrite,
+            hosts=hosts,
+            flight_bytes=ahead_bytes,
+        )
         return _write_far(
             far,
             lambda: _fill(far, layout, progress, digests=digests, ahead_bytes=ahead_bytes),
@@ -215,7 +231,7 @@ def _write_far(
             raise NotFiniteError(str(file.output), [leaf.path for leaf in written.not_finite])
         before_commit()
         file.take_name()
-    except RemoteError:
+    except (RemoteError, HostsError):
         file.keep()
         raise
     except Exception:
@@ -265,8 +281,13 @@ def _fill(
     ahead_bytes: int,
 ) -> Written:
     done = file.verified(layout.placed)
-    slabs_of = stream(file, layout.placed, done, progress, ahead_bytes=ahead_bytes)
-    found = digest_leaves(file, layout.placed) if digests else {}
+    mine = file.mine(layout.placed)
+    kept = {place.leaf.path: done[place.leaf.path] for place in mine if place.leaf.path in done}
+    slabs_of = stream(file, mine, kept, progress, ahead_bytes=ahead_bytes)
+    not_finite, found = file.told(
+        {path: sum(slab.not_finite for slab in slabs) for path, slabs in slabs_of.items()},
+        digest_leaves(file, mine) if digests else {},
+    )
     file.write_frames(layout.frames)
     file.sync()
     counted: Counter[str] = Counter()
@@ -274,7 +295,7 @@ def _fill(
     for place in layout.placed:
         whole = layout.wholes.get(place.leaf.path, place.leaf)
         wholes[whole.path] = whole
-        counted[whole.path] += sum(slab.not_finite for slab in slabs_of[place.leaf.path])
+        counted[whole.path] += not_finite[place.leaf.path]
     leaves = tuple(
         WrittenLeaf(
             path,

@@ -11,6 +11,7 @@ from json import JSONDecodeError
 from typing import Any, NoReturn, TypeVar
 
 from converters.errors import MissingDependencyError, RemoteError
+from converters.remote.ranges import require_length
 from converters.remote.retries import TEMPORARY_STATUS, TemporaryError, persistent
 from converters.remote.store import Entry, Store, StorePlace
 
@@ -65,20 +66,21 @@ class BucketStore(Store):
                 self._entries.setdefault(posixpath.join(folder, name), entry)
         return self._listed[folder]
 
-    def fetch(self, key: str, entry: Entry, start: int, end: int) -> bytes:
-        """The bytes; where the store has generations, of this one."""
+    def fetch(self, key: str, entry: Entry, start: int, into: memoryview) -> None:
+        """Read the bytes; where the store has generations, of this one."""
         place = StorePlace(self, key)
         more = {"generation": entry.version} if self.protocol in ("gs", "gcs") else {}
         try:
             data: bytes = called(
                 place,
                 lambda: filesystem(self.protocol, self.url, place).cat_file(
-                    posixpath.join(self.root, key), start=start, end=end, **more
+                    posixpath.join(self.root, key), start=start, end=start + len(into), **more
                 ),
             )
         except FileNotFoundError:
             raise RemoteError(f"{place} was replaced while it was read", "start again") from None
-        return data
+        require_length(len(data), into)
+        into[:] = data
 
     def changed(self) -> list[str]:
         """The keys of files that were read and have another size or version by now."""

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.mapped_file import extent
-from converters.checkpoint.place import ByteFile, FarPlace
+from converters.checkpoint.place import ByteFile, FarPlace, Window
 from converters.checkpoint.reader import COPY_AGAIN
 from converters.errors import CheckpointDamagedError
+from converters.remote.window import FarWindow
 
 CONNECTIONS = 32
 PART_BYTES = 4 << 20  # of one request; times the connections it is what is in flight
@@ -60,7 +61,7 @@ class FarFile(ByteFile):
     Args:
         path: where it is.
         size: its length in bytes.
-        fetch: gives the bytes from a start to an end, in one request; it tries again by itself.
+        fetch: reads the bytes from a start into some memory, in one request; it tries again by itself.
         kept: (start, bytes) that are known already.
     """
 
@@ -68,7 +69,7 @@ class FarFile(ByteFile):
         self,
         path: FarPlace,
         size: int,
-        fetch: Callable[[int, int], bytes],
+        fetch: Callable[[int, memoryview], None],
         kept: list[tuple[int, bytes]] | None = None,
     ) -> None:
         self.path = path
@@ -115,6 +116,25 @@ class FarFile(ByteFile):
         found: Bytes = np.ndarray(shape, dtype, data.data, 0, strides)
         found.flags.writeable = False
         return found
+
+    def window(
+        self,
+        start: int,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None = None,
+    ) -> Window | None:
+        """What `array` would give, to be read in parts."""
+        end = start + extent(shape, dtype.itemsize, strides)
+        self._require_inside(start, end)
+        if start == end or start % dtype.alignment:
+            return None
+        return FarWindow(self.read_into, start, dtype, shape, strides)
+
+    def read_into(self, start: int, into: Bytes) -> list[Future[None]]:
+        """Begin to read bytes into this memory; they are there when all that is given back is done."""
+        with self._lock:
+            return self._filling(start, into)
 
     def prepare(self, start: int, end: int) -> None:
         """Begin to read these bytes."""
@@ -164,22 +184,25 @@ class FarFile(ByteFile):
     def _begun(self, start: int, end: int) -> _Ahead:
         """The range, with what is kept in place and the rest under way."""
         ahead = _Ahead(start, end)
+        ahead.parts = self._filling(start, ahead.data)
+        return ahead
+
+    def _filling(self, start: int, into: Bytes) -> list[Future[None]]:
+        end = start + into.size
+        parts: list[Future[None]] = []
         at = start
         for first, data in [*sorted(self.kept), (end, b"")]:
             if first + len(data) <= at and first < end:
                 continue
             for begin in range(at, min(first, end), PART_BYTES):
                 stop = min(begin + PART_BYTES, first, end)
-                ahead.parts.append(connections().submit(self._fill, ahead, begin, stop))
+                part = into[begin - start : stop - start]
+                parts.append(connections().submit(self._fetch, begin, part.data))
             begin, stop = max(first, at), min(first + len(data), end)
             if begin < stop:
                 known = np.frombuffer(data, np.uint8)[begin - first : stop - first]
-                ahead.data[begin - start : stop - start] = known
+                into[begin - start : stop - start] = known
             at = max(at, stop)
             if at >= end:
                 break
-        return ahead
-
-    def _fill(self, ahead: _Ahead, start: int, end: int) -> None:
-        data = np.frombuffer(self._fetch(start, end), np.uint8)
-        ahead.data[start - ahead.start : end - ahead.start] = data
+        return parts

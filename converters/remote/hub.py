@@ -74,14 +74,14 @@ class HubStore(Store):
 
         return Path(persistent(brought, place))
 
-    def fetch(self, key: str, entry: Entry, start: int, end: int) -> bytes:
-        """The bytes of the file at this commit."""
+    def fetch(self, key: str, entry: Entry, start: int, into: memoryview) -> None:
+        """Read the bytes of the file at this commit."""
         from huggingface_hub import hf_hub_url
         from huggingface_hub.utils import build_hf_headers
 
         place = StorePlace(self, key)
         url = hf_hub_url(self._repository, key, revision=self._commit)
-        answer = asked(place, url, build_hf_headers(), start, end)
+        answer = asked(place, url, build_hf_headers(), start, start + len(into), into)
         if answer.status_code >= 400:
             _raise_for(answer, f"{self._repository}", self._commit)
         if answer.status_code != 206 or not starts_at(answer, start):
@@ -89,8 +89,6 @@ class HubStore(Store):
                 f"{place}: the hub gives no byte ranges (status {answer.status_code})",
                 "download it with `hf download`, and name the folder",
             )
-        data: bytes = answer.content
-        return data
 
 
 def hub_place(repository: str, revision: str | None, file: str = "") -> tuple[Place, str]:

@@ -22,6 +22,7 @@ from converters.checkpoint.place import FarPlace, Place, file_names, is_folder
 from converters.errors import CheckpointNotFoundError, RemoteError
 from converters.remote.buckets import bucket_place
 from converters.remote.hub import hub_place
+from converters.remote.region import elsewhere
 from converters.remote.server import server_place
 
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -156,7 +157,8 @@ def _meant_by_url(url: str) -> Meant:
         return Meant(*hub_place(matched["repository"], matched["revision"], file))
     bucket = bucket_place(f"{protocol}://{rest}")
     kind = "a file" if bucket.key else "a folder"
-    return Meant(bucket, f"{bucket}, {kind} of a bucket" if protocol in ("gs", "gcs", "s3") else "")
+    said = f"{bucket}, {kind} of a bucket" if protocol in ("gs", "gcs", "s3") else ""
+    return Meant(bucket, "; ".join(filter(None, (said, elsewhere(bucket)))))
 
 
 def require_local(name: str, what: str) -> None:

@@ -31,16 +31,40 @@ def session(place: object) -> Any:
     return get_session()
 
 
-def asked(place: object, url: str, headers: Mapping[str, str], start: int, end: int) -> Any:
+def asked(
+    place: object,
+    url: str,
+    headers: Mapping[str, str],
+    start: int,
+    end: int,
+    into: memoryview | None = None,
+) -> Any:
     """The answer to a request for these bytes, its status one that does not pass.
 
+    Args:
+        place: what is asked for, for messages.
+        url: of the file.
+        headers: to be sent.
+        start: the first byte.
+        end: the one after the last.
+        into: where the bytes of a range go as they come, so that they are in memory once; None: they are
+            the content of the answer.
+
     Raises:
-        TemporaryError: cut off, 429, 5xx.
+        TemporaryError: cut off, 429, 5xx, or not as many bytes as were asked for.
     """
     client = session(place)
     asking = {**headers, "Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
     try:
-        answer = client.get(url, headers=asking, timeout=_SECONDS, follow_redirects=True)
+        with client.stream(
+            "GET", url, headers=asking, timeout=_SECONDS, follow_redirects=True
+        ) as answer:
+            if into is None or answer.status_code != 206:
+                answer.read()
+            else:
+                _receive(answer, into)
+    except TemporaryError:
+        raise
     except Exception as error:
         # Of the client's own kinds there are many; their texts hold URLs, which hold secrets.
         kind = type(error).__name__
@@ -54,6 +78,25 @@ def asked(place: object, url: str, headers: Mapping[str, str], start: int, end: 
     if answer.status_code in TEMPORARY_STATUS:
         raise TemporaryError(f"status {answer.status_code}", _pause(answer.headers))
     return answer
+
+
+def _receive(answer: Any, into: memoryview) -> None:
+    done = 0
+    for data in answer.iter_raw():
+        if done + len(data) <= len(into):
+            into[done : done + len(data)] = data
+        done += len(data)
+    require_length(done, into)
+
+
+def require_length(count: int, into: memoryview) -> None:
+    """As many bytes came as were asked for.
+
+    Raises:
+        TemporaryError: they did not.
+    """
+    if count != len(into):
+        raise TemporaryError(f"{count} bytes came where {len(into)} were asked for")
 
 
 def total_of(answer: Any) -> int | None:

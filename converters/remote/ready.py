@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from converters.remote.region import is_on_google
+
 _GCLOUD = ".config/gcloud/application_default_credentials.json"
 _AWS = (".aws/credentials", ".aws/config")
 _HUB_TOKEN = ".cache/huggingface/token"
-# What a virtual machine of Google's says it is; its credentials come from the metadata server.
-_PRODUCT = Path("/sys/class/dmi/id/product_name")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def ready(environment: Mapping[str, str], home: Path | None = None) -> tuple[Rea
             "gs://",
             _version("gcsfs"),
             _first(environment, ("GOOGLE_APPLICATION_CREDENTIALS",), home, (_GCLOUD,))
-            or _machine(),
+            or ("the service account of this machine" if is_on_google(environment) else ""),
             "public buckets only",
             'pip install "tpu-migrate[gcs]"',
             "gcloud auth application-default login",
@@ -93,11 +93,3 @@ def _first(
         if environment.get(name):
             return name
     return next((f"~/{file}" for file in files if (home / file).is_file()), "")
-
-
-def _machine() -> str:
-    try:
-        product = _PRODUCT.read_text().strip()
-    except OSError:
-        return ""
-    return "the service account of this machine" if product.startswith("Google") else ""

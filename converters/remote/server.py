@@ -44,10 +44,11 @@ class ServerStore(Store):
         """None are known."""
         return []
 
-    def fetch(self, key: str, entry: Entry, start: int, end: int) -> bytes:
-        """The bytes, if the server still has what it had."""
+    def fetch(self, key: str, entry: Entry, start: int, into: memoryview) -> None:
+        """Read the bytes, if the server still has what it had."""
         place = StorePlace(self, key)
-        answer = asked(place, self._url(key), self._headers(entry), start, end)
+        end = start + len(into)
+        answer = asked(place, self._url(key), self._headers(entry), start, end, into)
         if answer.status_code in _ABSENT | {412} or (
             answer.status_code in (200, 206)
             and (_version(answer) != entry.version or total_of(answer) not in (None, entry.size))
@@ -55,8 +56,6 @@ class ServerStore(Store):
             raise RemoteError(f"{place} was replaced while it was read", "start again")
         if answer.status_code != 206 or not starts_at(answer, start):
             raise _refused(place, answer)
-        data: bytes = answer.content
-        return data
 
     def _asked(self, place: StorePlace) -> Entry | None:
         answer = asked(place, self._url(place.key), {}, 0, HEAD_BYTES)

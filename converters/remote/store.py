@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from converters.checkpoint.place import ByteFile, FarPlace
 from converters.errors import CheckpointNotFoundError, RemoteError
 from converters.remote.far_file import CONNECTIONS, FarFile
-from converters.remote.retries import TemporaryError, persistent
+from converters.remote.retries import persistent
 
 _Result = TypeVar("_Result")
 
@@ -65,11 +65,17 @@ class Store(ABC):
         """The names of the files in a folder ("" is the whole), in order; [] where it cannot be listed."""
 
     @abstractmethod
-    def fetch(self, key: str, entry: Entry, start: int, end: int) -> bytes:
-        """The bytes of this very version, in one request.
+    def fetch(self, key: str, entry: Entry, start: int, into: memoryview) -> None:
+        """Read bytes of this very version, in one request.
+
+        Args:
+            key: of the file.
+            entry: of it, as it was found.
+            start: the first byte.
+            into: where they go, as many as there is room for.
 
         Raises:
-            TemporaryError: try again.
+            TemporaryError: try again, as also where the bytes were not as many.
             RemoteError: the other side refuses, or has another version by now.
         """
 
@@ -94,14 +100,8 @@ class Store(ABC):
                 self._files[key] = FarFile(place, entry.size, fetch, self._kept.get(key))
             return self._files[key]
 
-    def _persistently(self, place: StorePlace, entry: Entry, start: int, end: int) -> bytes:
-        def once() -> bytes:
-            data = self.fetch(place.key, entry, start, end)
-            if len(data) != end - start:
-                raise TemporaryError(f"{len(data)} bytes came where {end - start} were asked for")
-            return data
-
-        return persistent(once, place)
+    def _persistently(self, place: StorePlace, entry: Entry, start: int, into: memoryview) -> None:
+        persistent(lambda: self.fetch(place.key, entry, start, into), place)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()

@@ -3,50 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import MisfitError
-from converters.layers.join import ALONE, Join, Stack
-from converters.layers.layout import UNCHANGED, Layout, Permute, chain
 from converters.mapping import Outcome, Plan
-from converters.mapping.leaves import Piece, PlannedLeaf
-from converters.mapping.module_tree import Target
-from converters.mapping.plan import Row
+from converters.mapping.leaves import PlannedLeaf
+from converters.target.arrange import (
+    TIED,
+    TIED_KINDS,
+    Fitted,
+    Placed,
+    Way,
+    arranged,
+    kinds_of,
+    tied_leaves,
+)
 from converters.target.fused import like_target
 from converters.target.layouts import permitted
 from converters.target.match import match, match_whole
 from converters.target.modules import Family, families
 
-_OWNER = re.compile(r"a parameter of (\w+) itself")
-EVIDENCE = "fitted to the target by name and shape"
 Numbers = tuple[int, ...]
-_TIED = "params/tied:/"  # no path of a module has a colon
-_TIED_KIND = {"embedding": "Embedding", "kernel": "Linear"}
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A plan whose arrays are those of a Flax model.
-
-    Attributes:
-        plan: the plan.
-        moved: path in the plan before → path in the target.
-        notes: what to know, one line each.
-    """
-
-    plan: Plan
-    moved: Mapping[str, str]
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Way:
-    """One way to make an array of the target: a layout, and the axis of the stack if it is one."""
-
-    layout: Layout
-    axis: int | None = None
 
 
 def fit_plan(
@@ -81,7 +60,7 @@ def fit_plan(
         for leaf in plan.leaves
         if not all(piece.key in dropped for piece in leaf.pieces)
     }
-    kinds = _kinds(plan)
+    kinds = kinds_of(plan)
     leaves, origins = like_target(leaves, target)
     kinds |= {path: kinds[origin] for path, origin in origins.items()}
     infos = {path: leaf.info for path, leaf in leaves.items()}
@@ -91,18 +70,18 @@ def fit_plan(
         return _ways(source, other, infos, target, kinds) is not None
 
     matched = match(sources, targets, fits)
-    for leaf, kind in _tied(plan, dropped):  # a target may keep apart what torch shares
+    for leaf, kind in tied_leaves(plan, dropped):  # a target may keep apart what torch shares
         leaves[leaf.path], kinds[leaf.path], infos[leaf.path] = leaf, kind, leaf.info
-    for name in _TIED_KIND:
+    for name in TIED_KINDS:
         shared = {
             path: info
             for path, info in infos.items()
-            if path.startswith(_TIED) and path.endswith(f"/{name}")
+            if path.startswith(TIED) and path.endswith(f"/{name}")
         }
         also = match_whole(families(shared), matched.missing, fits)
         matched = replace(matched, pairs=matched.pairs + also.pairs, missing=also.missing)
     problems = list(matched.problems)
-    ways: dict[str, tuple[list[str], list[_Way]]] = {}
+    ways: dict[str, tuple[list[str], list[Way]]] = {}
     for one, other in matched.pairs:
         ways |= _ways(one, other, infos, target, kinds) or {}
     problems += _left(matched.extra, matched.missing, infos, target)
@@ -112,29 +91,16 @@ def fit_plan(
         raise MisfitError(
             f"{plan.checkpoint} does not fit the target",
             problems,
-            "make the models alike, drop keys that the target has no use for, or edit the mapping",
+            "let both models be run, whatever they call their layers (migrate weights --inputs), drop keys "
+            "that the target has no use for (--drop), or write a mapping",
         )
-    made = {path: _leaf(path, ways[path][0], chosen[path], leaves) for path in target}
-    done = _fitted(plan, made, {path: ways[path][0] for path in target}, dropped, target)
+    placed = {path: Placed(tuple(ways[path][0]), chosen[path]) for path in target}
+    done = arranged(plan, placed, leaves, target, dropped)
     left = tuple(
         f"{other} is {one}: called otherwise, and all else has its place"
         for one, other in matched.by_elimination
     )
     return replace(done, notes=done.notes + left)
-
-
-def _tied(plan: Plan, dropped: Mapping[str, str]) -> Iterator[tuple[PlannedLeaf, str]]:
-    """Keys that share the tensor of an embedding, as arrays of their own: a table, or a Linear's kernel."""
-    owners = {row.targets: row for row in plan.mapped}
-    for row in plan.of(Outcome.TIED):
-        kind, shape = owners[row.targets].kind, row.shape or ()
-        if row.key in dropped or len(shape) != 2 or kind not in ("Embedding", "Linear"):
-            continue
-        module = row.key.rpartition(".")[0].replace(".", "/")
-        for name, layout in (("embedding", UNCHANGED), ("kernel", Permute((1, 0)))):
-            info = TensorInfo(layout.shape(shape), row.dtype or "")
-            piece = Piece(row.key, layout)
-            yield PlannedLeaf(f"{_TIED}{module}/{name}", info, (piece,)), _TIED_KIND[name]
 
 
 def _ways(
@@ -143,11 +109,11 @@ def _ways(
     infos: Mapping[str, TensorInfo],
     wanted: Mapping[str, TensorInfo],
     kinds: Mapping[str, str],
-) -> dict[str, tuple[list[str], list[_Way]]] | None:
+) -> dict[str, tuple[list[str], list[Way]]] | None:
     """Path in the target → paths in the plan and ways to make it of them; None if they do not fit."""
     if source.roles != target.roles:
         return None
-    found: dict[str, tuple[list[str], list[_Way]]] = {}
+    found: dict[str, tuple[list[str], list[Way]]] = {}
     for numbers, members in _aligned(source, target) or ():
         for role, path in target.members[numbers].items():
             its = [source.members[member][role] for member in members]
@@ -200,24 +166,24 @@ def _ranked(numbers: Sequence[Numbers]) -> list[Numbers]:
 
 def _made(
     kind: str, role: str, shape: tuple[int, ...], wanted: tuple[int, ...], count: int
-) -> Iterator[_Way]:
+) -> Iterator[Way]:
     if count == 1:
         for layout in permitted(kind, role, shape, wanted):
-            yield _Way(layout)
+            yield Way(layout)
         return
     for axis, side in enumerate(wanted):
         if side == count:
             rest = (*wanted[:axis], *wanted[axis + 1 :])
             for layout in permitted(kind, role, shape, rest):
-                yield _Way(layout, axis)
+                yield Way(layout, axis)
 
 
 def _chosen(
-    ways: Mapping[str, tuple[list[str], list[_Way]]],
+    ways: Mapping[str, tuple[list[str], list[Way]]],
     leaves: Mapping[str, PlannedLeaf],
     kinds: Mapping[str, str],
     scan_axis: int | None,
-) -> tuple[dict[str, _Way], list[str]]:
+) -> tuple[dict[str, Way], list[str]]:
     """One way for each array: where shapes allow several, what the unambiguous ones of its kind have."""
     axes = {
         frozenset(way.axis for way in its if way.axis is not None)
@@ -230,7 +196,7 @@ def _chosen(
     for its, possible in ways.values():
         if len(leaves[its[0]].info.shape) > 1 and len({_turned(way) for way in possible}) == 1:
             turned.setdefault(kinds[its[0]], set()).add(_turned(possible[0]))
-    chosen: dict[str, _Way] = {}
+    chosen: dict[str, Way] = {}
     problems: list[str] = []
     for path, (its, possible) in ways.items():
         left = possible
@@ -248,36 +214,8 @@ def _chosen(
     return chosen, problems
 
 
-def _turned(way: _Way) -> bool:
+def _turned(way: Way) -> bool:
     return "transpose" in str(way.layout)
-
-
-def _leaf(
-    path: str, its: Sequence[str], way: _Way, leaves: Mapping[str, PlannedLeaf]
-) -> PlannedLeaf:
-    """An array of the target, from those of the plan.
-
-    Raises:
-        MisfitError: it is joined of torch tensors already and would have to be arranged anew.
-    """
-    before = [leaves[one] for one in its]
-    if way.layout == UNCHANGED and way.axis is None:
-        return replace(before[0], path=path)
-    joined = [leaf.path for leaf in before if leaf.join != ALONE]
-    if joined:
-        raise MisfitError(
-            f"{path} cannot be made",
-            [f"{one} is joined of several torch tensors already" for one in joined],
-            "edit the mapping",
-        )
-    pieces = tuple(
-        Piece(piece.key, chain((piece.layout, way.layout)), piece.part)
-        for leaf in before
-        for piece in leaf.pieces
-    )
-    join: Join = ALONE if way.axis is None else Stack(way.axis)
-    shapes = [way.layout.shape(leaf.info.shape) for leaf in before]
-    return PlannedLeaf(path, TensorInfo(join.shape(shapes), before[0].info.dtype), pieces, join)
 
 
 def _left(
@@ -304,70 +242,6 @@ def _left(
         for roles in source.members.values():
             lines += [f"extra: no place for {path} {infos[path].shape}" for path in roles.values()]
     return lines
-
-
-def _fitted(
-    plan: Plan,
-    made: Mapping[str, PlannedLeaf],
-    origins: Mapping[str, Sequence[str]],
-    dropped: Mapping[str, str],
-    target: Mapping[str, TensorInfo],
-) -> Fitted:
-    moved = {old: path for path, its in origins.items() for old in its}
-    places = _places(made.values())
-    rows = tuple(_row(row, places, dropped, plan) for row in plan.rows)
-    notes = [
-        f"{leaf.path} is {leaf.info.dtype} as in the checkpoint; the target has {target[path].dtype}"
-        for path, leaf in made.items()
-        if leaf.info.dtype != target[path].dtype
-    ]
-    if len(notes) > 5:
-        notes = [*notes[:5], f"and {len(notes) - 5} more of another dtype (--dtype casts)"]
-    done = replace(plan, rows=rows, leaves=tuple(made.values()))
-    return Fitted(done, moved, tuple(notes))
-
-
-def _places(leaves: Iterable[PlannedLeaf]) -> dict[str, tuple[Target, ...]]:
-    """Torch key → where its pieces are."""
-    found: dict[str, list[Target]] = {}
-    for leaf in leaves:
-        for index, piece in enumerate(leaf.pieces):
-            found.setdefault(piece.key, []).append(
-                Target(leaf.path, piece.layout, piece.part, leaf.join, index)
-            )
-    return {key: tuple(its) for key, its in found.items()}
-
-
-def _row(
-    row: Row,
-    places: Mapping[str, tuple[Target, ...]],
-    dropped: Mapping[str, str],
-    plan: Plan,
-) -> Row:
-    if row.key in dropped:
-        reason = f"dropped by the user ({dropped[row.key]})"
-        return replace(row, outcome=Outcome.DROPPED, targets=(), note=reason)
-    if row.outcome is Outcome.MAPPED:
-        return replace(row, targets=places[row.key], evidence=EVIDENCE)
-    if row.outcome is Outcome.TIED and row.key in places:
-        note = f"{row.note} in torch, an array of its own in the target"
-        return replace(row, outcome=Outcome.MAPPED, targets=places[row.key], note=note)
-    if row.outcome is Outcome.TIED:
-        owner = next(one.key for one in plan.mapped if one.targets == row.targets)
-        if owner in places:
-            return replace(row, targets=places[owner])
-        return replace(row, outcome=Outcome.DROPPED, targets=(), note=f"tied to {owner}, dropped")
-    return row
-
-
-def _kinds(plan: Plan) -> dict[str, str]:
-    """Path in the plan → kind of the layer, for a user's own parameters with the class they belong to."""
-    kinds: dict[str, str] = {}
-    for row in plan.mapped:
-        owner = _OWNER.search(row.note)
-        for path in row.paths:
-            kinds[path] = f"{row.kind} {owner[1]}" if owner else row.kind
-    return kinds
 
 
 def _matching(key: str, patterns: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from converters.checkpoint.reader import TensorInfo
 from converters.layers.join import ALONE, Concat
@@ -52,23 +53,33 @@ def _last(path: str) -> str:
 
 
 def _thirds(leaf: PlannedLeaf) -> list[PlannedLeaf]:
-    """The array's three parts along its last axis; itself where they cannot be had."""
-    (piece, *others) = leaf.pieces
-    axis = _torch_axis(piece, len(leaf.info.shape))
-    side = leaf.info.shape[-1]
-    if others or leaf.join != ALONE or axis is None or side % 3:
-        return [leaf]
+    """The array's three parts along its last axis, as query, key and value; itself where it has none."""
     module, _, name = leaf.path.rpartition("/")
     above = module.rpartition("/")[0]
-    third = side // 3
-    info = TensorInfo((*leaf.info.shape[:-1], third), leaf.info.dtype)
+    parts = parts_of(leaf, len(NAMES))
+    named = [
+        replace(part, path=f"{above}/{word}/{name}")
+        for word, part in zip(NAMES, parts, strict=False)
+    ]
+    return named or [leaf]
+
+
+def parts_of(leaf: PlannedLeaf, count: int) -> list[PlannedLeaf]:
+    """Equal parts of an array along its last axis; none where they cannot be had."""
+    (piece, *others) = leaf.pieces
+    shape = leaf.info.shape
+    axis = _torch_axis(piece, len(shape)) if shape else None
+    if others or leaf.join != ALONE or axis is None or shape[-1] % count:
+        return []
+    side = shape[-1] // count
+    info = TensorInfo((*shape[:-1], side), leaf.info.dtype)
     return [
         PlannedLeaf(
-            f"{above}/{word}/{name}",
+            leaf.path,
             info,
-            (Piece(piece.key, piece.layout, Part(axis, index * third, (index + 1) * third)),),
+            (Piece(piece.key, piece.layout, Part(axis, index * side, (index + 1) * side)),),
         )
-        for index, word in enumerate(NAMES)
+        for index in range(count)
     ]
 
 

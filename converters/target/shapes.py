@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
@@ -14,7 +15,7 @@ from converters.back.arrays import open_arrays
 from converters.checkpoint.pytree import flatten
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import CheckpointDamagedError, TargetError
-from converters.model import imported
+from converters.model import imported, split_call
 
 # Inputs to try where none are given: token ids, images, vectors.
 _GUESSES: tuple[tuple[tuple[int, ...], str], ...] = (
@@ -55,16 +56,18 @@ def target_shapes(target: Any, inputs: Any = None) -> dict[str, TensorInfo]:
 
 def _load(spec: str) -> Any:
     """The object of `pkg.mod:name` or `file.py:name`."""
-    location, _, name = spec.rpartition(":")
+    named, args, kwargs = split_call(spec)
+    location, _, name = named.rpartition(":")
     if not location or not name:
         raise TargetError(
             f"{spec!r} names no file and no object", "write pkg.mod:name or file.py:name"
         )
     with imported(spec, location) as module:
         try:
-            return attrgetter(name)(module)
+            found = attrgetter(name)(module)
         except AttributeError:
             raise TargetError(f"{location} has no {name}", "check the name") from None
+    return functools.partial(found, *args, **kwargs) if args or kwargs else found
 
 
 def _shapes(target: Any, inputs: Any) -> dict[str, TensorInfo]:

@@ -14,6 +14,7 @@ import click
 
 from migrate.cli.check import check
 from migrate.cli.doctor import doctor
+from migrate.cli.fit import fit
 from migrate.cli.parity import parity
 from migrate.cli.port import port
 from migrate.cli.prove import prove
@@ -88,5 +89,5 @@ def commands(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-for command in (rewrite, check, run, prove, weights, port, parity, doctor):
+for command in (rewrite, check, run, prove, weights, port, parity, fit, doctor):
     commands.add_command(command)

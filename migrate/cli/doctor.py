@@ -14,6 +14,7 @@ from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
     epilog="Example: migrate doctor --devices",
     short_help="Check versions, devices, environment.",
 )
+@click.argument("places", nargs=-1)
 @click.option(
     "--devices",
     is_flag=True,
@@ -35,8 +36,18 @@ from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 )
 @click.option("--plant", default="", hidden=True)
 @as_json
-def doctor(devices: bool, repeats: int, timeout: float, plant: str, json_output: bool) -> None:
+def doctor(
+    places: tuple[str, ...],
+    devices: bool,
+    repeats: int,
+    timeout: float,
+    plant: str,
+    json_output: bool,
+) -> None:
     """Check this environment: versions, devices, wrong environment variables, what is missing.
+
+    PLACES are checkpoints or folders, gs://bucket/run, org/name: can they be reached from here, and does a
+    bucket lie in the region of this machine?
 
     Exit code 1 if something would go wrong; each line says what to do.
     """
@@ -53,7 +64,7 @@ def doctor(devices: bool, repeats: int, timeout: float, plant: str, json_output:
         from migrate.devices.examine import examine, probe_options
 
         options = probe_options(repeats=repeats, seconds=timeout, fault=plant)
-        diagnosis = diagnose(progress=progress)
+        diagnosis = diagnose(progress=progress, places=places)
         if devices:
             report = examine(options, progress=progress)
     fit = diagnosis.fit and (report is None or report.sound)

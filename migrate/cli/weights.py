@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from migrate.cli.options import as_json
 from migrate.cli.show import FINDINGS, FINE, errors, moving_bytes, show, show_json
+
+if TYPE_CHECKING:
+    from converters.checkpoint.place import Place
+    from converters.hosts import Process
+    from converters.planning import PlanOptions
+    from converters.remote.names import Meant
 
 _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
 
@@ -69,6 +75,13 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
 @click.option(
     "--target", help="A Flax model to fit the pytree to: pkg.module:Model or file.py:Model."
 )
+@click.option(
+    "--inputs",
+    multiple=True,
+    metavar="SPEC",
+    help="Fit to the target by running both models on x=float32[2,3,64,64], a file, a function.",
+)
+@click.option("--unproven", is_flag=True, help="Write also what the runs did not confirm.")
 @click.option("--target-inputs", help="pkg.module:function that gives its example inputs.")
 @click.option("--drop", multiple=True, metavar="REGEX", help="Keys that the target has no use for.")
 @click.option(
@@ -94,7 +107,22 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
     default=256,
     show_default=True,
     metavar="MB",
-    help="Of a checkpoint that is far away, read so much before it is due.",
+    help="Of a checkpoint that is far away, read so much before it is due; let no more wait to be sent.",
+)
+@click.option(
+    "--process",
+    metavar="I/N",
+    help="Many hosts: this is process I (from 0) of N; each runs this command. On Cloud TPU, GKE, SLURM and "
+    "Open MPI it is found out; 0/1: this one alone.",
+)
+@click.option("--coordinator", metavar="HOST:PORT", help="Where process 0 listens; any free port.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="Until all processes must have begun.",
 )
 @click.option("--resume", is_flag=True, help="Go on with what an interrupted conversion left.")
 @click.option("--fail-on-nonfinite", is_flag=True, help="Write nothing if a value is NaN or Inf.")
@@ -127,10 +155,21 @@ def weights(
         run = _to_torch if to == "torch" else _to_flax
         doing = f"{'reading' if dry_run else 'converting'} {without_secrets(checkpoint)}"
         with moving_bytes(doing, quiet=json_output) as moved:
-            options |= {"to": to, "moved": moved}
+            # A terminal has the bar already, and room for one.
+            quiet = json_output or sys.stderr.isatty()
+            said = _silent if json_output else _said
+            options |= {"to": to, "moved": moved, "quiet": quiet, "said": said}
             code, summary, values = run(checkpoint, output, dry_run, options)
         show_json(values) if json_output else show(*summary)
         sys.exit(code)
+
+
+def _said(line: str) -> None:
+    click.echo(f"… {line}", err=True)
+
+
+def _silent(line: str) -> None:
+    pass
 
 
 _OF_TORCH_CHECKPOINTS = (
@@ -139,16 +178,15 @@ _OF_TORCH_CHECKPOINTS = (
     "optimizer_key",
     "optimizer_kind",
     "assume",
-    "mapping",
     "save_mapping",
     "dtype",
     "scan",
-    "target",
     "target_inputs",
-    "drop",
     "mesh",
     "spec",
     "max_shard_size",
+    "process",
+    "coordinator",
     "resume",
     "fail_on_nonfinite",
     "checksums",
@@ -159,13 +197,10 @@ _Shown = tuple[int, Any, dict[str, Any]]
 def _to_flax(
     checkpoint: str, output: str | None, dry_run: bool, options: Mapping[str, Any]
 ) -> _Shown:
-    from converters import convert
     from converters.atomic import require_writable
-    from converters.mapping.file import save_mapping
-    from converters.planning import PlanOptions, planned
-    from converters.planning_apart import planned_apart
     from converters.remote.names import chosen, meant
-    from migrate.report.text import weights as views
+    from migrate.cli.fitting import fitted
+    from migrate.report.text import fitting
 
     if options["file_format"] == "pt":
         raise click.UsageError("--format pt is for --to torch")
@@ -185,11 +220,63 @@ def _to_flax(
     file = options["save_mapping"]
     if file is not None:
         require_writable(file, overwrite=options["force"])
-    understood = meant(checkpoint)
-    if options["file"] is not None:
-        understood = chosen(understood, options["file"])
+
+    def understood() -> Meant:
+        found = meant(checkpoint)
+        return found if options["file"] is None else chosen(found, options["file"])
+
+    if options["target"] is not None and options["inputs"]:
+        if options["process"] is not None:
+            raise click.UsageError(
+                "--target with --inputs runs both models on one host: --save-mapping there, --mapping on all"
+            )
+        with fitted(_module(options, understood().place), options["target"], options) as found:
+            if not found.written:
+                return (
+                    FINDINGS,
+                    fitting.not_written(found.fit),
+                    {"fit": fitting.fit_as_json(found.fit)},
+                )
+            decide |= {"model": None, "target": None, "drop": (), "mapping": found.mapping}
+            code, summary, values = _converted(understood, output, dry_run, decide, options)
+            said = (*summary, *fitting.fit_summary(found.fit))
+            return code, said, {**values, "fit": fitting.fit_as_json(found.fit)}
+    _require_target(options, *(("unproven",) if options["target"] else ("inputs", "unproven")))
+    return _converted(understood, output, dry_run, decide, options)
+
+
+def _require_target(options: Mapping[str, Any], *names: str) -> None:
+    """Refuse options that only a target that is run has a use for."""
+    for name in names:
+        if options[name]:
+            raise click.UsageError(f"--{name} is for a --target that is run with --inputs")
+
+
+def _module(options: Mapping[str, Any], place: Place) -> str | None:
+    """The torch module: what is named, else that of a Hugging Face folder."""
+    if options["model"] is not None or not isinstance(place, Path):
+        return options["model"]
+    folder = place if place.is_dir() else place.parent
+    return str(folder) if (folder / "config.json").is_file() else None
+
+
+def _converted(
+    understood: Callable[[], Meant],
+    output: str | None,
+    dry_run: bool,
+    decide: PlanOptions,
+    options: Mapping[str, Any],
+) -> _Shown:
+    from converters import convert
+    from converters.hosts import met
+    from converters.mapping.file import save_mapping
+    from converters.planning import planned
+    from converters.planning_apart import planned_apart
+    from migrate.report.text import weights as views
+
+    file = options["save_mapping"]
     if dry_run:
-        made = planned(understood, decide)
+        made = planned(understood(), decide)
         if file is not None:
             save_mapping(made.plan, file, made.api, options["force"])
         code = FINDINGS if made.plan.refused else FINE
@@ -199,37 +286,56 @@ def _to_flax(
             views.plan_as_json(made.plan, made.notes, made.checkpoint.options),
         )
     size = options["max_shard_size"]
-    done = convert(
-        understood,
-        output=output,
-        format=options["file_format"],
-        overwrite=options["force"],
-        resume=options["resume"],
-        shard_bytes=None if size is None else int(size * 1e9),
-        mesh=options["mesh"],
-        spec=options["spec"],
-        fail_on_nonfinite=options["fail_on_nonfinite"],
-        digests=options["checksums"],
-        optimizer=options["optimizer"],
-        optimizer_key=options["optimizer_key"],
-        optimizer_kind=options["optimizer_kind"],
-        progress=options["moved"],
-        ahead_bytes=int(options["read_ahead"] * 1e6),
-        planner=planned if options["optimizer"] else planned_apart,
-        **decide,
-    )
-    if file is not None:
+    with met(_process(output, options), options["wait"], options["said"]) as hosts:
+        done = convert(
+            understood(),
+            output=output,
+            format=options["file_format"],
+            overwrite=options["force"],
+            resume=options["resume"],
+            shard_bytes=None if size is None else int(size * 1e9),
+            mesh=options["mesh"],
+            spec=options["spec"],
+            fail_on_nonfinite=options["fail_on_nonfinite"],
+            digests=options["checksums"],
+            optimizer=options["optimizer"],
+            optimizer_key=options["optimizer_key"],
+            optimizer_kind=options["optimizer_kind"],
+            progress=options["moved"],
+            ahead_bytes=int(options["read_ahead"] * 1e6),
+            hosts=hosts,
+            planner=planned if options["optimizer"] else planned_apart,
+            **decide,
+        )
+    if file is not None and hosts.first:
         save_mapping(done.plan, file, done.api, options["force"])
-    return FINE, views.conversion_summary(done), views.conversion_as_json(done)
+    # In a log of all hosts the whole table stands once.
+    summary = views.conversion_summary(done) if hosts.first else views.conversion_end(done)
+    return FINE, summary, views.conversion_as_json(done)
+
+
+def _process(output: str | None, options: Mapping[str, Any]) -> Process:
+    """Which of several processes this is; what is written to a path is never shared without being asked."""
+    from converters.hosts import Process, detected, parse_process
+    from converters.remote.names import is_url
+
+    said, coordinator = options["process"], options["coordinator"]
+    if said is not None:
+        return parse_process(said, coordinator)
+    found = detected() if coordinator or (output is not None and is_url(output)) else None
+    if coordinator is None:
+        return found or Process(0, 1)
+    if found is None:
+        raise click.UsageError("--coordinator is for many hosts: give --process 3/16 too")
+    return parse_process(f"{found.index}/{found.count}", coordinator)
 
 
 def _to_torch(
     checkpoint: str, output: str | None, dry_run: bool, options: Mapping[str, Any]
 ) -> _Shown:
-    from converters.optimizer.convert import optimizer_to_torch
     from converters.remote.names import require_local
-    from converters.reverse import default_optimizer_output, to_torch
-    from migrate.report.text import weights as views
+    from migrate.cli.fitting import fitted
+    from migrate.report.text import fitting
 
     if options["file_format"] in ("msgpack", "orbax"):
         raise click.UsageError("--to torch writes safetensors or pt")
@@ -240,12 +346,43 @@ def _to_torch(
             raise click.UsageError(f"--{option} is for torch checkpoints, not for --to torch")
     for name in filter(None, (checkpoint, output)):
         require_local(name, "--to torch")
+    torch, mapping = options["model"], options["mapping"]
+    if options["target"] is None:
+        _require_target(options, "inputs", "unproven", "drop")
+        return _restored(checkpoint, output, dry_run, torch, mapping, options)
+    if not options["inputs"]:
+        raise click.UsageError("--to torch --target runs both models: give --inputs")
+    if options["model"] is None:
+        raise click.UsageError("--to torch --target: name the Flax model, --model pkg.module:Model")
+    with fitted(options["target"], options["model"], options) as found:
+        if not found.written:
+            return FINDINGS, fitting.not_written(found.fit), {"fit": fitting.fit_as_json(found.fit)}
+        code, summary, values = _restored(
+            checkpoint, output, dry_run, options["target"], found.mapping, options
+        )
+        said = (*summary, *fitting.fit_summary(found.fit))
+        return code, said, {**values, "fit": fitting.fit_as_json(found.fit)}
+
+
+def _restored(
+    checkpoint: str,
+    output: str | None,
+    dry_run: bool,
+    torch: str | None,
+    mapping: Path | None,
+    options: Mapping[str, Any],
+) -> _Shown:
+    from converters.optimizer.convert import optimizer_to_torch
+    from converters.reverse import default_optimizer_output, to_torch
+    from migrate.report.text import weights as views
+
     done = to_torch(
         checkpoint,
         output=output,
         format=options["file_format"],
-        model=options["model"],
+        model=torch,
         example=_shapes(options["example"]),
+        mapping=mapping,
         overwrite=options["force"],
         dry_run=dry_run,
     )

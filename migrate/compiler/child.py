@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import time
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,40 +22,106 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     from jax._src.lib.mlir import ir
     from jax.experimental import topologies
 
-    # One chip needs to be told that a host has one only.
-    bounds = {"chips_per_host_bounds": (1, 1, 1)} if request["topology"].endswith("1x1") else {}
-    topology = topologies.get_topology_desc(request["topology"], platform="tpu", **bounds)
-    device = topology.devices[0]
+    told = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in request["topology_options"].items()
+    }
+    topology = topologies.get_topology_desc(request["topology"], platform="tpu", **told)
+    chosen = tuple(topology.devices[: request["devices"]])
+    numbers = np.array([device.id for device in chosen])
+    partitioned = request["partitioned"]
     data = base64.b64decode(request["data"])
     if request["format"] == "hlo":
         data = _jax.mlir.hlo_to_stablehlo(data)
     texts: list[str] = []
-    undetermined = ""
+    stats: list[dict[str, Any]] = []
+    refused = ""
+    wide: list[tuple[str, str]] = []
+    started = time.monotonic()
     for options in request["options"]:
         context = mlir.make_ir_context()
         with context:
             module = ir.Module.parse(data, context=context)
+            _donate(ir, module, request["aliases"])
+            wide = list(_wide(module.operation))
             compile_options = compiler.get_compile_options(
-                num_replicas=1,
-                num_partitions=1,
-                device_assignment=np.array([[device.id]]),
-                backend=device.client,
+                num_replicas=1 if partitioned else len(chosen),
+                num_partitions=len(chosen) if partitioned else 1,
+                device_assignment=numbers.reshape((1, -1) if partitioned else (-1, 1)),
+                backend=chosen[0].client,
                 env_options_overrides=options,
             )
-            devices = _jax.DeviceList((device,))
+            build = compile_options.executable_build_options
+            build.use_spmd_partitioning = partitioned
+            # As jax.jit: shardings are written in Shardy's words where it wrote them.
+            build.use_shardy_partitioner = partitioned and b"sdy." in data
             try:
-                executable = device.client.compile(module, devices, compile_options)
+                executable = chosen[0].client.compile(
+                    module, _jax.DeviceList(chosen), compile_options
+                )
             except jax.errors.JaxRuntimeError as error:
-                first = str(error).strip().splitlines()[0]
-                undetermined = f"the TPU compiler refuses the program: {first}"
-                texts = []
+                refused = str(error)
+                texts, stats = [], []
                 break
             texts.append(executable.hlo_modules()[0].to_string())
+            stats.append(_stats(executable))
     return {
         "texts": texts,
-        "device": device.device_kind,
+        "stats": stats,
+        "device": chosen[0].device_kind,
         "libtpu": version("libtpu"),
-        "undetermined": undetermined,
+        "refused": refused,
+        "wide": wide,
+        "seconds": time.monotonic() - started,
+    }
+
+
+def _donate(ir: Any, module: Any, aliases: Sequence[tuple[int, int]]) -> None:
+    """Write into a program which outputs take the memory of which arguments."""
+    if not aliases:
+        return
+    main = next(
+        one for one in module.body.operations if str(one.attributes["sym_name"]) == '"main"'
+    )
+    number = ir.IntegerType.get_signless(32)
+    attributes = (
+        [dict(_items(one)) for one in main.attributes["arg_attrs"]]
+        if ("arg_attrs" in main.attributes)
+        else [{} for _ in main.body.blocks[0].arguments]
+    )
+    for argument, output in aliases:
+        attributes[argument]["tf.aliasing_output"] = ir.IntegerAttr.get(number, output)
+    main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(one) for one in attributes])
+
+
+def _wide(operation: Any) -> Iterator[tuple[str, str]]:
+    """(type, location) of what is computed in float64 or complex128; a number by itself costs nothing."""
+    for region in operation.regions:
+        for block in region.blocks:
+            for one in block.operations:
+                for result in one.results:
+                    said = str(result.type)
+                    if said.endswith(("xf64>", "xcomplex<f64>>")):
+                        yield said, str(one.location)
+                yield from _wide(one)
+
+
+def _items(attributes: Any) -> Iterator[tuple[str, Any]]:
+    for one in attributes:
+        yield one.name, one.attr
+
+
+def _stats(executable: Any) -> dict[str, Any]:
+    memory = executable.get_compiled_memory_stats()
+    cost = executable.cost_analysis()
+    return {
+        "arguments": memory.argument_size_in_bytes,
+        "outputs": memory.output_size_in_bytes,
+        "aliased": memory.alias_size_in_bytes,
+        "temporaries": memory.temp_size_in_bytes,
+        "peak": memory.peak_memory_in_bytes,
+        "flops": float((cost if isinstance(cost, dict) else cost[0]).get("flops", 0.0)),
+        "code": memory.generated_code_size_in_bytes,
     }
 
 

@@ -23,12 +23,39 @@ from migrate.compiler.program import Program
 
 # One chip of TPU v5e. Its compiler is the one that later jobs of this package use too.
 TOPOLOGY = "v5e:1x1"
+ONE_CHIP = {"chips_per_host_bounds": (1, 1, 1)}  # or libtpu expects a host with more
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",  # no metadata server: this is no TPU VM
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # or a second process fails on libtpu's lock file
 }
 _TAIL = 400  # characters of the last line that the compiler said
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What the compiler says of a program, in bytes and operations of one device.
+
+    Attributes:
+        arguments, outputs, temporaries: that it holds in HBM; outputs with those in donated arguments.
+        aliased: outputs that take the memory of arguments.
+        peak: the most that is held at once, as libtpu counts: arguments that are not donated twice.
+        flops: floating point operations.
+        code: bytes of the program itself.
+    """
+
+    arguments: int
+    outputs: int
+    aliased: int
+    temporaries: int
+    peak: int
+    flops: float
+    code: int
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of HBM that the program takes; what it takes too much is said by this figure too."""
+        return self.arguments + self.outputs - self.aliased + self.temporaries
 
 
 @dataclass(frozen=True)
@@ -40,12 +67,21 @@ class Compiled:
         device: the kind of chip ("TPU v5 lite").
         libtpu: the version of the compiler.
         undetermined: why there is no answer, in one line; "" if there is.
+        stats: as many as texts.
+        refused: what the compiler says of a program that it does not take; "" where it takes it, or gave no
+            answer at all.
+        seconds: that it took, all together.
+        wide: (type, location in MLIR's words) of each value that the program wants in float64 or complex128.
     """
 
     texts: tuple[str, ...]
     device: str
     libtpu: str
     undetermined: str = ""
+    stats: tuple[Stats, ...] = ()
+    refused: str = ""
+    seconds: float = 0.0
+    wide: tuple[tuple[str, str], ...] = ()
 
 
 def compile_for_tpu(
@@ -53,12 +89,16 @@ def compile_for_tpu(
     options: Sequence[Mapping[str, bool | int | float | str]],
     *,
     topology: str = TOPOLOGY,
+    topology_options: Mapping[str, object] = ONE_CHIP,
+    devices: int = 1,
     timeout: float = 300.0,
 ) -> Compiled:
     """Compile a program once for each set of the compiler's options.
 
     Args:
-        topology: a name of `jax.experimental.topologies`, of one chip.
+        topology: a name of `jax.experimental.topologies`.
+        topology_options: what libtpu has to be told of it beside.
+        devices: of the topology, on which the program runs.
         timeout: seconds for all of them together.
     """
     if missing := [name for name in ("jax", "libtpu") if find_spec(name) is None]:
@@ -73,6 +113,10 @@ def compile_for_tpu(
                     "data": base64.b64encode(program.data).decode(),
                     "options": [dict(one) for one in options],
                     "topology": topology,
+                    "topology_options": dict(topology_options),
+                    "devices": devices,
+                    "partitioned": program.partitioned,
+                    "aliases": program.aliases,
                 }
             )
         )
@@ -80,7 +124,18 @@ def compile_for_tpu(
         if not answer.exists():
             return Compiled((), "", "", said)
         value = json.loads(answer.read_text())
-    return Compiled(tuple(value["texts"]), value["device"], value["libtpu"], value["undetermined"])
+    refused = value["refused"]
+    first = refused.strip().splitlines()[0] if refused.strip() else ""
+    return Compiled(
+        tuple(value["texts"]),
+        value["device"],
+        value["libtpu"],
+        f"the TPU compiler refuses the program: {first}" if first else "",
+        tuple(Stats(**one) for one in value["stats"]),
+        refused,
+        value["seconds"],
+        tuple((said, where) for said, where in value["wide"]),
+    )
 
 
 def _run(arguments: list[str], timeout: float) -> str:

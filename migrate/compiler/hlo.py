@@ -1,65 +1,190 @@
-"""The text of a compiled HLO module: its instructions by computation, and their source lines."""
+"""The text of a compiled HLO module: its computations, their instructions, and their source lines."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from migrate.compiler.arrays import Array, Result, leaves, read_result
 
 # `%name = f32[4,32]{1,0:T(4,128)} add(%a, %b), …, metadata={op_name="…" stack_frame_id=7}`
-_INSTRUCTION = re.compile(
-    r"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<dtype>\w+)\[(?P<shape>[\d,]*)\]\S* (?P<op>[\w-]+)"
-    r"\(%?(?P<operand>[\w.-]*)"
-)
+_NAMED = re.compile(r"^\s*(?P<root>ROOT )?%?(?P<name>[\w.-]+) = ")
+_OPCODE = re.compile(r" ?(?P<op>[a-z][\w-]*)\(")
+_OPERAND = re.compile(r"%([\w.-]+)")
+_HEAD = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.-]+) \(")
+_CALLED = re.compile(r"\b(?:calls|to_apply|body|branch_computations)=\{?((?:%[\w.-]+(?:, )?)+)")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_ALIASES = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}")
 _OP_NAME, _FRAME = re.compile(r'op_name="([^"]*)"'), re.compile(r"stack_frame_id=(\d+)")
 _LINE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
+_PLACE = re.compile(r'"?(/[^":\s]+\.py)"?:(\d+)')
 # Frames of a framework say little: the model's line is the innermost outside of them.
-_FRAMEWORK = re.compile(r"/(site|dist)-packages/(torch|torch_xla|jax|jaxlib|flax)/")
+_FRAMEWORK = re.compile(
+    r"/(site|dist)-packages/(torch|torch_xla|jax|jaxlib|flax|optax)/|<frozen |^"
+    rf"{re.escape(str(Path(__file__).parents[2]))}/(migrate|converters|shims)/"
+)
+
+_IN_A_PACKAGE = re.compile(rf"^.*-packages/|^{re.escape(str(Path(__file__).parents[2]))}/")
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """An instruction whose result is one array.
+    """An instruction of a computation.
 
     Attributes:
         name: in its computation.
         opcode: of XLA ("multiply").
-        shape: of the result.
-        operand: the name of the first one, "" if it has none.
+        result: an array, or a tuple.
+        operands: the names of what it takes.
         line: the whole text.
+        is_root: whether it is what the computation returns.
     """
 
     name: str
     opcode: str
-    shape: tuple[int, ...]
-    operand: str
+    result: Result
+    operands: tuple[str, ...]
     line: str
+    is_root: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the result, of its first array where it is a tuple."""
+        return next((one.shape for one in leaves(self.result)), ())
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """All arrays of the result."""
+        return tuple(leaves(self.result))
+
+    @property
+    def operand(self) -> str:
+        """The name of the first operand, "" if it has none."""
+        return self.operands[0] if self.operands else ""
 
     @property
     def operation(self) -> str:
         """In the framework's words ("aten__softmax", "jit(f)/mul"); "" if the program does not tell."""
         found = _OP_NAME.search(self.line)
-        return found[1] if found else ""
+        return found[1].replace("\\'", "'") if found else ""
+
+    @property
+    def number(self) -> int:
+        """Of a parameter, or of the element that is taken from a tuple."""
+        found = re.search(r"index=(\d+)|parameter\((\d+)\)", self.line)
+        return int(found[1] or found[2]) if found else 0
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """The computations that it runs: of a loop its body, not its condition."""
+        found = _CALLED.search(self.line)
+        return tuple(_OPERAND.findall(found[1])) if found else ()
+
+    @property
+    def trips(self) -> int | None:
+        """How often a loop runs its body, where the compiler knows it."""
+        found = _TRIPS.search(self.line)
+        return int(found[1]) if found else None
 
 
-def computations(text: str) -> Iterator[dict[str, Instruction]]:
+Computation = Mapping[str, Instruction]
+
+
+class Module:
+    """A compiled program.
+
+    Args:
+        text: of the HLO module.
+        shown: from a place in a file that ran to the one that the user knows.
+    """
+
+    def __init__(self, text: str, shown: Callable[[str], str] = str) -> None:
+        self.text = text
+        self.sources = Sources(text, shown)
+        self.entry: Computation = {}
+        self.computations: dict[str, Computation] = {}
+        for name, is_entry, computation in _computations(text):
+            self.computations[name] = computation
+            if is_entry:
+                self.entry = computation
+
+    @cached_property
+    def aliases(self) -> dict[int, int]:
+        """Output → the argument whose memory it takes: what was donated."""
+        head = self.text[: self.text.find("\n")]
+        found = {}
+        for output, argument, _ in _ALIASES.findall(head.partition("input_output_alias=")[2]):
+            found[int(output or 0)] = int(argument)
+        return found
+
+    @property
+    def root(self) -> Instruction | None:
+        """What the program returns; None of a text without a program."""
+        return next((one for one in self.entry.values() if one.is_root), None)
+
+
+def computations(text: str) -> Iterator[Computation]:
     """The instructions of each computation of a module, by name, in the order of the program."""
+    for _, _, computation in _computations(text):
+        yield computation
+
+
+def _computations(text: str) -> Iterator[tuple[str, bool, dict[str, Instruction]]]:
+    name, is_entry = "", False
     read: dict[str, Instruction] = {}
     for line in text.splitlines():
-        if line.startswith(("%", "ENTRY")):
-            yield read
-            read = {}
-        if match := _INSTRUCTION.match(line):
-            shape = tuple(int(size) for size in match["shape"].split(",") if size)
-            name = match["name"]
-            read[name] = Instruction(name, match["op"], shape, match["operand"], line)
-    yield read
+        if line.startswith(("%", "ENTRY")) and (head := _HEAD.match(line)):
+            if read:
+                yield name, is_entry, read
+            name, is_entry, read = head["name"], head["entry"] is not None, {}
+        elif (one := _instruction(line)) is not None:
+            read[one.name] = one
+    if read:
+        yield name, is_entry, read
+
+
+def _instruction(line: str) -> Instruction | None:
+    named = _NAMED.match(line)
+    if named is None:
+        return None
+    try:
+        result, place = read_result(line, named.end())
+    except (ValueError, IndexError):
+        return None
+    opcode = _OPCODE.match(line, place)
+    if opcode is None:
+        return None
+    end = _closing(line, opcode.end())
+    operands = tuple(_OPERAND.findall(line[opcode.end() : end]))
+    return Instruction(
+        named["name"], opcode["op"], result, operands, line, named["root"] is not None
+    )
+
+
+def _closing(line: str, start: int) -> int:
+    """The place of the bracket that closes the one before `start`."""
+    depth = 1
+    for place in range(start, len(line)):
+        depth += {"(": 1, ")": -1}.get(line[place], 0)
+        if not depth:
+            return place
+    return len(line)
+
+
+def place_in(text: str) -> str:
+    """The first `file.py:line` of the user's in a message or a location of the compiler; "" without one."""
+    places = [f"{file}:{line}" for file, line in _PLACE.findall(text)]
+    return next((place for place in places if not _FRAMEWORK.search(place)), "")
 
 
 class Sources:
     """The source lines of an HLO module: tables at its head, referred to by number."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, shown: Callable[[str], str] = str) -> None:
+        self._shown = shown
         head = text.partition("\n%")[0]
         self._files = dict(re.findall(r'^(\d+) "(.*)"$', _part(head, "FileNames"), re.M))
         self._places = {
@@ -84,7 +209,8 @@ class Sources:
         if match := _LINE.search(line):  # the innermost one, once more
             places.append(f"{match[1]}:{match[2]}")
         users = [place for place in places if not _FRAMEWORK.search(place)]
-        return next(iter(users or places), "")
+        # Of a framework's line the package is enough: `optax/_src/update.py:42`.
+        return self._shown(users[0]) if users else _IN_A_PACKAGE.sub("", next(iter(places), ""))
 
     def _walk(self, number: str) -> list[str]:
         """The frames from the innermost outwards."""

@@ -15,13 +15,18 @@ class Program:
 
     Attributes:
         name: for messages.
-        format: "stablehlo" is MLIR as text, "hlo" an HLO module as protobuf.
+        format: "stablehlo" is MLIR as text or bytecode, "hlo" an HLO module as protobuf.
         data: it.
+        partitioned: whether one program is spread over all devices (`jax.jit` with shardings); else each
+            device runs a replica of it.
+        aliases: (argument, output) that are donated beside those that the program itself names.
     """
 
     name: str
     format: Format
     data: bytes
+    partitioned: bool = False
+    aliases: tuple[tuple[int, int], ...] = ()
 
 
 def program_of_jax(function: Any, *args: Any, name: str = "") -> Program:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,13 +24,14 @@ from migrate.parity.judge.profiles import Profile, limits_as_text, profile_for
 from migrate.parity.judge.verdict import conclude
 from migrate.parity.run.captures import Captures, capture_all
 from migrate.parity.run.closer import Closer, look_closer
+from migrate.parity.run.load import load_both
 from migrate.parity.run.prepare import TORCH, Prepared, prepare
 from migrate.parity.run.recorded import compare_recorded
 from migrate.parity.run.runs import Captured
 from migrate.parity.run.sections import compare_sections
 from migrate.parity.sides import protocol
 from migrate.parity.sides.side import Side
-from migrate.parity.sides.start import started, workplace
+from migrate.parity.sides.start import workplace
 from migrate.parity.sides.target import Target
 from migrate.parity.tasks.party import Parties, Party, same_outputs
 
@@ -47,8 +49,9 @@ def compare(a: Target, b: Target, options: Options, progress: Progress) -> Parit
         return compare_recorded(a, b, options, progress)
     with workplace(options.keep) as work, contextlib.ExitStack() as stack:
         progress("loading both models")
-        first, second = started({"A": (a, options.a), "B": (b, options.b)}, options, work, stack)
-        return compare_sides(first, second, options, work, progress)
+        first, second, said = load_both(a, b, options, work, stack)
+        found = compare_sides(first, second, options, work, progress)
+        return dataclasses.replace(found, notes=(*said, *found.notes))
 
 
 def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Progress) -> Parity:

@@ -78,7 +78,13 @@ def write_weights(
 
 
 def stirred(module: torch.nn.Module, seed: int) -> tuple[torch.nn.Module, int]:
-    """A copy of a module that nobody trained, with noise on its constant parameters and statistics.
+    """A copy of a module that nobody trained, and how many of its tensors `stir` has changed."""
+    made: torch.nn.Module = copied(module)
+    return made, stir(made, seed)
+
+
+def stir(module: torch.nn.Module, seed: int) -> int:
+    """Put noise on a module's constant parameters and statistics, in place.
 
     A gate of zeros hides whatever it multiplies, a scale of ones whether it is applied: the original and a
     port that is wrong there would match (a DiT as its constructor leaves it gives zeros for everything).
@@ -88,16 +94,19 @@ def stirred(module: torch.nn.Module, seed: int) -> tuple[torch.nn.Module, int]:
         seed: of the noise: normal, of standard deviation 0.02 on zeros, of a tenth of the value on others.
 
     Returns:
-        The copy, and how many of its tensors were changed.
+        How many tensors were changed.
     """
     import torch
 
-    made: torch.nn.Module = copied(module)
     generator = torch.Generator().manual_seed(seed)
-    means = [one.running_mean for one in made.modules() if hasattr(one, "running_mean")]
+    statistics = [
+        getattr(one, name, None)
+        for one in module.modules()
+        for name in ("running_mean", "running_var")
+    ]
     count = 0
     with torch.no_grad():
-        for tensor in (*made.parameters(), *means):
+        for tensor in (*module.parameters(), *statistics):
             if tensor is None or not tensor.is_floating_point() or not tensor.numel():
                 continue
             value = float(tensor.reshape(-1)[0])
@@ -105,4 +114,4 @@ def stirred(module: torch.nn.Module, seed: int) -> tuple[torch.nn.Module, int]:
                 noise = torch.randn(tensor.shape, generator=generator)
                 tensor.add_((noise * (0.1 * value if value else 0.02)).to(tensor.dtype))
                 count += 1
-    return made, count
+    return count

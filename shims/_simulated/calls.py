@@ -109,9 +109,16 @@ def place_of(frame: FrameType) -> str:
 
 
 def threads_of_the_program() -> Iterator[tuple[int, FrameType]]:
-    """Each thread that runs code of the program, with its innermost frame; workers before the main one."""
+    """Each other thread that runs code of the program, with its innermost frame; workers before the main one.
+
+    Keep none of the frames: they keep the values of their functions, and a tensor that lives longer on one
+    replica than on the others becomes an output of the next graph there.
+    """
     main = threading.main_thread().ident
     frames = sys._current_frames()
+    # This thread's is the one of this function: it would hold itself by `frames`, and all others with it,
+    # until Python looks for cycles.
+    del frames[threading.get_ident()]
     for thread in sorted(frames, key=lambda ident: ident == main):
         innermost = frames[thread]
         if any(is_the_programs(frame) for frame in _running(innermost)):

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import signal
-import socket
 import time
 import traceback
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import torch_xla
 from torch_xla._internal import pjrt
 
 from shims import activate
+from shims._shared.ports import free_port
 from shims._simulated import replica as _replica
 from shims._simulated.reads import READ_REMEDY
 from shims.errors import PeerLostError, ReplicaFailedError, ReplicasDisagreeError
@@ -84,7 +84,7 @@ def run(size: int, fn: Callable[[], Any], start_method: str) -> dict[int, Any]:
         )
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context: Any = torch.multiprocessing.get_context(start_method)
-    rendezvous_port = _free_port()
+    rendezvous_port = free_port()
     processes: list[Any] = []
     connections: list[Connection] = []
     try:
@@ -211,13 +211,6 @@ def _expect_equal_reads(outcomes: dict[int, _Outcome]) -> None:
                     f"and replica {other.rank} does not before it ends",
                     READ_REMEDY,
                 )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def run_multiprocess(

@@ -34,6 +34,8 @@ _POLL_SECONDS = 0.5
 _LAST_WORD_SECONDS = 2.0
 # The store answers at once, but on a machine that is busy with more than it can do.
 _LAST_ANSWER_SECONDS = 10.0
+# Longer than it takes to look at the frames of a thread, also for a process that has to wait for a core.
+_UNDISTURBED_SECONDS = 10.0
 # Looks, some 2 seconds each, in which nothing has moved.
 _ROUNDS, _ROUNDS_OF_DATA = 2, 8
 _REMEDY = "every replica must run the same collectives; on a TPU this hangs"
@@ -235,11 +237,36 @@ class Watch:
         if waits_in is not None:
             call, everyone = waits_in
             return _State(asked, True, f"collective {number}", f"in {call}", True, everyone)
-        for thread, innermost in _calls.threads_of_the_program():
-            where, waits = _where(innermost)
-            serial = f"{where} {_switches(thread)}"
-            return _State(asked, waits, serial, f"{where} (step {self.step})")
-        return _State(asked, False, "", f"in no line of the program (step {self.step})")
+        with _undisturbed():
+            found = _thread_of_the_program()
+        if found is None:
+            return _State(asked, False, "", f"in no line of the program (step {self.step})")
+        thread, where, waits = found
+        serial = f"{where} {_switches(thread)}"
+        return _State(asked, waits, serial, f"{where} (step {self.step})")
+
+
+def _thread_of_the_program() -> tuple[int, str, bool] | None:
+    """The first thread that runs code of the program, with what `_where` says of it."""
+    for thread, innermost in _calls.threads_of_the_program():
+        return thread, *_where(innermost)
+    return None
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """No other thread runs Python in the meantime: none returns from a frame that is looked at.
+
+    It would leave what the frame holds alive behind it: see `threads_of_the_program`.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_UNDISTURBED_SECONDS)
+    # For those that wait already: they have asked for their turn once the interval of before is over.
+    time.sleep(2 * before)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _where(innermost: FrameType) -> tuple[str, bool]:

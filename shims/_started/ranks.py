@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from shims import activate
+from shims._shared.ports import free_port
 from shims._started.script import Start
 
 # After a failure the others get this long to end by themselves; then they are killed.
@@ -35,8 +35,8 @@ def run(script: Path, args: Sequence[str], start: Start, ranks: int, env: dict[s
         The exit code: that of the first rank that failed, 128 + n for one ended by signal n.
     """
     own = start.style in ("environment", "option")
-    port, store_port = str(_free_port()), str(_free_port())
-    env = {**env, activate.PORT: str(_free_port())}
+    port, store_port = str(free_port()), str(free_port())
+    env = {**env, activate.PORT: str(free_port())}
     processes = []
     received: list[int] = []
 
@@ -116,10 +116,3 @@ def _signal(processes: list[subprocess.Popen[bytes]], number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             # The group: loader workers and spawned ranks too.
             os.killpg(process.pid, number)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

@@ -46,3 +46,106 @@ def test_a_collective_in_another_file_is_reported_at_the_call(tmp_path: Path) ->
     found = [one for one in check_file(train, Config()) if one.code == "XLA302"]
     assert [one.line for one in found] == [9]
     assert "shared (util.py:6) makes a collective" in found[0].message
+
+
+TASK = """
+import torch
+import torch.distributed as dist
+
+
+class Task(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+        self.compiled = None
+
+    def forward(self, batch):
+        if not self.training:
+            run = self.compiled or self.only_forward
+        else:
+            run = self.compiled or self.with_loss
+        return run(batch)
+
+    def only_forward(self, batch):
+        return self.inner(batch)
+
+    def with_loss(self, batch):
+        out = self.inner(batch)
+        dist.all_reduce(out)
+        return out.sum()
+
+    def again(self, batch):
+        if self.training:
+            return self.with_loss(batch)
+        return self.only_forward(batch)
+"""
+EVALUATE = """
+import torch
+
+from task import Task
+
+
+def evaluate(batches, rank):
+    task = Task(torch.nn.Linear(2, 2))
+    if rank != 0:
+        return
+    task.eval()
+    for batch in batches:
+        task(batch)
+        task.again(batch)
+        task.with_loss(batch)
+"""
+
+
+def test_a_collective_of_training_is_none_of_the_evaluation(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(TASK)
+    evaluate = tmp_path / "evaluate.py"
+    evaluate.write_text(EVALUATE)
+    found = [one.line for one in check_file(evaluate, Config()) if one.code == "XLA302"]
+    assert found == [15]
+
+
+LOADERS = """
+import contextlib
+
+import torch.distributed as dist
+import torch_xla.core.xla_model as xm
+
+
+@contextlib.contextmanager
+def first_alone(rank):
+    if rank not in [-1, 0]:
+        xm.rendezvous("first_alone")
+    yield
+    if rank == 0:
+        xm.rendezvous("first_alone")
+
+
+def loader(path, rank=-1):
+    with first_alone(rank):
+        return open(path).read()
+
+
+def gathered(rows):
+    if dist.is_initialized():
+        dist.all_gather_object([None, None], rows)
+"""
+VALIDATE = """
+import torch
+from loaders import gathered, loader
+
+
+def validate(path, rank):
+    if rank == 0:
+        rows = loader(path, rank=-1)
+        gathered(rows)
+"""
+
+
+def test_a_rank_that_is_nobody_s_waits_for_nobody(tmp_path: Path) -> None:
+    """YOLO's loaders: `rank=-1` says that this replica is alone."""
+    (tmp_path / "loaders.py").write_text(LOADERS)
+    validate = tmp_path / "validate.py"
+    validate.write_text(VALIDATE)
+    found = [one.line for one in check_file(validate, Config()) if one.code == "XLA302"]
+    assert found == [9]

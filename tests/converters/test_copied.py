@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -41,3 +42,14 @@ def test_a_function_of_the_copy_runs_the_copys_layers() -> None:
 
 def test_a_copy_in_float64_computes_in_float64() -> None:
     assert copied(Closing()).double()(torch.ones(1, 2).double()).dtype == torch.float64
+
+
+def test_what_a_module_keeps_of_its_last_pass_is_made_anew() -> None:
+    with pytest.warns(FutureWarning, match="weight_norm"):
+        model = torch.nn.utils.weight_norm(nn.Linear(3, 2))
+    made = copied(model)
+    with torch.no_grad():
+        made.weight_g.zero_()
+        made.bias.zero_()
+    assert not made(torch.ones(1, 3)).any()
+    assert model(torch.ones(1, 3)).any()

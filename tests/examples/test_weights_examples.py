@@ -1,4 +1,4 @@
-"""The MLP and MiniLM examples: they run, agree with torch, and notice when they do not."""
+"""The examples of weights: they run, agree with torch, and notice when they do not."""
 
 import re
 import subprocess
@@ -25,7 +25,9 @@ def difference(output):
     return float(re.search(r"max \|flax - torch\| = (\S+)", output)[1])
 
 
-@pytest.mark.parametrize(("name", "tolerance"), [("mlp", 1e-6), ("minilm", 1e-5)])
+@pytest.mark.parametrize(
+    ("name", "tolerance"), [("mlp", 1e-6), ("minilm", 1e-5), ("resnet_target", 1e-5)]
+)
 def test_outputs_equal_torchs(name, tolerance):
     run = run_example(name, EXAMPLES)
     assert run.returncode == 0, run.stdout + run.stderr

@@ -530,6 +530,32 @@ class TestRegistries:
         """
         assert list(facts(source).hidden) == [2]
 
+    def test_a_class_named_by_a_file_of_settings(self, tmp_path: Path) -> None:
+        """pytorch_sac: hydra makes the agent; nothing was said of the loop that trains it."""
+        agents = """
+            class Agent:
+                def update(self, x):
+                    self.net(x).mean().backward()
+                    self.optimizer.step()
+        """
+        train = """
+            import hydra
+            import agents
+            class Workspace:
+                def __init__(self, cfg):
+                    self.agent = hydra.utils.instantiate(cfg.agent)
+                    self.meter = Meter()
+                def run(self, env):
+                    while env.more():
+                        self.agent.update(env.turn())
+                    while env.more():
+                        self.meter.update(env.turn())
+        """
+        written(tmp_path, {"agents.py": agents, "train.py": train, "setup.py": ""})
+        found = facts_of(tmp_path / "train.py")
+        assert list(found.hidden) == [8]
+        assert "`self.agent.update` trains in Agent" in found.hidden[8]
+
     def test_other_methods_of_such_objects_do_not_count(self) -> None:
         source = """
             meter = tools.construct_class_by_name(**options)
@@ -568,3 +594,28 @@ def test_a_mark_inside_of_a_marked_loop_is_unused() -> None:
     found = facts(source)
     assert found.marked == {1}
     assert list(found.unused_marks) == [2]
+
+
+def test_a_search_of_settings_is_no_half_of_a_step(tmp_path: Path) -> None:
+    """YOLO's evolution: it reaches a backward pass that measures memory, and calls what trains."""
+    train = """
+        import torch
+        def measure(model, x):
+            for size in (1, 2):
+                model(x[:size]).sum().backward()
+        def train(model, loader, optimizer):
+            measure(model, next(iter(loader)))
+            for x in loader:
+                model(x).mean().backward()
+                optimizer.step()
+        def search(model, loader, optimizer):
+            model.cuda()
+            for settings in range(3):
+                train(model, loader, optimizer)
+        if __name__ == "__main__":
+            search(*make())
+    """
+    written(tmp_path, {"train.py": train, "setup.py": ""})
+    found = facts_of(tmp_path / "train.py")
+    assert found.step_loops == {7}
+    assert list(found.hidden) == [3]

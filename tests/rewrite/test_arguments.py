@@ -28,6 +28,10 @@ VIEW = "gradient_as_bucket_view=True"
         ("DDP(\n    model\n    , device_ids=[0])", f"DDP(\n    model\n    , {VIEW})"),
         ("DDP(model,\n    device_ids=[0])", f"DDP(model,\n    {VIEW})"),
         (
+            "torch.utils.data.DataLoader(\n    data, num_workers=0, pin_memory=True,\n    shuffle=False,\n)",
+            "torch.utils.data.DataLoader(\n    data, num_workers=0,\n    shuffle=False,\n)",
+        ),
+        (
             "torch.cuda.amp.GradScaler(\n    init_scale=1.0, growth_interval=10\n)",
             "torch.cuda.amp.GradScaler(\n    init_scale=1.0, growth_interval=10, enabled=False\n)",
         ),

@@ -58,6 +58,7 @@ def run(body: str) -> Rewrite:
         out = torch.empty(3, device=device).copy_(buffer, non_blocking=use_cuda)
         """,
         'loader = make(pin_memory=device_type == "cuda")',
+        'print(f"{torch.cuda.memory_reserved() / 1e9 if torch.cuda.is_available() else 0:.3g}G")',
     ],
 )
 def test_what_only_cuda_can_do_stays_off(body: str) -> None:
@@ -117,3 +118,17 @@ def test_an_extension_for_cuda_is_not_built() -> None:
         """
     )
     assert b"if torch.cuda.is_available() or args.force:\n        made = CUDA" in done.data
+
+
+def test_a_branch_that_is_skipped_and_chooses_the_device_is_named() -> None:
+    """YOLO's select_device: it was said that only figures are skipped."""
+    done = run(
+        """
+        if not args.cpu and torch.cuda.is_available():
+            print(torch.cuda.get_device_properties(0))
+            chosen = "cuda:0"
+        """
+    )
+    assert any(
+        "the device that is chosen below it is not taken" in n.message for n in done.findings
+    )

@@ -309,3 +309,24 @@ def test_an_evaluation_that_does_more_is_reported(more: str) -> None:
     done = run(EVALUATED.format(more=more))
     assert b"and rank == 0:\n        print(step)\n        loss = estimate_loss()" in done.data
     assert "XLA304" in {note.rule for note in done.findings}
+
+
+@pytest.mark.parametrize(
+    ("put", "is_of_host"),
+    [
+        ("x['model'] = x['ema']", True),
+        ("x['epoch'] = -1", True),
+        ("x['model'] = model.state_dict()", False),
+        ("x.update(model=model.state_dict())", False),
+    ],
+)
+def test_a_checkpoint_that_was_loaded_on_the_host_is_saved_as_it_is(
+    put: str, is_of_host: bool
+) -> None:
+    """YOLO's strip_optimizer: all replicas had to call it."""
+    done = after(
+        "def strip(path, model):\n    model.cuda()\n"
+        "    x = torch_load(path, map_location=torch.device('cpu'))\n"
+        f"    {put}\n    torch.save(x, path)"
+    )
+    assert ("torch.save(x, path)" in done) == is_of_host

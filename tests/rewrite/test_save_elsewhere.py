@@ -248,3 +248,30 @@ def test_a_call_saves_only_where_its_constants_lead_to_the_save(
     done, _ = rewritten(project)
     said = [note.message for name, note in done.left_to_do if name.name == "train.py"]
     assert any("this call saves" in one for one in said) is saves, said
+
+
+STRIP = """\
+import torch
+
+
+def strip(path):
+    kept = torch.load(path, map_location=torch.device("cpu"))
+    kept["optimizer"] = None
+    kept["model"] = kept["ema"]
+    torch.save(kept, path)
+"""
+
+
+@pytest.mark.parametrize(("more", "is_said"), [("", False), ("    kept['x'] = x\n", True)])
+def test_a_checkpoint_that_was_loaded_on_the_host_may_be_saved_by_one(
+    more: str, is_said: bool, tmp_path: Path
+) -> None:
+    """YOLO's strip_optimizer, which rank 0 calls."""
+    store = STRIP.replace("(path):", "(path, x=None):").replace(
+        "    torch.save", f"{more}    torch.save"
+    )
+    folder = written(tmp_path, "if env.chief: cluster.strip(args.path)", store)
+    done, after = rewritten(folder)
+    assert "torch.save(kept, path)" in after["cluster.py"]
+    found = [note.message for _, note in done.left_to_do]
+    assert any("must be called on all ranks" in message for message in found) == is_said

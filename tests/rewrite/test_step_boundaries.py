@@ -368,3 +368,127 @@ def test_times_of_a_sampler_stay_on_the_host(tmp_path: Path) -> None:
     assert '.to("xla")' not in block(text)
     assert "x = x + (then - now) * drift" in block(text)
     assert not left
+
+
+def test_so_do_times_that_are_put_together(tmp_path: Path) -> None:
+    """REPA's second sampler: it also lost what follows the forward, and waited for each time."""
+    source = """
+        import torch
+
+
+        @torch.no_grad()
+        def sample(model, x, labels, scale, most):
+            model.cuda().eval()
+            x = x.cuda()
+            times = torch.linspace(1.0, 0.04, 20, dtype=torch.float64)
+            times = torch.cat([times, torch.tensor([0.0], dtype=torch.float64)])
+            for turn, (now, then) in enumerate(zip(times[:-2], times[1:-1])):
+                span = then - now
+                both = torch.cat([x, x]) if scale > 1 and now <= most else x
+                drift = model(both, labels)
+                if scale > 1 and now <= most:
+                    one, other = drift.chunk(2)
+                    drift = other + scale * (one - other)
+                x = x + drift * span
+            return x
+    """
+    text, left = after(tmp_path, source)
+    assert '.to("xla")' not in block(text)
+    assert "x = x + drift * span" in block(text)
+    assert not left
+
+
+def test_an_actor_loop_s_step_ends_before_the_environment_s(tmp_path: Path) -> None:
+    """cleanrl's PQN: the action was read in the step, for the moves of what the environment answers."""
+    source = """
+        import torch
+
+
+        def roll(q_network, envs, turns, count):
+            q_network.cuda()
+            obs = torch.zeros(turns, 4).cuda()
+            rewards = torch.zeros(turns).cuda()
+            values = torch.zeros(turns).cuda()
+            next_obs = torch.Tensor(envs.reset()).cuda()
+            for turn in range(turns):
+                obs[turn] = next_obs
+                with torch.no_grad():
+                    q_values = q_network(next_obs)
+                    best = torch.argmax(q_values, dim=-1)
+                    values[turn] = q_values[best]
+                explore = torch.rand(1).cuda() < 0.1
+                action = torch.where(explore, torch.zeros_like(best), best)
+                next_obs, reward, over, infos = envs.step(action.cpu().numpy())
+                rewards[turn] = torch.tensor(reward).cuda().view(-1)
+                next_obs, over = torch.Tensor(next_obs).cuda(), torch.Tensor(over).cuda()
+                if "episode" in infos:
+                    print(infos["episode"])
+            return obs, rewards, values
+    """
+    text, left = after(tmp_path, source)
+    assert "action = torch.where" in block(text)
+    assert "envs.step" not in block(text)
+    assert not left
+
+
+def test_what_an_agent_learns_of_its_rollouts_is_in_the_step(tmp_path: Path) -> None:
+    """cleanrl's PPO: the rollouts are on the device before the loop, and the step began below the forward."""
+    source = """
+        import torch
+        import torch.nn.functional as F
+
+
+        def learn(agent, rollouts, optimizer, order, epochs):
+            agent.cuda()
+            obs, returns = rollouts[0].cuda(), rollouts[1].cuda()
+            fractions = []
+            for epoch in range(epochs):
+                for start in range(0, 64, 32):
+                    some = order[start : start + 32]
+                    values = agent.get_value(obs[some])
+                    with torch.no_grad():
+                        over = values > returns[some]
+                        fractions += [over.float().mean().item()]
+                    loss = F.mse_loss(values, returns[some])
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+            return fractions
+    """
+    text, left = after(tmp_path, source)
+    assert "values = agent.get_value(obs[some])" in block(text)
+    assert "item()" not in block(text)
+    assert not left
+
+
+def test_an_update_in_a_function_that_also_schedules_is_in_the_step_of_its_forward(
+    tmp_path: Path,
+) -> None:
+    """LoRA's GPT-2: the step was in the function, and the forward above its call in none."""
+    source = """
+        import torch
+
+
+        def update(loss, optimizer, schedule, is_last):
+            loss.backward()
+            if is_last:
+                optimizer.step()
+                optimizer.zero_grad()
+            if schedule is not None:
+                schedule.step()
+
+
+        def train(model, optimizer, schedule, loader, meter, every):
+            model.cuda()
+            for turn, data in enumerate(loader):
+                tokens = data["input"].cuda()
+                loss = model(tokens).mean()
+                is_last = turn % every == 0
+                meter.update(loss.item())
+                update(loss / every, optimizer, schedule, is_last)
+    """
+    text, left = after(tmp_path, source)
+    assert "loss = model(tokens).mean()" in block(text)
+    assert "update(loss / every" in block(text)
+    assert "item()" not in block(text)
+    assert not left

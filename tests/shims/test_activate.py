@@ -52,6 +52,20 @@ def test_plugins_run_once_torch_is_there(tmp_path: Path, monkeypatch: pytest.Mon
     assert done.stdout.split() == ["before", "plugin", "1", "after"], done.stderr
 
 
+@pytest.mark.xla
+def test_a_plugin_may_wait_for_a_torch_xla_that_is_imported_before_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_plugin.py").write_text(
+        "from shims import activate\n"
+        "def install():\n    activate.after_import('torch_xla', lambda: print('plugin'))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    variables = activate.environment(activate.NO_BACKEND, plugins=["my_plugin:install"])
+    done = run("import torch_xla; print('after')", **variables)
+    assert done.stdout.split() == ["plugin", "after"], done.stderr
+
+
 def test_a_plugin_that_is_missing_fails_the_import() -> None:
     variables = activate.environment("cpu", plugins=["no_such_module:install"])
     done = run("import torch", **variables)

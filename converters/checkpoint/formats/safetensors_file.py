@@ -13,7 +13,7 @@ import numpy as np
 
 from converters.checkpoint.dtypes import DTYPE_NAMES, numpy_dtype
 from converters.checkpoint.mapped_file import open_file
-from converters.checkpoint.place import Place
+from converters.checkpoint.place import Place, Window
 from converters.checkpoint.reader import (
     COPY_AGAIN,
     Checkpoint,
@@ -68,6 +68,12 @@ class SafetensorsFile(Checkpoint):
         info = self.infos[key]
         dtype = numpy_dtype(info.dtype, f"{self.source}: {key}")
         return self._file.array(self._starts[key], dtype, info.shape)
+
+    def window(self, key: str) -> Window | None:
+        """The tensor of this key, to be read in parts."""
+        info = self.infos[key]
+        dtype = numpy_dtype(info.dtype, f"{self.source}: {key}")
+        return self._file.window(self._starts[key], dtype, info.shape)
 
     def prepare(self, key: str) -> None:
         """Begin to read the tensor of this key."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.formats.safetensors_file import first_twin
-from converters.checkpoint.place import FarPlace, Place, for_each, size_of
+from converters.checkpoint.place import FarPlace, Place, Window, for_each, size_of
 from converters.checkpoint.reader import COPY_AGAIN, Checkpoint
 from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
 
@@ -68,6 +68,10 @@ class ShardedCheckpoint(Checkpoint):
     def read(self, key: str) -> np.ndarray[Any, Any]:
         """The tensor of this key, from its shard."""
         return self._shards[self._file_of[key]].read(key)
+
+    def window(self, key: str) -> Window | None:
+        """The tensor of this key, to be read in parts."""
+        return self._shards[self._file_of[key]].window(key)
 
     def prepare(self, key: str) -> None:
         """Begin to read the tensor of this key."""

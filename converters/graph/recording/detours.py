@@ -6,8 +6,9 @@ import ast
 import linecache
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import sympy
@@ -28,6 +29,20 @@ def eager_attention(module: Any, wanted: bool) -> Iterator[None]:
         yield
     finally:
         module.set_attn_implementation(before)
+
+
+@contextmanager
+def batched_experts(module: Any, wanted: bool) -> Iterator[None]:
+    """transformers' experts as one product, where that is wanted: a loop asks which of them are hit."""
+    if not wanted:
+        yield
+        return
+    before = module.config._experts_implementation
+    module.set_experts_implementation("batched_mm")
+    try:
+        yield
+    finally:
+        module.set_experts_implementation(before)
 
 
 @contextmanager
@@ -98,7 +113,7 @@ def unaware(wanted: bool) -> Iterator[None]:
 _KNOWN = 4096
 _INDEXED = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
 # What makes a tensor of numbers alone.
-_MADE = {torch.arange, torch.full, torch.linspace, torch.ones, torch.zeros}
+_MADE = {torch.arange, torch.div, torch.full, torch.linspace, torch.ones, torch.zeros}
 
 
 @contextmanager
@@ -120,6 +135,34 @@ def values_known(wanted: bool) -> Iterator[None]:
     finally:
         for one, value in zip(modules, before, strict=True):
             one.CONSTANT_NUMEL_LIMIT = value
+
+
+def numbers_kept(module: torch.nn.Module) -> dict[tuple[str, str], tuple[int, torch.dtype]]:
+    """(path, name) → value of the integer buffers of one number that no checkpoint has."""
+    found = {}
+    for path, one in module.named_modules():
+        for name in one._non_persistent_buffers_set:
+            held = one._buffers.get(name)
+            if held is not None and held.dim() == 0 and not held.is_floating_point():
+                found[path, name] = (int(held), held.dtype)
+    return found
+
+
+@contextmanager
+def kept_as_numbers(
+    module: torch.nn.Module, kept: Mapping[tuple[str, str], tuple[int, torch.dtype]]
+) -> Iterator[None]:
+    """These buffers can be read. To be entered while a recording runs: what is made there has its values."""
+    before = {}
+    for (path, name), (value, dtype) in kept.items():
+        buffers = module.get_submodule(path)._buffers
+        before[path, name] = buffers[name]
+        buffers[name] = torch.tensor(value, dtype=dtype)
+    try:
+        yield
+    finally:
+        for (path, name), held in before.items():
+            module.get_submodule(path)._buffers[name] = held
 
 
 class _Constants(TorchFunctionMode):
@@ -188,7 +231,7 @@ def checks_pass(wanted: bool, told: dict[str, None]) -> Iterator[None]:
     before = environment._log_real_tensor_propagation
 
     def log(self: Any, expression: sympy.Basic, found: sympy.Basic) -> None:
-        file, line = _place()
+        file, line = place()
         if not _is_check(file, line):
             raise RuntimeError(f"{file}:{line}: it rests on values whether {expression} is {found}")
         told.setdefault(f"{file.rpartition('/')[2]}:{line}")
@@ -204,9 +247,9 @@ def checks_pass(wanted: bool, told: dict[str, None]) -> Iterator[None]:
         environment._log_real_tensor_propagation = before
 
 
-def _place() -> tuple[str, int]:
+def place() -> tuple[str, int]:
     """The line of the model that is running."""
-    inside = (f"{torch.__path__[0]}/", __file__, "<")
+    inside = (f"{torch.__path__[0]}/", f"{Path(__file__).parent}/", "<")
     for one in reversed(traceback.extract_stack()):
         if not one.filename.startswith(inside):
             return one.filename, one.lineno or 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,11 +48,12 @@ def group(trace: Trace) -> Graph:
     return _Group(trace).graph()
 
 
-@dataclass
+@dataclass(eq=False)
 class _Open:
     """A call whose nodes are being gathered."""
 
     path: str
+    above: _Open | None = None
     number: int = 0
     items: list[Any] = field(default_factory=list)
     given: list[Given] = field(default_factory=list)
@@ -69,10 +70,12 @@ class _Group:
         self.values: dict[fx.Node, Any] = {}
         self.facts: dict[int, Fact] = {}
         self.inputs: list[tuple[str, int]] = []
+        # What a call is given, by its number within: the call, and the value.
+        self.given: dict[int, tuple[_Open, Any]] = {}
         self.count = 0
         self.first = first_names(trace.module)
         self.own = own_files(trace.module)
-        self.known = Known(trace.program, bool(trace.fixed))
+        self.known = Known(trace.program, trace.known)
 
     def graph(self) -> Graph:
         program = self.trace.program
@@ -82,7 +85,7 @@ class _Group:
         for node in program.graph.nodes:
             if node.op == "call_function" and node in wanted:
                 self._node(node, root)
-        outputs = self._outputs()
+        outputs = self._outputs(root)
         closed = _close(root)
         return Graph(
             tuple(self.inputs),
@@ -141,8 +144,8 @@ class _Group:
             self.values[node] = source[node.args[1]]
             return
         at = self._open(node, root)
-        arguments = tuple(self._argument(one) for one in node.args)
-        named = {key: self._argument(one) for key, one in node.kwargs.items()}
+        arguments = tuple(self._argument(one, at) for one in node.args)
+        named = {key: self._argument(one, at) for key, one in node.kwargs.items()}
         if name == MARK:
             self._mark(node, at, arguments)
             return
@@ -187,6 +190,7 @@ class _Group:
             at.frames = at.frames or self._frames(node)
             inside = self._new(node)
             at.given.append(Given(label, value, inside))
+            self.given[inside] = (at, value)
         else:
             at.frames = at.frames or self._frames(node)
             outside = self._new(node)
@@ -206,27 +210,38 @@ class _Group:
         return at
 
     def _enter(self, at: _Open, key: str, path: str) -> _Open:
-        made = at.inner[key] = _Open(path)
+        made = at.inner[key] = _Open(path, at)
         at.items.append(made)
         return made
 
-    def _argument(self, value: Any) -> Any:
+    def _argument(self, value: Any, at: _Open) -> Any:
         if isinstance(value, fx.Node):
             if value not in self.values:
                 constant = self.known.argument(value)
                 if constant is not None:
                     return constant
                 raise GraphError(f"{value.target}: a value that has no form in JAX", _SHAPES)
-            return self.values[value]
+            return self._seen(self.values[value], at)
         if isinstance(value, list | tuple):
-            return tuple(self._argument(one) for one in value)
+            return tuple(self._argument(one, at) for one in value)
         if isinstance(value, torch.SymInt):
             return size_of(value)
         return value
 
-    def _outputs(self) -> Any:
+    def _seen(self, value: Any, at: _Open) -> Any:
+        """A value as a call knows it: what a hook kept of another call's arguments is what was given."""
+        if isinstance(value, tuple):
+            return tuple(self._seen(one, at) for one in value)
+        while isinstance(value, Ref) and value.id in self.given:
+            call, source = self.given[value.id]
+            if call in _upwards(at):
+                break
+            value = source
+        return value
+
+    def _outputs(self, root: _Open) -> Any:
         node = next(node for node in self.trace.program.graph.nodes if node.op == "output")
-        leaves = [self._argument(one) for one in node.args[0]]
+        leaves = [self._argument(one, root) for one in node.args[0]]
         specs = self.trace.program.graph_signature.output_specs
         leaves = [
             leaf
@@ -250,11 +265,48 @@ def _placed(outputs: Any, leaves: list[Any]) -> Any:
 
 
 def _close(open_: _Open) -> Call:
-    items = tuple(_close(one) if isinstance(one, _Open) else one for one in open_.items)
-    items = tuple(one for one in items if not isinstance(one, Call) or one.body or one.taken)
-    return Call(
-        open_.path, open_.number, tuple(open_.given), tuple(open_.taken), items, open_.frames
+    return _closed(open_)[1]
+
+
+def _closed(open_: _Open) -> tuple[list[Any], Call]:
+    """A call, and before it what was recorded in it although the call is given it.
+
+    Where a module gets a view of what changes in place, the view is recorded when the module asks for it.
+    """
+    items: list[Any] = []
+    for one in open_.items:
+        if isinstance(one, _Open):
+            earlier, call = _closed(one)
+            items += earlier
+            if call.body or call.taken:
+                items.append(call)
+        else:
+            items.append(one)
+    wanted = {number for one in open_.given for number in _ids(one.value)}
+    own = {one.inside for one in open_.given}  # with all that follows from it
+    for item in items:
+        if own & _all_uses(item):
+            own |= set(item.outs)
+    before: list[Any] = []
+    for item in reversed(items):
+        if wanted & set(item.outs) - own:
+            wanted |= _all_uses(item)
+            before.insert(0, item)
+    kept = tuple(one for one in items if not any(one is other for other in before))
+    return before, Call(
+        open_.path, open_.number, tuple(open_.given), tuple(open_.taken), kept, open_.frames
     )
+
+
+def _upwards(at: _Open | None) -> Iterator[_Open]:
+    """A call, and those that it is in."""
+    while at is not None:
+        yield at
+        at = at.above
+
+
+def _ids(value: Any) -> list[int]:
+    return [one.id for one in references(value)]
 
 
 def _with_free(root: Call, inputs: Iterable[tuple[str, int]], outputs: Any) -> Call:

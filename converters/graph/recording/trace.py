@@ -8,10 +8,13 @@ bears a label (`tpu_migrate::mark`), and `converters.graph.recording.group` find
 from __future__ import annotations
 
 import io
+import re
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,18 +22,24 @@ from torch.utils import _pytree as pytree
 
 from converters.errors import ConversionError
 from converters.graph.recording.detours import (
+    batched_experts,
     checks_pass,
     eager_attention,
+    kept_as_numbers,
     masks_by_index,
     modules_stay,
+    numbers_kept,
     unaware,
     values_known,
 )
 from converters.graph.recording.nodes import frames_of, numbers_read, without_checks
 from converters.graph.recording.reading import read_inputs
+from converters.graph.recording.ties import Ties
 from converters.slow_paths import slow_paths
 
 MARK = "tpu_migrate.mark.default"
+# Buffers that are numbers: (path, name) → value and dtype.
+_Kept = Mapping[tuple[str, str], tuple[int, torch.dtype]]
 
 
 class GraphError(ConversionError):
@@ -52,6 +61,7 @@ class Trace:
         kinds: path of a module → the module, for those that were called.
         notes: which ways around were taken.
         fixed: inputs whose values the recording holds, which are none of the graph's.
+        known: whether sizes rest on values that are known.
     """
 
     program: torch.export.ExportedProgram
@@ -61,6 +71,7 @@ class Trace:
     kinds: Mapping[str, torch.nn.Module]
     notes: tuple[str, ...] = ()
     fixed: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    known: bool = False
 
 
 @torch.library.custom_op("tpu_migrate::mark", mutates_args=())
@@ -94,32 +105,36 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
             try:
                 with (
                     eager_attention(module, way.eager),
+                    batched_experts(module, way.batched),
                     unaware(way.unaware),
                     values_known(way.fixed),
                     checks_pass(way.checks, told),
                 ):
-                    program, outputs = _export(module, inputs, fixed, free, called)
+                    kept = numbers_kept(module) if way.fixed else {}
+                    program, outputs = _export(module, inputs, fixed, kept, free, called)
             except Exception as error:  # whatever torch.export raises
-                said = _first_line(error)
+                said = _placed(error) if _values_decide(error) else _first_line(error)
                 if (way, said) in failures:
                     hopeless.add(way)  # freeing less does not help it
                 failures.append((way, said))
                 if _values_decide(error):
                     if not by_value:
                         called.read = read_inputs(module, inputs)
-                        ways[:] = _ways(module, bool(called.read))
                     by_value.append(said)
-                    hopeless.add(way)
+                    if not way.fixed:  # with fewer sides free, more is known
+                        hopeless.add(way)
                 continue
             taken = [
                 note,
                 _EAGER if way.eager else "",
                 _UNAWARE if way.unaware else "",
+                _BATCHED if way.batched else "",
                 f"fixed: {', '.join(fixed)}" if fixed else "",
             ]
             said = ", ".join(filter(None, taken))
             notes = [f"{said} ({failures[0][1]})"] if said else []
             notes += [f"a check of values that the port does not make: {one}" for one in told]
+            notes += called.ties
             return Trace(
                 program,
                 module,
@@ -128,6 +143,7 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
                 called.kinds,
                 tuple(notes),
                 {name: inputs[name] for name in fixed},
+                way.fixed,
             )
     why = by_value[0] if by_value else failures[0][1]
     raise GraphError(f"torch.export cannot record the model: {why}", _HOW)
@@ -135,27 +151,36 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to record: eager attention, unaware of it, inputs held to their values, checks left out."""
+    """A way to record: eager attention, unaware of it, experts batched, what is known held to its values,
+    checks left out.
+    """
 
     eager: bool = False
     unaware: bool = False
+    batched: bool = False
     fixed: bool = False
     checks: bool = False
 
     @property
     def for_values(self) -> bool:
         """Whether it is for models in which values decide."""
-        return self.fixed or self.checks
+        return self.batched or self.fixed or self.checks
 
 
-def _ways(module: torch.nn.Module, reads: bool = False) -> list[_Way]:
+def _ways(module: torch.nn.Module) -> list[_Way]:
     """The ways to try, the best first."""
     plain = [_Way()]
     if hasattr(module, "set_attn_implementation"):
         plain.append(_Way(eager=True))
-    ways = [*plain, _Way(unaware=True)]
-    ways += [replace(one, fixed=True) for one in plain if reads]
-    return ways + [replace(one, fixed=reads, checks=True) for one in plain]
+    batched = [_Way(batched=True)] if hasattr(module, "set_experts_implementation") else []
+    fixed = [replace(one, fixed=True) for one in plain]
+    return [
+        *plain,
+        _Way(unaware=True),
+        *batched,
+        *fixed,
+        *(replace(one, checks=True) for one in fixed),
+    ]
 
 
 def _values_decide(error: BaseException) -> bool:
@@ -175,6 +200,7 @@ _TRIES = (
     ("recorded for these input shapes only", lambda rank: range(0)),
 )
 _EAGER = "recorded with eager attention"
+_BATCHED = "recorded with its experts as one batched product"
 _UNAWARE = "recorded as it runs when it is not exported"
 _HOW = "see docs/port.md, 'Models that do not export'"
 
@@ -186,6 +212,8 @@ class _Called:
     kinds: dict[str, torch.nn.Module] = field(default_factory=dict)
     # Calls that change one of their arguments in place: marking it would give them a copy to change.
     changed: set[str] = field(default_factory=set)
+    # What to know of its choices among equal values.
+    ties: list[str] = field(default_factory=list)
     # Integer inputs that are read, known when it ended at values.
     read: tuple[str, ...] = ()
 
@@ -216,6 +244,7 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
                 one.register_forward_hook(lambda m, a, o, name=name: after(name)),
             ):
                 stack.callback(hook.remove)
+        ties = stack.enter_context(Ties())
         try:
             module(**inputs)
         except Exception as error:
@@ -223,6 +252,7 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
                 f"{type(module).__name__} does not take these inputs ({_first_line(error)})",
                 "name what its forward takes: --inputs 'x=float32[2,3,32,32]'",
             ) from error
+    called.ties = ties.notes()
     return called
 
 
@@ -230,11 +260,12 @@ def _export(
     module: torch.nn.Module,
     inputs: Mapping[str, torch.Tensor],
     fixed: Sequence[str],
+    kept: _Kept,
     free: Callable[[int], range],
     called: _Called,
 ) -> tuple[torch.export.ExportedProgram, Any]:
     outputs: list[Any] = []
-    wrapper = _wrapped(module, inputs, fixed, outputs)
+    wrapper = _wrapped(module, inputs, fixed, kept, outputs)
     inputs = {name: one for name, one in inputs.items() if name not in fixed}
     auto = torch.export.Dim.AUTO
     shapes = {name: dict.fromkeys(free(x.dim()), auto) for name, x in inputs.items()}
@@ -282,16 +313,17 @@ class _Wrapper(torch.nn.Module):
     """The model, which gives its tensors flat and says in `outputs` what they were."""
 
     def __init__(
-        self, module: torch.nn.Module, fixed: Mapping[str, Any], outputs: list[Any]
+        self, module: torch.nn.Module, fixed: Mapping[str, Any], kept: _Kept, outputs: list[Any]
     ) -> None:
         super().__init__()
         self.model = module
-        self._fixed = fixed
+        self._fixed, self._kept = fixed, kept
         self._keep = outputs.append  # export sets changed attributes back
 
     def run(self, **inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         fixed = {name: torch.tensor(one, dtype=kind) for name, (one, kind) in self._fixed.items()}
-        found = plain(self.model(**inputs, **fixed))
+        with kept_as_numbers(self.model, self._kept):
+            found = plain(self.model(**inputs, **fixed))
         leaves: list[torch.Tensor] = []
 
         def place(value: Any) -> Any:
@@ -308,6 +340,7 @@ def _wrapped(
     module: torch.nn.Module,
     inputs: Mapping[str, torch.Tensor],
     fixed: Sequence[str],
+    kept: _Kept,
     outputs: list[Any],
 ) -> torch.nn.Module:
     """The wrapper, its forward with one argument for each input: export leaves no side of `**inputs` free."""
@@ -317,7 +350,9 @@ def _wrapped(
     values = {name: (inputs[name].tolist(), inputs[name].dtype) for name in fixed}
     space: dict[str, Any] = {}
     exec(f"def forward(self, {names}): return self.run({given})", space)
-    return type("_Wrapper", (_Wrapper,), {"forward": space["forward"]})(module, values, outputs)
+    return type("_Wrapper", (_Wrapper,), {"forward": space["forward"]})(
+        module, values, kept, outputs
+    )
 
 
 @dataclass(frozen=True)
@@ -394,8 +429,6 @@ def _all_frames() -> Iterator[None]:
         return
 
     def frames(self: Any, user: Any) -> Any:
-        import traceback
-
         inside = (f"{torch.__path__[0]}/", __file__)
         return traceback.StackSummary.from_list(
             [one for one in user if not one.filename.startswith(inside)]
@@ -406,6 +439,23 @@ def _all_frames() -> Iterator[None]:
         yield
     finally:
         TracerBase._filter_traceback_frames = kept
+
+
+def _placed(error: BaseException) -> str:
+    """The line of the model where values decide."""
+    said = _first_line(error)
+    inside = (f"{torch.__path__[0]}/", f"{Path(__file__).parent}/", "<")
+    lines = [
+        one
+        for one in traceback.extract_tb(error.__traceback__)
+        if not one.filename.startswith(inside)
+    ]
+    if isinstance(error, ReadError) or not lines:
+        return said
+    place = f"{'/'.join(Path(lines[-1].filename).parts[-3:])}:{lines[-1].lineno}"
+    found = re.search(r"data-dependent expression (.*?) \(unhinted", said)
+    asked = f" ({found[1]})" if found else ""
+    return f"{place}: a size or a branch rests on values{asked}: {lines[-1].line}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -31,6 +31,7 @@ from converters.graph.writing.layers import Layer, weight_of
 from converters.graph.writing.layout import LAST, Flat, as_flat, as_flax, as_torch, moved, stays
 from converters.graph.writing.naming import Scope, named
 from converters.graph.writing.original import names
+from converters.graph.writing.original.comments import commented, of
 from converters.graph.writing.original.functions import (
     argument_names,
     own_frames,
@@ -38,6 +39,7 @@ from converters.graph.writing.original.functions import (
     within,
 )
 from converters.graph.writing.statements import Statement, inlined, targets, unturned
+from converters.mapping.paths import has_layers, is_container
 
 
 def drafted(
@@ -249,7 +251,7 @@ class _Writer:
                 self._call(item)
 
     def _op(self, item: Op) -> None:
-        made = stays(item, self.layouts, self.facts)
+        made = stays(item, self.layouts, self.facts, self.drafter.constants)
         if made is not None and made[0] != self.layouts.get(item.outs[0]):
             made = None  # in a function all is in torch's order
         written = made[1](lambda one: self._lying(one, item)) if made else self._attended(item)
@@ -262,6 +264,9 @@ class _Writer:
         arguments = tuple(self._operand(one, item) for one in item.arguments)
         if item.target == "aten.expand.default":
             arguments = (arguments[0], self._expanded(*arguments[:2]), *arguments[2:])
+        if item.target == "aten.slice.Tensor":
+            bounds = [self._half(one, item) or one for one in arguments[2:4]]
+            arguments = (*arguments[:2], *bounds, *arguments[4:])
         named = {key: self._operand(one, item) for key, one in item.named.items()}
         try:
             if lowering is None:
@@ -320,8 +325,7 @@ class _Writer:
             case bool():
                 return value
             case int() | float():
-                half = self._half(value, item)
-                return half if half is not None else self._number(value, item)
+                return self._number(value, item)
         return value
 
     def _attended(self, item: Op) -> ast.expr | None:
@@ -351,12 +355,10 @@ class _Writer:
 
     def _half(self, value: Any, item: Op) -> Size | None:
         """Where a tensor is cut in the middle, half of its side."""
-        if item.target != "aten.slice.Tensor" or not isinstance(value, int) or value < 2:
+        if not isinstance(value, int) or value < 2:
             return None
         x, axis = self._resolved(item.arguments[0]), item.arguments[1]
         if not isinstance(x, Ref) or self.facts[x.id].shape[axis] != 2 * value:
-            return None
-        if value not in item.arguments[2:4]:
             return None
         rank = len(self.facts[x.id].shape)
         shown = -1 if axis % rank == rank - 1 else axis
@@ -423,7 +425,7 @@ class _Writer:
         shape, dtype = tuple(tensor.shape), tensor.dtype
         if value.key in self.drafter.graph_constants:
             return Tensor(shape, dtype, _literal(tensor))
-        while names_container(self.drafter.modules[owner]):
+        while is_container(self.drafter.modules[owner]):
             owner, _, last = owner.rpartition(".")
             name = f"{last}_{name}"
         self.drafter.read.add(value.key)
@@ -440,7 +442,7 @@ class _Writer:
         if value.key.startswith(self.prefix):
             inner = self.drafter.modules[owner]
             below = self.access(owner)
-            if not names_container(inner):
+            if not is_container(inner):
                 found = weight_of(inner, name)
                 attribute = found.linen if found else name
                 self.drafter.lent.setdefault(owner, {})[attribute] = value.key
@@ -547,20 +549,21 @@ class _Writer:
         attribute, holder = "", self.made.children
         for part in path.removeprefix(self.prefix).split("."):
             prefix = f"{prefix}.{part}" if prefix else part
-            if isinstance(at, torch.nn.Sequential):
+            if has_layers(at):
                 index = list(at._modules).index(part)
                 found = code("{f}.layers[{i}]", f=found, i=index)
-            elif isinstance(at, torch.nn.ModuleList):
-                found = code("{f}[{i}]", f=found, i=list(at._modules).index(part))
-            elif isinstance(at, torch.nn.ModuleDict):
-                found = code("{f}[{i}]", f=found, i=part)
+            elif is_container(at):
+                listed = isinstance(at, torch.nn.ModuleList)
+                index = list(at._modules).index(part)
+                found = code("{f}[{i}]", f=found, i=index if listed else part)
             elif part.isidentifier():
                 found = ast.Attribute(found, part, ast.Load())
             else:
                 found = call("getattr", found, part)
             attribute = f"{attribute}.{part}" if attribute else part
             at = at._modules[part]
-            if prefix != path and not isinstance(at, _CONTAINERS):  # it holds what is called
+            inside = is_container(at) or type(at).forward is torch.nn.Sequential.forward
+            if prefix != path and not inside:  # it holds what is called
                 holder.setdefault(attribute, prefix)
                 attribute, holder = "", self.drafter.reached.setdefault(prefix, {})
         holder.setdefault(attribute, path)
@@ -646,7 +649,7 @@ class _FunctionWriter(_Writer):
                 None,
                 [],
             ),
-            [*self.made.body, ast.Return(self.made.result)],
+            [*self.made.body, commented(ast.Return(self.made.result), of(self.made.result))],
             [],
             returns,
         )
@@ -681,18 +684,7 @@ class _FunctionWriter(_Writer):
         return own
 
 
-_CONTAINERS = (
-    torch.nn.ModuleList,
-    torch.nn.ModuleDict,
-    torch.nn.ParameterList,
-    torch.nn.Sequential,
-)
 _NO_OP = Op("", (), {}, (), True, ())
-
-
-def names_container(module: Any) -> bool:
-    """Whether a module is a list or dict, which is no module in linen."""
-    return isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict | torch.nn.ParameterList)
 
 
 def _told(value: Any) -> ast.expr:

@@ -35,6 +35,7 @@ from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
 from converters.graph.writing.original.constants import computed
 from converters.graph.writing.original.names import aliases
+from converters.mapping.paths import has_layers
 
 _CONFIG = "config"
 # Names of a Flax module that no field can have.
@@ -135,7 +136,11 @@ class _Classes:
 
     def _written(self, one: Call) -> Iterator[Call]:
         """The calls that have a class of their own, or dissolve; the innermost first."""
-        if one.path and self.drafter.layer(one.path) is not None:
+        if (
+            one.path
+            and not self.drafter.dissolves(one)
+            and self.drafter.layer(one.path) is not None
+        ):
             return
         for item in one.body:
             if isinstance(item, Call):
@@ -191,7 +196,7 @@ class _Classes:
                 at = at.setdefault(part, {})
             at[last] = path
         prefix = f"{one.path}." if one.path else ""
-        if isinstance(one.module, torch.nn.Sequential):  # one with a forward of its own
+        if has_layers(one.module):  # a Sequential or list with a forward of its own
             inner = [
                 self._held(one.module, key, f"{prefix}{key}", child, tree[key])
                 if key in tree

@@ -108,6 +108,9 @@ class Drafter:
         self.read: set[str] = set()
         self.first = first_names(root)
         self.called = {one.path for one in calls(graph.root)}
+        # Calls of modules within one that does not hold them: it was given the module.
+        self.foreign: set[tuple[str, int]] = set()
+        self._note_foreign(graph.root, "")
         self.graph = graph = with_shared(graph, constants, self.dissolves, self.graph_constants)
         shapes = [
             tuple(_hint(side) for side in graph.facts[number].shape) for _, number in graph.inputs
@@ -115,7 +118,7 @@ class Drafter:
         # As `migrate weights` is told by whoever writes the folder: the shapes say it for images only.
         images = all(graph.facts[number].dtype.is_floating_point for _, number in graph.inputs)
         self.flattened = flattened_inputs(root, shapes if images else None)
-        self.layouts = layouts(graph, self._channels_last, self._in_function)
+        self.layouts = layouts(graph, constants, self._channels_last, self._in_function)
         # Which method of a module a call of it is.
         self.methods: dict[tuple[str, int], str] = {}
         # Sizes that a call is given, as none of its tensors shows them.
@@ -147,9 +150,17 @@ class Drafter:
         """Whether an operator was recorded in a function that a module's forward calls."""
         return len(own_frames(within(self.modules[one.path], item.frames, one.frames))) > 1
 
-    def _channels_last(self, path: str) -> bool:
-        layer = self.layer(path)
+    def _channels_last(self, one: Call) -> bool:
+        layer = None if self.dissolves(one) else self.layer(one.path)
         return layer is not None and layer.flax.channels_last
+
+    def _note_foreign(self, one: Call, owner: str) -> None:
+        """Note the calls of other modules within what is written for the module `owner`."""
+        for item in one.body:
+            if isinstance(item, Call):
+                if owner and not item.path.startswith(f"{owner}."):
+                    self.foreign.add((item.path, item.number))
+                self._note_foreign(item, owner if self.dissolves(item) else item.path)
 
     def _owners(self, key: str) -> set[str]:
         """The module that holds a parameter of this name, if there is one."""
@@ -180,7 +191,13 @@ class Drafter:
         return any(self.first.get(key, key) != key for key in names_of)
 
     def dissolves(self, one: Call) -> bool:
-        """Whether a module has no class of its own in the port: a Sequential, or one without weights."""
+        """Whether a call is written as part of the one around it.
+
+        It is one of a Sequential, of a module without weights, or of one that stands elsewhere, whose weights
+        are handed down.
+        """
+        if (one.path, one.number) in self.foreign:
+            return True
         module = self.modules[one.path]
         if self.layer(one.path) is not None:
             return False

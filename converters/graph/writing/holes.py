@@ -8,6 +8,7 @@ from typing import Any
 
 from converters.graph.expression import Hole
 from converters.graph.ir import Ref
+from converters.graph.writing.original.comments import commented, of
 
 
 def holes(value: ast.AST) -> Iterator[Hole]:
@@ -58,7 +59,7 @@ def _copy_holes(tree: Any) -> Any:
         ast.AST.__init__(made)
         for name in tree._fields:
             setattr(made, name, _copy_holes(getattr(tree, name, None)))
-        return made
+        return commented(made, of(tree))
     return [_copy_holes(one) for one in tree] if isinstance(tree, list) else tree
 
 

@@ -8,12 +8,15 @@ operators name are translated. Where an operator needs torch's order, the tensor
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from converters.graph.expression import call, code, method
-from converters.graph.ir import Call, Fact, Graph, Item, Op, Ref, references
+from converters.graph.ir import Call, Fact, Graph, Held, Item, Op, Ref, held, references
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LAST = "channels last"
 
@@ -85,19 +88,22 @@ _REDUCTIONS = {"mean", "sum", "amax", "amin"}
 
 def layouts(
     graph: Graph,
-    channels_last: Callable[[str], bool],
+    constants: Mapping[str, Tensor],
+    channels_last: Callable[[Call], bool],
     in_function: Callable[[Call, Op], bool],
 ) -> dict[int, Layout]:
     """Which tensors stay channels last, and how they are.
 
     Args:
         graph: the recorded model.
-        channels_last: whether a module is a layer that Flax has with its channels last.
+        constants: its parameters and buffers.
+        channels_last: whether a call is that of a layer that Flax has with its channels last.
         in_function: whether an operator of a call is in a function, which is given all in torch's order.
     """
     refused: set[tuple[str, int]] = set()
     while True:
-        made = _Walk(graph.facts, channels_last, in_function, refused).walk(graph.root)
+        walk = _Walk(graph.facts, constants, channels_last, in_function, refused)
+        made = walk.walk(graph.root)
         if made.conflicts <= refused:
             return made.found
         refused |= made.conflicts
@@ -107,11 +113,13 @@ class _Walk:
     def __init__(
         self,
         facts: Mapping[int, Fact],
-        channels_last: Callable[[str], bool],
+        constants: Mapping[str, Tensor],
+        channels_last: Callable[[Call], bool],
         in_function: Callable[[Call, Op], bool],
         refused: set[tuple[str, int]],
     ) -> None:
         self.facts, self.channels_last, self.refused = facts, channels_last, refused
+        self.constants = constants
         self.in_function = in_function
         self.found: dict[int, Layout] = {}
         self.given: dict[tuple[str, int], Layout | None] = {}
@@ -124,11 +132,11 @@ class _Walk:
 
     def _item(self, item: Item, within: Call) -> None:
         if isinstance(item, Op):
-            made = stays(item, self.found, self.facts)
+            made = stays(item, self.found, self.facts, self.constants)
             if made and made[0] is not None and not self.in_function(within, item):
                 self.found[item.outs[0]] = made[0]
         elif isinstance(item, Call):
-            if self.channels_last(item.path):
+            if self.channels_last(item):
                 if len(self.facts[item.outs[0]].shape) > 2:
                     self.found[item.outs[0]] = LAST
                 return
@@ -152,7 +160,12 @@ class _Walk:
             self.found[target] = state
 
 
-def stays(item: Op, found: Mapping[int, Layout], facts: Mapping[int, Fact]) -> Made | None:
+def stays(
+    item: Op,
+    found: Mapping[int, Layout],
+    facts: Mapping[int, Fact],
+    constants: Mapping[str, Tensor],
+) -> Made | None:
     """How an operator is done on what is channels last; None where it needs torch's order.
 
     Returns:
@@ -172,7 +185,7 @@ def stays(item: Op, found: Mapping[int, Layout], facts: Mapping[int, Fact]) -> M
     if states <= {None}:
         return None
     if packet in _ELEMENTWISE:
-        return _elementwise(item, found, facts, refs)
+        return _elementwise(item, found, facts, refs, constants)
     if found.get(getattr(first, "id", -1)) != LAST and packet != "cat":
         return None
     shape = facts[first.id].shape if isinstance(first, Ref) else ()
@@ -205,7 +218,7 @@ def stays(item: Op, found: Mapping[int, Layout], facts: Mapping[int, Fact]) -> M
     if packet in ("flatten", "view", "reshape") and isinstance(first, Ref):
         return _flattened(item, shape, facts)
     if packet == "cat" and isinstance(first, tuple):
-        if {found.get(one.id) for one in first} != {LAST}:
+        if {found.get(one.id) if isinstance(one, Ref) else None for one in first} != {LAST}:
             return None
         axis = arguments[1] if len(arguments) > 1 else 0
         rank = len(facts[first[0].id].shape)
@@ -246,7 +259,11 @@ def _turned(packet: str, item: Op, state: Layout | None, rank: int) -> Made | No
 
 
 def _elementwise(
-    item: Op, found: Mapping[int, Layout], facts: Mapping[int, Fact], refs: list[Ref]
+    item: Op,
+    found: Mapping[int, Layout],
+    facts: Mapping[int, Fact],
+    refs: list[Ref],
+    constants: Mapping[str, Tensor],
 ) -> Made | None:
     from converters.graph.ops import lowerings
 
@@ -260,16 +277,32 @@ def _elementwise(
             return None
     if len({len(facts[ref.id].shape) for ref in refs if facts[ref.id].shape}) != 1:
         return None
+    rank = len(out.shape)
+    kept = held((item.arguments, item.named))
+    if any(not _of_channels(constants[one.key].shape, state, rank) for one in kept):
+        return None
     lowering = lowerings().get(item.target)
     if lowering is None:
         return None
 
+    def lying(value: Any, given: Operand) -> Any:
+        one = given(value)
+        if not isinstance(value, Held) or constants[value.key].dim() < 2:
+            return one
+        return replace(one, shape=(constants[value.key].numel(),), code=method(one, "reshape", -1))
+
     def write(given: Operand) -> ast.expr:
-        arguments = tuple(given(one) for one in item.arguments)
-        named = {key: given(one) for key, one in item.named.items()}
+        arguments = tuple(lying(one, given) for one in item.arguments)
+        named = {key: lying(one, given) for key, one in item.named.items()}
         return lowering(arguments, named, given(Ref(item.outs[0])))
 
     return state, write
+
+
+def _of_channels(shape: Sequence[int], state: Layout, rank: int) -> bool:
+    """Whether a parameter has one number, or one for each channel of what is channels last."""
+    sides = [side for axis, side in enumerate(shape) if axis - len(shape) != 1 - rank]
+    return set(sides) <= {1} and (state == LAST or len(sides) == len(shape) <= 1)
 
 
 def _pooled(packet: str, item: Op, rank: int) -> Made | None:

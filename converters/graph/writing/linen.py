@@ -10,6 +10,7 @@ from typing import Any
 from converters.graph.ops.functions import functions
 from converters.graph.writing.classes import Class, Method, Model
 from converters.graph.writing.forms.lists import written
+from converters.graph.writing.original.comments import commented, of, placed
 from converters.graph.writing.original.names import first_sentence
 from converters.graph.writing.sources import copied
 
@@ -33,7 +34,7 @@ def modeling(
         stubs: functions that are still to be written, and what for.
     """
     parts = [_stub(name, reason) for name, reason in (stubs or {}).items()]
-    parts += [ast.unparse(ast.fix_missing_locations(one)) for one in restored]
+    parts += [_unparsed(one) for one in restored]
     parts += [_class(cls, config) for cls in model.classes]
     needed = [functions()[name] for name in _functions(parts)] + list(layers)
     helpers, imports = copied(dict.fromkeys(needed))
@@ -135,13 +136,18 @@ def _class(cls: Class, config: str) -> str:
         whole_sequences = _Sequences(_sequences(cls.setup))
         method.body = [whole_sequences.visit(one) for one in method.body]
         method.result = whole_sequences.visit(method.result)
-        whole = [*method.body, ast.Return(method.result)]
+        whole = [*method.body, commented(ast.Return(method.result), of(method.result))]
         methods.append(_function(name, method.arguments, whole, _returns(method), method.sizes))
     if cls.setup:
         setup = [written(one) for one in cls.setup]
         body.append(_function("setup", (), setup, None))
     body += methods
     made = ast.ClassDef(cls.name, [ast.parse("nn.Module", mode="eval").body], [], body, [])
+    return _unparsed(made)
+
+
+def _unparsed(made: ast.stmt) -> str:
+    placed(made)
     return ast.unparse(ast.fix_missing_locations(made))
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import sympy
 
 from converters.graph.expression import Hole, as_code, call, code
-from converters.graph.ir import Fact, Free, Held, Ref
+from converters.graph.ir import Fact, Frame, Free, Held, Ref
 from converters.graph.recording.trace import GraphError
 from converters.graph.writing.holes import fill, filled, refs
 from converters.graph.writing.layout import LAST, Layout, as_torch, moved
 from converters.graph.writing.original import names
+from converters.graph.writing.original.comments import above, commented, of
 from converters.graph.writing.statements import Statement, is_turn, targets
 from converters.graph.writing.tidy import tidied
 
@@ -66,6 +67,8 @@ class _Naming:
         self.arguments = scope.arguments
         self.statements = statements
         self.results = results
+        # Lines whose comments are written.
+        self.commented: set[Frame] = set()
 
     def run(self) -> tuple[list[ast.stmt], ast.expr]:
         statements = self.statements
@@ -108,7 +111,7 @@ class _Naming:
                 if single
                 else _nested(iter(targets), one.nested or (None,) * len(targets))
             )
-            body.append(ast.Assign([target], value))
+            body.append(commented(ast.Assign([target], value), self._comments(one)))
         final = self._named(result, names_of)
         while body and isinstance(final, ast.Name) and isinstance(body[-1], ast.Assign):
             last_one = body[-1]
@@ -117,8 +120,18 @@ class _Naming:
             if not same or any(map(is_turn, ast.walk(last_one.value))):
                 break
             body.pop()
-            final = last_one.value
-        return [tidied(one) for one in body], tidied(final)
+            final = commented(last_one.value, of(last_one))
+        return [commented(tidied(one), of(one)) for one in body], commented(
+            tidied(final), of(final)
+        )
+
+    def _comments(self, one: Statement) -> tuple[str, ...]:
+        """The original's comments on the line of a statement, once; they speak of torch's order of axes."""
+        turned = any(number in self.scope.layouts for number in (*one.outs, *refs(one.value)))
+        if turned or not one.frames or one.frames[-1] in self.commented:
+            return ()
+        self.commented.add(one.frames[-1])
+        return above(one.frames[-1])
 
     def _result(self, results: Any) -> ast.expr:
         match results:

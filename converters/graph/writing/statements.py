@@ -12,6 +12,7 @@ from converters.graph.expression import Hole
 from converters.graph.ir import Frame, Ref, references
 from converters.graph.writing.holes import filled, length, refs
 from converters.graph.writing.original import names
+from converters.graph.writing.original.comments import above, commented
 
 # How long an expression may be that is put into another one of the same line.
 _LONG = 88
@@ -68,6 +69,8 @@ def inlined(
             at = consumer[one.outs[0]]
             user = statements[at] if at >= 0 else None
             if _together(one, user):
+                if user is None and one.frames:  # what is returned
+                    commented(one.value, above(one.frames[-1]))
                 held[one.outs[0]] = one.value
                 continue
         kept.append(one)

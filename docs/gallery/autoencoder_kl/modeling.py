@@ -107,6 +107,7 @@ class Attention(nn.Module):
         value = value.reshape(value.shape[0], -1, 1, key.shape[3])
         hidden_states_2 = jax.nn.dot_product_attention(query, key.swapaxes(1, 2), value)
         hidden_states_2 = hidden_states_2.reshape(hidden_states_2.shape[0], -1, key.shape[3])
+        # linear proj
         hidden_states_2 = self.to_out[0](hidden_states_2)
         hidden_states_2 = hidden_states_2.swapaxes(-1, -2)
         hidden_states_2 = hidden_states_2.reshape(

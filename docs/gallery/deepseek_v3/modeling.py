@@ -53,6 +53,7 @@ def apply_rotary_pos_emb_interleave(
     q: jax.Array, k: jax.Array, cos: jax.Array, sin: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Applies interleaved Rotary Position Embedding to the query and key tensors."""
+    # `cos`/`sin` are `cat(freqs, freqs)`; the first half holds the per-pair angle.
     cos = cos[..., : cos.shape[-1] // 2][:, None]
     sin = sin[..., : sin.shape[-1] // 2][:, None]
     q1 = q[..., ::2]
@@ -172,21 +173,33 @@ class DeepseekV3Experts(nn.Module):
     def __call__(
         self, hidden_states: jax.Array, top_k_index: jax.Array, top_k_weights: jax.Array
     ) -> jax.Array:
+        # S is the number of selected tokens-experts pairs (S = num_tokens * num_top_k)
+        # (S,)
         sample_weights = top_k_weights.reshape(-1)
+        # (S,)
         expert_ids = top_k_index.reshape(-1)
+        # Sort by expert for grouped processing
         expert_ids_g, perm = jnp.sort(expert_ids), jnp.argsort(expert_ids)
         selected_hidden_states_g = hidden_states[perm // 3]
         sample_weights_g = sample_weights[perm]
         histc_input = expert_ids_g.astype(jnp.float32)
         tokens_per_expert = count_in_bins(histc_input, 8, 0, 7)
         offsets = jnp.cumsum(tokens_per_expert.astype(jnp.int32), axis=-1)
+        # --- Up projection per expert (grouped) ---
         proj_out = grouped_linear(self.gate_up_proj, selected_hidden_states_g, offsets)
+        # (S, intermediate_dim)
         gate, up = jnp.split(proj_out, 2, axis=-1)
+        # (S, intermediate_dim)
         proj_out = jax.nn.silu(gate) * up
+        # --- Down projection per expert (grouped) ---
         proj_out = grouped_linear(self.down_proj, proj_out, offsets)
+        # Apply routing weights
+        # (S, hidden_dim)
         weighted_out = proj_out * sample_weights_g[..., None]
+        # Restore original order
         inv_perm = jnp.zeros_like(perm)
         inv_perm = inv_perm.at[perm].set(jnp.arange(inv_perm.shape[0]))
+        # (S, hidden_dim)
         weighted_out = weighted_out[inv_perm]
         return weighted_out.reshape(*top_k_index.shape[:2], hidden_states.shape[1]).sum(axis=1)
 
@@ -228,6 +241,8 @@ class DeepseekV3Attention(nn.Module):
         compressed_kv = self.kv_a_proj_with_mqa(hidden_states)
         kv_nope, k_rot = jnp.split(compressed_kv, [24], axis=-1)
         kv_nope = self.kv_a_layernorm(kv_nope)
+        # Both latents are viewed as single-head, 4D tensors so all cache layers handle them
+        # correctly
         kv_nope = kv_nope.reshape(kv_nope.shape[0], 1, kv_nope.shape[1], self.config.kv_lora_rank)
         k_rot = k_rot.reshape(k_rot.shape[0], 1, k_rot.shape[1], self.config.qk_rope_head_dim)
         q_rot, k_rot = apply_rotary_pos_emb_interleave(q_rot, k_rot, cos, sin)
@@ -238,17 +253,19 @@ class DeepseekV3Attention(nn.Module):
             .swapaxes(1, 2)
         )
         k_nope, value_states = jnp.split(kv_nope, [12], axis=-1)
+        # does not affect the underlying storage
         k_rot = jnp.broadcast_to(
             k_rot, (k_rot.shape[0], k_nope.shape[1], k_rot.shape[2], k_rot.shape[3])
         )
+        # Concatenate k_nope and k_rot in a new tensor
         key_states = jnp.zeros((hidden_states.shape[0], 4, hidden_states.shape[1], 20), jnp.float32)
         key_states = key_states.at[..., :12].set(
             jnp.broadcast_to(k_nope, (key_states.shape[0], 4, key_states.shape[2], 12))
         )
-        value_states_2 = key_states.at[..., 12:].set(
+        key_states = key_states.at[..., 12:].set(
             jnp.broadcast_to(k_rot, (key_states.shape[0], 4, key_states.shape[2], 8))
         )
-        attn_output = sdpa_attention_forward(query_states, value_states_2, value_states)
+        attn_output = sdpa_attention_forward(query_states, key_states, value_states)
         attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         return self.o_proj(attn_output)
 
@@ -282,6 +299,7 @@ class DeepseekV3DecoderLayer(nn.Module):
     def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
         residual = hidden_states
         hidden_states = self.input_layernorm(hidden_states)
+        # Self Attention
         hidden_states = self.self_attn(hidden_states, cos, sin)
         hidden_states = residual + hidden_states
         residual = hidden_states
@@ -328,6 +346,7 @@ class DeepseekV3DecoderLayer2(nn.Module):
     def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
         residual = hidden_states
         hidden_states = self.input_layernorm(hidden_states)
+        # Self Attention
         hidden_states = self.self_attn(hidden_states, cos, sin)
         hidden_states = residual + hidden_states
         residual = hidden_states
@@ -358,6 +377,7 @@ class DeepseekV3Model(nn.Module):
         inputs_embeds = self.embed_tokens(input_ids)
         position_ids = jnp.arange(input_ids.shape[1])
         position_ids = position_ids[None]
+        # create position embeddings to be shared across the decoder layers
         cos, sin = self.rotary_emb(position_ids)
         hidden_states = inputs_embeds
         for layer in self.layers:

@@ -16,6 +16,7 @@ def get_timestep_embedding(timesteps: jax.Array) -> jax.Array:
     exponent = exponent / 127
     emb = jnp.exp(exponent)
     emb = timesteps[..., None].astype(jnp.float32) * emb[None]
+    # concat sine and cosine embeddings
     emb = jnp.concatenate([jnp.sin(emb), jnp.cos(emb)], axis=-1)
     return jnp.concatenate([emb[:, emb.shape[-1] // 2 :], emb[:, : emb.shape[-1] // 2]], axis=-1)
 
@@ -95,6 +96,7 @@ class Attention(nn.Module):
         value = value.reshape(value.shape[0], -1, self.config.num_attention_heads, key_2.shape[3])
         hidden_states = jax.nn.dot_product_attention(query, key_2.swapaxes(1, 2), value)
         hidden_states = hidden_states.reshape(hidden_states.shape[0], -1, key.shape[2])
+        # linear proj
         hidden_states = self.to_out[0](hidden_states)
         return hidden_states
 
@@ -122,8 +124,11 @@ class CombinedTimestepLabelEmbeddings(nn.Module):
 
     def __call__(self, timestep: jax.Array, class_labels: jax.Array) -> jax.Array:
         timesteps_proj = self.time_proj(timestep)
+        # (N, D)
         timesteps_emb = self.timestep_embedder(timesteps_proj)
+        # (N, D)
         class_labels = self.class_embedder(class_labels)
+        # (N, D)
         return timesteps_emb + class_labels
 
 
@@ -220,6 +225,7 @@ class DiTTransformer2DModel(nn.Module):
         hidden_states_2 = self.pos_embed(hidden_states)
         for transformer_block in self.transformer_blocks:
             hidden_states_2 = transformer_block(hidden_states_2, timestep, class_labels)
+        # 3. Output
         conditioning = self.transformer_blocks[0].norm1.emb(timestep, class_labels)
         shift, scale = jnp.split(self.proj_out_1(jax.nn.silu(conditioning)), 2, axis=-1)
         hidden_states_2 = self.norm_out(hidden_states_2) * (scale[:, None] + 1) + shift[:, None]

@@ -77,6 +77,7 @@ def sdpa_mask(attention_mask: jax.Array, batch_size: int, length: int) -> jax.Ar
     and False that it should not."""
     batch_arange = jnp.arange(batch_size)
     q_arange = jnp.arange(length)
+    # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(batch_arange, q_arange)
     return and_mask(attention_mask, attention_mask_0, attention_mask_1)
 
@@ -85,6 +86,7 @@ def create_causal_mask(attention_mask: jax.Array, batch_size: int, length: int) 
     """Create a standard causal mask based on the attention implementation used (stored in the
     config)."""
     attention_mask = attention_mask.astype(jnp.bool_)
+    # We now create the mask
     return sdpa_mask(attention_mask, batch_size, length)
 
 
@@ -138,6 +140,7 @@ def sdpa_mask_2(attention_mask: jax.Array, batch_size: int, length: int) -> jax.
     and False that it should not."""
     batch_arange = jnp.arange(batch_size)
     q_arange = jnp.arange(length)
+    # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1, attention_mask_2 = non_vmap_expansion_sdpa_2(
         batch_arange, q_arange
     )
@@ -150,6 +153,7 @@ def create_sliding_window_causal_mask(
     """Create a sliding window causal mask based on the attention implementation used (stored
     in the config)."""
     attention_mask = attention_mask.astype(jnp.bool_)
+    # We now create the mask
     return sdpa_mask_2(attention_mask, batch_size, length)
 
 
@@ -205,6 +209,8 @@ class Gemma3RMSNorm(nn.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         output = norm(x, self.config.rms_norm_eps)
+        # Llama does x.to(float16) * w whilst Gemma3 is (x * w).to(float16)
+        # See https://github.com/huggingface/transformers/pull/29402
         return output * (self.weight + 1.0)
 
 
@@ -307,9 +313,11 @@ class Gemma3TextModel(nn.Module):
         inputs_embeds = self.embed_tokens(input_ids)
         position_ids = jnp.arange(input_ids.shape[1])
         position_ids = position_ids[None]
+        # Create the masks
         causal_mask_mapping = create_causal_mask(
             attention_mask, input_ids.shape[0], input_ids.shape[1]
         )
+        # Create the masks
         causal_mask_mapping_2 = create_sliding_window_causal_mask(
             attention_mask, input_ids.shape[0], input_ids.shape[1]
         )

@@ -65,8 +65,11 @@ def sdpa_mask(length: int, batch_size: int) -> jax.Array:
     value of True indicates that the element should take part in the attention computation,
     and False that it should not."""
     q_arange = jnp.arange(length)
+    # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
     attention_mask = attention_mask_1 <= attention_mask_0
+    # Expand the mask to match batch size and query length if they weren't used in the mask
+    # function
     return jnp.broadcast_to(
         attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
     )
@@ -75,6 +78,7 @@ def sdpa_mask(length: int, batch_size: int) -> jax.Array:
 def create_causal_mask(length: int, batch_size: int) -> jax.Array:
     """Create a standard causal mask based on the attention implementation used (stored in the
     config)."""
+    # We now create the mask
     return sdpa_mask(length, batch_size)
 
 
@@ -91,8 +95,11 @@ def sdpa_mask_2(length: int, batch_size: int) -> jax.Array:
     value of True indicates that the element should take part in the attention computation,
     and False that it should not."""
     q_arange = jnp.arange(length)
+    # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
     attention_mask = and_mask(attention_mask_0, attention_mask_1)
+    # Expand the mask to match batch size and query length if they weren't used in the mask
+    # function
     return jnp.broadcast_to(
         attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
     )
@@ -101,6 +108,7 @@ def sdpa_mask_2(length: int, batch_size: int) -> jax.Array:
 def create_sliding_window_causal_mask(length: int, batch_size: int) -> jax.Array:
     """Create a sliding window causal mask based on the attention implementation used (stored
     in the config)."""
+    # We now create the mask
     return sdpa_mask_2(length, batch_size)
 
 
@@ -156,6 +164,8 @@ class Gemma3RMSNorm(nn.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         output = norm(x, self.config.rms_norm_eps)
+        # Llama does x.to(float16) * w whilst Gemma3 is (x * w).to(float16)
+        # See https://github.com/huggingface/transformers/pull/29402
         return output * (self.weight + 1.0)
 
 
@@ -258,7 +268,9 @@ class Gemma3TextModel(nn.Module):
         inputs_embeds = self.embed_tokens(input_ids)
         position_ids = jnp.arange(input_ids.shape[1])
         position_ids = position_ids[None]
+        # Create the masks
         causal_mask_mapping = create_causal_mask(input_ids.shape[1], input_ids.shape[0])
+        # Create the masks
         causal_mask_mapping_2 = create_sliding_window_causal_mask(
             input_ids.shape[1], input_ids.shape[0]
         )
@@ -280,6 +292,7 @@ class Gemma3ForCausalLM(nn.Module):
         self.model = Gemma3TextModel(self.config)
 
     def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
+        # decoder outputs consists of (dec_features, layer_state, dec_hidden, dec_attn)
         outputs = self.model(input_ids)
         logits = outputs @ self.model.embed_tokens.embedding.T
         return {"logits": logits}

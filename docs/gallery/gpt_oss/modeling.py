@@ -69,6 +69,7 @@ def eager_attention_forward(
     )
     combined_logits = combined_logits - combined_logits_0
     probs = jax.nn.softmax(combined_logits, axis=-1)
+    # we drop the sink here
     scores = probs[..., :-1]
     attn_output = scores @ value_states
     return attn_output.swapaxes(1, 2)
@@ -82,6 +83,7 @@ def grouped_linear(
 ) -> jax.Array:
     """Grouped linear layer supporting optional bias and transposed weights."""
     out = jax.lax.ragged_dot(selected_hidden_states_g, gate_up_proj, jnp.diff(offsets, prepend=0))
+    # We should be able to pass bias to the grouped_mm call, but it's not yet supported.
     return out + selected_biases
 
 
@@ -103,8 +105,12 @@ def grouped_mm_experts_forward(
     limit: float,
     alpha: float,
 ) -> jax.Array:
+    # S is the number of selected tokens-experts pairs (S = num_tokens * num_top_k)
+    # (S,)
     sample_weights = routing_weights.reshape(-1)
+    # (S,)
     expert_ids = router_indices.reshape(-1)
+    # Sort by expert for grouped processing
     expert_ids_g, perm = jnp.sort(expert_ids), jnp.argsort(expert_ids)
     selected_hidden_states_g = hidden_states[perm // 2]
     sample_weights_g = sample_weights[perm]
@@ -112,13 +118,21 @@ def grouped_mm_experts_forward(
     tokens_per_expert = count_in_bins(histc_input, 4, 0, 3)
     offsets = jnp.cumsum(tokens_per_expert.astype(jnp.int32), axis=-1)
     selected_biases = gate_up_proj_bias[expert_ids_g]
+    # --- Up projection per expert (grouped) ---
     proj_out = grouped_linear(selected_hidden_states_g, offsets, gate_up_proj, selected_biases)
+    # for gated experts we apply the custom/default gating mechanism
+    # (S, intermediate_dim)
     proj_out = apply_gate(proj_out, limit, alpha)
     selected_biases = down_proj_bias[expert_ids_g]
+    # --- Down projection per expert (grouped) ---
     proj_out = grouped_linear(proj_out, offsets, down_proj, selected_biases)
+    # Apply routing weights
+    # (S, hidden_dim)
     weighted_out = proj_out * sample_weights_g[..., None]
+    # Restore original order
     inv_perm = jnp.zeros_like(perm)
     inv_perm = inv_perm.at[perm].set(jnp.arange(inv_perm.shape[0]))
+    # (S, hidden_dim)
     weighted_out = weighted_out[inv_perm]
     return weighted_out.reshape(hidden_states.shape[0], 2, hidden_states.shape[1]).sum(axis=1)
 
@@ -137,8 +151,11 @@ def sdpa_mask(length: int, batch_size: int) -> jax.Array:
     value of True indicates that the element should take part in the attention computation,
     and False that it should not."""
     q_arange = jnp.arange(length)
+    # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
     attention_mask = attention_mask_1 <= attention_mask_0
+    # Expand the mask to match batch size and query length if they weren't used in the mask
+    # function
     return jnp.broadcast_to(
         attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
     )
@@ -149,12 +166,15 @@ def eager_mask(length: int, batch_size: int) -> jax.Array:
     of 0 indicates that the element should take part in the attention computation, and -inf
     (minimum value for the given `dtype`) that it should not."""
     mask = sdpa_mask(length, batch_size)
+    # we need 0s where the tokens should be taken into account, and -inf otherwise (mask is
+    # already of boolean type)
     return jnp.where(mask, jnp.zeros((), jnp.float32), -3.4028234663852886e38)
 
 
 def create_causal_mask(length: int, batch_size: int) -> jax.Array:
     """Create a standard causal mask based on the attention implementation used (stored in the
     config)."""
+    # We now create the mask
     return eager_mask(length, batch_size)
 
 
@@ -171,8 +191,11 @@ def sdpa_mask_2(length: int, batch_size: int) -> jax.Array:
     value of True indicates that the element should take part in the attention computation,
     and False that it should not."""
     q_arange = jnp.arange(length)
+    # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
     attention_mask = and_mask(attention_mask_0, attention_mask_1)
+    # Expand the mask to match batch size and query length if they weren't used in the mask
+    # function
     return jnp.broadcast_to(
         attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
     )
@@ -183,12 +206,15 @@ def eager_mask_2(length: int, batch_size: int) -> jax.Array:
     of 0 indicates that the element should take part in the attention computation, and -inf
     (minimum value for the given `dtype`) that it should not."""
     mask = sdpa_mask_2(length, batch_size)
+    # we need 0s where the tokens should be taken into account, and -inf otherwise (mask is
+    # already of boolean type)
     return jnp.where(mask, jnp.zeros((), jnp.float32), -3.4028234663852886e38)
 
 
 def create_sliding_window_causal_mask(length: int, batch_size: int) -> jax.Array:
     """Create a sliding window causal mask based on the attention implementation used (stored
     in the config)."""
+    # We now create the mask
     return eager_mask_2(length, batch_size)
 
 
@@ -214,6 +240,7 @@ class GptOssRMSNorm(nn.Module):
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
         hidden_states = hidden_states * jax.lax.rsqrt(variance + self.config.rms_norm_eps)
+        # main diff with Llama
         return self.weight * hidden_states
 
 
@@ -231,7 +258,9 @@ class GptOssTopKRouter(nn.Module):
         )
 
     def __call__(self, hidden_states: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # (num_tokens, num_experts)
         router_logits = hidden_states @ self.weight.T + self.bias
+        # (num_tokens, top_k)
         router_top_value, router_indices = jax.lax.top_k(
             router_logits, self.config.num_experts_per_tok
         )
@@ -352,10 +381,12 @@ class GptOssDecoderLayer(nn.Module):
     ) -> jax.Array:
         residual = hidden_states
         hidden_states = self.input_layernorm(hidden_states)
+        # Self Attention
         hidden_states = self.self_attn(hidden_states, cos, sin, attention_mask)
         hidden_states = residual + hidden_states
         residual = hidden_states
         hidden_states = self.post_attention_layernorm(hidden_states)
+        # diff with llama: router scores
         hidden_states = self.mlp(hidden_states)
         return residual + hidden_states
 
@@ -396,6 +427,7 @@ class GptOssForCausalLM(nn.Module):
         self.lm_head = nn.Dense(self.config.vocab_size, use_bias=False)
 
     def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
+        # decoder outputs consists of (dec_features, layer_state, dec_hidden, dec_attn)
         outputs = self.model(input_ids)
         logits = self.lm_head(outputs)
         return {"logits": logits}

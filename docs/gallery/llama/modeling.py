@@ -124,6 +124,7 @@ class LlamaDecoderLayer(nn.Module):
     def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
         residual = hidden_states
         hidden_states = self.input_layernorm(hidden_states)
+        # Self Attention
         hidden_states = self.self_attn(hidden_states, cos, sin)
         hidden_states = residual + hidden_states
         residual = hidden_states

@@ -328,4 +328,5 @@ class Tagger(nn.Module):
 
     def __call__(self, ids: jax.Array) -> jax.Array:
         states, (_, _) = self.lstm(self.embed(ids), deterministic=True)
+        # The last state of a direction is not needed: every word has one.
         return self.out(jax.nn.relu(self.norm(states)))

@@ -40,14 +40,20 @@ def mamba_selective_scan(
 ) -> jax.Array:
     dt_2 = dt + bias[..., None]
     dt_2 = jax.nn.softplus(dt_2)
+    # We need to transpose on the basis of the original kernel layout
     B = scan_result.swapaxes(1, 2)
     C = scan_result_2.swapaxes(1, 2)
+    # Discretize A and B for the entire sequence
     discrete_A = dt_2[..., None]
     discrete_A_2 = jnp.exp(A[None][..., None, :] * discrete_A)
     discrete_B = discrete_A * B[:, None]
     deltaB_u = discrete_B * scan_result_3[..., None]
+    # "Initial hidden state" is not supported by the kernel path, so use
+    # the same zero initialization as the kernel
     ssm_state = jnp.zeros((dt.shape[0], 48, 6), jnp.float32)
+    # State calculation
     ssm_state = discrete_A_2[..., 0, :] * ssm_state + deltaB_u[..., 0, :]
+    # Subsequent output
     scan_output = ssm_state @ C[:, 0][..., None]
     ssm_state = discrete_A_2[..., 1, :] * ssm_state + deltaB_u[..., 1, :]
     scan_output_2 = ssm_state @ C[:, 1][..., None]
@@ -131,6 +137,7 @@ class MambaMixer(nn.Module):
         hidden_states_B_C = causal_conv1d_fn(
             hidden_states_B_C_2, self.conv1d.variables["params"]["bias"], hidden_states_B_C
         )
+        # 3. SSM transformation
         hidden_states_B_C = hidden_states_B_C.swapaxes(1, 2)
         time_step = self.x_proj(hidden_states_B_C)
         time_step, B, C = jnp.split(time_step, [5, 11], axis=-1)
@@ -149,6 +156,7 @@ class MambaMixer(nn.Module):
             scan_result_2,
             scan_output,
         )
+        # 4. Final linear projection
         return self.out_proj(scan_result.swapaxes(1, 2))
 
 

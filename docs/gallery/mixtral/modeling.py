@@ -88,8 +88,10 @@ class MixtralTopKRouter(nn.Module):
         )
 
     def __call__(self, hidden_states: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # (seq_len, num_experts)
         router_logits = hidden_states @ self.weight.T
         router_probs = jax.nn.softmax(router_logits, axis=-1)
+        # (seq_len, top_k)
         router_top_value, router_indices = jax.lax.top_k(
             router_probs, self.config.num_experts_per_tok
         )
@@ -121,21 +123,33 @@ class MixtralExperts(nn.Module):
     def __call__(
         self, hidden_states: jax.Array, top_k_index: jax.Array, top_k_weights: jax.Array
     ) -> jax.Array:
+        # S is the number of selected tokens-experts pairs (S = num_tokens * num_top_k)
+        # (S,)
         sample_weights = top_k_weights.reshape(-1)
+        # (S,)
         expert_ids = top_k_index.reshape(-1)
+        # Sort by expert for grouped processing
         expert_ids_g, perm = jnp.sort(expert_ids), jnp.argsort(expert_ids)
         selected_hidden_states_g = hidden_states[perm // 2]
         sample_weights_g = sample_weights[perm]
         histc_input = expert_ids_g.astype(jnp.float32)
         tokens_per_expert = count_in_bins(histc_input, 4, 0, 3)
         offsets = jnp.cumsum(tokens_per_expert.astype(jnp.int32), axis=-1)
+        # --- Up projection per expert (grouped) ---
         proj_out = grouped_linear(self.gate_up_proj, selected_hidden_states_g, offsets)
+        # (S, intermediate_dim)
         gate, up = jnp.split(proj_out, 2, axis=-1)
+        # (S, intermediate_dim)
         proj_out = jax.nn.silu(gate) * up
+        # --- Down projection per expert (grouped) ---
         proj_out = grouped_linear(self.down_proj, proj_out, offsets)
+        # Apply routing weights
+        # (S, hidden_dim)
         weighted_out = proj_out * sample_weights_g[..., None]
+        # Restore original order
         inv_perm = jnp.zeros_like(perm)
         inv_perm = inv_perm.at[perm].set(jnp.arange(inv_perm.shape[0]))
+        # (S, hidden_dim)
         weighted_out = weighted_out[inv_perm]
         return weighted_out.reshape(*top_k_index.shape[:2], hidden_states.shape[1]).sum(axis=1)
 
@@ -265,6 +279,7 @@ class MixtralForCausalLM(nn.Module):
         self.lm_head = nn.Dense(self.config.vocab_size, use_bias=False)
 
     def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
+        # decoder outputs consists of (dec_features, layer_state, dec_hidden, dec_attn)
         outputs = self.model(input_ids)
         logits = self.lm_head(outputs)
         return {"logits": logits}

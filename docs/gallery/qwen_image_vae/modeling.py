@@ -120,12 +120,15 @@ class QwenImageResidualBlock(nn.Module):
         )
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        # First normalization and activation
         x_2 = self.norm1(x)
         x_2 = jax.nn.silu(x_2)
         x_2 = self.conv1(x_2)
+        # Second normalization and activation
         x_2 = self.norm2(x_2)
         x_2 = jax.nn.silu(x_2)
         x_2 = self.conv2(x_2)
+        # Add residual connection
         return x_2 + x
 
 
@@ -158,13 +161,17 @@ class QwenImageResidualBlock2(nn.Module):
         self.conv_shortcut = QwenImageCausalConv3d2(in_channels=16, out_channels=32)
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        # Apply shortcut connection
         h = self.conv_shortcut(x)
+        # First normalization and activation
         x = self.norm1(x)
         x = jax.nn.silu(x)
         x = self.conv1(x)
+        # Second normalization and activation
         x = self.norm2(x)
         x = jax.nn.silu(x)
         x = self.conv2(x)
+        # Add residual connection
         return x + h
 
 
@@ -185,6 +192,7 @@ class QwenImageAttentionBlock(nn.Module):
         qkv = jnp.moveaxis(qkv, -1, 1).reshape(qkv.shape[0], 1, 96, -1)
         qkv = qkv.swapaxes(2, 3)
         q, k, v = jnp.split(qkv, 3, axis=-1)
+        # apply attention
         x_2 = jax.nn.dot_product_attention(
             q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2)
         ).swapaxes(1, 2)
@@ -224,6 +232,7 @@ class QwenImageMidBlock(nn.Module):
         ]
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        # First residual block
         x = self.resnets[0](x)
         for attention in self.attentions:
             x = attention(x)
@@ -286,7 +295,9 @@ class QwenImageEncoder3d(nn.Module):
         x = self.conv_in(x)
         for down_block in self.down_blocks:
             x = down_block(x)
+        # middle
         x = self.mid_block(x)
+        # head
         x = self.norm_out(x)
         x = jax.nn.silu(x)
         return self.conv_out(x)
@@ -312,9 +323,11 @@ class QwenImageDecoder3d(nn.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = self.conv_in(x)
+        # middle
         x = self.mid_block(x)
         for up_block in self.up_blocks:
             x = up_block(x)
+        # head
         x = self.norm_out(x)
         x = jax.nn.silu(x)
         return self.conv_out(x)

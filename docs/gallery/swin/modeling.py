@@ -143,6 +143,7 @@ class SwinRelativePositionBias(nn.Module):
             self.config.window_size * self.config.window_size,
             -1,
         )
+        # 1, num_heads, Wh*Ww, Wh*Ww
         return relative_position_bias.transpose(2, 0, 1)[None]
 
 
@@ -196,6 +197,8 @@ class SwinAttention(nn.Module):
             .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
             .swapaxes(1, 2)
         )
+        # Combine relative position bias with the cyclic-shift attention mask for SW-MSA
+        # 1, num_heads, ws*ws, ws*ws
         relative_position_bias = self.relative_position_bias()
         attn_output = sdpa_attention_forward(
             query_states, key_states, value_states, relative_position_bias
@@ -246,9 +249,14 @@ class SwinAttention2(nn.Module):
             .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
             .swapaxes(1, 2)
         )
+        # Combine relative position bias with the cyclic-shift attention mask for SW-MSA
+        # 1, num_heads, ws*ws, ws*ws
         relative_position_bias = self.relative_position_bias()
+        # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
         attention_mask = attention_mask[:, None]
+        # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
         attention_mask_2 = attention_mask[None]
+        # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
         attention_mask_2 = jnp.broadcast_to(
             attention_mask_2,
             (
@@ -259,6 +267,7 @@ class SwinAttention2(nn.Module):
                 attention_mask_2.shape[4],
             ),
         )
+        # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
         attention_mask = attention_mask_2.reshape(
             -1, 1, attention_mask.shape[0], attention_mask.shape[0]
         )
@@ -282,12 +291,14 @@ class SwinPatchMerging(nn.Module):
             input_feature.shape[2],
             input_feature.shape[2],
         )
+        # Interleave rows and columns to produce [batch_size, height/2*width/2, 4*num_channels]
         input_feature_2 = input_feature[:, ::2]
         input_feature_3 = input_feature_2[..., ::2, :]
         input_feature = input_feature[:, 1::2]
         input_feature_4 = input_feature[..., ::2, :]
         input_feature_2 = input_feature_2[..., 1::2, :]
         input_feature = input_feature[..., 1::2, :]
+        # Interleave rows and columns to produce [batch_size, height/2*width/2, 4*num_channels]
         input_feature = jnp.concatenate(
             [input_feature_3, input_feature_4, input_feature_2, input_feature], axis=-1
         )
@@ -324,9 +335,14 @@ class SwinAttention3(nn.Module):
             .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
             .swapaxes(1, 2)
         )
+        # Combine relative position bias with the cyclic-shift attention mask for SW-MSA
+        # 1, num_heads, ws*ws, ws*ws
         relative_position_bias = self.relative_position_bias()
+        # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
         attention_mask = attention_mask[:, None]
+        # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
         attention_mask = attention_mask[None]
+        # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
         attention_mask = jnp.broadcast_to(
             attention_mask,
             (
@@ -337,6 +353,7 @@ class SwinAttention3(nn.Module):
                 attention_mask.shape[4],
             ),
         )
+        # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
         attention_mask = attention_mask.reshape(
             -1, 1, hidden_states.shape[1], hidden_states.shape[1]
         )

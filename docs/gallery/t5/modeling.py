@@ -30,10 +30,16 @@ def relative_position_bucket(relative_position: jax.Array) -> jax.Array:
     relative_buckets = (relative_position > 0).astype(jnp.int32) * 16
     relative_position = jnp.abs(relative_position)
     is_small = relative_position < 8
+    # The other half of the buckets are for logarithmically bigger bins in positions up to
+    # max_distance
     relative_position_if_large = (
         jnp.log(relative_position.astype(jnp.float32) / 8) / 2.772588722239781 * 8
     )
+    # The other half of the buckets are for logarithmically bigger bins in positions up to
+    # max_distance
     relative_position_if_large = relative_position_if_large.astype(jnp.int32)
+    # The other half of the buckets are for logarithmically bigger bins in positions up to
+    # max_distance
     relative_position_if_large = relative_position_if_large + 8
     relative_position_if_large_2 = jnp.full_like(relative_position_if_large, 15)
     relative_position_if_large = jnp.minimum(
@@ -45,6 +51,8 @@ def relative_position_bucket(relative_position: jax.Array) -> jax.Array:
 def sdpa_attention_forward(
     query: jax.Array, key: jax.Array, value: jax.Array, values: jax.Array
 ) -> jax.Array:
+    # If we have a boolean mask, superpose both into a single float additive mask to use in
+    # sdpa
     position_bias_mask = jnp.broadcast_to(
         values, (query.shape[0], values.shape[1], values.shape[2], values.shape[2])
     )
@@ -62,10 +70,16 @@ def relative_position_bucket_2(relative_position: jax.Array) -> jax.Array:
     https://github.com/tensorflow/mesh/blob/0cb87fe07da627bf0b7e60475d59f95ed6b5be3d/mesh_tensorflow/transformer/transformer_layers.py#L593"""
     relative_position = -jnp.minimum(relative_position, jnp.zeros_like(relative_position))
     is_small = relative_position < 16
+    # The other half of the buckets are for logarithmically bigger bins in positions up to
+    # max_distance
     relative_position_if_large = (
         jnp.log(relative_position.astype(jnp.float32) / 16) / 2.0794415416798357 * 16
     )
+    # The other half of the buckets are for logarithmically bigger bins in positions up to
+    # max_distance
     relative_position_if_large = relative_position_if_large.astype(jnp.int32)
+    # The other half of the buckets are for logarithmically bigger bins in positions up to
+    # max_distance
     relative_position_if_large = relative_position_if_large + 16
     relative_position_if_large_2 = jnp.full_like(relative_position_if_large, 31)
     relative_position_if_large = jnp.minimum(
@@ -77,6 +91,8 @@ def relative_position_bucket_2(relative_position: jax.Array) -> jax.Array:
 def sdpa_attention_forward_2(
     query: jax.Array, key: jax.Array, value: jax.Array, attention_mask: jax.Array, values: jax.Array
 ) -> jax.Array:
+    # If we have a boolean mask, superpose both into a single float additive mask to use in
+    # sdpa
     position_bias_mask = jnp.where(attention_mask, values, -3.4028234663852886e38)
     return biased_attention(
         query.swapaxes(1, 2),
@@ -90,6 +106,8 @@ def sdpa_attention_forward_2(
 def sdpa_attention_forward_3(
     query: jax.Array, key: jax.Array, value: jax.Array, position_bias: jax.Array
 ) -> jax.Array:
+    # If we have a boolean mask, superpose both into a single float additive mask to use in
+    # sdpa
     position_bias_mask = jnp.broadcast_to(
         position_bias,
         (query.shape[0], position_bias.shape[1], position_bias.shape[2], position_bias.shape[3]),
@@ -117,8 +135,11 @@ def sdpa_mask(width: int, batch_size: int) -> jax.Array:
     value of True indicates that the element should take part in the attention computation,
     and False that it should not."""
     q_arange = jnp.arange(width)
+    # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
     attention_mask = attention_mask_1 <= attention_mask_0
+    # Expand the mask to match batch size and query length if they weren't used in the mask
+    # function
     return jnp.broadcast_to(
         attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
     )
@@ -127,6 +148,7 @@ def sdpa_mask(width: int, batch_size: int) -> jax.Array:
 def create_causal_mask(width: int, batch_size: int) -> jax.Array:
     """Create a standard causal mask based on the attention implementation used (stored in the
     config)."""
+    # We now create the mask
     return sdpa_mask(width, batch_size)
 
 
@@ -487,6 +509,7 @@ class T5Block(nn.Module):
 
     def __call__(self, hidden_states: jax.Array) -> tuple[jax.Array, jax.Array]:
         hidden_states, self_attn_position_bias = self.layer[0](hidden_states)
+        # Apply Feed Forward layer
         hidden_states = self.layer[1](hidden_states)
         return hidden_states, self_attn_position_bias
 
@@ -499,6 +522,7 @@ class T5Block2(nn.Module):
 
     def __call__(self, hidden_states: jax.Array, position_bias: jax.Array) -> jax.Array:
         hidden_states = self.layer[0](hidden_states, position_bias)
+        # Apply Feed Forward layer
         hidden_states = self.layer[1](hidden_states)
         return hidden_states
 
@@ -520,6 +544,7 @@ class T5Block3(nn.Module):
         hidden_states, cross_attn_position_bias = self.layer[1](
             hidden_states, encoder_hidden_states
         )
+        # Apply Feed Forward layer
         hidden_states = self.layer[2](hidden_states)
         return hidden_states, self_attn_position_bias, cross_attn_position_bias
 
@@ -546,6 +571,7 @@ class T5Block4(nn.Module):
         hidden_states = self.layer[1](
             hidden_states, encoder_hidden_states, encoder_decoder_position_bias
         )
+        # Apply Feed Forward layer
         hidden_states = self.layer[2](hidden_states)
         return hidden_states
 
@@ -601,7 +627,9 @@ class T5ForConditionalGeneration(nn.Module):
         self.decoder = T5Stack2(self.config)
 
     def __call__(self, input_ids: jax.Array, decoder_input_ids: jax.Array) -> dict[str, jax.Array]:
+        # Convert encoder inputs in embeddings if needed
         encoder_outputs = self.encoder(input_ids, self.shared.embedding)
+        # Decode
         decoder_outputs = self.decoder(decoder_input_ids, encoder_outputs, self.shared.embedding)
         sequence_output = decoder_outputs * 0.1767766952966369
         lm_logits = self.shared.attend(sequence_output)

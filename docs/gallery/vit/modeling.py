@@ -124,6 +124,7 @@ class ViTEmbeddings(nn.Module):
 
     def __call__(self, pixel_values: jax.Array) -> jax.Array:
         embeddings = self.patch_embeddings(pixel_values)
+        # add the [CLS] token to the embedded patch tokens
         cls_tokens = jnp.broadcast_to(
             self.cls_token, (pixel_values.shape[0], 1, self.cls_token.shape[2])
         )

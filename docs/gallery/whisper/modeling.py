@@ -53,8 +53,11 @@ def sdpa_mask(length: int, batch_size: int) -> jax.Array:
     value of True indicates that the element should take part in the attention computation,
     and False that it should not."""
     q_arange = jnp.arange(length)
+    # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
     attention_mask = attention_mask_1 <= attention_mask_0
+    # Expand the mask to match batch size and query length if they weren't used in the mask
+    # function
     return jnp.broadcast_to(
         attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
     )
@@ -63,6 +66,7 @@ def sdpa_mask(length: int, batch_size: int) -> jax.Array:
 def create_causal_mask(length: int, batch_size: int) -> jax.Array:
     """Create a standard causal mask based on the attention implementation used (stored in the
     config)."""
+    # We now create the mask
     return sdpa_mask(length, batch_size)
 
 
@@ -90,6 +94,11 @@ class WhisperAttention(nn.Module):
         self.out_proj = nn.Dense(self.config.d_model)
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        # Scaling is susceptible to floating point arithmetics' imprecisions
+        # which can lead to different results (this is dependent from model
+        # to model, e.g. whisper is one such case). We therefore keep the
+        # original order of scaling to follow the original implementation
+        # and enforce no scaling (1.0) in the attention call below.
         query_states = (
             (self.q_proj(hidden_states) * self.config.scaling)
             .reshape(
@@ -136,6 +145,11 @@ class WhisperAttention2(nn.Module):
         self.out_proj = nn.Dense(self.config.d_model)
 
     def __call__(self, hidden_states: jax.Array, attention_mask: jax.Array) -> jax.Array:
+        # Scaling is susceptible to floating point arithmetics' imprecisions
+        # which can lead to different results (this is dependent from model
+        # to model, e.g. whisper is one such case). We therefore keep the
+        # original order of scaling to follow the original implementation
+        # and enforce no scaling (1.0) in the attention call below.
         query_states = (
             (self.q_proj(hidden_states) * self.config.scaling)
             .reshape(
@@ -184,6 +198,11 @@ class WhisperAttention3(nn.Module):
         self.out_proj = nn.Dense(self.config.d_model)
 
     def __call__(self, hidden_states: jax.Array, key_value_states: jax.Array) -> jax.Array:
+        # Scaling is susceptible to floating point arithmetics' imprecisions
+        # which can lead to different results (this is dependent from model
+        # to model, e.g. whisper is one such case). We therefore keep the
+        # original order of scaling to follow the original implementation
+        # and enforce no scaling (1.0) in the attention call below.
         query_states = (
             (self.q_proj(hidden_states) * self.config.scaling)
             .reshape(
@@ -257,6 +276,7 @@ class WhisperDecoderLayer(nn.Module):
     ) -> jax.Array:
         residual = hidden_states
         hidden_states = self.self_attn_layer_norm(hidden_states)
+        # Self Attention
         hidden_states = self.self_attn(hidden_states, attention_mask)
         hidden_states = residual + hidden_states
         residual = hidden_states
@@ -328,6 +348,7 @@ class WhisperModel(nn.Module):
         self, input_features: jax.Array, decoder_input_ids: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         encoder_outputs = self.encoder(input_features)
+        # decoder outputs consists of (dec_features, past_key_values, dec_hidden, dec_attn)
         decoder_outputs = self.decoder(decoder_input_ids, encoder_outputs)
         return decoder_outputs, encoder_outputs
 

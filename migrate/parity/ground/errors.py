@@ -23,6 +23,28 @@ class TargetError(ParityError):
     """
 
 
+class ArgumentsError(TargetError):
+    """A model cannot be built without arguments.
+
+    Cause: its factory has parameters without defaults.
+
+    Remedy: write them behind it: `jax_resnet:ResNet50(n_classes=1000)`.
+    """
+
+    def __init__(self, what: str, remedy: str, names: tuple[str, ...] = ()) -> None:
+        super().__init__(what, remedy)
+        self.names = names
+
+
+class WeightsError(ParityError):
+    """The weights of one model have no place in the other.
+
+    Cause: other names, other shapes, other layers.
+
+    Remedy: a mapping file (`--mapping`), or as the line says.
+    """
+
+
 class InputsError(ParityError):
     """The inputs cannot be made, or the model does not take them.
 

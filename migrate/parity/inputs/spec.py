@@ -82,13 +82,17 @@ class Loaded:
 Spec = Shaped | Stored | Loaded
 
 
-def parse_inputs(texts: Sequence[str]) -> tuple[Spec, ...]:
+def parse_inputs(texts: Sequence[str], *, drawn: bool = True) -> tuple[Spec, ...]:
     """Read what `--inputs` was given, once for each.
+
+    Args:
+        texts: it.
+        drawn: whether values are wanted too, so that integers need a bound and the size has one.
 
     Raises:
         InputsError: one is of no known form, has no bound, or names an argument a second time.
     """
-    specs = tuple(_parse(text) for text in texts)
+    specs = tuple(_parse(text, drawn) for text in texts)
     names = [spec.name for spec in specs if isinstance(spec, Shaped)]
     for name in names:
         if names.count(name) > 1:
@@ -102,9 +106,9 @@ def parse_inputs(texts: Sequence[str]) -> tuple[Spec, ...]:
     return specs
 
 
-def _parse(text: str) -> Spec:
+def _parse(text: str, drawn: bool) -> Spec:
     if matched := _SHAPED.fullmatch(text):
-        return _shaped(text, matched)
+        return _shaped(text, matched, drawn)
     if _NAMED.match(text):
         raise InputsError(f"--inputs {text}: is no dtype with a shape", FORMS)
     path = Path(text)
@@ -115,7 +119,7 @@ def _parse(text: str) -> Spec:
     raise InputsError(f"--inputs {text}: no such file, and of no known form", FORMS)
 
 
-def _shaped(text: str, matched: re.Match[str]) -> Shaped:
+def _shaped(text: str, matched: re.Match[str], drawn: bool) -> Shaped:
     name, dtype, fill, rest = (matched[part] or "" for part in ("name", "dtype", "fill", "rest"))
     if dtype not in (*FLOATING, *_INTEGERS, "bool"):
         known = ", ".join((*FLOATING, *_INTEGERS, "bool"))
@@ -123,7 +127,7 @@ def _shaped(text: str, matched: re.Match[str]) -> Shaped:
     if fill not in ("", "ones", "zeros"):
         raise InputsError(f"--inputs {text}: {fill}: is not known", "write ones: or zeros:")
     shape = _shape(text, matched["shape"])
-    if math.prod(shape) * 8 > _MOST_BYTES:
+    if drawn and math.prod(shape) * 8 > _MOST_BYTES:
         raise InputsError(f"--inputs {text}: is over 8 GiB", "give a smaller shape")
     bound = None
     if rest:
@@ -136,7 +140,7 @@ def _shaped(text: str, matched: re.Match[str]) -> Shaped:
         bound = int(limit[1])
         if bound - 1 > np.iinfo(dtype).max:
             raise InputsError(f"--inputs {text}: {bound} is over {dtype}", "give a wider dtype")
-    elif dtype in _INTEGERS and not fill:
+    elif drawn and dtype in _INTEGERS and not fill:
         raise InputsError(
             f"--inputs {text}: integers up to what?",
             f"write {text}<30522 (the size of the vocabulary), or {name}=ones:{dtype}[…] for a mask",

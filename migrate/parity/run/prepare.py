@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from converters.errors import ConversionError
+from converters.errors import ConversionError, MisfitError
 from migrate.parity.align.weight_map import (
     Conversion,
     WeightMap,
@@ -19,7 +19,8 @@ from migrate.parity.align.weight_map import (
     same_names,
 )
 from migrate.parity.dump.dump import Dump
-from migrate.parity.ground.errors import InputsError, ParityError
+from migrate.parity.fitting.fit import fit
+from migrate.parity.ground.errors import InputsError, ParityError, WeightsError
 from migrate.parity.ground.options import Options, SideOptions
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.channels import channels_first_inputs, layout_remedy
@@ -66,25 +67,68 @@ def prepare(
     truth, other = (a, b) if truth_of_a else (b, a)
     progress("making inputs")
     inputs = inputs_for(truth, other, options, work / "inputs")
-    layouts = _channels_last(truth, other, inputs, work)
     first, second = (options.a, options.b) if truth_of_a else (options.b, options.a)
     settings = {
         truth: _laid_out(first, ()),
-        other: _laid_out(second, layouts),
+        other: laid_out_for(truth, other, second, inputs, work),
     }
     progress("bringing the weights to both sides")
     functions = [side for side in settings if side.kind == "jax"]
     for side, how in settings.items():
         if side not in functions:
             side.ask(protocol.Prepare(how, inputs))
-    conversion = Conversion(options.mapping, options.drop, _image_shapes(inputs))
-    with _layout_told(inputs, settings[other]):
-        mine = _weights(truth, other, first.weights, second.weights, conversion, work)
+    conversion = Conversion(options.mapping, options.drop, image_shapes(inputs))
+    with layout_told(inputs, settings[other]):
+        given = first.weights, second.weights
+        try:
+            mine = _weights(truth, other, *given, conversion, work)
+        except (WeightsError, MisfitError) as error:
+            turned = settings[other].transposed
+            if turned and layout_remedy(error.what, inputs[0], turned):
+                raise  # it is how the input lies, and following the layers would not say so
+            if not _can_be_followed(truth, other, conversion) or given[1] is not None:
+                raise
+            conversion, said = _found(
+                truth, other, inputs, settings[other], conversion, work, progress
+            )
+            mine = _weights(truth, other, *given, conversion, work)
+            mine = dataclasses.replace(mine, notes=(*mine.notes, *said))
     for side in functions:  # whose weights nobody knows but who gives them
         side.ask(protocol.Prepare(settings[side], inputs))
     truths = same_names(work / "truth.safetensors")
     pair = (truths, mine) if truth_of_a else (mine, truths)
     return Prepared(inputs, settings[a], settings[b], truth_of_a, *pair)
+
+
+def _can_be_followed(truth: Side, other: Side, conversion: Conversion) -> bool:
+    followed = other.kind in ("linen", "nnx") and other.constants is None
+    return truth.kind in TORCH and followed and conversion.mapping is None
+
+
+def _found(
+    truth: Side,
+    other: Side,
+    inputs: InputSet,
+    settings: Settings,
+    conversion: Conversion,
+    work: Path,
+    progress: Callable[[str], None],
+) -> tuple[Conversion, tuple[str, ...]]:
+    """Names do not say which weight is which: both are run, and their layers followed."""
+    mapping = work / "fitted.yaml"
+    found = fit(
+        truth,
+        other,
+        inputs,
+        settings,
+        work / "fit",
+        mapping,
+        drop=conversion.drop,
+        example=conversion.example,
+        progress=progress,
+    )
+    note = f"weights: {found.sentence} ({found.layers} layers, found by running both)"
+    return dataclasses.replace(conversion, mapping=mapping), (note, *found.notes)
 
 
 def inputs_for(truth: Side, other: Side, options: Options, folder: Path) -> InputSet:
@@ -103,6 +147,13 @@ def inputs_for(truth: Side, other: Side, options: Options, folder: Path) -> Inpu
         raise InputsError(error.what, error.remedy) from None
 
 
+def laid_out_for(
+    truth: Side, other: Side, options: SideOptions, inputs: InputSet, work: Path
+) -> Settings:
+    """How the other side runs, given images as it takes them."""
+    return _laid_out(options, _channels_last(truth, other, inputs, work))
+
+
 def _channels_last(truth: Side, other: Side, inputs: InputSet, work: Path) -> tuple[str, ...]:
     """The inputs that the other side takes channels last, as torch's layers take them."""
     if truth.kind not in TORCH or other.kind in TORCH or other.lies_as_torch:
@@ -114,7 +165,7 @@ def _channels_last(truth: Side, other: Side, inputs: InputSet, work: Path) -> tu
     return channels_first_inputs(Dump(work / "probe"), one)
 
 
-def _image_shapes(inputs: InputSet) -> tuple[tuple[int, ...], ...] | None:
+def image_shapes(inputs: InputSet) -> tuple[tuple[int, ...], ...] | None:
     """The inputs' shapes, on which the rows of a Linear behind a flattened image depend."""
     arrays = list(inputs[0].values())
     if any(array.dtype.kind != "f" for array in arrays):
@@ -128,7 +179,7 @@ def _laid_out(options: SideOptions, layouts: tuple[str, ...]) -> Settings:
 
 
 @contextlib.contextmanager
-def _layout_told(inputs: InputSet, settings: Settings) -> Iterator[None]:
+def layout_told(inputs: InputSet, settings: Settings) -> Iterator[None]:
     """A linen model makes its weights to fit what it is given, also where that lies the wrong way round."""
     try:
         yield

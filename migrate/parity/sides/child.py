@@ -33,8 +33,9 @@ class Child:
         try:
             return {"ok": to_plain(self._answer(name, fields))}
         except (MigrateError, ConversionError) as error:
-            kind = type(error).__name__
-            return {"error": {"kind": kind, "what": error.what, "remedy": error.remedy}}
+            kind, names = type(error).__name__, list(getattr(error, "names", ()))
+            said = {"what": error.what, "remedy": error.remedy, "names": names}
+            return {"error": {"kind": kind, **said}}
         except Exception as error:
             last = traceback.format_exc()
             what = f"{type(error).__name__}: {str(error)[:300]}".replace("\n", " ")

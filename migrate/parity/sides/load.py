@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import sys
@@ -12,8 +13,8 @@ from types import ModuleType
 from typing import Any, Literal
 
 from converters.errors import ConversionError
-from converters.model import imported
-from migrate.parity.ground.errors import TargetError
+from converters.model import imported, split_call
+from migrate.parity.ground.errors import ArgumentsError, TargetError
 from migrate.parity.sides.frames import raised
 from migrate.parity.sides.runner import Runner
 from migrate.parity.sides.target import Target
@@ -95,22 +96,30 @@ def _package(folder: Path) -> ModuleType:
 
 
 def _object(spec: str) -> Any:
-    location, _, name = spec.rpartition(":")
-    if not location:
-        raise TargetError(f"{spec}: names a file, but nothing in it", f"write {spec}:factory")
     try:
+        named, args, kwargs = split_call(spec)
+        location, _, name = named.rpartition(":")
+        if not location:
+            raise TargetError(f"{spec}: names a file, but nothing in it", f"write {spec}:factory")
         with imported(spec, location) as module:
-            return attrgetter(name)(module)
+            found = attrgetter(name)(module)
     except AttributeError:
         raise TargetError(f"{location}: has no {name}", "check the name") from None
     except ConversionError as error:
         raise TargetError(error.what, error.remedy) from error
+    return functools.partial(found, *args, **kwargs) if args or kwargs else found
 
 
 def _model(found: Any, target: Target, seed: int) -> Any:
     """The model that the object is or builds; a function that takes inputs is one itself."""
     if _kind_of(found) or _takes_inputs(found):
         return found
+    if lacking := [name for name, one in _required(found).items() if _is_number(one)]:
+        raise ArgumentsError(
+            f"{target.shown}: cannot be built without {', '.join(lacking)}",
+            f"write {target.spec}({', '.join(f'{name}=…' for name in lacking)})",
+            tuple(lacking),
+        )
     if not callable(found):
         raise TargetError(
             f"{target.shown}: is a {type(found).__name__}, no model and no function that builds one",
@@ -143,12 +152,25 @@ def _takes_inputs(found: Any) -> bool:
     """Whether a function cannot be called without arguments: then it is what is compared."""
     if isinstance(found, type):
         return False
-    required = [
-        one
-        for one in _parameters(found).values()
-        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-    ]
-    return bool([one for one in required if one.name != "rngs"])
+    required = _required(found)
+    return bool(required) and not all(map(_is_number, required.values()))
+
+
+def _required(found: Any) -> dict[str, inspect.Parameter]:
+    """What it cannot be called without, but for `rngs` and a method's own object."""
+    return {
+        name: one
+        for name, one in _parameters(found).items()
+        if one.default is one.empty
+        and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        and name not in ("self", "rngs")
+    }
+
+
+def _is_number(parameter: inspect.Parameter) -> bool:
+    """Whether it is a setting by its annotation: a model of so many classes, no input."""
+    said = parameter.annotation
+    return (said.__name__ if isinstance(said, type) else str(said)) in ("int", "float", "str")
 
 
 def _parameters(found: Any) -> dict[str, inspect.Parameter]:

@@ -20,7 +20,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import migrate
-from migrate.parity.ground.errors import ParityError, SideDiedError
+from converters.errors import MisfitError
+from migrate.parity.ground.errors import (
+    ArgumentsError,
+    ParityError,
+    SideDiedError,
+    WeightsError,
+)
 from migrate.parity.sides.load import port_constants
 from migrate.parity.sides.protocol import (
     Load,
@@ -212,8 +218,7 @@ class SideProcess(Side):
             raise self._died(doing) from None
         answer = json.loads(self._line(replies, doing))
         if "error" in answer:
-            error = answer["error"]
-            raise ParityError(f"side {self.label}, {error['what']}", error["remedy"])
+            raise self._error(**answer["error"])
         if "crash" in answer:
             raise SideDiedError(
                 f"side {self.label} ({self.target.shown}): {doing} failed ({answer['crash']})",
@@ -221,6 +226,13 @@ class SideProcess(Side):
                 "\n".join([*self._tail(), answer["traceback"]]),
             )
         return answer["ok"]
+
+    def _error(self, kind: str, what: str, remedy: str, names: Sequence[str]) -> ParityError:
+        """What the side's process says is wrong, of the kinds that somebody asks for."""
+        said = f"side {self.label}, {what}"
+        if kind == ArgumentsError.__name__:
+            return ArgumentsError(said, remedy, tuple(names))
+        return (WeightsError if kind == MisfitError.__name__ else ParityError)(said, remedy)
 
     def _line(self, replies: IO[bytes], doing: str) -> bytes:
         """One line of the child's; an end of file is its death."""

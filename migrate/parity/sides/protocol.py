@@ -34,6 +34,7 @@ from migrate.parity.dump.dump import Dump
 from migrate.parity.dump.reference import Forced
 from migrate.parity.ground import requests
 from migrate.parity.ground.alignment import Alignment
+from migrate.parity.ground.fitting import Found
 from migrate.parity.ground.results import Explanation, Section
 from migrate.parity.ground.settings import TRUTH, Settings
 from migrate.parity.inputs.set import InputSet, read_inputs
@@ -303,6 +304,40 @@ class Convert(Request[tuple[str, ...]]):
             if self.example is not None:
                 options["example"] = self.example
         return to_flax(options, self.state, self.output, self.shapes, self.rules)
+
+
+@dataclass(frozen=True)
+class FindWeights(Request[Found]):
+    """Which of torch's weights each array of this Flax side's model is made of (`parity.fitting.search`).
+
+    Attributes:
+        settings: how it runs: float64.
+        inputs: of which the first is run.
+        truth: torch's dump.
+        state: torch's weights.
+        rules: the mapping file that says what each key is in Flax's usual names.
+    """
+
+    settings: Settings
+    inputs: InputSet
+    truth: Path
+    state: Path
+    rules: Path
+
+    def answer(self, runner: Any) -> Found:
+        """What the passes found."""
+        from migrate.parity.fitting.search import find
+
+        return find(runner, self.settings, self.inputs, self.truth, self.state, self.rules)
+
+
+@dataclass(frozen=True)
+class Idle(Request[tuple[str, ...]]):
+    """Which of these arrays have no influence on the outputs for the first input."""
+
+    settings: Settings
+    inputs: InputSet
+    names: Sequence[str]
 
 
 @dataclass(frozen=True)

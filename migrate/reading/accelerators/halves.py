@@ -47,9 +47,20 @@ def _outermost(analysis: Analysis, region: Region) -> Iterator[Region]:
         if inner in analysis.step_loops or inner in analysis.captured:
             continue
         if inner.loop is not None and _effect(analysis, inner):
-            yield inner
+            if not _has_steps(analysis, inner):
+                yield inner
         else:
             yield from _outermost(analysis, inner)
+
+
+def _has_steps(analysis: Analysis, region: Region) -> bool:
+    """Whether a loop calls what has training loops of its own, as a search of settings does."""
+    training = programs_of(analysis).training
+    return any(
+        not training.isdisjoint(analysis.running[call].functions)
+        for one in analysis.regions(region)
+        for call, _ in one.calls
+    )
 
 
 def _effect(analysis: Analysis, region: Region) -> Effect:

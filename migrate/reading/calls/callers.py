@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,16 +29,28 @@ def callers_of(analysis: Analysis) -> Callers:
     return dict(found)
 
 
-def reaching(analysis: Analysis, first: Mapping[Function, Why]) -> dict[Function, Why]:
-    """Return the functions `first` and all that run one of them, each with what its first one came with."""
+def reaching(
+    analysis: Analysis,
+    first: Mapping[Function, Why],
+    counts: Callable[[ast.Call, Scope, Function], bool] = lambda call, scope, function: True,
+) -> dict[Function, Why]:
+    """Return the functions `first` and all that run one of them, each with what its first one came with.
+
+    Args:
+        analysis: of the project.
+        first: the functions to start from.
+        counts: whether a call, with its scope and the function that it runs, is one.
+    """
     found = dict(first)
     waiting: Iterable[Function] = list(found)
     callers = callers_of(analysis) if found else {}
     while waiting:
         new = []
         for function in waiting:
-            for _, scope in callers.get(function, ()):
-                if isinstance(scope, Function) and scope not in found:
+            for call, scope in callers.get(function, ()):
+                if not isinstance(scope, Function) or scope in found:
+                    continue
+                if counts(call, scope, function):
                     found[scope] = found[function]
                     new.append(scope)
         waiting = new

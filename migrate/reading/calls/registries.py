@@ -2,8 +2,9 @@
 
 `model = build_model(opt)` of a registry, `construct_class_by_name(**options)`, hydra's `instantiate`: what
 `model.optimize_parameters()` runs is not to be known from the source. Where a class of the project that
-is made by name has a method of that name which trains, the loop is one to be decided by hand; and so is
-one that does the other half of the training itself, or whose method says by its name that it trains.
+is made by name has a method of that name which trains, or any class of it where a file of settings has the
+name, the loop is one to be decided by hand; and so is one that does the other half of the training itself,
+or whose method says by its name that it trains.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import BOTH, Effect
@@ -126,7 +127,10 @@ class Registries:
             if not isinstance(call.func, ast.Attribute) or not self._is_open(call, scope):
                 continue
             method = call.func.attr
-            if methods := self._methods.get(method):
+            methods = self._methods.get(method)
+            if not methods and self._anyones.get(method) and self._made_by_name(call.func, scope):
+                methods = self._anyones[method]  # a configuration names the class
+            if methods:
                 known = Effect.NONE
                 for _, hidden in methods:
                     known |= hidden
@@ -177,6 +181,16 @@ class Registries:
                 if any(_calls_what_it_finds(value) for value in values):
                     return True
         return False
+
+    @cached_property
+    def _anyones(self) -> Mapping[str, list[tuple[Class, Effect]]]:
+        """The methods that train, of all classes of the project."""
+        found = defaultdict(list)
+        for scope in self.analysis.scopes.values():
+            for made in scope.classes:
+                for name, effect in self._training(made):
+                    found[name].append((made, effect))
+        return found
 
     def _training(self, made: Class) -> Iterator[tuple[str, Effect]]:
         """Yield the methods of a class, inherited ones included, that train."""

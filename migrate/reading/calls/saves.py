@@ -27,7 +27,7 @@ from migrate.reading.replicas.rank_tests import (
     parents,
 )
 from migrate.reading.values.decided import ruled_out
-from migrate.reading.values.words import RANK_NAME, TORCH_SAVES
+from migrate.reading.values.words import LOADS, RANK_NAME, TORCH_SAVES
 
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
@@ -130,7 +130,7 @@ class Saves:
             if saved.func.attr in ON_CPU:
                 return False
             saved = saved.func.value
-        return named
+        return named and not (isinstance(saved, ast.Name) and _is_loaded_on_host(saved.id, scope))
 
     def _tests(self, function: Function) -> list[ast.expr] | None:
         """Return the tests for the first replica around all calls of `function`; None where one has none."""
@@ -142,6 +142,46 @@ class Saves:
                 return None
             tests.append(test)
         return tests
+
+
+def _is_loaded_on_host(name: str, scope: Scope) -> bool:
+    """Whether `name` is a checkpoint that was loaded on the CPU, with nothing new put into it.
+
+    What `values.host` says of a save of the script that is rewritten.
+    """
+    bindings = scope.bindings.get(name, ())
+    if not bindings or not all(_loads_on_host(one.value) for one in bindings):
+        return False
+    for node in scope.module.nodes:
+        put: list[ast.expr] = []
+        if isinstance(node, ast.Assign) and any(_is_item(one, name) for one in node.targets):
+            put = [node.value]
+        elif isinstance(node, ast.Call) and last_part(node.func) in ("setdefault", "update"):
+            of = node.func.value if isinstance(node.func, ast.Attribute) else None
+            put = [*node.args, *(k.value for k in node.keywords)] if _root(of) == name else []
+        if any(isinstance(n, ast.Name) and n.id != name for value in put for n in ast.walk(value)):
+            return False
+    return True
+
+
+def _loads_on_host(value: ast.expr | None) -> bool:
+    """Whether `value` is `torch.load(path, map_location='cpu')`, or what a project makes of it."""
+    if not isinstance(value, ast.Call) or LOADS.search(last_part(value.func)) is None:
+        return False
+    place = next((k.value for k in value.keywords if k.arg == "map_location"), None)
+    if isinstance(place, ast.Call) and last_part(place.func) == "device" and place.args:
+        place = place.args[0]
+    return isinstance(place, ast.Constant) and place.value == "cpu"
+
+
+def _is_item(target: ast.expr, name: str) -> bool:
+    return isinstance(target, ast.Subscript) and _root(target) == name
+
+
+def _root(node: ast.expr | None) -> str:
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 @lru_cache(maxsize=2)

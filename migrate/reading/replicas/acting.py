@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -90,7 +90,11 @@ def acting_of(analysis: Analysis) -> frozenset[Scope]:
 
 @lru_cache(maxsize=2)
 def meeting_of(analysis: Analysis) -> frozenset[Scope]:
-    """Return the functions of a project in which all replicas meet, or that run one of these."""
+    """Return the functions of a project in which all replicas meet, or that run one of these.
+
+    What a module runs only while it trains is left out: the first replica may evaluate alone, with a module
+    whose loss, of training, gathers. A module that some replicas train is reported as such.
+    """
     first: Mapping[Function, bool] = {
         function: True
         for scope in analysis.scopes.values()
@@ -101,7 +105,45 @@ def meeting_of(analysis: Analysis) -> frozenset[Scope]:
             for call, at in region.calls
         )
     }
-    return frozenset(reaching(analysis, first))
+    return frozenset(reaching(analysis, first, _evaluating))
+
+
+def _evaluating(call: ast.Call, scope: Scope, function: Function) -> bool:
+    """Whether `call` runs the function in evaluation, too.
+
+    Not where it stands below `if self.training:`, or calls a name that is the function only there:
+    `run = self.training_forward`.
+    """
+    if _in_training(call, scope):
+        return False
+    if not isinstance(call.func, ast.Name):
+        return True
+    values = [
+        binding.value
+        for binding in scope.bindings.get(call.func.id, ())
+        if binding.value is not None
+        and any(last_part(one) == function.name for one in _names_in(binding.value))
+    ]
+    return not values or not all(_in_training(value, scope) for value in values)
+
+
+def _names_in(value: ast.expr) -> Iterator[ast.expr]:
+    return (node for node in ast.walk(value) if isinstance(node, ast.Name | ast.Attribute))
+
+
+def _in_training(node: ast.AST, scope: Scope) -> bool:
+    """Whether `node` stands in a branch that runs only where a module trains."""
+    above = parents(scope.module)
+    below, node = node, above[node]
+    while not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
+        if isinstance(node, ast.If):
+            test, branch = node.test, node.body
+            if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+                test, branch = test.operand, node.orelse
+            if last_part(test) == "training" and below in branch:
+                return True
+        below, node = node, above[node]
+    return False
 
 
 def _meets(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
@@ -114,13 +156,33 @@ def _meets(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
 
 
 def _is_for_some_runs(call: ast.Call, scope: Scope) -> bool:
-    """Whether a condition is around `call` that asks for more than whether the run is distributed."""
+    """Whether a condition is around `call` that asks for more than whether the run is distributed.
+
+    As for a rank that is handed over, where -1 says that nobody is to be waited for.
+    """
     above = parents(scope.module)
     below: ast.AST = call
     node = above.get(call)
+    tests = []
     while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         test = node.test if isinstance(node, ast.If | ast.IfExp | ast.While) else None
-        if test is not None and below is not test and OF_RUN.search(ast.unparse(test)) is None:
-            return True
+        if test is not None and below is not test:
+            if OF_RUN.search(ast.unparse(test)) is None:
+                return True
+            tests.append(test)
         below, node = node, above.get(node)
-    return False
+    return node is not None and any(_may_be_nobody(test, node) for test in tests)
+
+
+def _may_be_nobody(test: ast.expr, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether `test` asks for a parameter of its function that the function also compares with -1."""
+    arguments = function.args
+    asked = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    asked &= {one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    return any(
+        isinstance(node, ast.Compare)
+        and isinstance(node.left, ast.Name)
+        and node.left.id in asked
+        and any(ast.unparse(part) == "-1" for other in node.comparators for part in ast.walk(other))
+        for node in ast.walk(function)
+    )

@@ -44,7 +44,17 @@ def guarded(context: Parsed) -> frozenset[int]:
     for comparison in context.all_of(cst.Comparison):
         for root in _well_skipped(comparison, context):
             found.update(id(below) for below in nodes(root))
+    for choice in context.all_of(cst.IfExp):
+        if _is_a_figure(choice, context):
+            found.update(id(below) for root in (choice.test, choice.body) for below in nodes(root))
     return frozenset(found)
+
+
+def _is_a_figure(choice: cst.IfExp, context: Parsed) -> bool:
+    """Whether `choice` is what only CUDA can tell, or something instead of it."""
+    test = choice.test.func if isinstance(choice.test, cst.Call) else None
+    is_available = test is not None and context.qualified_name(test) == "torch.cuda.is_available"
+    return is_available and needs_cuda(choice.body, context)
 
 
 def needs_cuda(branch: cst.CSTNode, context: Parsed) -> bool:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.reading.tree.tree import base_name, is_attribute_of_self, is_dotted_name, nodes
+from migrate.reading.tree.tree import (
+    base_name,
+    is_attribute_of_self,
+    is_dotted_name,
+    nodes,
+    nodes_of,
+)
 from migrate.reading.tree.walk import children
 from migrate.reading.values.devices import moves
 from migrate.reading.values.kind import Kind
@@ -37,12 +43,22 @@ class DeviceValues:
         self._context = context
         self.names = {name for name in batch if not COUNTER.fullmatch(name)}
         bindings = list(_bindings(root))
+        self.names |= self._from_before(root, {name for targets, _ in bindings for name in targets})
         before = -1
         while before < len(self.names):
             before = len(self.names)
             for targets, value in bindings:
                 if self.mentions(value):
                     self.names.update(targets)
+
+    def _from_before(self, root: cst.CSTNode, bound: Set[str]) -> set[str]:
+        """Return the names of what was put on the device before `root`, as an agent's rollouts."""
+        free = {name.value: name for name in nodes_of(root, cst.Name) if name.value not in bound}
+        return {
+            name
+            for name, node in free.items()
+            if self._context.bindings(node) and self._context.values.kind(node) is Kind.ON_DEVICE
+        }
 
     def mentions(self, node: cst.CSTNode) -> bool:
         """Whether the value of the expression `node` is, or holds, a tensor of the device."""

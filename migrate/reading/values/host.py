@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, keyword
-from migrate.reading.values.words import MADE_ON_HOST
+from migrate.reading.tree.tree import base_name, code, keyword, last_part, nodes_of
+from migrate.reading.values.words import LOADS, MADE_ON_HOST
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
+
+PUTS = frozenset({"setdefault", "update"})
 
 
 def is_on_the_cpu(value: cst.BaseExpression, context: Script) -> bool:
     """Whether `value` is certainly a tensor of the CPU, or a list of such."""
     if isinstance(value, cst.Name):
-        _, made = context.bound_to(value)
+        owner, made = context.bound_to(value)
         if made is None or isinstance(made, cst.Param | cst.Name):
             return False
+        if isinstance(made, cst.Call) and _place_of_load(made) is not None:
+            # A checkpoint: what is put into it stays where it is.
+            inside = owner if isinstance(owner, cst.FunctionDef) else context.module
+            if not all(_is_of_itself(item, value.value) for item in _items(value.value, inside)):
+                return False
         return is_on_the_cpu(made, context)
     if isinstance(value, cst.ListComp):
         return is_on_the_cpu(value.elt, context)
@@ -29,6 +37,9 @@ def is_on_the_cpu(value: cst.BaseExpression, context: Script) -> bool:
         return False
     if isinstance(value.func, cst.Attribute) and value.func.attr.value == "cpu":
         return not value.args
+    place = _place_of_load(value)
+    if place is not None:
+        return context.values.is_surely_cpu(place)
     if context.qualified_name(value.func) not in MADE_ON_HOST:
         return False
     device = keyword(value, "device")
@@ -38,6 +49,29 @@ def is_on_the_cpu(value: cst.BaseExpression, context: Script) -> bool:
     # `torch.tensor(x)` is where the tensor x is.
     of_data = code(value.func).endswith("ensor") and value.args
     return not of_data or _is_of_the_host(value.args[0].value)
+
+
+def _place_of_load(call: cst.Call) -> cst.BaseExpression | None:
+    """Return where `call` loads to, if it is `torch.load(path, map_location=…)` or alike."""
+    place = keyword(call, "map_location")
+    return place.value if place is not None and LOADS.search(last_part(call.func)) else None
+
+
+def _items(name: str, root: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """Yield what is put into `name` below `root`: `checkpoint["epoch"] = 1`."""
+    for assign in nodes_of(root, cst.Assign):
+        for target in assign.targets:
+            if isinstance(target.target, cst.Subscript) and base_name(target.target) == name:
+                yield assign.value
+    for call in nodes_of(root, cst.Call):
+        of = call.func.value if isinstance(call.func, cst.Attribute) else None
+        if of is not None and last_part(call.func) in PUTS and base_name(of) == name:
+            yield from (arg.value for arg in call.args)
+
+
+def _is_of_itself(item: cst.BaseExpression, name: str) -> bool:
+    """Whether what is put into `name` comes from there, or is plain: no tensor of another place."""
+    return all(one.value in (name, "None", "True", "False") for one in nodes_of(item, cst.Name))
 
 
 def _is_of_the_host(data: cst.BaseExpression) -> bool:

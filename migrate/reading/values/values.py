@@ -534,8 +534,10 @@ class Values:
             return Kind.UNKNOWN
         if "clip_grad_norm" in name:
             return Kind.ON_DEVICE
-        kinds = {self.kind(arg.value) for arg in call.args} & TENSORS
-        return joined(kinds) if kinds else Kind.UNKNOWN
+        kinds = {self.kind(arg.value) for arg in call.args}
+        if kinds == {Kind.HOST} and _of_parts(call):
+            return Kind.HOST  # torch.cat([times, torch.zeros(1)])
+        return joined(kinds & TENSORS) if kinds & TENSORS else Kind.UNKNOWN
 
     def _of_method(self, func: cst.Attribute, call: cst.Call) -> Kind:
         method = func.attr.value
@@ -593,6 +595,13 @@ class Values:
             for function in one.body.body
             if isinstance(function, cst.FunctionDef)
         )
+
+
+def _of_parts(call: cst.Call) -> bool:
+    """Whether `call` puts together the tensors that stand in it; what a list holds later is not known."""
+    first = call.args[0].value if call.args else None
+    parts = first.elements if isinstance(first, cst.List | cst.Tuple) else ()
+    return bool(parts) and all(isinstance(part.value, cst.Name | cst.Call) for part in parts)
 
 
 def _of_plain(_: Values, __: cst.CSTNode) -> Kind:

@@ -68,6 +68,8 @@ MADE_ON_HOST = frozenset(
         "ByteTensor DoubleTensor FloatTensor IntTensor LongTensor Tensor"
     )
 )
+# `torch.load`, and what projects make of it, by the last part of the name.
+LOADS = re.compile(r"(^|_)load$")
 # torch functions whose result is no tensor.
 PLAIN = words(
     "device dtype finfo iinfo is_tensor is_floating_point is_complex numel Size get_default_dtype "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from migrate.report.text.quantities import shown_bytes
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -137,11 +138,11 @@ def _totals(report: Observed) -> Iterator[str]:
     received = sum(step.received for step in first)
     memory = max((step.memory for step in first if step.memory), default=None)
     said = (
-        f"rank {first[0].rank}: {_bytes(sent)} to the device, {_bytes(received)} from it"
+        f"rank {first[0].rank}: {shown_bytes(sent)} to the device, {shown_bytes(received)} from it"
         f"{' (with those of the simulated collectives)' if report.simulated else ''}; "
     )
     if memory:
-        said += f"{_bytes(memory[0])} of device memory, {_bytes(memory[1])} at most"
+        said += f"{shown_bytes(memory[0])} of device memory, {shown_bytes(memory[1])} at most"
     else:
         said += "device memory: only a TPU counts it"
     yield said
@@ -160,16 +161,6 @@ def _cells(line: Line | None) -> tuple[str, str]:
 
 def _ranks(ranks: Sequence[int], of: int) -> str:
     return "all" if len(ranks) == of else ", ".join(map(str, ranks))
-
-
-def _bytes(count: int) -> str:
-    """As `12.3 MB`, in powers of 1000."""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000 or unit == "GB":
-            break
-        value /= 1000
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def run_as_json(report: Observed) -> dict[str, Any]:

@@ -108,8 +108,7 @@ def plan_summary(planned: Plan, notes: Sequence[str]) -> Iterator[RenderableType
 def conversion_summary(done: Conversion) -> Iterator[RenderableType]:
     """Yield the table of keys, their count by outcome, and what was written."""
     yield from plan_summary(done.plan, done.notes)
-    megabytes = done.size / 1e6
-    yield f"{escape(str(done.output))}: {done.parameters:,} parameters, {megabytes:.1f} MB, {done.format}"
+    yield from _what_was_written(done)
     if any(leaf.sha256 for leaf in done.written.leaves):
         table = plain_table("array", "sha256")
         for leaf in done.written.leaves:
@@ -130,6 +129,17 @@ def conversion_summary(done: Conversion) -> Iterator[RenderableType]:
     yield f"{escape(str(done.kept))}: for the way back, `migrate weights OUTPUT --to torch`"
     if done.optimizer is not None:
         yield from _optimizer_summary(done.optimizer)
+
+
+def conversion_end(done: Conversion) -> Iterator[RenderableType]:
+    """Yield what was written, and the last note: of a process that is not the first of several."""
+    yield from map(escape, done.notes[-1:])
+    yield from _what_was_written(done)
+
+
+def _what_was_written(done: Conversion) -> Iterator[str]:
+    megabytes = done.size / 1e6
+    yield f"{escape(str(done.output))}: {done.parameters:,} parameters, {megabytes:.1f} MB, {done.format}"
 
 
 def _optimizer_summary(state: OptimizerConversion) -> Iterator[RenderableType]:

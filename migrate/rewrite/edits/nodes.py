@@ -13,8 +13,9 @@ def with_args(call: cst.Call, args: Sequence[cst.Arg]) -> cst.Call:
     """Return `call` with the arguments `args`, commas between them as the author set them.
 
     A trailing comma, and with it one argument a line, stays where it was, and so does a closing bracket
-    on a line of its own.
+    on a line of its own, and a line break behind an argument that goes from the end of its line.
     """
+    places = {id(arg): index for index, arg in enumerate(call.args)}
     trailing = call.args[-1].comma if call.args else cst.MaybeSentinel.DEFAULT
     closing = call.args[-1].whitespace_after_arg if call.args else None
     between = next(
@@ -30,6 +31,10 @@ def with_args(call: cst.Call, args: Sequence[cst.Arg]) -> cst.Call:
             own = arg.comma if isinstance(arg.comma, cst.Comma) else None
             is_trailing = own is trailing
             comma = own if own is not None and not is_trailing else between
+            here, there = places.get(id(arg), -1), places.get(id(args[index + 1]), -1)
+            gone = call.args[there - 1].comma if 0 <= here < there - 1 else None
+            if gone is not None and _breaks(gone) and not _breaks(comma):
+                comma = gone
         arg = arg.with_changes(comma=comma)
         if closing is not None and index == last:
             arg = arg.with_changes(whitespace_after_arg=closing)
@@ -37,6 +42,12 @@ def with_args(call: cst.Call, args: Sequence[cst.Arg]) -> cst.Call:
             arg = arg.with_changes(whitespace_after_arg=cst.SimpleWhitespace(""))
         separated.append(arg)
     return call.with_changes(args=separated)
+
+
+def _breaks(comma: cst.Comma | cst.MaybeSentinel) -> bool:
+    """Whether the line ends behind `comma`."""
+    after = comma.whitespace_after if isinstance(comma, cst.Comma) else None
+    return isinstance(after, cst.ParenthesizedWhitespace)
 
 
 def _comma_of_one(call: cst.Call) -> cst.Comma:

@@ -358,3 +358,151 @@ class Biased(nn.Module):
 
     def forward(self, x):
         return self.fc(x) * self.biases.get_bias()
+
+
+class Gathering(nn.ModuleDict):
+    """A dict of modules that is called; one of its names is no identifier."""
+
+    def __init__(self) -> None:
+        super().__init__({"stem": nn.Linear(4, 4), "0": nn.Linear(4, 4)})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = [x]
+        for part in self.values():
+            found.append(part(found[-1]))
+        return torch.cat(found[1:], -1)
+
+
+class Chain(nn.ModuleList):
+    """A list of modules that is called."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for part in self:
+            x = torch.relu(part(x))
+        return x
+
+
+class CalledLists(nn.Module):
+    """Lists and dicts of modules with a forward are modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gathering = Gathering()
+        self.chain = Chain([nn.Linear(8, 8) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.chain(self.gathering(x))
+
+
+class ScaledImages(nn.Module):
+    """Parameters beside images whose sides are all alike: one for each channel, one for each column, one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3, padding=1)
+        self.gamma = nn.Parameter(torch.randn(6, 1, 1))
+        self.columns = nn.Parameter(torch.randn(6))
+        self.scale = nn.Parameter(torch.randn(1, 1, 1, 1))
+        self.last = nn.Parameter(torch.randn(2, 1, 6, 6))
+
+    def forward(self, x):
+        x = self.conv(x) * self.gamma + self.scale
+        x = torch.relu(x * self.columns)
+        return torch.cat([self.conv(x[:, :3]) * self.scale, self.last], dim=1)
+
+
+class Keeper(nn.Module):
+    """Keeps what its last block is given, as transformers' hooks keep hidden states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(4, 4) for _ in range(2)])
+
+    def forward(self, x):
+        kept: list[torch.Tensor] = []
+        hook = self.blocks[-1].register_forward_pre_hook(lambda _, given: kept.append(given[0]))
+        for block in self.blocks:
+            x = block(x)
+        hook.remove()
+        return kept[-1] * 2
+
+
+class Shifted(nn.Module):
+    """Gives a module a view of what it has changed in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.1, inplace=True))
+
+    def forward(self, given):
+        x = given.softmax(-1)
+        x[:, :, 1:, :] += given[:, :, 1:, :]
+        return self.project(x.transpose(1, 2).reshape(x.shape[0], -1, 6))
+
+
+class Choosing(nn.Module):
+    """The rows of the best scores."""
+
+    def forward(self, x):
+        scores = torch.relu(x).sum(-1)
+        chosen = scores.topk(2, dim=-1).indices
+        return x.gather(1, chosen[..., None].expand(-1, -1, x.shape[2]))
+
+
+class Halves(nn.Module):
+    """Cut in the middle of an axis whose number is half its side."""
+
+    def forward(self, x):
+        return x[:, :, :2] * x[:, :, 2:]
+
+
+class Reader(nn.Module):
+    """Calls what it is given, and its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x, norm, head):
+        for _ in range(2):
+            x = norm(self.fc(x))
+        return x, head(x)
+
+
+class Giver(nn.Module):
+    """Gives a module others of its own, as the decoders of DETR's family have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+        self.head = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), Mlp(5, 7))
+        self.reader = Reader()
+
+    def forward(self, x):
+        return self.reader(self.norm(x), norm=self.norm, head=self.head)
+
+
+class Commented(nn.Module):
+    """Lines with comments of all kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+        self.conv = nn.Conv1d(4, 4, 1)
+
+    def forward(self, x):
+        # the mean of all rows,
+        # which is "taken" off
+        x = x - x.mean(1, keepdim=True)
+        for layer in self.fc:
+            # with what it was
+            x = layer(x) + x
+        # torch.compile does not like this
+        y = x.exp()
+        # y = x.log()
+        y = y.sqrt()
+        # channels in front
+        image = self.conv(y.transpose(1, 2))
+        scale = image.relu().mean((1, 2))[:, None]  # (batch, channels, length)
+        # and what comes out
+        return y.sum(-1) + scale

@@ -49,6 +49,13 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
     ),
     "normed": (models.Normed, [{"x": real(2, 3, 6, 5)}, {"x": real(3, 3, 6, 5)}]),
     "biased": (models.Biased, [{"x": real(2, 5, 4)}, {"x": real(3, 5, 4)}]),
+    "called lists": (models.CalledLists, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
+    "scaled images": (models.ScaledImages, [{"x": real(2, 3, 6, 6)}]),
+    "keeper": (models.Keeper, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
+    "shifted": (models.Shifted, [{"given": real(2, 1, 5, 6)}, {"given": real(3, 1, 5, 6)}]),
+    "halves": (models.Halves, [{"x": real(2, 3, 4)}, {"x": real(3, 3, 4)}]),
+    "giver": (models.Giver, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
+    "commented": (models.Commented, [{"x": real(2, 3, 4)}, {"x": real(3, 3, 4)}]),
     "in place": (models.InPlace, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
 }
 
@@ -193,5 +200,29 @@ def test_a_check_that_the_port_does_not_make_is_said() -> None:
 
 @pytest.mark.parametrize("model", [models.Chooses(), models.Counts()])
 def test_what_rests_on_values_otherwise_is_refused_with_its_line(model: torch.nn.Module) -> None:
-    with pytest.raises(GraphError, match=r"models\.py:\d+|data-dependent"):
+    with pytest.raises(GraphError, match=r"models\.py:\d+: "):
         port(model, {"x": torch.full((2, 2), 2.0)})
+
+
+def test_a_choice_among_equal_values_is_said() -> None:
+    apart = port(models.Choosing(), {"x": real(2, 5, 3)})
+    assert not apart.notes
+    tied = port(models.Choosing(), {"x": -real(2, 5, 3).abs()})
+    assert [note.partition(";")[0].rpartition(":")[0] for note in tied.notes] == [
+        "a choice among equal values: topk at models.py"
+    ]
+
+
+def test_comments_stay_with_their_statements() -> None:
+    text = port(models.Commented(), {"x": real(2, 3, 4)}).modeling
+    lines = [line.strip() for line in text.splitlines()]
+    found = {line: lines[at + 1] for at, line in enumerate(lines) if line.startswith("#")}
+    assert list(found) == [
+        "# the mean of all rows,",
+        '# which is "taken" off',
+        "# with what it was",
+        "# and what comes out",
+    ]
+    assert found['# which is "taken" off'].startswith("x = x - x.mean(")
+    assert found["# with what it was"].startswith("x = fc(x) + x")
+    assert found["# and what comes out"].startswith("return ")

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.replicas.launch import declares_local_rank
 from migrate.reading.tree.tree import string_value
 
 VARIABLES = {
@@ -50,6 +51,12 @@ class RankEnvironment(Hazard):
 
             home = os.environ["HOME"]
             os.environ["RANK"] = "0"
+
+
+            def add_options(parser):
+                parser.add_argument("--local_rank", default=int(os.environ.get("LOCAL_RANK", 0)))
+
+
             row = {"RANK": 1}["RANK"]
             """
         ),
@@ -90,5 +97,11 @@ class RankEnvironment(Hazard):
                 written = isinstance(facts.context.parent(above), cst.AssignTarget)
                 return facts.names.of(above.value) == "os.environ" and not written
             if isinstance(above, cst.Call):
-                return facts.names.of(above.func) in ("os.getenv", "os.environ.get")
+                asks = facts.names.of(above.func) in ("os.getenv", "os.environ.get")
+                return asks and not self._is_an_options_default(above, facts)
         return False
+
+    def _is_an_options_default(self, asked: cst.Call, facts: Facts) -> bool:
+        """Whether it is the default of `--local_rank`, for the scripts that add it to their options."""
+        declared = (one for one in facts.context.ancestors(asked) if isinstance(one, cst.Call))
+        return any(declares_local_rank(one) for one in declared)

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.check.reads import placed
+from migrate.check.reads import CHECKS, placed
 from migrate.reading.facts import Facts
 from migrate.reading.values.words import NUMBERS
 
 
 class Conversion(Hazard):
-    """A tensor becomes a Python number inside the step: `float(loss)`, `int(count)`, `bool(flag)`.
+    """A tensor becomes a Python number inside the step: `float(loss)`, `bool(flag)`, `math.isnan(norm)`.
 
     **Why.** It is a read like `.item()`: the graph is cut and the host waits for the device.
 
@@ -38,6 +38,22 @@ class Conversion(Hazard):
                     total += float(loss)  # XLA202
                     loss.backward()
                     optimizer.step()
+            """
+        ),
+        example(
+            """
+            import math
+
+            import torch
+
+
+            def train(model, loader, optimizer):
+                for x, y in loader:
+                    model(x.cuda(), y.cuda()).backward()
+                    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    overflow = math.isnan(norm)  # XLA202
+                    optimizer.step()
+                    print("over" if overflow else "in range")
             """
         ),
         example(
@@ -74,7 +90,9 @@ class Conversion(Hazard):
         """Yield one conversion of a tensor."""
         assert isinstance(node, cst.Call)
         name = node.func.value if isinstance(node.func, cst.Name) else ""
-        if name in NUMBERS and len(node.args) == 1:
+        asked = facts.names.of(node.func) or ""
+        name = asked if asked in CHECKS else name if name in NUMBERS else ""
+        if name and len(node.args) == 1:
             if not facts.values.on_device(node.args[0].value):
                 return
             yield from placed(self, node, f"{name}() of a tensor", facts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from migrate.parity.sides.jax.session import Session
 
 # The key of an output that is a single tensor, whose path is empty.
 SINGLE = "output"
+# Beside the largest effect of a weight, what is left of one that has none (float64).
+_NOTHING = 1e-13
 
 
 def gradients(
@@ -120,3 +122,39 @@ def _named(
 def _stored(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     wide = array if array.dtype == np.float64 else array.astype(np.float32)
     return np.ascontiguousarray(wide).reshape(array.shape)
+
+
+def without_influence(
+    passes: Passes, arrays: Mapping[str, np.ndarray[Any, Any]], names: Sequence[str]
+) -> tuple[str, ...]:
+    """Which of these weights change no output, as far as the gradients of a random sum of them tell."""
+    import jax
+    import jax.numpy as jnp
+
+    weights, bound = passes.weights(), passes.bound(arrays)
+    forward = passes.function(bound)
+    random = np.random.default_rng(0)
+
+    def total(of: dict[str, Any]) -> Any:
+        outputs = forward({**weights, **of}, bound.args, dict(bound.kwargs))
+        floating = [one for one in outputs.values() if is_floating(one.dtype)]
+        return sum(jnp.sum(one * random.normal(size=one.shape)) for one in floating)
+
+    slopes = jax.jit(jax.grad(total))({name: weights[name] for name in names})
+    moved = {
+        name: float(np.abs(np.asarray(slope) * np.asarray(weights[name])).max(initial=0.0))
+        for name, slope in slopes.items()
+    }
+    least = _NOTHING * max(moved.values(), default=0.0)
+    return tuple(name for name, most in moved.items() if most <= least)
+
+
+def makes_float32(passes: Passes, arrays: Mapping[str, np.ndarray[Any, Any]]) -> bool:
+    """Whether something in the model is float32."""
+    import jax
+
+    bound = passes.bound(arrays)
+    traced = jax.make_jaxpr(passes.function(bound))(
+        passes.weights(), bound.args, dict(bound.kwargs)
+    )
+    return "f32[" in str(traced)

@@ -14,7 +14,7 @@ import numpy as np
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.sides.jax.arguments import Bound
 from migrate.parity.sides.jax.capture.linen import intercepted
-from migrate.parity.sides.jax.capture.recorder import Recorder
+from migrate.parity.sides.jax.capture.recorder import Watcher
 from migrate.parity.sides.jax.capture.values import is_floating, rebuilt
 from migrate.parity.sides.jax.model import JaxModel, is_float32, trained
 from migrate.parity.sides.jax.weights import Weights, require_fit
@@ -51,6 +51,25 @@ class LinenModel(JaxModel):
     def is_parameter(self, name: str) -> bool:
         """See `JaxModel`."""
         return name.startswith("params/")
+
+    def shapes(self, bound: Bound) -> dict[str, Any]:
+        """See `JaxModel`."""
+        import jax
+
+        if self.weights is None:
+            leaves = _leaves(
+                jax.eval_shape(
+                    lambda key, args, kwargs: self._module.init(
+                        key, *args, **kwargs, **bound.modes
+                    ),
+                    jax.random.key(0),
+                    bound.args,
+                    dict(bound.kwargs),
+                )
+            )
+            self._paths = {"/".join(path): path for path in leaves}
+            return {"/".join(path): one for path, one in leaves.items()}
+        return super().shapes(bound)
 
     def initialise(self, bound: Bound, seed: int, options: Mapping[str, Any]) -> None:
         """See `JaxModel`. Weights that were loaded are held against what the model wants."""
@@ -137,14 +156,14 @@ class LinenModel(JaxModel):
             node[last] = value
         return tree
 
-    def recording(self, recorder: Recorder) -> contextlib.AbstractContextManager[None]:
+    def recording(self, recorder: Watcher) -> contextlib.AbstractContextManager[None]:
         """See `JaxModel`."""
         if self.weights is None:
             raise ParityError(f"{self.shown}: has no weights yet", "initialise it from an input")
         return self._recorded(recorder)
 
     @contextlib.contextmanager
-    def _recorded(self, recorder: Recorder) -> Iterator[None]:
+    def _recorded(self, recorder: Watcher) -> Iterator[None]:
         with intercepted(recorder, self._paths), _parameters_as_they_are():
             yield
 

@@ -15,7 +15,7 @@ from migrate.parity.dump.dump import Layer
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.sides.frames import defined
 from migrate.parity.sides.jax.arguments import Bound
-from migrate.parity.sides.jax.capture.recorder import Recorder, Seen
+from migrate.parity.sides.jax.capture.recorder import Seen, Watcher
 from migrate.parity.sides.jax.weights import Weights, require_fit
 
 
@@ -54,13 +54,22 @@ class JaxModel(ABC):
         """
 
     @abstractmethod
-    def recording(self, recorder: Recorder) -> contextlib.AbstractContextManager[None]:
+    def recording(self, recorder: Watcher) -> contextlib.AbstractContextManager[None]:
         """A context in which the calls of its layers are recorded; what `apply` does not do itself."""
 
     def initialise(self, bound: Bound, seed: int, options: Mapping[str, Any]) -> None:
         """Draw weights, if it has none yet; `options` are of the compiler."""
         if self.weights is None:
             raise ParityError(f"{self.shown}: has no weights", "give it some")
+
+    def shapes(self, bound: Bound) -> dict[str, Any]:
+        """Of its weights, as `jax.ShapeDtypeStruct`: nothing is drawn where it has none yet."""
+        import jax
+
+        return {
+            name: jax.ShapeDtypeStruct(array.shape, array.dtype)
+            for name, array in (self.weights or {}).items()
+        }
 
     def take(self, weights: Weights) -> None:
         """Take weights.
@@ -88,7 +97,7 @@ class FunctionModel(JaxModel):
     def __init__(self, function: Any, shown: str) -> None:
         super().__init__(shown)
         self._function = function
-        self._recorder: Recorder | None = None
+        self._recorder: Watcher | None = None
         self._all = list(inspect.signature(function).parameters.values())
         self._named = bool(self._all) and self._all[0].name in self._WEIGHTS
 
@@ -144,10 +153,10 @@ class FunctionModel(JaxModel):
                 "", name, tuple(self.weights or ()), {}, defined(self._function), "", parent
             )
 
-        return Seen("", (), describe)
+        return Seen("", (), describe, dict, lambda _: None)
 
     @contextlib.contextmanager
-    def recording(self, recorder: Recorder) -> Iterator[None]:
+    def recording(self, recorder: Watcher) -> Iterator[None]:
         """See `JaxModel`: the function itself is all that there is."""
         self._recorder = recorder
         try:

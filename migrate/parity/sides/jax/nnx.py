@@ -11,7 +11,7 @@ import numpy as np
 
 from migrate.parity.sides.jax.arguments import Bound
 from migrate.parity.sides.jax.capture.nnx import wrapped
-from migrate.parity.sides.jax.capture.recorder import Recorder
+from migrate.parity.sides.jax.capture.recorder import Watcher
 from migrate.parity.sides.jax.model import JaxModel, is_float32
 from migrate.parity.sides.jax.weights import Weights
 
@@ -25,7 +25,7 @@ class NnxModel(JaxModel):
         from flax import nnx
 
         super().__init__(shown)
-        self._recorder: Recorder | None = None
+        self._recorder: Watcher | None = None
         self._parameters = list(inspect.signature(module.__call__).parameters.values())
         weights, rest = nnx.state(module, _is_weight, ...)
         self._variables = {tuple(path): one for path, one in nnx.to_flat_state(weights)}
@@ -70,7 +70,7 @@ class NnxModel(JaxModel):
         return made, changed
 
     @contextlib.contextmanager
-    def recording(self, recorder: Recorder) -> Iterator[None]:
+    def recording(self, recorder: Watcher) -> Iterator[None]:
         """See `JaxModel`: each `apply` in it makes a module of its own, which is wrapped then."""
         self._recorder = recorder
         try:

@@ -18,7 +18,7 @@ from migrate.parity.sides.frames import raised
 from migrate.parity.sides.jax.arguments import Arguments, Bound
 from migrate.parity.sides.jax.capture.eager import eager
 from migrate.parity.sides.jax.capture.forced import JaxForcing
-from migrate.parity.sides.jax.capture.recorder import Recorder
+from migrate.parity.sides.jax.capture.recorder import Recorder, Watcher
 from migrate.parity.sides.jax.capture.values import is_floating, named, tensors
 from migrate.parity.sides.jax.model import JaxModel
 from migrate.parity.sides.jax.session import Session
@@ -136,7 +136,7 @@ def capture(
             for part in passes.parts(arrays):
                 bound = passes.bound(part)
                 recorder.renamed = bound.renamed
-                parts.append(_layers(model, session, recorder, weights, bound))
+                parts.append(watched(model, session, recorder, weights, bound))
             difference = max(difference, _difference(outputs, joined(parts)))
     recorder.finish()
     if difference > _ROUNDINGS * float(jnp.finfo(session.settings.dtype).eps):
@@ -150,10 +150,10 @@ def capture(
     return seconds
 
 
-def _layers(
-    model: JaxModel, session: Session, recorder: Recorder, weights: Mapping[str, Any], bound: Bound
+def watched(
+    model: JaxModel, session: Session, recorder: Watcher, weights: Mapping[str, Any], bound: Bound
 ) -> Outputs:
-    """One pass in which each layer's call is written as it ends; gives the outputs."""
+    """One pass, operation by operation, that tells of each layer's call; gives the outputs."""
     with (
         in_user_code(model.shown, _ONE_BY_ONE),
         eager(session.emulated),

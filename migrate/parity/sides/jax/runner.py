@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +16,9 @@ from migrate.parity.ground.results import Section
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.jax.arguments import Arguments
+from migrate.parity.sides.jax.capture.recorder import Watcher
 from migrate.parity.sides.jax.model import FunctionModel, JaxModel
-from migrate.parity.sides.jax.passes import Passes, capture, in_user_code
+from migrate.parity.sides.jax.passes import Outputs, Passes, capture, in_user_code, watched
 from migrate.parity.sides.jax.session import Session, device_name
 from migrate.parity.sides.jax.weights import read_weights, write_weights
 
@@ -56,9 +57,14 @@ class JaxRunner:
             self._model.mode,
         )
 
+    @property
+    def model(self) -> JaxModel:
+        """What runs."""
+        return self._model
+
     def arguments(self) -> tuple[tuple[str, bool], ...]:
         """See `Runner`."""
-        return self._arguments.names()
+        return self.call.names()
 
     def suggest_inputs(self, count: int, seed: int, folder: Path) -> InputSet:
         """See `Runner`: nothing in a Flax model says what it takes."""
@@ -77,7 +83,7 @@ class JaxRunner:
         session = Session(plain)
         layout = settings.transposed
         with session.active(), in_user_code(self._shown, inputs=inputs[0], transposed=layout):
-            bound = self._arguments.bind(session.inputs(inputs[0]))
+            bound = self.call.bind(session.inputs(inputs[0]))
             self._model.initialise(bound, settings.seed, session.once)
         self._prepared = True
 
@@ -111,6 +117,42 @@ class JaxRunner:
         passes, session = self._ready(settings)
         of = passes, self._model, session, inputs, writer
         return capture(*of, layers=layers, forced=forced, numbers=numbers)
+
+    @property
+    def weights(self) -> Mapping[str, Any]:
+        """Its weights by `/`-joined path, in numpy; none before `prepare`."""
+        return self._model.weights or {}
+
+    def follow(
+        self,
+        settings: Settings,
+        arrays: Mapping[str, Any],
+        weights: Mapping[str, Any],
+        watcher: Watcher,
+    ) -> Outputs:
+        """One pass with other weights, in which a watcher is told of each layer's call; the outputs."""
+        passes, session = self._ready(settings)
+        with session.active():
+            bound = passes.bound(arrays)
+            placed = {name: session.plain(array) for name, array in weights.items()}
+            return watched(self._model, session, watcher, placed, bound)
+
+    def in_float32(self, settings: Settings, arrays: Mapping[str, Any]) -> bool:
+        """Whether it computes in float32 though all that it is given is float64."""
+        from migrate.parity.sides.jax.gradients import makes_float32
+
+        passes, session = self._ready(settings)
+        with session.active(), in_user_code(self._shown):
+            return makes_float32(passes, arrays)
+
+    def idle(self, settings: Settings, inputs: InputSet, names: Sequence[str]) -> tuple[str, ...]:
+        """Which of these weights have no influence on the outputs for the first input."""
+        from migrate.parity.sides.jax.gradients import without_influence
+
+        self.prepare(settings, inputs)
+        passes, session = self._ready(settings)
+        with session.active(), in_user_code(self._shown):
+            return without_influence(passes, inputs[0], names)
 
     def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:
         """See `Runner`."""
@@ -157,13 +199,14 @@ class JaxRunner:
             return program_of_jax(passes.function(bound), *args, name=self._shown)
 
     @property
-    def _arguments(self) -> Arguments:
+    def call(self) -> Arguments:
+        """The parameters of its call, and which input goes to which."""
         return Arguments(self._model.parameters(), self._shown)
 
     def _ready(self, settings: Settings) -> tuple[Passes, Session]:
         if settings not in self._ready_for:
             session = Session(settings)
-            passes = Passes(self._model, self._arguments, session)
+            passes = Passes(self._model, self.call, session)
             self._ready_for[settings] = passes, session
         return self._ready_for[settings]
 

@@ -25,10 +25,10 @@ def train(
     """See `Runner.train`: in train mode without dropout; running statistics are carried along."""
     from safetensors.numpy import load_file
 
-    optimizer = _optimizer(training)
+    optimizer = optimizer_of(training.optimizer, training.learning_rate)
     losses = []
     with session.active():
-        loss = _loss(training)
+        loss = loss_of(training.loss)
         trained, kept = split(model, session.weights(model))
         state = optimizer.init(trained)
         step: Any = None
@@ -37,7 +37,9 @@ def train(
             wanted = load_file(training.targets / f"{number:03d}.safetensors")
             wanted = {name: session.plain(array) for name, array in wanted.items()}
             if step is None:
-                step = session.compiled(_step(model, bound, optimizer, loss, training.output))
+                step = session.compiled(
+                    training_step(model, bound, optimizer, loss, training.output)
+                )
             with in_user_code(model.shown):
                 trained, kept, state, value = step(
                     trained, kept, state, bound.args, dict(bound.kwargs), wanted
@@ -46,9 +48,13 @@ def train(
     return losses
 
 
-def _step(
+def training_step(
     model: JaxModel, bound: Bound, optimizer: Any, loss: Callable[..., Any], output: str
 ) -> Callable[..., Any]:
+    """A step as a function of (trained weights, other weights, optimizer state, args, kwargs, wanted).
+
+    Gives the first three as they are after it, and the loss.
+    """
     import jax
     import optax
 
@@ -73,22 +79,27 @@ def _step(
     return step
 
 
-def _optimizer(training: Training) -> Any:
+def optimizer_of(name: str, rate: float) -> Any:
+    """The optax optimizer of a name that torch has too.
+
+    Raises:
+        ParityError: there is none of this name.
+    """
     import optax
 
-    rate = training.learning_rate
     makers: dict[str, Callable[[], Any]] = {
         "sgd": lambda: optax.sgd(rate),
         "momentum": lambda: optax.sgd(rate, momentum=_MOMENTUM),
         "adam": lambda: optax.adam(rate, eps=_EPS),
         "adamw": lambda: optax.adamw(rate, eps=_EPS, weight_decay=_DECAY),
     }
-    if training.optimizer not in makers:
-        raise ParityError(f"{training.optimizer}: no such optimizer", f"one of {', '.join(makers)}")
-    return makers[training.optimizer]()
+    if name not in makers:
+        raise ParityError(f"{name}: no such optimizer", f"one of {', '.join(makers)}")
+    return makers[name]()
 
 
-def _loss(training: Training) -> Callable[[Any, Any, Any], Any]:
+def loss_of(name: str) -> Callable[[Any, Any, Any], Any]:
+    """The loss of a name, or of `file.py:function`: of (output, target, what is counted)."""
     import jax
     import jax.numpy as jnp
 
@@ -111,9 +122,9 @@ def _loss(training: Training) -> Callable[[Any, Any, Any], Any]:
         return -mean(chosen[..., 0], counted)
 
     known: dict[str, Callable[..., Any]] = {"mse": mse, "cross_entropy": cross_entropy}
-    if training.loss in known:
-        return known[training.loss]
-    own = _users(training.loss)
+    if name in known:
+        return known[name]
+    own = _users(name)
     return lambda output, target, counted: own(output, target)
 
 

@@ -154,8 +154,9 @@ def train(
     _without_chance(model)
     # On XLA a step is one graph; its loss is read with the others, at the end.
     losses = []
-    optimizer = _optimizer(training, list(model.parameters()), runner.shown)
-    loss_of = _loss(training)
+    rate = training.learning_rate
+    optimizer = optimizer_of(training.optimizer, rate, list(model.parameters()), runner.shown)
+    loss_from = loss_of(training.loss)
     run = torch_variant.compiled(model, where) if settings.compiled else model
     for number in training.order[: training.steps]:
         with torch_variant.running(where, settings), _NoDropout():
@@ -168,7 +169,7 @@ def train(
                 )
             wanted = torch_call.tensors(_read(training.targets, number), where, settings)
             optimizer.zero_grad(set_to_none=True)
-            loss = loss_of(outputs[training.output], wanted["target"], wanted.get("counted"))
+            loss = loss_from(outputs[training.output], wanted["target"], wanted.get("counted"))
             loss.backward()
             optimizer.step()
         losses.append(loss.detach())
@@ -179,29 +180,38 @@ def train(
     return [float(loss) for loss in fetched(losses)]
 
 
-def _optimizer(training: Training, parameters: Sequence[Any], shown: str) -> torch.optim.Optimizer:
-    rate = training.learning_rate
-    if training.optimizer == "sgd":
+def optimizer_of(
+    name: str, rate: float, parameters: Sequence[Any], shown: str
+) -> torch.optim.Optimizer:
+    """The optimizer of a name that optax has too.
+
+    Raises:
+        ParityError: there is none of this name.
+    """
+    if name == "sgd":
         return torch.optim.SGD(parameters, lr=rate)
-    if training.optimizer == "momentum":
+    if name == "momentum":
         return torch.optim.SGD(parameters, lr=rate, momentum=0.9)
-    if training.optimizer == "adam":
+    if name == "adam":
         return torch.optim.Adam(parameters, lr=rate, betas=(0.9, 0.999), eps=1e-8)
-    if training.optimizer == "adamw":
+    if name == "adamw":
         return torch.optim.AdamW(
             parameters, lr=rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01
         )
-    raise ParityError(
-        f"{shown}: no optimizer {training.optimizer}", "name sgd, momentum, adam or adamw"
-    )
+    raise ParityError(f"{shown}: no optimizer {name}", "name sgd, momentum, adam or adamw")
 
 
-def _loss(training: Training) -> Callable[[Any, Any, Any], Any]:
-    if training.loss == "mse":
+def loss_of(name: str) -> Callable[[Any, Any, Any], Any]:
+    """The loss of a name, or of `file.py:function`: of (output, target, what is counted).
+
+    Raises:
+        ParityError: there is none.
+    """
+    if name == "mse":
         return _squares
-    if training.loss == "cross_entropy":
+    if name == "cross_entropy":
         return _cross_entropy
-    own = _own_loss(training.loss)
+    own = _own_loss(name)
     return lambda output, target, counted: own(output, target)
 
 

@@ -120,15 +120,7 @@ def _copied(module: nn.Module, *, shared: bool) -> nn.Module:
         for one in (module.parameters() if shared else ())
         if type(one) is nn.Parameter
     }
-    try:
-        return copied(module, dict(kept))
-    except RuntimeError:
-        # What a module keeps of its last pass (the old weight_norm's product) is no leaf; it is made anew.
-        for holder in module.modules():
-            for name, value in vars(holder).items():
-                if isinstance(value, torch.Tensor) and not value.is_leaf:
-                    setattr(holder, name, value.detach())
-        return copied(module, dict(kept))
+    return copied(module, dict(kept))
 
 
 def _tied(model: nn.Module) -> list[list[str]]:

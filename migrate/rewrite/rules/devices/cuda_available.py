@@ -216,6 +216,8 @@ class CudaAvailable(Rule):
         assert isinstance(node, cst.Call)
         if not is_asked(node, context) or context.devices.says_where_to_load(node):
             return
+        if id(node) in context.for_cuda and not context.portable:
+            return
         condition = whole_condition(node, context)
         above = context.parent(condition)
         if context.portable and not insists(above, condition, fold(condition, condition, context)):
@@ -232,10 +234,10 @@ class CudaAvailable(Rule):
         answer = fold(condition, condition, context)
         if isinstance(above, cst.If) and above.test is condition:
             if _stays(above.body, context):
-                message = (
-                    f"`{code(condition)}` is False on a TPU: what only CUDA can tell is skipped"
-                )
-                yield from self.report(node, message)
+                skipped = "what only CUDA can tell is skipped"
+                if any(names_cuda(below) for below in nodes(above.body)):
+                    skipped = "the device that is chosen below it is not taken"
+                yield from self.report(node, f"`{code(condition)}` is False on a TPU: {skipped}")
             else:
                 yield from self._if(above, condition, answer, context)
             return

@@ -24,6 +24,8 @@ def shared_names(guard: cst.If, context: Workspace) -> frozenset[str]:
                 continue
             if isinstance(above, cst.Arg) and above.keyword is node:
                 continue
+            if isinstance(above, cst.ImportFrom):
+                continue  # a module of that name: `from optimizer import make`
             owner, _ = context.bound_to(node)
             if not isinstance(owner, cst.FunctionDef):
                 used.add(node.value)

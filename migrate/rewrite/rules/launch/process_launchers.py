@@ -18,6 +18,7 @@ POPEN = frozenset(
 SUBMITIT = frozenset({"submitit.AutoExecutor", "submitit.SlurmExecutor", "submitit.LocalExecutor"})
 SHELL = frozenset({"os.popen", "os.system", "subprocess.check_output", "subprocess.getoutput"})
 LAUNCHER = re.compile(r"torch\.distributed\.(launch|run)|torchrun|mpirun|mpiexec|srun")
+PASSED = re.compile(r"--(local_)?rank\b")
 GIVEN = frozenset({"RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES"})
 
 
@@ -27,8 +28,8 @@ class ProcessLaunchers(Rule):
     **Why.** A script that the rewrite has given a launcher starts all replicas of its host. Started once
     a GPU by another program, it would start them that many times.
 
-    **Reported.** Commands run in a script that sets RANK, LOCAL_RANK or CUDA_VISIBLE_DEVICES for them;
-    commands that run torchrun, `torch.distributed.launch`, mpirun or srun;
+    **Reported.** Commands run in a script that sets RANK, LOCAL_RANK or CUDA_VISIBLE_DEVICES for them, or
+    puts `--rank` together for them; commands that run torchrun, `torch.distributed.launch`, mpirun or srun;
     submitit's executors: start the rewritten training script once on each host instead.
 
     Source: torch_xla 2.9, `torch_xla.launch`.
@@ -61,6 +62,16 @@ class ProcessLaunchers(Rule):
         ),
         reported(
             """
+            import subprocess
+            import sys
+
+            for index in range(8):
+                subprocess.Popen([sys.executable, *sys.argv[1:], "--rank={}".format(index)])
+            """,
+            "once on each host",
+        ),
+        reported(
+            """
             import os
             import subprocess
             import sys
@@ -79,7 +90,7 @@ class ProcessLaunchers(Rule):
         """Yield a finding for one call that starts processes."""
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func)
-        starts = name in POPEN and _sets_a_rank(context)
+        starts = name in POPEN and (_sets_a_rank(context) or _passes_a_rank(context))
         launches = name in POPEN | SHELL and _names_a_launcher(node)
         if name in SUBMITIT or starts or launches:
             yield from self.report(
@@ -103,3 +114,15 @@ def _sets_a_rank(context: Workspace) -> bool:
             if isinstance(index, cst.Index) and string_value(index.value) in GIVEN:
                 return True
     return False
+
+
+def _passes_a_rank(context: Workspace) -> bool:
+    """Whether the script puts an option with a rank together, and declares none: `f"--rank={index}"`."""
+    declares = {
+        id(arg.value)
+        for call in context.all_of(cst.Call)
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "add_argument"
+        for arg in call.args
+    }
+    strings = context.all_of(cst.SimpleString, cst.FormattedStringText)
+    return any(PASSED.search(code(one)) and id(one) not in declares for one in strings)

@@ -23,6 +23,8 @@ INERT = frozenset(
         "master_port",
     }
 )
+# How many there are, as launchers of projects' own pass it.
+OF_THE_WORLD = frozenset({"--n_gpus", "--num_gpus", "--ngpus", "--world_size"})
 SAID = "no effect"  # and on what, or why: the vocabulary says it
 
 
@@ -31,17 +33,17 @@ class RankArguments(Rule):
 
     **What it does.** `--local_rank`, which `torch.distributed.launch` passes to every process, gets its
     default from LOCAL_RANK, which the launcher of the rewritten script sets in each replica, and is no longer
-    required. Where the
-    parser is made at module level, before the rank is known, it is set after the options are parsed.
+    required. Where the parser is made at module level, before the rank is known, it is set after the options
+    are parsed. `--rank` with the default 0, which a launcher of the project's own passes, gets it from RANK,
+    and `--n_gpus`, `--num_gpus` or `--world_size` beside it from WORLD_SIZE.
     `--dist-url`, `--dist-backend`, `--dist-file`, `--init-method`, `--master-addr` and `--master-port` are
     still accepted; their help says that they have no effect on a TPU.
 
     **Left alone.** A script that starts its processes itself: there the worker's index is the rank. A
     default that asks the environment already.
 
-    **Reported.** A parser at module level whose options are parsed where this rule cannot see it.
-    `--rank` with the default 0, which a launcher of the project's own passes to each process: every
-    replica would have rank 0.
+    **Reported.** A parser at module level whose options are parsed where this rule cannot see it, or that
+    has such a `--rank`: every replica would have rank 0.
 
     Source: torch_xla 2.9; Python's argparse.
     """
@@ -190,9 +192,10 @@ class RankArguments(Rule):
             """,
             "after the options are parsed",
         ),
-        reported(
+        rewritten(
             """
             import argparse
+            import os
 
             import torch.distributed as dist
 
@@ -200,7 +203,59 @@ class RankArguments(Rule):
             def main():
                 parser = argparse.ArgumentParser()
                 parser.add_argument("--rank", type=int, default=0)
+                parser.add_argument("--n_gpus", type=int, default=1)
                 args = parser.parse_args()
+                dist.init_process_group("nccl", rank=args.rank, world_size=args.n_gpus)
+                print(args.rank, args.n_gpus)
+
+
+            if __name__ == "__main__":
+                main()
+            """,
+            """
+            import argparse
+            import os
+
+            import torch.distributed as dist
+            import torch_xla
+            import torch_xla.distributed.xla_backend
+            import torch_xla.runtime as xr
+
+
+            def main():
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--rank", type=int, default=int(os.environ.get("RANK", 0)))
+                parser.add_argument("--n_gpus", type=int, default=int(os.environ.get("WORLD_SIZE", 1)))
+                args = parser.parse_args()
+                dist.init_process_group("xla", init_method="xla://")
+                print(args.rank, args.n_gpus)
+
+
+            def _mp_fn(index):
+                if "TORCHELASTIC_RUN_ID" not in os.environ:  # else torchrun has set them
+                    os.environ["RANK"] = str(index)
+                    os.environ["LOCAL_RANK"] = str(xr.local_ordinal())
+                    os.environ["WORLD_SIZE"] = str(xr.world_size())
+                    os.environ["LOCAL_WORLD_SIZE"] = str(xr.local_device_count())
+                main()
+
+
+            if __name__ == "__main__":
+                torch_xla.launch(_mp_fn)
+            """,
+        ),
+        reported(
+            """
+            import argparse
+
+            import torch.distributed as dist
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--rank", type=int, default=0)
+            args = parser.parse_args()
+
+
+            def main():
                 dist.init_process_group("nccl", rank=args.rank, world_size=8)
                 print(args.rank)
 
@@ -208,7 +263,7 @@ class RankArguments(Rule):
             if __name__ == "__main__":
                 main()
             """,
-            "every replica has rank 0",
+            "nobody passes --rank",
         ),
     )
 
@@ -219,10 +274,16 @@ class RankArguments(Rule):
             yield from self._local_rank(node, context)
         elif (flag := _inert_flag(node)) is not None:
             yield from self._inert(node, flag, context)
-        elif context.launch.style is Style.MAIN and _is_rank_0(node, context):
+        elif context.launch.style is Style.MAIN and (told := _told_by_launcher(node, context)):
+            option, variable = told
+            if context.launch.in_replica(node):
+                default = keyword(node, "default")
+                assert default is not None
+                yield self._from_environment(node, option, variable, code(default.value), context)
+                return
             message = (
-                "every replica has rank 0 here, as nobody passes --rank: set it once the options are parsed, "
-                "`args.rank = int(os.environ['RANK'])`"
+                f"every replica has its default here, as nobody passes {option}: set it once the options are "
+                f"parsed, `args.{option[2:]} = int(os.environ['{variable}'])`"
             )
             yield from self.report(node, message)
 
@@ -239,10 +300,16 @@ class RankArguments(Rule):
         if early and context.launch.style is Style.MAIN:
             yield from self._after_parsing(node, context)
             return
-        os = context.imports.require("os")
         fallback = code(default.value) if default is not None else "0"
-        variable = code(context.string("LOCAL_RANK"))
-        value = cst.parse_expression(f"int({os}.environ.get({variable}, {fallback}))")
+        yield self._from_environment(node, "--local_rank", "LOCAL_RANK", fallback, context)
+
+    def _from_environment(
+        self, node: cst.Call, flag: str, variable: str, fallback: str, context: Workspace
+    ) -> Edit:
+        """Return the edit by which an option that nobody passes has what the environment says."""
+        os = context.imports.require("os")
+        asked = code(context.string(variable))
+        value = cst.parse_expression(f"int({os}.environ.get({asked}, {fallback}))")
 
         def replace(updated: cst.Call) -> cst.Call:
             updated = _not_required(updated)
@@ -252,7 +319,7 @@ class RankArguments(Rule):
             args = [arg.with_changes(value=value) if arg is old else arg for arg in updated.args]
             return updated.with_changes(args=args)
 
-        yield self.edit(node, replace, "--local_rank: from LOCAL_RANK, as under torchrun")
+        return self.edit(node, replace, f"{flag}: from {variable}, as under torchrun")
 
     def _after_parsing(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         assert isinstance(node.func, cst.Attribute)
@@ -334,14 +401,30 @@ def _inert_flag(call: cst.Call) -> cst.Arg | None:
     return None
 
 
-def _is_rank_0(call: cst.Call, context: Workspace) -> bool:
-    """Whether `call` declares `--rank` with the default 0, and nothing sets it later."""
+def _told_by_launcher(call: cst.Call, context: Workspace) -> tuple[str, str] | None:
+    """Return the option that `call` declares with the default of a run alone, and its variable of torchrun.
+
+    `--rank`, and beside it how many there are, which the script's own launcher passes; nothing sets it later.
+    """
+    flag, default = _declared(call)
+    if flag == "--rank":
+        fits = default == "0"
+    else:
+        ranks = (_declared(one) for one in context.all_of(cst.Call))
+        fits = flag in OF_THE_WORLD and default == "1" and ("--rank", "0") in ranks
+    if not fits or flag[2:] in context.attributes:
+        return None
+    return flag, "RANK" if flag == "--rank" else "WORLD_SIZE"
+
+
+def _declared(call: cst.Call) -> tuple[str, str]:
+    """Return the long name of the option that `call` declares, and the code of its default."""
     if not (isinstance(call.func, cst.Attribute) and call.func.attr.value == "add_argument"):
-        return False
-    flags = [string_value(arg.value) for arg in call.args if arg.keyword is None]
+        return "", ""
+    flags = (string_value(arg.value) or "" for arg in call.args if arg.keyword is None)
     default = keyword(call, "default")
-    is_0 = default is not None and code(default.value) == "0"
-    return "--rank" in flags and is_0 and "rank" not in context.attributes
+    flag = next((flag for flag in flags if flag.startswith("--")), "")
+    return flag, "" if default is None else code(default.value)
 
 
 def _with_note(text: cst.BaseExpression, said: str) -> cst.BaseExpression:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from migrate.reading.flow.dataflow import overlap
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.loops import Loop, batch_names, has_sync, numbers_of_host
@@ -94,14 +95,31 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arr
     # What reads, in a function of its own, comes after the block: post-processing, metrics.
     reads = (i for i in range(forward[0] + 1, len(body.statements)) if _reads(body, i, context))
     end = next(reads, len(body.statements))
+    first = body.first(forward[0])
     last = max(
         i
         for i, s in enumerate(body.statements[:end])
         if i >= forward[0]
         and s.outside is None
         and (i == forward[0] or (s.on_device and _computes(body, i)))
+        and not _answers(body, first, i)
     )
-    return arrange(body, body.first(forward[0]), last)
+    return arrange(body, first, last)
+
+
+def _answers(body: Body, first: int, index: int) -> bool:
+    """Whether the statement at `index` only moves what something gave for values read after `first`.
+
+    An environment's answer to an action: it belongs to the next turn, and this step ends before the read.
+    """
+    between = body.statements[first:index]
+    at = next((i for i, one in enumerate(between) if one.outside is Outside.READ), None)
+    if at is None or _runs_model(body.statements[index].node, body):
+        return False
+    given = {name for one in between[at:] for name in one.flow.assigned}
+    made = {name for one in between[:at] for name in one.flow.written} & body.values.names
+    used = body.statements[index].flow.used
+    return bool(overlap(used, given)) and not overlap(used, made - given)
 
 
 def _reads(body: Body, index: int, context: Workspace) -> bool:

@@ -15,7 +15,8 @@ from migrate.reading.steps.effects import BOTH, Effect
 from migrate.reading.steps.loops import Loop, batch_names, has_sync, loops
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.spans import Inner, Span, Trained
-from migrate.reading.tree.tree import nodes_of
+from migrate.reading.tree.tree import last_part, nodes_of
+from migrate.reading.values.words import CALLED_MODEL
 from migrate.rewrite.rules.step.arrange import Arrangement, arrange
 
 if TYPE_CHECKING:
@@ -186,9 +187,22 @@ def _inner(trained: Trained, index: int, accumulates: bool) -> Inner | None:
     inner = Trained(block, batch, trained.context)
     end = trained.body.tails.get(index)
     leaving = end.statements if end is not None else ()
-    mixed = any(s.outside is not None and s.node not in leaving for s in inner.body.statements)
+    apart = {s.outside for s in inner.body.statements if s.node not in leaving} - {None}
+    if _forward_above(trained, index):
+        apart.discard(Outside.SCHEDULE)  # better in the step than the forward above it
+    mixed = bool(apart)
     deeper = any(_inner(inner, i, accumulates) is not None for i in inner.indices)
     return blocks[0] if mixed or accumulates or deeper else None
+
+
+def _forward_above(trained: Trained, index: int) -> bool:
+    """Whether a model is called above the statement at `index` for what that one trains with."""
+    body = trained.body
+    return any(
+        body.values.is_state(call) and CALLED_MODEL.fullmatch(last_part(call.func)) is not None
+        for statement in body.statements[body.first(index) : index]
+        for call in nodes_of(statement.node, cst.Call)
+    )
 
 
 def _apart(trained: Trained, index: int) -> Inner | None:

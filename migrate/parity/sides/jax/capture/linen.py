@@ -9,7 +9,7 @@ from typing import Any
 
 from migrate.parity.dump.dump import Layer
 from migrate.parity.sides.frames import caller, defined
-from migrate.parity.sides.jax.capture.recorder import Recorder, Seen, settings_of
+from migrate.parity.sides.jax.capture.recorder import Seen, Watcher, settings_of
 
 # Methods that compute as a layer does; others (`setup`, wrapped lambdas of lifted transforms) are passed
 # through, and so is what a user's own method does between the layers that it calls.
@@ -18,7 +18,7 @@ _NO_SETTINGS = ("parent", "name")
 
 
 @contextlib.contextmanager
-def intercepted(recorder: Recorder, weights: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
+def intercepted(recorder: Watcher, weights: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
     """Record every call of a module in this context.
 
     Args:
@@ -26,6 +26,8 @@ def intercepted(recorder: Recorder, weights: Mapping[str, tuple[str, ...]]) -> I
         weights: all of the model: name → the keys on the way to it, the collection's first.
     """
     from flax import linen
+
+    taken: dict[tuple[str, ...], Any] = {}
 
     names = _by_module(weights)
     # Of modules that others apply with weights of their own making (WeightNorm), whose paths begin anew.
@@ -48,15 +50,58 @@ def intercepted(recorder: Recorder, weights: Mapping[str, tuple[str, ...]]) -> I
         def describe(parent: str | None) -> Layer:
             return _layer(module, name, method, names.get(path, ()), called, parent)
 
-        seen = Seen(name, (path, method, type(module)), describe)
+        def held() -> Mapping[str, Any]:
+            own = names.get(path, ())
+            return {one: _value(module.scope, weights[one]) for one in own}
+
+        def take(others: Mapping[str, Any]) -> None:
+            module.scope.reservations.clear()  # it may be run again
+            for one, value in others.items():
+                _exchange(
+                    module, taken.get(weights[one], _value(module.scope, weights[one])), value
+                )
+                taken[weights[one]] = value
+
+        seen = Seen(name, (path, method, type(module)), describe, held, take)
         try:
             return recorder.call(seen, run, args, kwargs)
         finally:
             if apart:
                 above.pop()
 
-    with linen.intercept_methods(intercept):
+    with linen.intercept_methods(intercept), _read_first(taken):
         yield
+
+
+def _exchange(module: Any, old: Any, new: Any) -> None:
+    """A parameter that `setup` keeps as an attribute was read before the call."""
+    for name, kept in list(vars(module).items()):
+        if kept is old and old is not None:
+            object.__setattr__(module, name, new)
+
+
+def _value(scope: Any, keys: tuple[str, ...]) -> Any:
+    from flax.core import meta
+
+    return meta.unbox(scope.get_variable(keys[0], keys[-1]))
+
+
+@contextlib.contextmanager
+def _read_first(taken: Mapping[tuple[str, ...], Any]) -> Iterator[None]:
+    """Whoever reads a variable gets what was taken for it, by the keys on the way to it."""
+    from flax.core.scope import Scope
+
+    original = Scope.get_variable
+
+    def get_variable(scope: Any, collection: str, name: str, *args: Any, **kwargs: Any) -> Any:
+        found = taken.get((collection, *scope.path, name)) if taken else None
+        return original(scope, collection, name, *args, **kwargs) if found is None else found
+
+    setattr(Scope, "get_variable", get_variable)  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(Scope, "get_variable", original)  # noqa: B010
 
 
 def _stands_apart(module: Any, inside: Seen | None) -> bool:

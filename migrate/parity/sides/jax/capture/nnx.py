@@ -11,14 +11,14 @@ import numpy as np
 
 from migrate.parity.dump.dump import Layer
 from migrate.parity.sides.frames import caller, defined
-from migrate.parity.sides.jax.capture.recorder import Recorder, Seen, settings_of
+from migrate.parity.sides.jax.capture.recorder import Seen, Watcher, settings_of
 
 Arrays = dict[tuple[Any, ...], Any]
 
 
 @contextlib.contextmanager
 def wrapped(
-    recorder: Recorder, model: Any, weights: Mapping[str, tuple[Any, ...]]
+    recorder: Watcher, model: Any, weights: Mapping[str, tuple[Any, ...]]
 ) -> Iterator[None]:
     """Record every call of the model and the modules in it while in this context.
 
@@ -48,7 +48,7 @@ def _set_call(cls: type, function: Callable[..., Any]) -> None:
 
 
 def _recording(
-    original: Callable[..., Any], recorder: Recorder, known: _Known
+    original: Callable[..., Any], recorder: Watcher, known: _Known
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -61,9 +61,26 @@ def _recording(
         def describe(parent: str | None) -> Layer:
             return _layer(module, name, known.weights.get(path, ()), called, parent)
 
-        return recorder.call(Seen(name, path, describe), run, args, kwargs)
+        def held() -> Mapping[str, Any]:
+            own = known.weights.get(path, ())
+            return {one: _variable(module, known.keys[one][len(path) :]).get_value() for one in own}
+
+        def take(others: Mapping[str, Any]) -> None:
+            for one, value in others.items():
+                _variable(module, known.keys[one][len(path) :]).set_value(value)
+
+        return recorder.call(Seen(name, path, describe, held, take), run, args, kwargs)
 
     return call
+
+
+def _variable(module: Any, keys: tuple[Any, ...]) -> Any:
+    """The variable at a path below a module, through lists and dicts."""
+    for key in keys:
+        module = (
+            getattr(module, key) if isinstance(key, str) and hasattr(module, key) else module[key]
+        )
+    return module
 
 
 class _Known:
@@ -71,12 +88,14 @@ class _Known:
 
     Attributes:
         weights: path of a layer → names of the weights that it holds itself.
+        keys: name of a weight → the keys on the way to it.
     """
 
     def __init__(self, model: Any, weights: Mapping[str, tuple[Any, ...]]) -> None:
         from flax import nnx
 
         self._model = model
+        self.keys = weights
         self._paths: dict[int, tuple[Any, ...]] = {}
         self._alive: list[Any] = []
         self._modules = [(tuple(path), module) for path, module in nnx.iter_modules(model)]

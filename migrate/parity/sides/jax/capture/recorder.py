@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from migrate.parity.dump.dump import Layer
 from migrate.parity.dump.recent import Recent
@@ -32,11 +32,30 @@ class Seen:
         name: its name.
         key: equal for the same module, also where it is called within itself (`super().__call__`).
         describe: gives all that is known of it, once it was called; the parent's name is given.
+        held: gives the arrays that lie right in it, by name, as this call sees them (a scanned block its own
+            slices).
+        take: puts others in their place, by name, for the calls to come; names of layers below it may be
+            among them.
     """
 
     name: str
     key: Any
     describe: Callable[[str | None], Layer]
+    held: Callable[[], Mapping[str, Any]]
+    take: Callable[[Mapping[str, Any]], None]
+
+
+class Watcher(Protocol):
+    """What is told of each call of a layer: it runs it, and says what its caller goes on with."""
+
+    @property
+    def inside(self) -> Seen | None:
+        """The layer whose call runs now; None outside of the model."""
+
+    def call(
+        self, seen: Seen, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a layer's call."""
 
 
 class Recorder:

@@ -1,0 +1,104 @@
+"""The comments of the original, where the statement that they speak of is written.
+
+No tree of Python's has comments: a statement bears them as an attribute until its class is written, where
+`placed` puts them above it.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import linecache
+import re
+import textwrap
+import tokenize
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from converters.graph.ir import Frame
+from converters.graph.writing.original import names
+
+_ATTRIBUTE = "comments_of_original"
+# How long a comment may be, with its indentation beside it.
+_WIDTH = 86
+# What speaks to tools or to those who work on the original.
+_TO_OTHERS = re.compile(
+    r"noqa|type:|fmt:|pylint|pyright|mypy|ruff|isort|pragma|nosec|copied from|adapted from|todo|fixme|xxx|"
+    r"\W*$",
+    re.I,
+)
+# What speaks of torch, its devices and what is done in place.
+_OF_TORCH = re.compile(r"torch|cuda|gpu|\bmps\b|onnx|compil|export|\bjit\b|contiguous|\w_\b", re.I)
+
+
+def above(frame: Frame) -> tuple[str, ...]:
+    """The comments right above the statement at a frame, and the one behind it if it has one line."""
+    found = names.statement(frame)
+    if found is None:
+        return ()
+    comments = _comments(frame.file)
+    lines: list[str] = []
+    at = found.lineno - 1
+    while at in comments and comments[at][1]:
+        lines.insert(0, comments[at][0])
+        at -= 1
+    if found.end_lineno == found.lineno and found.lineno in comments:
+        lines.append(comments[found.lineno][0])
+    return () if any(map(_is_left, lines)) else tuple(lines)
+
+
+@cache
+def _comments(file: str) -> dict[int, tuple[str, bool]]:
+    """Line → its comment, and whether nothing else stands there."""
+    text = "".join(linecache.getlines(file))
+    found = {}
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                alone = not token.line[: token.start[1]].strip()
+                found[token.start[0]] = (token.string.lstrip("#").strip(), alone)
+    except (tokenize.TokenError, SyntaxError):
+        return {}
+    return found
+
+
+def _is_left(text: str) -> bool:
+    """Whether a comment is no word on the model: code that was taken out, words to tools or on torch."""
+    if _TO_OTHERS.match(text) or _OF_TORCH.search(text):
+        return True
+    try:
+        parsed = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    plain = (ast.Name, ast.Tuple, ast.List, ast.Constant)
+    return not all(
+        isinstance(one, ast.Expr) and isinstance(one.value, plain) for one in parsed.body
+    )
+
+
+def commented(node: Any, lines: Sequence[str]) -> Any:
+    """The statement or expression, with comments that stand above it."""
+    setattr(node, _ATTRIBUTE, tuple(lines))
+    return node
+
+
+def of(node: ast.AST) -> tuple[str, ...]:
+    """The comments of a statement or expression."""
+    found: tuple[str, ...] = getattr(node, _ATTRIBUTE, ())
+    return found
+
+
+def placed(tree: ast.AST) -> None:
+    """Put the comments of all statements below above them, as what Python's own writer takes for names."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [new for one in body for new in (*_lines(of(one)), one)]  # type: ignore[attr-defined]
+
+
+def _lines(comments: Sequence[str]) -> list[ast.stmt]:
+    lines = [
+        line for one in comments for line in textwrap.wrap(one, _WIDTH, break_long_words=False)
+    ]
+    return [ast.Expr(ast.Name(f"# {line}", ast.Load())) for line in lines]

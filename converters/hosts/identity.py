@@ -1,0 +1,111 @@
+"""Which of several processes this one is: as the user says, or as jax.distributed finds out."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from converters.errors import HostsError
+
+_PROCESS = re.compile(r"(\d{1,7})/(\d{1,7})")
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/\[\]]+)):(\d{1,5})")
+_SAY_IT = (
+    "give --process 3/16 --coordinator HOST:PORT, or --process 0/1 to convert on this host alone"
+)
+_ANSWER_SECONDS = 30  # of a cluster that is asked which process this is
+
+
+@dataclass(frozen=True)
+class Process:
+    """One of several processes that do one thing together.
+
+    Attributes:
+        index: which one, from 0.
+        count: how many there are.
+        host: where process 0 is to be found; "" of one alone.
+        port: where it listens.
+        told_by: who said so: "--process", or the cluster as jax names it.
+    """
+
+    index: int
+    count: int
+    host: str = ""
+    port: int = 0
+    told_by: str = "--process"
+
+    def __str__(self) -> str:
+        return f"process {self.index} of {self.count}"
+
+
+def parse_process(text: str, coordinator: str | None) -> Process:
+    """What `--process 3/16 --coordinator HOST:PORT` says.
+
+    Raises:
+        HostsError: it does not read so.
+    """
+    matched = _PROCESS.fullmatch(text)
+    if matched is None:
+        raise HostsError(
+            f'"{text}" is not a process', "write its number and how many there are: --process 3/16"
+        )
+    index, count = int(matched[1]), int(matched[2])
+    if index >= count:
+        raise HostsError(
+            f"there is no process {index} of {count}",
+            "they are counted from 0: the last of 16 is 15/16",
+        )
+    if count == 1:
+        return Process(0, 1)
+    if coordinator is None:
+        raise HostsError(
+            f"--process {text} does not say where process 0 is",
+            "give --coordinator HOST:PORT, the same on all: a free port of its host",
+        )
+    return Process(index, count, *_address(coordinator))
+
+
+def detected() -> Process | None:
+    """What jax.distributed's own detection says: Cloud TPU, GKE, SLURM, Open MPI; None: one process.
+
+    Raises:
+        HostsError: a cluster is there, and does not tell.
+    """
+    try:
+        from jax._src.clusters import ClusterEnv
+    except ImportError:
+        return None  # without jax nobody tells
+    name = "the cluster"
+    try:
+        kinds = _clusters(ClusterEnv)
+        there = (kind for kind in kinds if not kind.opt_in_only_method and kind.is_env_present())
+        cluster = next(there, None)
+        if cluster is None:
+            return None
+        name = cluster.name
+        address, count, index, _ = ClusterEnv.auto_detect_unset_distributed_params(
+            os.environ.get("JAX_COORDINATOR_ADDRESS"), None, None, [0], None, _ANSWER_SECONDS
+        )
+    except Exception as error:  # each cluster has errors of its own
+        raise HostsError(
+            f"{name} does not tell which process this is ({type(error).__name__}: {error})", _SAY_IT
+        ) from None
+    if count is None or index is None or count == 1:
+        return None
+    host, port = _address(str(address))
+    return Process(int(index), int(count), host, port, name)
+
+
+def _clusters(kind: Any) -> tuple[Any, ...]:
+    import jax  # noqa: F401 (its import makes the kinds known)
+
+    return tuple(getattr(kind, "_cluster_types", ()))
+
+
+def _address(text: str) -> tuple[str, int]:
+    matched = _ADDRESS.fullmatch(text)
+    port = int(matched[3]) if matched else 0
+    if matched is None or not 0 < port < 1 << 16:
+        raise HostsError(f'"{text}" is not HOST:PORT', "write --coordinator 10.0.0.2:8476")
+    return matched[1] or matched[2], port

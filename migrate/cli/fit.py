@@ -1,0 +1,136 @@
+"""`migrate fit`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from migrate.cli.options import as_json
+from migrate.cli.rewritten import rewritten_for_the_run
+from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
+
+if TYPE_CHECKING:
+    from migrate.fit.story import FitOptions, Script
+
+_A_PATH = click.Path(path_type=Path)
+_OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
+
+
+@click.command(
+    epilog="Example: migrate fit net.py:Net --inputs 'x=float32[32,3,224,224]' --train adamw --tpu v5e-8",
+    short_help="Will it compile and fit on that TPU slice? No TPU needed.",
+)
+@click.argument("target")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--tpu", default="v5e-8", show_default=True, help="Slices, with commas: v5e-8,v6e-8; or all."
+)
+@click.option(
+    "--inputs", multiple=True, metavar="SPEC", help="What one replica takes: x=float32[8,3,32,32]."
+)
+@click.option("--train", type=click.Choice(_OPTIMIZERS), help="A step of training with it.")
+@click.option(
+    "--loss", default="auto", show_default=True, help="mse, cross_entropy or file.py:function."
+)
+@click.option("--mesh", metavar="AXES", help="How a Flax model lies: data=4,model=2; else data=N.")
+@click.option("--spec", type=_A_PATH, help="Which axis of which weight goes along which mesh axis.")
+@click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), help="Of weights and inputs.")
+@click.option("--batch", type=click.Choice(["auto"]), help="Look for the largest batch that fits.")
+@click.option(
+    "--try", "remedies", metavar="NAMES", help="Compile with changes too: bf16,remat,batch."
+)
+@click.option("--baseline", type=_A_PATH, help="A --json of an earlier run: say what changed.")
+@click.option("--max-hbm", metavar="SHARE", help="More of the HBM than this is a finding: 90%.")
+@click.option("--quick", is_flag=True, help="Half the compiler's time, other figures.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=1), default=1800.0, help="Seconds for each compile."
+)
+@click.option("--html", type=_A_PATH, help="Write the report as a page too.")
+@as_json
+def fit(
+    target: str, args: tuple[str, ...], html: Path | None, json_output: bool, **given: Any
+) -> None:
+    """Compile a program for TPU slices with the real TPU compiler, on a machine without a TPU.
+
+    TARGET is a training script (what follows `--` goes to it; CUDA code is rewritten first), a torch module
+    or a Flax model with --inputs, the folder of a port (port:folder), or a file with StableHLO. Says whether
+    it compiles and fits, what fills the memory, what is exchanged, the least time a step can take, and what
+    is wasted, by the lines of your code. Exit code 1 if it does not fit on a slice that was asked for.
+    """
+    with errors(), contextlib.ExitStack() as stack:
+        from migrate.fit.baseline import compared, read_baseline, share_of
+        from migrate.fit.story import fit as fitted
+        from migrate.report.html.page import check_page_target
+        from migrate.report.text.fit import fit_as_json, fit_summary
+
+        if html is not None:
+            check_page_target(html)
+        options = _options(given, args)
+        before = read_baseline(given["baseline"]) if given["baseline"] else None
+        most = share_of(given["max_hbm"]) if given["max_hbm"] else None
+        script = _script(target, stack)
+        with working(quiet=json_output) as progress:
+            found = fitted(target, options, progress, script)
+        said = fit_as_json(found)
+        changes, passed = compared(before, said, most)
+        if html is not None:
+            from migrate.report.html.fit import write_fit_page
+
+            write_fit_page(found, html)
+        if json_output:
+            show_json(said | {"changes": changes, "limits_passed": passed})
+        else:
+            show(*fit_summary(found))
+            show(*changes, *passed)
+    sys.exit(FINE if found.fine and not passed else FINDINGS)
+
+
+def _options(given: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
+    from converters.output.sharding import parse_mesh
+    from migrate.fit.products import product_named, smallest
+    from migrate.fit.story import REMEDIES, FitOptions
+
+    remedies = tuple(filter(None, (given["remedies"] or "").split(",")))
+    if wrong := [name for name in remedies if name not in REMEDIES]:
+        raise click.UsageError(f"--try {wrong[0]}: one of {', '.join(REMEDIES)}")
+    names = [name.strip() for name in given["tpu"].split(",") if name.strip()]
+    if not names:
+        raise click.UsageError("--tpu names no slice")
+    slices = smallest() if names == ["all"] else [product_named(name) for name in names]
+    if given["spec"] and not given["mesh"]:
+        raise click.UsageError("--spec cuts along the axes of a mesh: name them with --mesh")
+    return FitOptions(
+        tuple(slices),
+        tuple(given["inputs"]),
+        given["train"] or "",
+        given["loss"],
+        tuple(parse_mesh(given["mesh"]).items()) if given["mesh"] else (),
+        str(given["spec"] or ""),
+        given["dtype"] or "",
+        args,
+        remedies,
+        given["batch"] == "auto",
+        given["quick"],
+        given["timeout"],
+    )
+
+
+def _script(target: str, stack: contextlib.ExitStack) -> Script | None:
+    """The torch_xla form of a script; None where something else was named."""
+    from migrate.fit.story import Script
+    from migrate.prove.run import require_script
+    from migrate.rewrite.original import at_original
+
+    if not target.endswith(".py") or target.startswith(("port:", "jax:", "torch:")):
+        return None
+    path = Path(target)
+    require_script(path)
+    text = path.read_bytes()
+    if b"torch_xla" in text or b"shims" in text:
+        return Script(path)
+    rewritten = rewritten_for_the_run(path, stack)
+    return Script(rewritten, at_original(path, rewritten))

@@ -1,0 +1,95 @@
+"""What changed since an earlier run, and whether a limit is passed: for a user's continuous integration."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from migrate.fit.errors import FitError
+
+# What less than this part of a figure differs by is no change.
+_SAME = 0.001
+_FIGURES = {
+    "HBM": ("hbm", "needed"),
+    "lower bound": ("lower_bound", "seconds"),
+    "operations": ("flops",),
+}
+
+
+def read_baseline(path: Path) -> Mapping[str, Any]:
+    """The report that `migrate fit --json` has printed.
+
+    Raises:
+        FitError: it cannot be read, or is none.
+    """
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no JSON"
+        raise FitError(f"{path}: cannot be read ({reason})", "give what --json printed") from None
+    if not isinstance(found, dict) or not isinstance(found.get("slices"), list):
+        raise FitError(f"{path}: is no report of migrate fit", "give what --json printed")
+    return found
+
+
+def share_of(text: str) -> float:
+    """0.9 of "90%".
+
+    Raises:
+        FitError: it is no share.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
+    if found is None or not 0 < float(found[1]) <= 100:
+        raise FitError(f"--max-hbm {text}: is no share", "write it as 90%")
+    return float(found[1]) / 100
+
+
+def compared(
+    before: Mapping[str, Any] | None, now: Mapping[str, Any], most: float | None
+) -> tuple[list[str], list[str]]:
+    """What changed since `before`, and which limits are passed, a line each."""
+    changes = list(_changes(before, now)) if before is not None else []
+    return changes, list(_passed(now, most))
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    known = {one.get("slice"): one for one in before["slices"]}
+    for one in now["slices"]:
+        name = one["slice"]
+        if name not in known:
+            yield f"{name}: was not asked for then"
+            continue
+        then = known[name]
+        if then.get("state") != one["state"]:
+            yield f"{name}: {then.get('state')} → {one['state']}"
+        for what, path in _FIGURES.items():
+            a, b = _figure(then, path), _figure(one, path)
+            if a and b and abs(b - a) > _SAME * a:
+                yield f"{name}: {what} {b / a - 1:+.1%}"
+        exchanged = _kinds(then), _kinds(one)
+        if exchanged[0] != exchanged[1]:
+            yield f"{name}: exchanges {exchanged[0] or 'none'} → {exchanged[1] or 'none'}"
+
+
+def _passed(now: Mapping[str, Any], most: float | None) -> Iterator[str]:
+    for one in now["slices"]:
+        needed, available = one["hbm"]["needed"], one["hbm"]["available"]
+        if most is not None and available and needed > most * available:
+            yield f"{one['slice']}: {needed / available:.1%} of the HBM, more than {most:.0%}"
+
+
+def _figure(one: Mapping[str, Any], path: tuple[str, ...]) -> float:
+    found: Any = one
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return float(found) if isinstance(found, int | float) else 0.0
+
+
+def _kinds(one: Mapping[str, Any]) -> str:
+    found: dict[str, int] = {}
+    for each in one.get("collectives", ()):
+        found[each["kind"]] = found.get(each["kind"], 0) + each["times"]
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(found.items()))

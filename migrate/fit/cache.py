@@ -1,0 +1,80 @@
+"""What the compiler has said before: kept on the user's disk by content, so that it need not say it again."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+
+from migrate.compiler.compile import Compiled, Stats
+from migrate.compiler.program import Program
+from migrate.fit.products import Product
+
+FOLDER = "tpu-migrate/fit"
+
+
+def folder() -> Path:
+    """Where answers are kept: `$XDG_CACHE_HOME/tpu-migrate/fit`, else in `~/.cache`."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / FOLDER
+
+
+def compiled(
+    program: Program,
+    product: Product,
+    devices: int,
+    options: Mapping[str, object],
+    ask: Callable[[], Compiled],
+) -> tuple[Compiled, str]:
+    """The compiler's answer, and the day it gave it where that is kept; "" where it was asked now.
+
+    What it did not answer at all (a time limit, a crash) is not kept.
+    """
+    kept = folder() / f"{_key(program, product, devices, options)}.json.gz"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, EOFError):
+        said = json.loads(gzip.decompress(kept.read_bytes()))
+        stats = tuple(Stats(**one) for one in said.pop("stats"))
+        wide = tuple((a, b) for a, b in said.pop("wide"))
+        day = said.pop("day")
+        texts = tuple(said.pop("texts"))
+        return Compiled(texts=texts, stats=stats, wide=wide, **said), day
+    found = ask()
+    if found.texts or found.refused:
+        day = time.strftime("%Y-%m-%d %H:%M")
+        with contextlib.suppress(
+            OSError
+        ):  # a full or read-only disk costs the next run its time, no more
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            part = kept.with_suffix(f".{os.getpid()}")
+            part.write_bytes(gzip.compress(json.dumps(asdict(found) | {"day": day}).encode(), 3))
+            part.replace(kept)
+    return found, ""
+
+
+def _key(program: Program, product: Product, devices: int, options: Mapping[str, object]) -> str:
+    versions = [(name, _version(name)) for name in ("libtpu", "jax", "jaxlib", "tpu-migrate")]
+    said = (
+        program.format,
+        program.partitioned,
+        program.aliases,
+        product.topology,
+        sorted(product.options.items()),
+        devices,
+        sorted(options.items()),
+        versions,
+    )
+    return hashlib.sha256(repr(said).encode() + program.data).hexdigest()
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""

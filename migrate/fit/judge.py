@@ -1,0 +1,239 @@
+"""One program on one slice: compile it, and read from what came back whether it fits, and what it costs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from migrate.compiler.compile import Compiled, compile_for_tpu
+from migrate.compiler.hlo import Module, place_in
+from migrate.compiler.program import Program
+from migrate.fit import cache
+from migrate.fit.lines import bound_of, lines_of
+from migrate.fit.lowered.step import Part, Step
+from migrate.fit.memory import memory_of
+from migrate.fit.products import GENERATIONS, Product, products
+from migrate.fit.verdict import Verdict
+from migrate.fit.waste import waste_of
+from migrate.fit.work import Collective, Work, collectives_of, work_of
+
+_TOO_BIG = re.compile(
+    r"total memory required[^(]*\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"
+)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_REMEDIES = {
+    "X{64": "cast the operands to int32 or float32 before the product",
+    "Unbounded dynamism": "give every tensor a fixed size: pad to a bound, and mask",
+    "Custom emitter": "a custom call that the TPU does not know: write it in plain operations",
+    "custom call": "a custom call that the TPU does not know: write it in plain operations",
+}
+
+
+def judge(
+    step: Step, product: Product, *, timeout: float, quick: bool = False, explain: bool = True
+) -> Verdict:
+    """Compile a step for a slice.
+
+    Args:
+        step: the program.
+        product: the slice.
+        timeout: seconds for the compiler; past them it is "undetermined".
+        quick: whether the compiler may take less trouble: half the time, other figures.
+        explain: whether a program that is too big is compiled for a larger chip too, to say what it holds.
+    """
+    options: dict[str, bool | int | float | str] = (
+        {"exec_time_optimization_effort": -1.0} if quick else {}
+    )
+    plain = Verdict(product, "fits", available=int(product.generation.hbm))
+    compiled: list[tuple[Part, Compiled]] = []
+    for part in step.parts:
+        found, day = _compiled(part.program, product, options, timeout, product.devices)
+        plain = replace(
+            plain,
+            compiler=f"libtpu {found.libtpu} for {found.device}" if found.libtpu else "",
+            seconds=plain.seconds + found.seconds,
+            cached=day,
+        )
+        if found.refused:
+            return _refused(plain, found, part, step.shown, timeout, explain=explain)
+        if not found.texts:
+            return replace(plain, state="undetermined", why=found.undetermined)
+        compiled.append((part, found))
+    told = _told(plain, compiled, product, step.shown)
+    if step.cuts:
+        return replace(
+            told,
+            state="cut",
+            why="a value is read inside of the step: this is only the part after the last read",
+            where=", ".join(step.cuts),
+            remedy="read it after the step, or once in a while (migrate run says what each read costs)",
+        )
+    if told.beside and told.needed > told.available:
+        return replace(
+            told,
+            state="too big",
+            why="each program of the step has room, but not with the weights of the others beside it",
+            remedy="end the step by one sync, so that it is one program, or take a larger slice",
+        )
+    if step.trains and product.devices > 1 and not told.collectives:
+        return replace(
+            told,
+            state="no collectives",
+            why=f"{product.devices} replicas train, and nothing brings their gradients together",
+            remedy="let xm.optimizer_step, xm.reduce_gradients or DDP reduce the gradients",
+        )
+    return told
+
+
+def _compiled(
+    program: Program,
+    product: Product,
+    options: dict[str, bool | int | float | str],
+    timeout: float,
+    devices: int,
+) -> tuple[Compiled, str]:
+    """The compiler's answer for the first so many devices of a slice."""
+
+    def ask() -> Compiled:
+        return compile_for_tpu(
+            program,
+            [options],
+            topology=product.topology,
+            topology_options=product.options,
+            devices=devices,
+            timeout=timeout,
+        )
+
+    return cache.compiled(program, product, devices, options, ask)
+
+
+def _told(
+    plain: Verdict,
+    compiled: Sequence[tuple[Part, Compiled]],
+    product: Product,
+    shown: Callable[[str], str],
+) -> Verdict:
+    """What the texts of the programs say; the memory is that of the largest."""
+    work: list[Work] = []
+    collectives: list[Collective] = []
+    wide: list[tuple[str, str]] = []
+    modules = []
+    for part, found in compiled:
+        module = Module(found.texts[0], shown)
+        modules.append(module)
+        work += [replace(one, times=one.times * part.times) for one in work_of(module)]
+        collectives += [
+            replace(one, times=one.times * part.times)
+            for one in collectives_of(module, product.devices)
+        ]
+        wide += found.wide
+    beside = _beside([part for part, _ in compiled], modules)
+    needed = [
+        found.stats[0].reserved + more for (_, found), more in zip(compiled, beside, strict=True)
+    ]
+    largest = max(range(len(compiled)), key=needed.__getitem__)
+    (part, found), module = compiled[largest], modules[largest]
+    stats = found.stats[0]
+    memory = memory_of(module)
+    plain = replace(plain, roles=tuple((one.kind, one.name) for one in part.arguments))
+    return replace(
+        plain,
+        stats=stats,
+        flops=sum(one.stats[0].flops * part.times for part, one in compiled),
+        needed=needed[largest],
+        beside=beside[largest],
+        memory=memory,
+        collectives=tuple(collectives),
+        bound=bound_of(work, collectives, product.generation),
+        lines=lines_of(work, product.generation),
+        waste=waste_of(work, memory, wide, _kept_twice(plain, module), product.generation),
+    )
+
+
+def _beside(parts: Sequence[Part], modules: Sequence[Module]) -> list[int]:
+    """For each program of a step, bytes of what the others are given by name, and it is not."""
+    given: list[dict[tuple[str, str], int]] = []
+    for part, module in zip(parts, modules, strict=True):
+        own = {}
+        for one in module.entry.values():
+            known = one.opcode == "parameter" and one.number < len(part.arguments)
+            if known and part.arguments[one.number].name:
+                argument = part.arguments[one.number]
+                own[argument.kind, argument.name] = sum(array.padded for array in one.arrays)
+        given.append(own)
+    everything = {name: size for own in given for name, size in own.items()}
+    return [sum(size for name, size in everything.items() if name not in own) for own in given]
+
+
+def _kept_twice(plain: Verdict, module: Module) -> int:
+    """Bytes of weights and optimizer state that come out again, and not where they were.
+
+    What a step does not change (frozen weights) does not come out.
+    """
+    changing = {"parameter", "optimizer state"}
+    donated = set(module.aliases.values())
+    outputs = enumerate(module.root.arrays if module.root else ())
+    beside = Counter(str(array) for place, array in outputs if place not in module.aliases)
+    count = 0
+    for one in module.entry.values():
+        known = one.opcode == "parameter" and one.number < len(plain.roles)
+        if known and plain.roles[one.number][0] in changing and one.number not in donated:
+            for array in one.arrays:
+                if beside[str(array)] > 0:
+                    beside[str(array)] -= 1
+                    count += array.padded
+    return count
+
+
+def _refused(
+    plain: Verdict,
+    found: Compiled,
+    part: Part,
+    shown: Callable[[str], str],
+    timeout: float,
+    *,
+    explain: bool,
+) -> Verdict:
+    first = found.refused.strip().splitlines()[0]
+    if (big := _TOO_BIG.search(found.refused)) is None:
+        remedy = next((what for sign, what in _REMEDIES.items() if sign in found.refused), "")
+        return replace(
+            plain,
+            state="refused",
+            why=first,
+            where=shown(place_in(found.refused)),
+            remedy=remedy or "write the operation otherwise; the message names it",
+        )
+    needed = int(float(big[1]) * _UNITS[big[2]])
+    available = int(float(big[3]) * _UNITS[big[4]])
+    verdict = replace(
+        plain,
+        state="too big",
+        why=f"it takes {needed / 2**30:.2f} GiB of HBM on each device, {available / 2**30:.2f} are there",
+        needed=needed,
+        available=available,
+        remedy="--try bf16,remat,batch says which change makes it fit",
+    )
+    larger = _larger(plain.product) if explain else None
+    if larger is None:
+        return verdict
+    there, _ = _compiled(part.program, larger, {}, timeout, plain.product.devices)
+    if not there.texts:
+        return verdict
+    told = _told(verdict, [(part, there)], plain.product, shown)
+    return replace(
+        told, needed=needed, memory=told.memory, explained_by=larger.name, stats=there.stats[0]
+    )
+
+
+def _larger(product: Product) -> Product | None:
+    """The smallest slice with as many devices of the generation with the most memory; None for that one."""
+    roomiest = max(GENERATIONS, key=lambda one: one.hbm)
+    if roomiest is product.generation:
+        return None
+    fitting = [
+        one for one in products() if one.generation is roomiest and one.devices >= product.devices
+    ]
+    return min(fitting, key=lambda one: one.devices, default=None)

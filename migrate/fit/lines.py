@@ -1,0 +1,83 @@
+"""What each line of the user's code costs: the roofline of a compiled program, line by line."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from migrate.fit.products import Generation
+from migrate.fit.work import Collective, Work
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The least time that a step can take, by what it has to do.
+
+    It is a bound: no program runs faster, real ones are slower. Multiplications at the chip's bfloat16 peak,
+    bytes at its full bandwidth, exchanges at that of all links, each of the three as if it were alone.
+
+    Attributes:
+        compute, memory, links: seconds.
+    """
+
+    compute: float
+    memory: float
+    links: float
+
+    @property
+    def seconds(self) -> float:
+        """The longest of the three."""
+        return max(self.compute, self.memory, self.links)
+
+    @property
+    def by(self) -> str:
+        """Which of the three it is."""
+        names = {"MXU": self.compute, "HBM": self.memory, "ICI": self.links}
+        return max(names, key=names.__getitem__)
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one line of the user's code does in a step.
+
+    Attributes:
+        source: `file.py:line`; "" for what the program does not tell.
+        share: of the sum over all instructions of the least time of each.
+        flops: of the matrix units.
+        bytes: to and from HBM.
+    """
+
+    source: str
+    share: float
+    flops: float
+    bytes: int
+
+
+def bound_of(work: Iterable[Work], collectives: Iterable[Collective], chip: Generation) -> Bound:
+    """The lower bound of a step on one device."""
+    done = list(work)
+    return Bound(
+        sum(one.flops for one in done) / chip.flops,
+        sum(one.moved for one in done) / chip.bandwidth,
+        sum(one.sent for one in collectives) * chip.devices / chip.link,
+    )
+
+
+def least_seconds(one: Work, chip: Generation) -> float:
+    """Of one instruction, all times that it runs together."""
+    return max(one.flops / chip.flops, one.moved / chip.bandwidth)
+
+
+def lines_of(work: Sequence[Work], chip: Generation) -> tuple[Line, ...]:
+    """The lines of a program, the most expensive first."""
+    seconds: dict[str, float] = defaultdict(float)
+    flops: dict[str, float] = defaultdict(float)
+    moved: dict[str, int] = defaultdict(int)
+    for one in work:
+        seconds[one.source] += least_seconds(one, chip)
+        flops[one.source] += one.flops
+        moved[one.source] += one.moved
+    total = sum(seconds.values()) or 1.0
+    found = [Line(at, seconds[at] / total, flops[at], moved[at]) for at in seconds]
+    return tuple(sorted(found, key=lambda line: -line.share))

@@ -1,0 +1,58 @@
+"""The process in which the user's model is loaded and lowered: a request in a file, the answer in another."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from converters.errors import ConversionError
+from migrate.errors import MigrateError
+from migrate.fit.lowered.step import Step, Wanted
+from migrate.parity.sides.jax.runner import JaxRunner
+from migrate.parity.sides.load import load_runner
+from migrate.parity.sides.target import parse_target
+
+
+def lower(wanted: Wanted) -> Step:
+    """Load what the user named, and lower it with its framework.
+
+    Raises:
+        MigrateError: it cannot be loaded, or does not take the inputs.
+    """
+    runner, _ = load_runner(parse_target(wanted.target))
+    if isinstance(runner, JaxRunner):
+        from migrate.fit.lowered.of_jax import lower_jax
+
+        return lower_jax(runner, wanted)
+    from migrate.fit.lowered.of_torch import lower_torch
+
+    return lower_torch(runner.module, wanted)  # type: ignore[attr-defined]
+
+
+def main(request: Path, answer: Path, program: Path) -> None:
+    """Write the program, and then the answer."""
+    wanted = Wanted(**json.loads(request.read_text()))
+    try:
+        step = lower(wanted)
+    except (MigrateError, ConversionError) as error:
+        said: dict[str, object] = {"what": error.what, "remedy": error.remedy}
+    else:
+        (part,) = step.parts  # of a model
+        program.write_bytes(part.program.data)
+        said = {
+            "name": part.program.name,
+            "format": part.program.format,
+            "partitioned": part.program.partitioned,
+            "aliases": part.program.aliases,
+            "arguments": [(one.kind, one.name) for one in part.arguments],
+            "trains": step.trains,
+            "notes": step.notes,
+        }
+    written = answer.with_suffix(".part")
+    written.write_text(json.dumps(said))
+    written.rename(answer)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,253 @@
+"""A Flax model or a JAX function as the program of a step, from shapes alone: nothing is computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from converters.checkpoint.reader import TensorInfo
+from converters.errors import ConversionError
+from converters.output.sharding import load_rules, partition
+from migrate.compiler.program import Program
+from migrate.fit.errors import FitError
+from migrate.fit.lowered.shapes import shapes_of
+from migrate.fit.lowered.step import Argument, Part, Step, Wanted
+from migrate.parity.sides.jax.arguments import Bound
+from migrate.parity.sides.jax.capture.values import tensors
+from migrate.parity.sides.jax.passes import in_user_code
+from migrate.parity.sides.jax.runner import JaxRunner
+from migrate.parity.sides.jax.training import loss_of, optimizer_of, training_step
+
+# The arguments of `training_step`, by what they are.
+_ROLES = {
+    "trained": "parameter",
+    "kept": "statistics",
+    "state": "optimizer state",
+    "args": "input",
+    "kwargs": "input",
+    "wanted": "input",
+}
+_BATCH_AXES = ("data", "batch", "fsdp", "dp", "replica")
+_ANY_RATE = 1e-3
+
+
+def lower_jax(runner: JaxRunner, wanted: Wanted) -> Step:
+    """Lower a step for a mesh of devices that are not there.
+
+    Raises:
+        FitError, InputsError, ParityError: the model does not take the inputs, or raises; a mesh or rules
+            that do not fit.
+    """
+    import jax
+
+    layout = _Layout(wanted)
+    shapes = shapes_of(wanted)
+    alone = {name: _struct(shape, _dtype(dtype, wanted)) for name, (shape, dtype) in shapes.items()}
+    with in_user_code(wanted.target):
+        one = runner.call.bind(alone)
+        weights = {name: _cast(array, wanted) for name, array in runner.model.shapes(one).items()}
+    specs = _specs(weights, layout.mesh, wanted)
+    there = {name: layout.placed(array, specs[name]) for name, array in weights.items()}
+    bound = Bound(
+        tuple(layout.batch(array) for array in one.args),
+        {name: layout.batch(array) for name, array in one.kwargs.items()},
+        one.modes,
+        one.renamed,
+    )
+    inputs = (bound.args, dict(bound.kwargs))
+    args: tuple[Any, ...]
+    if wanted.optimizer:
+        tokens = any(np.issubdtype(_plain(dtype), np.integer) for _, dtype in shapes.values())
+        function, state = _training(runner, wanted, bound, there, specs, layout, tokens=tokens)
+        args = (*state[:3], *inputs, state[3])
+    else:
+        function, args = _outputs(runner, bound, train=False), (there, *inputs)
+    with in_user_code(wanted.target):
+        donated = (0, 1, 2) if wanted.optimizer else ()
+        traced = jax.jit(function, donate_argnums=donated, keep_unused=True).trace(*args)
+        text = traced.lower(lowering_platforms=("tpu",)).as_text(debug_info=True)
+    program = Program(wanted.target, "stablehlo", text.encode(), partitioned=True)
+    roles = _arguments(args, training=bool(wanted.optimizer))
+    notes = tuple(_notes(wanted, layout.replicas))
+    return Step((Part(program, roles),), bool(wanted.optimizer), notes)
+
+
+def _notes(wanted: Wanted, replicas: int) -> Iterator[str]:
+    if replicas > 1:
+        yield f"batch: what --inputs says for each of {replicas} replicas, {replicas} times that in all"
+    if wanted.optimizer:
+        yield "dropout is off"
+        if wanted.remat:
+            yield "the forward pass is computed again for the gradients (jax.checkpoint)"
+
+
+class _Layout:
+    """How arrays lie on a mesh whose devices are not there.
+
+    Attributes:
+        mesh: axis → devices.
+        replicas: that each take a batch of their own.
+    """
+
+    def __init__(self, wanted: Wanted) -> None:
+        from jax.sharding import AbstractMesh
+
+        self.mesh = dict(wanted.mesh) or {"data": wanted.devices}
+        self._abstract = AbstractMesh(tuple(self.mesh.values()), tuple(self.mesh))
+        named = tuple(axis for axis in self.mesh if axis in _BATCH_AXES)
+        self._over = named or (next(iter(self.mesh)),)
+        self.replicas = math.prod(self.mesh[axis] for axis in self._over)
+
+    def placed(self, one: Any, spec: tuple[Any, ...]) -> Any:
+        """The array, cut along these axes of the mesh."""
+        import jax
+        from jax.sharding import NamedSharding, PartitionSpec
+
+        sharding = NamedSharding(self._abstract, PartitionSpec(*spec))
+        return jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=sharding)
+
+    def batch(self, one: Any) -> Any:
+        """What all replicas take together, of what one takes."""
+        if not one.shape:
+            return self.placed(one, ())
+        whole = _struct((one.shape[0] * self.replicas, *one.shape[1:]), one.dtype)
+        return self.placed(whole, (self._over if len(self._over) > 1 else self._over[0],))
+
+
+def _outputs(runner: JaxRunner, bound: Bound, *, train: bool) -> Callable[..., dict[str, Any]]:
+    def forward(weights: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+        here = Bound(args, kwargs, bound.modes, bound.renamed)
+        return tensors(runner.model.apply(weights, here, train=train)[0])
+
+    return forward
+
+
+def _training(
+    runner: JaxRunner,
+    wanted: Wanted,
+    bound: Bound,
+    there: Mapping[str, Any],
+    specs: Mapping[str, Any],
+    layout: _Layout,
+    *,
+    tokens: bool,
+) -> tuple[Callable[..., Any], tuple[Any, Any, Any, Any]]:
+    """The step, and (weights, other weights, optimizer state, targets)."""
+    import jax
+
+    model = _rematerialised(runner.model) if wanted.remat else runner.model
+    trained = {name: array for name, array in there.items() if model.is_parameter(name)}
+    kept = {name: array for name, array in there.items() if name not in trained}
+    if not trained:
+        raise FitError(f"{wanted.target}: has no weights to train", "leave --train out")
+    with in_user_code(wanted.target):
+        forward = _outputs(runner, bound, train=True)
+        outputs = jax.eval_shape(forward, there, bound.args, dict(bound.kwargs))
+    output, loss, target = _loss(outputs, wanted, tokens=tokens)
+    optimizer = optimizer_of(wanted.optimizer, _ANY_RATE)
+    state = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: layout.placed(leaf, _like(path, leaf, trained, specs)),
+        jax.eval_shape(optimizer.init, trained),
+    )
+    step = training_step(model, bound, optimizer, loss_of(loss), output)
+    replicas = layout.replicas
+    one = _struct((target.shape[0] // replicas, *target.shape[1:]), target.dtype)
+    return step, (trained, kept, state, {"target": layout.batch(one)})
+
+
+def _rematerialised(model: Any) -> Any:
+    """The model, whose values are computed again for the gradients instead of kept."""
+    import copy
+
+    import jax
+
+    changed = copy.copy(model)
+    original = model.apply
+
+    def apply(weights: Any, bound: Bound, *, train: bool = False) -> Any:
+        def run(weights: Any, args: Any, kwargs: Any) -> Any:
+            return original(weights, Bound(args, kwargs, bound.modes, bound.renamed), train=train)
+
+        return jax.checkpoint(run)(weights, bound.args, dict(bound.kwargs))
+
+    changed.apply = apply
+    return changed
+
+
+def _loss(outputs: Mapping[str, Any], wanted: Wanted, *, tokens: bool) -> tuple[str, str, Any]:
+    """The output that the loss is of, the loss's name, and the target of all replicas.
+
+    `auto`: of tokens, the cross entropy of the first output where it has three axes; else the mean square.
+    """
+    floating = {n: o for n, o in outputs.items() if np.issubdtype(_plain(o.dtype), np.floating)}
+    if not floating:
+        raise FitError(
+            f"{wanted.target}: gives nothing that a loss could be of", "leave --train out"
+        )
+    name, output = next(iter(floating.items()))
+    loss = wanted.loss
+    if loss == "auto":
+        loss = "cross_entropy" if tokens and len(output.shape) > 2 else "mse"
+    if loss == "cross_entropy":
+        return name, loss, _struct(output.shape[:-1], np.int32)
+    return name, loss, output
+
+
+def _specs(weights: Mapping[str, Any], mesh: Mapping[str, int], wanted: Wanted) -> dict[str, Any]:
+    if not wanted.rules:
+        return dict.fromkeys(weights, ())
+    infos = {name: TensorInfo(tuple(a.shape), str(a.dtype)) for name, a in weights.items()}
+    try:
+        return dict(partition(infos, mesh, load_rules(Path(wanted.rules), mesh)).specs)
+    except ConversionError as error:
+        raise FitError(error.what, error.remedy) from None
+
+
+def _like(path: Any, leaf: Any, trained: Mapping[str, Any], specs: Mapping[str, Any]) -> Any:
+    """The state of a weight lies as the weight does."""
+    for key in reversed(path):
+        name = str(getattr(key, "key", ""))
+        if name in trained and trained[name].shape == leaf.shape:
+            return specs[name]
+    return ()
+
+
+def _arguments(args: tuple[Any, ...], *, training: bool) -> tuple[Argument, ...]:
+    import jax
+
+    names = list(_ROLES) if training else ["trained", "args", "kwargs"]
+    found = []
+    for name, tree in zip(names, args, strict=True):
+        for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]:
+            text = jax.tree_util.keystr(path, simple=True, separator="/")
+            found.append(Argument(_ROLES[name], text))
+    return tuple(found)
+
+
+def _struct(shape: tuple[int, ...], dtype: Any) -> Any:
+    import jax
+
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def _plain(dtype: Any) -> np.dtype[Any]:
+    """bfloat16 counts as floating, which numpy alone does not know."""
+    return np.dtype(np.float32) if str(dtype) == "bfloat16" else np.dtype(dtype)
+
+
+def _dtype(dtype: str, wanted: Wanted) -> Any:
+    import jax.numpy as jnp
+
+    real = dtype in ("float32", "float64", "float16", "bfloat16")
+    named = {"int64": "int32", "float64": "float32"}.get(dtype, dtype)
+    return jnp.dtype(wanted.dtype if real and wanted.dtype else named)
+
+
+def _cast(one: Any, wanted: Wanted) -> Any:
+    if wanted.dtype and np.issubdtype(_plain(one.dtype), np.floating):
+        return _struct(one.shape, _dtype("float32", wanted))
+    return _struct(one.shape, one.dtype)

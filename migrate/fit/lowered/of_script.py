@@ -1,0 +1,123 @@
+"""The training step of a script, run on XLA:CPU as the first of N replicas until its steps are steady."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from migrate import process
+from migrate.fit.errors import FitError
+from migrate.fit.lowered.of_torch import part_of
+from migrate.fit.lowered.step import Step
+from migrate.fit.lowered.watch import AT, DEVICES, FACTS, FOLDER, PROGRAM, STEPS
+from shims import activate
+from shims._shared.ports import free_port
+from shims._started import stand_in
+
+_TAIL = 600  # characters of what a script said before it failed
+
+
+def lower_script(
+    script: Path,
+    args: Sequence[str],
+    *,
+    devices: int,
+    shown: str,
+    timeout: float,
+    places: Callable[[str], str] = str,
+) -> Step:
+    """Run a torch_xla script until the program of its training step comes a second time.
+
+    Args:
+        script: it; a rewritten form may lie in a folder of its own.
+        args: its arguments.
+        devices: how many replicas it is to believe in.
+        shown: what the user named.
+        timeout: seconds until then.
+        places: from a place in the file that runs to the one that the user knows.
+
+    Raises:
+        FitError: it ended, failed or ran on without a training step.
+    """
+    at = 0
+    while True:
+        with tempfile.TemporaryDirectory(prefix="migrate-fit-") as name:
+            folder = Path(name)
+            code, said = _run(script, args, folder, devices, at, timeout)
+            if (folder / FACTS).exists():
+                found = json.loads((folder / FACTS).read_text())
+                for number, one in enumerate(found["programs"]):
+                    one["hlo"] = (folder / PROGRAM.format(number)).read_bytes()
+                return _step(found, shown, places)
+            steps = int((folder / STEPS).read_text()) if (folder / STEPS).exists() else 0
+        if code != 0 or at or not steps:
+            raise _failed(code, said, shown, timeout)
+        at = steps  # it ends before a step repeats: its last one is taken, in a run of its own
+
+
+def _run(
+    script: Path, args: Sequence[str], folder: Path, devices: int, at: int, timeout: float
+) -> tuple[int | None, str]:
+    """Run the script until it has written a program, or ends; its exit code, and what it printed."""
+    environment = {
+        **os.environ,
+        **activate.environment(activate.NO_BACKEND, 1, ["migrate.fit.lowered.watch:install"]),
+        **stand_in.environment(script),
+        "PJRT_DEVICE": "CPU",
+        "CPU_NUM_DEVICES": "1",
+        # Where its process group of one meets: torch_xla's own port may be another run's.
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        FOLDER: str(folder),
+        DEVICES: str(devices),
+        AT: str(at),
+    }
+    alone = ["-P"] if stand_in.stands_for(script) else []
+    facts = folder / FACTS
+    return process.run(
+        [sys.executable, *alone, str(script), *args],
+        seconds=timeout,
+        environment=environment,
+        meanwhile=lambda: 0 if facts.exists() else None,
+    )
+
+
+def _failed(code: int | None, said: str, shown: str, timeout: float) -> FitError:
+    if code is None:
+        return FitError(
+            f"{shown}: made no step of training in {timeout:.0f} s", "give it more: --timeout"
+        )
+    if code:
+        last = next((line for line in reversed(said.splitlines()) if line.strip()), "nothing")
+        return FitError(
+            f"{shown}: ended with exit code {code} before a step was taken ({last[-_TAIL:]})",
+            "see that `migrate run` runs it",
+        )
+    return FitError(
+        f"{shown}: ended without a step of training on the device",
+        "end each step by torch_xla.sync() or torch_xla.step()",
+    )
+
+
+def _step(found: dict[str, Any], shown: str, places: Callable[[str], str]) -> Step:
+    parts = tuple(replace(part_of(one, shown), times=one["times"]) for one in found["programs"])
+    notes = []
+    if len(parts) > 1:
+        times = ", ".join(f"{part.times}×" for part in parts)
+        notes.append(
+            f"a step is {len(parts)} programs ({times}): the memory is that of the largest"
+        )
+    if not found["steady"]:
+        notes.append(
+            f"no step of {found['steps']} was seen to have the program of another: this is the last of them"
+        )
+    if found["optimizers"] > 1:
+        notes.append(f"{found['optimizers']} steps of optimizers are in one program")
+    cuts = tuple(places(one) for one in found["cuts"])
+    return Step(parts, True, tuple(notes), places, cuts)

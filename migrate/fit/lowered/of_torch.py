@@ -1,0 +1,120 @@
+"""A torch module as the program that torch_xla makes of a step; in a process of its own, on XLA:CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migrate.compiler.program import Program
+from migrate.fit.errors import FitError
+from migrate.fit.lowered.pending import World, pending_program
+from migrate.fit.lowered.shapes import shapes_of
+from migrate.fit.lowered.step import Argument, Part, Step, Wanted
+from migrate.parity.sides.torch.call import call
+from migrate.parity.sides.torch.training import loss_of, optimizer_of
+
+# Of each a step has run before the one that is taken: the optimizer's state is there then.
+_WARM_UP = 2
+_ANY_RATE = 1e-3
+
+
+def lower_torch(module: Any, wanted: Wanted) -> Step:
+    """Run a module on XLA:CPU until its steps are all alike, and lower the next one.
+
+    Raises:
+        FitError: nothing is computed on the device, or it is asked for what only Flax models have.
+        InputsError, ParityError: the module does not take the inputs, or raises.
+    """
+    if wanted.mesh or wanted.remat:
+        raise FitError(
+            f"{wanted.target}: a torch module runs as replicas, and as it is written",
+            "--mesh, --spec and --try remat are for Flax models",
+        )
+    import torch
+    import torch_xla
+
+    torch_xla._XLAC._set_ir_debug(True)
+    world = World(wanted.devices)
+    world.install()
+    device = torch_xla.device()
+    dtype = getattr(torch, wanted.dtype) if wanted.dtype else None
+    module = (module.to(dtype) if dtype else module).to(device)
+    module.train(bool(wanted.optimizer))
+    given = {
+        name: _made(shape, d, dtype).to(device) for name, (shape, d) in shapes_of(wanted).items()
+    }
+    torch_xla.sync()
+    run = _training(module, given, wanted) if wanted.optimizer else _forward(module, given, wanted)
+    for _ in range(_WARM_UP if wanted.optimizer else 0):
+        kept = run()
+        torch_xla.sync()
+    world.trace_for_all()
+    kept = run()
+    found = pending_program()
+    del kept
+    if found is None:
+        raise FitError(
+            f"{wanted.target}: computes nothing on the device",
+            "name a module that computes tensors",
+        )
+    return Step((part_of(found, wanted.target),), bool(wanted.optimizer))
+
+
+def part_of(found: dict[str, Any], shown: str) -> Part:
+    """A program that was pending, as the compiler is given it."""
+    aliases = tuple((int(a), int(b)) for a, b in found["aliases"])
+    arguments = tuple(Argument(kind, name) for kind, name in found["arguments"])
+    return Part(Program(shown, "hlo", found["hlo"], aliases=aliases), arguments)
+
+
+def _forward(module: Any, given: dict[str, Any], wanted: Wanted) -> Any:
+    import torch
+
+    def run() -> Any:
+        with torch.no_grad():
+            return call(module, module, given, wanted.target)
+
+    return run
+
+
+def _training(module: Any, given: dict[str, Any], wanted: Wanted) -> Any:
+    import torch
+    import torch_xla.core.xla_model as xm
+
+    weights = [one for one in module.parameters() if one.requires_grad]
+    if not weights:
+        raise FitError(f"{wanted.target}: has no weights to train", "leave --train out")
+    optimizer = optimizer_of(wanted.optimizer, _ANY_RATE, weights, wanted.target)
+    tokens = any(not one.is_floating_point() for one in given.values())
+    targets: list[Any] = []
+
+    def run() -> Any:
+        optimizer.zero_grad()
+        outputs = [one for _, one in call(module, module, given, wanted.target)]
+        floating = [one for one in outputs if one.is_floating_point()]
+        if not floating:
+            raise FitError(
+                f"{wanted.target}: gives nothing that a loss could be of", "leave --train out"
+            )
+        output, name = floating[0], wanted.loss
+        if name == "auto":
+            name = "cross_entropy" if tokens and output.ndim > 2 else "mse"
+        if not targets:
+            classes = name == "cross_entropy"
+            shape, dtype = (
+                (output.shape[:-1], torch.int64) if classes else (output.shape, output.dtype)
+            )
+            targets.append(torch.zeros(shape, dtype=dtype).to(output.device))
+        loss = loss_of(name)(output, targets[0], None)
+        loss.backward()
+        xm.optimizer_step(optimizer)
+        return loss
+
+    return run
+
+
+def _made(shape: tuple[int, ...], dtype: str, wanted: Any) -> Any:
+    import torch
+
+    if dtype.startswith(("float", "bfloat")):
+        return torch.zeros(shape, dtype=wanted or torch.float32)
+    return torch.zeros(shape, dtype=torch.bool if dtype == "bool" else torch.int64)

@@ -1,0 +1,183 @@
+"""The program that torch_xla is about to run, as it would be compiled, in the process that holds its tensors.
+
+What is pending is lowered as a sync would lower it. torch_xla keeps to itself which outputs take the memory
+of which inputs; it is read back from its tensors: one that was changed in place remembers the tensor whose
+memory it takes ("AliasID"). Without it a program would seem to need room for its weights twice.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+_ALIAS = re.compile(r"^AliasID: (\d+)$", re.MULTILINE)
+_IR = re.compile(r"^IR: (.*)$", re.MULTILINE)
+# What these ask for stands in the program; what others ask for (a sampler) decides what it is given.
+_COMPUTES = re.compile(r"/(site|dist)-packages/(torch_xla/|torch/(?!utils/data/))")
+# What names a value that is there already, and is not computed.
+_THERE = ("xla::device_data", "None")
+
+
+class World:
+    """What a process believes about its replicas.
+
+    The script sees N of them from the beginning: it cuts its data and its batches for so many. Collectives
+    see one, as there is one, until the step comes that is only traced and not run; then they see N too.
+
+    Args:
+        devices: N.
+    """
+
+    def __init__(self, devices: int) -> None:
+        self._devices = devices
+        self._collective = 1
+
+    def install(self) -> None:
+        """Answer for torch_xla and torch.distributed."""
+        import torch.distributed as dist
+        from torch_xla import runtime
+
+        size = dist.get_world_size
+        runtime.world_size = self._size
+        dist.get_world_size = lambda group=None: (
+            self._size() if group is None or size(group) == 1 else size(group)
+        )
+
+    def trace_for_all(self) -> None:
+        """Let the collectives of the next program be those of all replicas; it must not be run."""
+        self._collective = self._devices
+
+    def _size(self) -> int:
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename == __file__:
+            frame = frame.f_back
+        asks = frame.f_code.co_filename
+        return self._collective if _COMPUTES.search(asks) else self._devices
+
+
+def pending_hash() -> str | None:
+    """By what torch_xla keeps the program that a sync would run now; None where nothing is pending."""
+    import torch_xla
+
+    tensors = [tensor for tensor, _ in _computed()]
+    found: bytes = torch_xla._XLAC._get_graph_hash(tensors) if tensors else b""
+    return found.hex() if tensors else None
+
+
+def pending_program() -> dict[str, Any] | None:
+    """What a sync would run now; None where nothing is pending.
+
+    Returns:
+        `hlo`: the HLO module as protobuf; `arguments`: (kind, name) of each argument; `aliases`: (argument,
+        output) that share memory; `hash`: see `pending_hash`.
+    """
+    import torch_xla
+
+    made = list(_computed())
+    if not made:
+        return None
+    tensors = [tensor for tensor, _ in made]
+    core = torch_xla._XLAC
+    numbers, _ = core._get_tensors_xla_device_data_node(tensors)
+    known = _known()
+    places = {number: place for place, number in enumerate(numbers) if number >= 0}
+    aliases = []
+    for output, (_, alias) in enumerate(made):
+        if alias in places:
+            aliases.append((places.pop(alias), output))
+    arguments = [
+        known.get(number, ("input", "")) if number >= 0 else ("constant", "") for number in numbers
+    ]
+    return {
+        "hlo": bytes(core._get_xla_tensors_hlo_proto(tensors)),
+        "arguments": arguments,
+        "aliases": aliases,
+        "hash": core._get_graph_hash(tensors).hex(),
+    }
+
+
+def take_for_run() -> None:
+    """Let what is pending count as run: its values are there by name only, and must not be read."""
+    import torch_xla
+    from torch_xla.core import xla_model
+
+    context = xla_model._get_device_context()
+    context.step_closures = context.async_step_closures = []  # they read what was computed
+    torch_xla._XLAC._clear_pending_irs(str(torch_xla.device()))
+
+
+def _computed() -> Iterator[tuple[Any, int]]:
+    """The tensors of this process whose values are pending, and the number of what each replaces."""
+    import torch_xla
+
+    seen: set[int] = set()
+    for tensor in _tensors():
+        number = torch_xla._XLAC._xla_get_tensor_id(tensor)
+        if number in seen:
+            continue
+        seen.add(number)
+        said = torch_xla._XLAC._get_xla_tensor_debug_info(tensor)
+        graph = _IR.search(said)
+        if graph is None or any(there in graph[1].partition(",")[0] for there in _THERE):
+            continue
+        alias = _ALIAS.search(said)
+        yield tensor, int(alias[1]) if alias else number
+
+
+def _tensors() -> Iterator[Any]:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of objects that warn when they are looked at
+        for one in gc.get_objects():
+            try:
+                if isinstance(one, torch.Tensor) and one.device.type == "xla":
+                    yield one
+                    # Of a gradient that nobody asked for yet Python knows nothing.
+                    if one.is_leaf and one.grad is not None:
+                        yield one.grad
+            except (ReferenceError, RuntimeError):
+                continue
+
+
+def _known() -> dict[int, tuple[str, str]]:
+    """By the number of a tensor's memory, what it is to the script."""
+    import torch
+    import torch_xla
+
+    found: dict[int, tuple[str, str]] = {}
+
+    def note(tensor: Any, kind: str, name: str) -> None:
+        if isinstance(tensor, torch.Tensor) and tensor.device.type == "xla":
+            said = torch_xla._XLAC._get_xla_tensor_debug_info(tensor)
+            alias = _ALIAS.search(said)
+            number = int(alias[1]) if alias else torch_xla._XLAC._xla_get_tensor_id(tensor)
+            known = found.get(number)
+            if known is None or len(known[1]) < len(name):
+                found[number] = (kind, name)
+
+    objects = gc.get_objects()
+    modules = [one for one in objects if _is(one, torch.nn.Module)]
+    names: dict[int, str] = {}
+    for module in modules:
+        for name, one in module.named_parameters():
+            note(one, "parameter", name)
+            names[id(one)] = max(names.get(id(one), ""), name, key=len)
+        for name, one in module.named_buffers():
+            note(one, "statistics", name)
+    for optimizer in (one for one in objects if _is(one, torch.optim.Optimizer)):
+        for weight, state in optimizer.state.items():
+            for name, one in state.items() if isinstance(state, dict) else ():
+                note(one, "optimizer state", f"{names.get(id(weight), '')}.{name}")
+    return found
+
+
+def _is(one: Any, cls: type) -> bool:
+    try:
+        return isinstance(one, cls)
+    except (ReferenceError, RuntimeError):
+        return False

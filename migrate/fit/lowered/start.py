@@ -1,0 +1,97 @@
+"""From the words of a user to a program: by a process of its own, or a file that holds one already."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from migrate import process
+from migrate.compiler.program import Program
+from migrate.fit.errors import FitError
+from migrate.fit.lowered.step import Argument, Part, Step, Wanted
+
+# A file with one of these ends holds a program.
+PROGRAMS = (".mlir", ".stablehlo", ".mlirbc")
+_TAIL = 400
+
+
+def lowered(wanted: Wanted, *, timeout: float) -> Step:
+    """The program of what the user named.
+
+    Args:
+        wanted: it, with inputs.
+        timeout: seconds for loading and lowering.
+
+    Raises:
+        FitError: it cannot be made; the message is that of the process that tried.
+    """
+    with tempfile.TemporaryDirectory(prefix="migrate-fit-") as folder:
+        request, answer, data = (Path(folder, name) for name in ("request", "answer", "program"))
+        request.write_text(json.dumps(asdict(wanted)))
+        code, said = process.run(
+            [sys.executable, "-m", "migrate.fit.lowered.child", *map(str, (request, answer, data))],
+            seconds=timeout,
+            environment={
+                **os.environ,
+                "JAX_PLATFORMS": "cpu",
+                "PJRT_DEVICE": "CPU",
+                "CPU_NUM_DEVICES": "1",
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            },
+        )
+        if not answer.exists():
+            raise FitError(
+                f"{wanted.target}: {_why(code, said, timeout)}", "see the model with --debug"
+            )
+        found = json.loads(answer.read_text())
+        if "what" in found:
+            raise FitError(found["what"], found["remedy"])
+        program = Program(
+            found["name"],
+            found["format"],
+            data.read_bytes(),
+            found["partitioned"],
+            tuple((a, b) for a, b in found["aliases"]),
+        )
+    arguments = tuple(Argument(kind, name) for kind, name in found["arguments"])
+    return Step((Part(program, arguments),), found["trains"], tuple(found["notes"]))
+
+
+def _why(code: int | None, said: str, timeout: float) -> str:
+    if code is None:
+        return f"lowering it took more than {timeout:.0f} s"
+    if code < 0:
+        return f"lowering it ended by {signal.Signals(-code).name}"
+    last = next((line for line in reversed(said.splitlines()) if line.strip()), "nothing")
+    return f"lowering it failed: {last[-_TAIL:]}"
+
+
+def read_program(path: Path) -> Step:
+    """A StableHLO module that lies in a file; its arguments are not told apart.
+
+    Raises:
+        FitError: it cannot be read, or is none.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FitError(f"{path}: cannot be read ({error.strerror})", "check the path") from None
+    is_bytecode = data.startswith(b"ML\xefR")
+    if not is_bytecode and b"func.func" not in data:
+        raise FitError(
+            f"{path}: holds no StableHLO module", "write one by jax.jit(f).lower(…).as_text()"
+        )
+    program = Program(path.name, "stablehlo", data, partitions_of(data) > 1)
+    return Step((Part(program, ()),), False, ("what its arguments are is not known",))
+
+
+def partitions_of(data: bytes) -> int:
+    """Over how many devices a StableHLO module is spread; 1 where it does not say so."""
+    found = re.search(rb"mhlo\.num_partitions = (\d+)", data)
+    return int(found[1]) if found else 1

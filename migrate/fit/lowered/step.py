@@ -1,0 +1,82 @@
+"""The program of one step, and what its arguments are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from migrate.compiler.program import Program
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of the program.
+
+    Attributes:
+        kind: "parameter", "optimizer state", "statistics", "input" or "constant".
+        name: as the framework calls it.
+    """
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be made a program.
+
+    Attributes:
+        target: `file.py:factory`, `linen:…`, `torch:…`, `port:folder`, ….
+        inputs: what `--inputs` was given: what one data-parallel replica takes.
+        optimizer: of a step of training; "" for a forward pass.
+        loss: "mse", "cross_entropy", "auto" or `file.py:function`.
+        mesh: axis → devices along it; {} is data=N.
+        rules: a file that says which axis of which weight is cut along which axis of the mesh; "" for none.
+        devices: N.
+        dtype: that weights and real inputs are cast to; "" leaves them.
+        remat: whether the forward pass is computed again for the gradients.
+    """
+
+    target: str
+    inputs: tuple[str, ...]
+    optimizer: str = ""
+    loss: str = "auto"
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    rules: str = ""
+    devices: int = 1
+    dtype: str = ""
+    remat: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the programs of a step.
+
+    Attributes:
+        program: it.
+        arguments: by their number.
+        times: how often the step runs it.
+    """
+
+    program: Program
+    arguments: tuple[Argument, ...]
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a compiler can be given: one program, or several that make one step.
+
+    Attributes:
+        parts: the programs, in the order of their first run.
+        trains: whether it is a step of training, with gradients.
+        notes: what the report must say of it.
+        shown: from a place in a file that ran to the one that the user knows.
+        cuts: where a value was read inside of the step, so that the program is a part of it only.
+    """
+
+    parts: tuple[Part, ...]
+    trains: bool
+    notes: tuple[str, ...] = ()
+    shown: Callable[[str], str] = str
+    cuts: tuple[str, ...] = ()

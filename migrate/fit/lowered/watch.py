@@ -1,0 +1,162 @@
+"""Catch the steady training step of a script, from inside its process; loaded through `shims.activate`.
+
+A step is all that syncs run up to the one after the optimizer has stepped: one program, or several where
+gradients are accumulated. The first steps differ from those that follow: they make the optimizer's state, or
+compile another shape. When the programs of a step come a second time, those of the next one are traced with
+the collectives of all replicas, written, and not run.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from migrate.fit.lowered.pending import World, pending_hash, pending_program, take_for_run
+from shims import activate
+
+FOLDER, DEVICES, AT = "MIGRATE_FIT_FOLDER", "MIGRATE_FIT_DEVICES", "MIGRATE_FIT_AT"
+PROGRAM, FACTS, STEPS = "program{}.hlo", "program.json", "steps"
+# So many steps are looked at; where none of them repeats, each would be compiled anew.
+MOST_STEPS = 6
+# What a script reads a value with, as far as it is a method of tensors.
+_READS = ("item", "tolist", "cpu", "to", "numpy", "__float__", "__int__", "__bool__", "__index__")
+
+
+def install() -> None:
+    """Watch this process, once it imports torch_xla."""
+    activate.after_import("torch_xla", lambda: _Watch().start())
+
+
+def _executions() -> int:
+    """How many programs XLA has run."""
+    from torch_xla.debug import metrics
+
+    data = metrics.metric_data("ExecuteTime")
+    return data[0] if data else 0
+
+
+def _place() -> str:
+    """The line of the script that is running: the innermost one outside of packages and of this file."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (
+        frame.f_code.co_filename == __file__ or "-packages" in frame.f_code.co_filename
+    ):
+        frame = frame.f_back
+    return f"{os.path.abspath(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+class _Watch:
+    """The steps of one process."""
+
+    def __init__(self) -> None:
+        self._folder = Path(os.environ[FOLDER])
+        self._at = int(os.environ[AT])  # the step to take; 0: the first after one that repeats
+        self._world = World(int(os.environ[DEVICES]))
+        self._optimizers = 0
+        self._step: list[str] = []  # the programs of the step that is running
+        self._steps: list[tuple[str, ...]] = []
+        self._programs: list[dict[str, Any]] = []  # of the step that is traced
+        self._steady = self._traced = False
+        self._cuts: list[str] = []  # where the step that is running was cut
+
+    def start(self) -> None:
+        """Be told of each sync, of each optimizer step and of the end."""
+        import torch
+        import torch_xla
+        from torch.nn.parallel import distributed
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        self._world.install()
+        # The ranks of DDP tell each other the shapes of their weights; here is one.
+        distributed._verify_param_shape_across_processes = lambda *_, **__: True
+        core = torch_xla._XLAC
+        core._set_ir_debug(True)
+        self._marker = core._xla_step_marker
+        core._xla_step_marker = self._synchronise
+        register_optimizer_step_post_hook(self._stepped)
+        for name in _READS:
+            setattr(torch.Tensor, name, self._watched(getattr(torch.Tensor, name)))
+        if self._at == 1:
+            self._trace()
+
+    def _stepped(self, *_: Any) -> None:
+        self._optimizers += 1
+
+    def _watched(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        """A method of a tensor that notes where it made XLA run what was pending."""
+
+        @functools.wraps(read)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            before = _executions()
+            value = read(*args, **kwargs)
+            if _executions() > before:
+                self._cuts.append(_place())
+            return value
+
+        return watched
+
+    def _trace(self) -> None:
+        self._traced = True
+        self._world.trace_for_all()
+
+    def _synchronise(self, *args: Any, **kwargs: Any) -> Any:
+        if self._traced:
+            self._keep(pending_program())
+            if self._optimizers:
+                self._write()
+                os._exit(0)  # what was traced for N replicas cannot run on one
+            take_for_run()
+            return None
+        found = pending_hash()
+        if found is not None:
+            self._step.append(found)
+        if self._optimizers and found is not None:
+            self._stepped_once()
+        return self._marker(*args, **kwargs)
+
+    def _stepped_once(self) -> None:
+        """A step has ended: is it like an earlier one, and the next one to be taken?"""
+        step = tuple(self._step)
+        self._steady = step in self._steps
+        self._steps.append(step)
+        (self._folder / STEPS).write_text(str(len(self._steps)))
+        if self._at == len(self._steps) + 1 or (
+            not self._at and (self._steady or len(self._steps) == MOST_STEPS)
+        ):
+            if self._cuts:  # parts of the next one would run for N replicas
+                self._keep(pending_program())
+                self._write()
+                os._exit(0)
+            self._trace()
+        self._step, self._optimizers = [], 0
+        self._cuts.clear()
+
+    def _keep(self, found: dict[str, Any] | None) -> None:
+        """Note a program of the step; one that comes several times in it counts."""
+        if found is None:
+            return
+        same = next((one for one in self._programs if one["hash"] == found["hash"]), None)
+        if same is None:
+            self._programs.append(found | {"times": 1})
+        else:
+            same["times"] += 1
+
+    def _write(self) -> None:
+        """Write the programs; the facts last, so that who sees them finds all of it."""
+        for number, one in enumerate(self._programs):
+            (self._folder / PROGRAM.format(number)).write_bytes(one.pop("hlo"))
+        part = self._folder / f"{FACTS}.part"
+        facts = {
+            "programs": self._programs,
+            "steady": self._steady,
+            "steps": len(self._steps) + int(self._traced),
+            "optimizers": self._optimizers,
+            "cuts": list(dict.fromkeys(self._cuts)),
+        }
+        part.write_text(json.dumps(facts))
+        part.rename(self._folder / FACTS)

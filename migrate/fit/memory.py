@@ -1,0 +1,367 @@
+"""What lies in a chip's memory while a compiled program runs, by its schedule, with the lines that made it.
+
+The text of a scheduled module is the order of execution, and gives each array's layout, so that what it
+takes with its padding is known. Arguments and outputs are there all the time (an output that takes a donated
+argument's memory counts once); a temporary from the instruction that makes it to the last one that reads it
+or a part of it. What shares memory is read from the program: tuples, bitcasts, the halves of asynchronous
+copies, loops that work in place, and the operands that the compiler lists as overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from migrate.compiler.arrays import HBM, Array, Result
+from migrate.compiler.hlo import Computation, Instruction, Module
+
+# Values that are the memory of others, by another name.
+_SAME = frozenset({"bitcast", "optimization-barrier", "while", "add-dependency", "domain"})
+_ALIASED = '"aliasing_operands":'
+_OUTPUT_ALIAS = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}")
+_MOST = 10  # arrays that are shown
+
+
+@dataclass(frozen=True)
+class Held:
+    """An array in the chip's memory.
+
+    Attributes:
+        array: it.
+        kind: "argument", "output" or "temporary".
+        name: of an argument as the framework calls it, of a temporary its operation.
+        source: `file.py:line` that made it; "" where the program does not tell.
+        number: of an argument or an output, -1 of a temporary.
+    """
+
+    array: Array
+    kind: str
+    name: str
+    source: str
+    number: int = -1
+
+    @property
+    def bytes(self) -> int:
+        """With padding."""
+        return self.array.padded
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a program holds in HBM, on each device.
+
+    Attributes:
+        arguments, outputs: bytes that are there all the time; outputs without those in donated arguments.
+        peak: bytes at the fullest moment, these included.
+        at_peak: all that is there then, the largest first.
+        curve: bytes after each instruction of the schedule.
+        where: the instruction of the peak: its `file.py:line` or operation.
+        rematerialised: instructions that compute a value again, so that it need not be kept.
+    """
+
+    arguments: int
+    outputs: int
+    peak: int
+    at_peak: tuple[Held, ...]
+    curve: tuple[int, ...]
+    where: str
+    rematerialised: int
+
+    @property
+    def largest(self) -> tuple[Held, ...]:
+        """The largest arrays at the peak."""
+        return self.at_peak[:_MOST]
+
+    @property
+    def padding(self) -> int:
+        """Bytes at the peak that are there to fill tiles."""
+        return sum(one.bytes - one.array.size for one in self.at_peak)
+
+
+def memory_of(module: Module) -> Memory:
+    """Follow the schedule of a compiled module."""
+    root = module.root
+    if root is None:
+        return Memory(0, 0, 0, (), (), "", 0)
+    entry = _Lifetimes(module, module.entry, frozenset(module.aliases))
+    resident = list(_resident(module, entry, root))
+    always = sum(one.bytes for one in resident)
+    curve = [always + taken for taken in entry.taken]
+    at = max(range(len(curve)), key=curve.__getitem__, default=0)
+    alive = [*resident, *entry.alive(at)]
+    alive.sort(key=lambda one: -one.bytes)
+    order = list(module.entry.values())
+    there = order[at] if order else root
+    return Memory(
+        sum(one.bytes for one in resident if one.kind == "argument"),
+        sum(one.bytes for one in resident if one.kind == "output"),
+        curve[at] if curve else always,
+        tuple(alive),
+        tuple(curve),
+        module.sources.of(there.line) or there.operation,
+        sum(".remat" in one.name for part in module.computations.values() for one in part.values()),
+    )
+
+
+def _resident(module: Module, entry: _Lifetimes, root: Instruction) -> Iterator[Held]:
+    """Arguments, and the outputs that have memory of their own."""
+    parameters = {one.number: one for one in module.entry.values() if one.opcode == "parameter"}
+    for number, one in sorted(parameters.items()):
+        for array in one.arrays:
+            if array.space == HBM:
+                yield Held(array, "argument", one.operation, "", number)
+    makers = entry.makers(root)
+    for number, array in enumerate(root.arrays):
+        if number not in module.aliases and array.space == HBM:
+            made = makers.get(number)
+            name = made.operation if made else ""
+            source = module.sources.of(made.line) if made else ""
+            yield Held(array, "output", name, source, number)
+
+
+# A buffer is a number; a value of several arrays is a tuple of such, as its result is.
+Buffers = int | tuple["Buffers", ...]
+
+
+class _Lifetimes:
+    """From where to where each buffer of one computation is needed.
+
+    Args:
+        module: the program.
+        computation: one that is scheduled: the entry, or the body of a loop.
+        donated: the numbers of its outputs that lie in arguments; None: all lie where the caller says.
+    """
+
+    def __init__(
+        self, module: Module, computation: Computation, donated: frozenset[int] | None = None
+    ) -> None:
+        self._module = module
+        self._order = list(computation.values())
+        self._values: dict[str, Buffers] = {}
+        self._arrays: dict[int, Array] = {}
+        self._made: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        self._lent: set[int] = set()  # arguments and what takes their memory: not of the heap
+        self._inner: dict[int, int] = {}  # of what runs computations: the most that these hold
+        self._in_place: list[tuple[int, int, int]] = []  # place, operand, result
+        for place, one in enumerate(self._order):
+            for buffer in self._operands(one):
+                self._last[buffer] = place
+            self._values[one.name] = self._value(one, place)
+        self._keep_outputs()
+        self._join()
+        if donated is not None:
+            self._lodge(donated)
+        self.taken = self._taken()
+
+    def _operands(self, one: Instruction) -> Iterator[int]:
+        for name in one.operands:
+            yield from _numbers(self._values.get(name, ()))
+
+    def _value(self, one: Instruction, place: int) -> Buffers:
+        taken = [self._values.get(name, ()) for name in one.operands]
+        match one.opcode:
+            case "parameter":
+                made = self._new(one.result, place)
+                self._lent.update(_numbers(made))
+                return made
+            case "tuple":
+                return tuple(taken)
+            case "get-tuple-element":
+                whole = taken[0] if taken else ()
+                return whole[one.number] if isinstance(whole, tuple) and whole else ()
+            case _ if one.opcode in _SAME and taken:
+                if one.opcode == "while":
+                    self._run(one, place)
+                return taken[0] if len(taken) == 1 else tuple(taken)
+            case "copy-start" if taken:
+                # (the copy, what is copied, a context)
+                made = self._new(one.result, place)
+                assert isinstance(made, tuple)
+                self._forget(made[1])
+                return (made[0], taken[0], *made[2:])
+            case "copy-done" if taken:
+                return taken[0][0] if isinstance(taken[0], tuple) and taken[0] else taken[0]
+            case "all-reduce-start":
+                return self._overwriting(one, place, taken)
+            case _ if one.opcode.endswith("-start") and isinstance(one.result, tuple):
+                return self._started(one, place, taken)
+            case _ if one.opcode.endswith("-done") and taken:
+                return self._done(one, place, taken[0])
+        self._run(one, place)
+        return self._overwriting(one, place, taken)
+
+    def _started(self, one: Instruction, place: int, taken: list[Buffers]) -> Buffers:
+        """(what it takes, what it gives, contexts): what it takes is there already."""
+        made = self._new(one.result, place)
+        assert isinstance(made, tuple)
+        if len(made) < 2:
+            return made
+        first = one.result[0] if isinstance(one.result, tuple) else ()
+        self._forget(made[0])
+        return (tuple(taken) if isinstance(first, tuple) else taken[0] if taken else (), *made[1:])
+
+    def _done(self, one: Instruction, place: int, started: Buffers) -> Buffers:
+        if one.opcode == "all-reduce-done" or not isinstance(started, tuple) or len(started) < 2:
+            return started
+        return started[1]
+
+    def _join(self) -> None:
+        """An exchange works in place, where nobody reads what was given to it any more."""
+        for place, operand, result in self._in_place:
+            if self._last[operand] > place or operand in self._lent or operand not in self._made:
+                continue
+            if result in self._made and result not in self._lent:
+                self._made[result] = self._made[operand]
+            self._forget(operand)
+
+    def _lodge(self, donated: frozenset[int]) -> None:
+        """Put temporaries, large first, into the memory of outputs that are made later: XLA does so."""
+        root = next((one for one in self._order if one.is_root), None)
+        outputs = list(_numbers(self._values[root.name])) if root is not None else []
+        hosts = sorted(
+            {
+                number
+                for place, number in enumerate(outputs)
+                if place not in donated
+                and number in self._made
+                and self._arrays[number].space == HBM
+            },
+            key=lambda number: -self._arrays[number].padded,
+        )
+        guests = sorted(self._heap(), key=lambda number: -self._arrays[number].padded)
+        for host in hosts:
+            until, room = self._made[host], self._arrays[host].padded
+            taken: list[tuple[int, int]] = []
+            for guest in guests:
+                first, last = self._made.get(guest, until), self._last[guest]
+                fits = self._arrays[guest].padded <= room and last < until and guest in self._made
+                if fits and all(last < a or first > b for a, b in taken):
+                    taken.append((first, last))
+                    self._forget(guest)
+
+    def _overwriting(self, one: Instruction, place: int, taken: list[Buffers]) -> Buffers:
+        """A result of its own, but for the arrays that lie where an operand was."""
+        made = self._new(one.result, place)
+        flat = list(_numbers(made))
+        shared = dict(_shared(one, len(one.operands)))
+        if one.opcode in ("dynamic-update-slice", "scatter") and not shared:
+            shared = {0: 0}
+        if one.opcode.removesuffix("-start") == "all-reduce":
+            for operand, result in zip(taken, flat, strict=False):
+                if isinstance(operand, int) and self._arrays[operand] == self._arrays[result]:
+                    self._in_place.append((place, operand, result))
+        replaced: dict[int, int] = {}
+        for output, operand in shared.items():
+            own = list(_numbers(taken[operand])) if operand < len(taken) else []
+            if output < len(flat) and len(own) == 1:
+                replaced[flat[output]] = own[0]
+                self._forget(flat[output])
+        return _with(made, replaced)
+
+    def _run(self, one: Instruction, place: int) -> None:
+        """What the computations that it runs need beside what they are given."""
+        if one.opcode not in ("while", "call", "conditional", "async-start"):
+            return  # a fusion's values are in registers
+        for name in one.called:
+            body = self._module.computations.get(name)
+            if body:
+                inner = _Lifetimes(self._module, body)
+                most = max(inner.taken, default=0)
+                self._inner[place] = max(self._inner.get(place, 0), most)
+
+    def _new(self, result: Result, place: int) -> Buffers:
+        if isinstance(result, tuple):
+            return tuple(self._new(one, place) for one in result)
+        number = len(self._arrays)
+        self._arrays[number] = result
+        self._made[number] = self._last[number] = place
+        return number
+
+    def _forget(self, value: Buffers) -> None:
+        for number in _numbers(value):
+            self._made.pop(number, None)
+
+    def _keep_outputs(self) -> None:
+        """What is returned has memory of its own, which is counted with the outputs."""
+        root = next((one for one in self._order if one.is_root), None)
+        if root is not None:
+            self._lent.update(_numbers(self._values[root.name]))
+
+    def _heap(self) -> Iterator[int]:
+        """Buffers of the heap in HBM."""
+        for number in self._made:
+            if number not in self._lent and self._arrays[number].space == HBM:
+                yield number
+
+    def _taken(self) -> list[int]:
+        changes = [0] * (len(self._order) + 1)
+        for number in self._heap():
+            size = self._arrays[number].padded
+            changes[self._made[number]] += size
+            changes[self._last[number] + 1] -= size
+        found, now = [], 0
+        for place in range(len(self._order)):
+            now += changes[place]
+            found.append(now + self._inner.get(place, 0))
+        return found
+
+    def alive(self, at: int) -> Iterator[Held]:
+        """The temporaries that are there at an instruction, those of what it runs included."""
+        for number in self._heap():
+            if self._made[number] <= at <= self._last[number]:
+                yield self._held(self._arrays[number], self._order[self._made[number]])
+        if self._inner.get(at):
+            bodies = [self._module.computations[name] for name in self._order[at].called]
+            inner = [_Lifetimes(self._module, body) for body in bodies]
+            fullest = max(inner, key=lambda one: max(one.taken, default=0))
+            yield from fullest.alive(max(range(len(fullest.taken)), key=fullest.taken.__getitem__))
+
+    def _held(self, array: Array, made: Instruction) -> Held:
+        return Held(
+            array, "temporary", made.operation or made.opcode, self._module.sources.of(made.line)
+        )
+
+    def makers(self, root: Instruction) -> Mapping[int, Instruction]:
+        """By number of the output, the instruction that makes it."""
+        numbers = list(_numbers(self._values[root.name]))
+        return {
+            place: self._order[self._made[one]]
+            for place, one in enumerate(numbers)
+            if one in self._made
+        }
+
+
+def _numbers(value: Buffers) -> Iterator[int]:
+    if isinstance(value, tuple):
+        for one in value:
+            yield from _numbers(one)
+    else:
+        yield value
+
+
+def _with(value: Buffers, replaced: Mapping[int, int]) -> Buffers:
+    if isinstance(value, tuple):
+        return tuple(_with(one, replaced) for one in value)
+    return replaced.get(value, value)
+
+
+def _shared(one: Instruction, operands: int) -> Iterator[tuple[int, int]]:
+    """(output, operand) of the arrays that share memory, as the compiler has written it.
+
+    `aliasing_operands` numbers operands first and outputs after them.
+    """
+    if _ALIASED in one.line:
+        start = one.line.index(_ALIASED) + len(_ALIASED)
+        for group in json.JSONDecoder().raw_decode(one.line, start)[0]["lists"]:
+            numbers = [int(number) for number in group["indices"]]
+            inputs = [number for number in numbers if number < operands]
+            for output in (number for number in numbers if number >= operands):
+                if inputs:
+                    yield output - operands, inputs[0]
+    aliased = one.line.partition("output_to_operand_aliasing={")[2]
+    if aliased:
+        for output, operand, _ in _OUTPUT_ALIAS.findall(aliased.partition("}}")[0] + "}"):
+            yield int(output or 0), int(operand)

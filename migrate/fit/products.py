@@ -1,0 +1,180 @@
+"""The TPU slices that Google sells, by the names that `gcloud` takes, and what their chips can do.
+
+The figures are those of Google's pages, the link's bandwidth per direction; where a page gives one for both
+directions it is halved. What a program may use of the HBM is what the compiler itself names when a program
+is too big (libtpu 0.0.42, `RESOURCE_EXHAUSTED`): a little less than the chip has.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from dataclasses import dataclass
+
+from migrate.errors import MigrateError
+
+_GB, _GIB, _TERA = 1e9, 2**30, 1e12
+_CLOUD = "https://docs.cloud.google.com/tpu/docs"
+
+
+class UnknownProductError(MigrateError):
+    """There is no such TPU slice.
+
+    Cause: a name that Google does not sell, or a size that the generation does not come in.
+
+    Remedy: one of the names that the message gives.
+    """
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What the devices of one generation can do; a device is what XLA sees, a chip or one of its cores.
+
+    Attributes:
+        name: as Google names it ("v5e").
+        names: what its slices are called, before the number.
+        topology: how libtpu spells it.
+        flops: bfloat16 operations a second of one device, at most.
+        bandwidth: bytes a second between a device and its HBM.
+        link: bytes a second that a chip sends over all of its links, one direction.
+        hbm: bytes of HBM that a program may use, per device.
+        mxu: the sides of its matrix units.
+        devices: that XLA sees in one chip.
+        counted: how many of what the names count a chip has (v4-8 are four chips of two cores).
+        shapes: slices by their number of chips.
+        hosts: chips a host.
+        source: of the figures.
+        megacore: whether the two cores of a chip are one device.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    topology: str
+    flops: float
+    bandwidth: float
+    link: float
+    hbm: float
+    mxu: int
+    devices: int
+    counted: int
+    shapes: dict[int, tuple[int, ...]]
+    hosts: int
+    source: str
+    megacore: bool = False
+
+
+def _grids(*shapes: str) -> dict[int, tuple[int, ...]]:
+    sides = [tuple(int(side) for side in shape.split("x")) for shape in shapes]
+    return {math.prod(one): one for one in sides}
+
+
+_FLAT = _grids("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_CUBES = _grids(
+    *("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x4x12", "4x8x8", "4x8x12"),
+    *("8x8x8", "8x8x12", "8x8x16", "8x12x16", "8x16x16", "12x16x16", "16x16x16"),
+)
+GENERATIONS = (
+    Generation(
+        "v2", ("v2",), "v2", 45 * _TERA / 2, 700 * _GB / 2, 248 * _GB, 7.48 * _GIB, 128, 2, 2,
+        _grids("2x2", "4x4", "8x8", "8x16", "16x16"), 4, f"{_CLOUD}/v2; doi 10.1145/3360307",
+    ),
+    Generation(
+        "v3", ("v3",), "v3", 123 * _TERA / 2, 900 * _GB / 2, 328 * _GB, 15.48 * _GIB, 128, 2, 2,
+        _grids("2x2", "4x4", "8x8", "8x16", "16x16", "16x32", "32x32"), 4,
+        f"{_CLOUD}/v3; doi 10.1145/3360307",
+    ),
+    Generation(
+        "v4", ("v4",), "v4", 275 * _TERA, 1200 * _GB, 300 * _GB, 30.75 * _GIB, 128, 1, 2, _CUBES, 4,
+        f"{_CLOUD}/v4; arXiv 2304.01433", megacore=True,
+    ),
+    Generation(
+        "v5e", ("v5litepod", "v5e"), "v5e", 197 * _TERA, 819 * _GB, 200 * _GB, 15.75 * _GIB, 128, 1, 1,
+        _FLAT, 4, f"{_CLOUD}/v5e",
+    ),
+    Generation(
+        "v5p", ("v5p",), "v5p", 459 * _TERA, 2765 * _GB, 600 * _GB, 95.74 * _GIB, 128, 1, 2, _CUBES, 4,
+        f"{_CLOUD}/v5p",
+    ),
+    Generation(
+        "v6e", ("v6e",), "v6e", 918 * _TERA, 1638 * _GB, 400 * _GB, 31.25 * _GIB, 256, 1, 1, _FLAT, 4,
+        f"{_CLOUD}/v6e",
+    ),
+    Generation(
+        "tpu7x", ("tpu7x",), "tpu7x", 2307 * _TERA / 2, 7380 * _GB / 2, 600 * _GB, 94.75 * _GIB, 256, 2, 2,
+        _CUBES, 4, f"{_CLOUD}/tpu7x",
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Product:
+    """A slice.
+
+    Attributes:
+        name: as it is sold ("v5litepod-8" is "v5e-8" here).
+        generation: what its devices can do.
+        chips, devices: how many.
+        shape: of the chips.
+    """
+
+    name: str
+    generation: Generation
+    chips: int
+    shape: tuple[int, ...]
+
+    @property
+    def devices(self) -> int:
+        """What XLA sees."""
+        return self.chips * self.generation.devices
+
+    @property
+    def topology(self) -> str:
+        """As libtpu names it ("v5e:2x4")."""
+        return f"{self.generation.topology}:{'x'.join(map(str, self.shape))}"
+
+    @property
+    def options(self) -> dict[str, object]:
+        """What libtpu has to be told beside."""
+        found: dict[str, object] = {}
+        if self.chips < self.generation.hosts:
+            found["chips_per_host_bounds"] = (1, 1, 1)  # a host with one chip only
+        if self.generation.megacore:
+            found["chip_config_name"] = "megacore"
+        return found
+
+
+def product_named(name: str) -> Product:
+    """Return the slice that `gcloud` calls so; "v5e-8" and "v5litepod-8" are one.
+
+    Raises:
+        UnknownProductError: nobody sells it.
+    """
+    found = re.fullmatch(r"([a-z]+\d\w*?|v\d\w*?|tpu7x)-(\d+)", name.lower())
+    for generation in GENERATIONS:
+        if found and found[1] in generation.names:
+            number = int(found[2])
+            chips, rest = divmod(number, generation.counted)
+            if not rest and chips in generation.shapes:
+                called = f"{generation.name}-{number}"
+                return Product(called, generation, chips, generation.shapes[chips])
+    near = difflib.get_close_matches(name.lower(), [one.name for one in products()], 4, 0.0)
+    raise UnknownProductError(f"{name}: no TPU is sold under this name", f"near: {', '.join(near)}")
+
+
+def products() -> list[Product]:
+    """All slices, the smallest of each generation first."""
+    return [
+        Product(f"{one.name}-{chips * one.counted}", one, chips, one.shapes[chips])
+        for one in GENERATIONS
+        for chips in sorted(one.shapes)
+    ]
+
+
+def smallest() -> list[Product]:
+    """The smallest slice of one host with all its chips, of each generation: what `--tpu all` means."""
+    found = []
+    for one in GENERATIONS:
+        chips = min(chips for chips in one.shapes if chips >= one.hosts)
+        found.append(product_named(f"{one.name}-{chips * one.counted}"))
+    return found

@@ -1,0 +1,288 @@
+"""`migrate fit`: from what the user named, by its program, to a verdict for each slice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from migrate.fit.errors import FitError
+from migrate.fit.judge import judge
+from migrate.fit.lowered.of_script import lower_script
+from migrate.fit.lowered.start import PROGRAMS, lowered, partitions_of, read_program
+from migrate.fit.lowered.step import Step, Wanted
+from migrate.fit.products import Product
+from migrate.fit.verdict import FitReport, Tried, Verdict
+from migrate.parity.inputs.spec import Shaped, parse_inputs
+
+REMEDIES = ("bf16", "remat", "batch")
+_MOST_BATCH = 1 << 24
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script that trains.
+
+    Attributes:
+        runs: its torch_xla form.
+        places: from a place in that file to the one that the user knows.
+    """
+
+    runs: Path
+    places: Callable[[str], str] = str
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """What `migrate fit` was asked.
+
+    Attributes:
+        products: the slices.
+        inputs, optimizer, loss, rules, dtype: see `Wanted`.
+        mesh: axis → devices; {} is data=N.
+        args: of a script.
+        remedies: of `REMEDIES`, each compiled too.
+        auto: whether the largest batch that fits is looked for.
+        quick: see `judge`.
+        timeout: seconds for lowering, and for each compilation.
+    """
+
+    products: tuple[Product, ...]
+    inputs: tuple[str, ...] = ()
+    optimizer: str = ""
+    loss: str = "auto"
+    mesh: tuple[tuple[str, int], ...] = ()
+    rules: str = ""
+    dtype: str = ""
+    args: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
+    auto: bool = False
+    quick: bool = False
+    timeout: float = 1800.0
+
+
+def fit(target: str, options: FitOptions, tell: Tell, script: Script | None = None) -> FitReport:
+    """Compile what the user named for each slice.
+
+    Args:
+        target: a script, a model with `options.inputs`, or a file with StableHLO.
+        options: the rest.
+        tell: is told what is being done.
+        script: the torch_xla form of a script, where `target` is one.
+
+    Raises:
+        FitError: no program can be made of it, or the mesh and a slice do not go together.
+    """
+    started = time.monotonic()
+    _require_uses(target, options, script)
+    for product in options.products:
+        _require_mesh(options, product)
+    steps: dict[int, Step] = {}
+    verdicts, notes = [], dict[str, None]()
+    trains = False
+    for product in options.products:
+        if product.devices not in steps:
+            tell(f"making the program of {target} for {product.devices} devices")
+            steps[product.devices] = _step(target, options, product, script)
+        step = steps[product.devices]
+        notes.update(dict.fromkeys(step.notes))
+        trains = step.trains
+        verdicts.append(_judged(step, product, options, tell))
+    tried = list(_tried(target, options, verdicts, tell, script))
+    if options.auto:
+        tried += _auto(target, options, verdicts, tell)
+    return FitReport(
+        target, trains, tuple(verdicts), tuple(notes), tuple(tried), time.monotonic() - started
+    )
+
+
+def _judged(step: Step, product: Product, options: FitOptions, tell: Tell) -> Verdict:
+    size = sum(len(part.program.data) for part in step.parts)
+    tell(f"compiling for {product.name} ({size / 1e6:.1f} MB of program)")
+    return judge(step, product, timeout=options.timeout, quick=options.quick)
+
+
+def _step(target: str, options: FitOptions, product: Product, script: Script | None) -> Step:
+    if script is not None:
+        return lower_script(
+            script.runs,
+            options.args,
+            devices=product.devices,
+            shown=target,
+            timeout=options.timeout,
+            places=script.places,
+        )
+    if target.endswith(PROGRAMS):
+        step = read_program(Path(target))
+        spread = partitions_of(step.parts[0].program.data)
+        if spread not in (1, product.devices):
+            raise FitError(
+                f"{target} is spread over {spread} devices, {product.name} has {product.devices}",
+                "name a slice of as many devices as it was lowered for",
+            )
+        return step
+    return lowered(_wanted(target, options, product), timeout=options.timeout)
+
+
+def _wanted(target: str, options: FitOptions, product: Product) -> Wanted:
+    return Wanted(
+        target,
+        options.inputs,
+        options.optimizer,
+        options.loss,
+        dict(options.mesh),
+        options.rules,
+        product.devices,
+        options.dtype,
+    )
+
+
+def _require_uses(target: str, options: FitOptions, script: Script | None) -> None:
+    """Refuse what would have no effect on what was named."""
+    a_model = script is None and not target.endswith(PROGRAMS)
+    of_models = {
+        "--inputs": options.inputs,
+        "--train": options.optimizer,
+        "--mesh": options.mesh,
+        "--dtype": options.dtype,
+        "--batch": options.auto,
+        "--loss": options.loss != "auto",
+    }
+    given = [name for name, value in of_models.items() if value]
+    if given and not a_model:
+        raise FitError(
+            f"{target}: {given[0]} is for models; what a script or a program does stands in it",
+            "leave it out",
+        )
+    if options.args and script is None:
+        raise FitError(f"{target}: takes no arguments", "what follows -- goes to a script")
+
+
+def _require_mesh(options: FitOptions, product: Product) -> None:
+    count = 1
+    for _, devices in options.mesh:
+        count *= devices
+    if options.mesh and count != product.devices:
+        said = ",".join(f"{axis}={devices}" for axis, devices in options.mesh)
+        raise FitError(
+            f"--mesh {said} has {count} devices, {product.name} has {product.devices}",
+            "give a mesh of as many devices as the slice has",
+        )
+
+
+def _tried(
+    target: str,
+    options: FitOptions,
+    verdicts: Sequence[Verdict],
+    tell: Tell,
+    script: Script | None,
+) -> list[Tried]:
+    """The step again with each remedy."""
+    if options.remedies and (script is not None or target.endswith(PROGRAMS)):
+        raise FitError(
+            f"{target}: --try changes a model; what a script or a program does stands in it",
+            "change the script, and compare with --baseline",
+        )
+    found = []
+    for remedy in options.remedies:
+        again = []
+        for verdict in verdicts:
+            product = verdict.product
+            wanted = _remedied(_wanted(target, options, product), remedy)
+            tell(f"with {remedy}: making the program for {product.devices} devices")
+            again.append(_judged(lowered(wanted, timeout=options.timeout), product, options, tell))
+        found.append(Tried(remedy if remedy != "batch" else "half the batch", tuple(again)))
+    return found
+
+
+def _remedied(wanted: Wanted, remedy: str) -> Wanted:
+    if remedy == "bf16":
+        return replace(wanted, dtype="bfloat16")
+    if remedy == "remat":
+        return replace(wanted, remat=True)
+    return replace(wanted, inputs=_of_batch(wanted.inputs, max(1, batch_of(wanted.inputs) // 2)))
+
+
+def batch_of(inputs: Sequence[str]) -> int:
+    """The batch that `--inputs` names: the first side of its first array.
+
+    Raises:
+        FitError: it does not say shapes.
+    """
+    for spec in parse_inputs(inputs, drawn=False):
+        if isinstance(spec, Shaped) and spec.shape:
+            return spec.shape[0]
+    raise FitError("--inputs does not say a batch", "write it as shapes: 'x=float32[8,3,224,224]'")
+
+
+def _of_batch(inputs: Sequence[str], batch: int) -> tuple[str, ...]:
+    before = batch_of(inputs)
+    return tuple(one.replace(f"[{before}", f"[{batch}", 1) if "[" in one else one for one in inputs)
+
+
+def _auto(target: str, options: FitOptions, verdicts: Sequence[Verdict], tell: Tell) -> list[Tried]:
+    """The largest batch of each slice that fits: guessed by interpolation, then confirmed."""
+    found = []
+    for verdict in verdicts:
+        product = verdict.product
+        known: dict[int, Verdict] = {batch_of(options.inputs): verdict}
+        while (batch := _next(known, product)) is not None:
+            tell(f"trying batch {batch} on {product.name}")
+            wanted = _wanted(target, options, product)
+            step = lowered(
+                replace(wanted, inputs=_of_batch(options.inputs, batch)), timeout=options.timeout
+            )
+            known[batch] = judge(
+                step, product, timeout=options.timeout, quick=options.quick, explain=False
+            )
+            if known[batch].state not in ("fits", "too big"):
+                break
+        fitting = [batch for batch, one in known.items() if one.fits]
+        if fitting:
+            best = max(fitting)
+            bounded = any(one.state == "too big" for one in known.values())
+            end = "the largest that fits" if bounded else "which fits; larger ones were not tried"
+            found.append(Tried(f"batch {best} per replica, {end}", (known[best],)))
+        else:
+            found.append(Tried("no batch fits", (known[min(known)],)))
+    return found
+
+
+def _next(known: dict[int, Verdict], product: Product) -> int | None:
+    """The batch to try next; None where the largest is known: to a fiftieth of itself, in eights above 16."""
+    fitting = sorted(batch for batch, one in known.items() if one.fits)
+    big = sorted(batch for batch, one in known.items() if one.state == "too big")
+    if len(known) > 12:
+        return None
+    if not fitting:
+        if not big or big[0] == 1:
+            return None
+        share = 0.9 * product.generation.hbm / max(1, known[big[0]].needed)
+        return max(1, int(big[0] * min(0.5, share)))
+    low = fitting[-1]
+    if not big:
+        if low >= _MOST_BATCH:
+            return None
+        room = int(product.generation.hbm)
+        if len(fitting) > 1:
+            first, last = fitting[0], fitting[-1]
+            slope = (known[last].needed - known[first].needed) / (last - first)
+            if slope > 0:
+                guess = int(low + (room - known[low].needed) / slope)
+                return _even(max(low + max(1, low // 8), min(guess, low * 8)))
+        return low * 2
+    high = big[0]
+    if high - low <= max(1, low // 50) or (low >= 16 and high - low <= 8):
+        return None
+    rate = (known[high].needed - known[low].needed) / (high - low) or 1
+    guess = int(low + (product.generation.hbm - known[low].needed) / rate)
+    # Not at either end: a guess that is a little too large would take one from it each time.
+    inside = max(1, (high - low) // 8)
+    guess = _even(min(max(guess, low + inside), high - inside))
+    return guess if low < guess < high else (low + high) // 2
+
+
+def _even(batch: int) -> int:
+    return batch // 8 * 8 if batch >= 16 else batch

@@ -1,0 +1,154 @@
+"""What is known of a program on a slice: does it compile, does it fit, what bounds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from migrate.compiler.compile import Stats
+from migrate.fit.lines import Bound, Line
+from migrate.fit.memory import Held, Memory
+from migrate.fit.products import Product
+from migrate.fit.waste import Waste
+from migrate.fit.work import Collective
+
+State = Literal["fits", "too big", "refused", "undetermined", "no collectives", "cut"]
+
+_MANY = {
+    "parameter": "parameters",
+    "optimizer state": "optimizer state",
+    "statistics": "statistics",
+    "input": "inputs",
+    "constant": "constants",
+    "argument": "arguments",
+    "output": "outputs",
+    "temporary": "temporaries",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One program on one slice.
+
+    Attributes:
+        product: the slice.
+        state: "fits"; "too big" for its memory; "refused" by the compiler; "undetermined", with why; "no
+            collectives" where several replicas train and nothing brings their gradients together; "cut" where
+            a value is read inside of the step, so that what was compiled is not all of it.
+        why: the reason, in one line; "" where it fits.
+        where: `file.py:line` of the reason, "" where none is known.
+        remedy: what to do about it.
+        stats: the compiler's figures, of the largest program of the step; None where there are none.
+        flops: that the compiler counts, of all programs of the step.
+        needed: bytes of HBM that it takes (or would take), per device.
+        beside: of these, weights and state that other programs of the step are given.
+        available: bytes of HBM that a program may use.
+        memory: what lies there at the fullest moment; of what is too big as it lies in a larger chip.
+        roles: of the arguments: (kind, name).
+        explained_by: the slice that `memory` is of, where it is another one.
+        collectives, bound, lines, waste: of the compiled program.
+        compiler: "libtpu 0.0.42.1 for TPU v5 lite".
+        seconds: that the compiler took.
+        cached: when that was, if it was not now.
+    """
+
+    product: Product
+    state: State
+    why: str = ""
+    where: str = ""
+    remedy: str = ""
+    stats: Stats | None = None
+    flops: float = 0.0
+    needed: int = 0
+    beside: int = 0
+    available: int = 0
+    memory: Memory | None = None
+    roles: tuple[tuple[str, str], ...] = ()
+    explained_by: str = ""
+    collectives: tuple[Collective, ...] = ()
+    bound: Bound | None = None
+    lines: tuple[Line, ...] = ()
+    waste: tuple[Waste, ...] = ()
+    compiler: str = ""
+    seconds: float = 0.0
+    cached: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it compiles and has room."""
+        return self.state == "fits"
+
+    @property
+    def gaps(self) -> int:
+        """Bytes that the compiler reserves beside what is there at the peak: there are gaps."""
+        return (
+            max(0, self.needed - self.beside - self.memory.peak) if self.memory and self.fits else 0
+        )
+
+    def name_of(self, held: Held) -> tuple[str, str]:
+        """(kind, name) of an array: what the framework calls an argument, of others the operation."""
+        if held.kind == "argument" and 0 <= held.number < len(self.roles):
+            kind, name = self.roles[held.number]
+            return kind, name or held.name
+        return held.kind, held.name
+
+    def by_kind(self) -> list[tuple[str, int]]:
+        """Bytes at the peak by what they are, the most first."""
+        found: dict[str, int] = {}
+        for one in self.memory.at_peak if self.memory else ():
+            kind = _MANY[self.name_of(one)[0]]
+            found[kind] = found.get(kind, 0) + one.bytes
+        return sorted(found.items(), key=lambda pair: -pair[1])
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The same step with one change, compiled.
+
+    Attributes:
+        what: the change ("bf16", "batch 16").
+        verdicts: by slice.
+    """
+
+    what: str
+    verdicts: tuple[Verdict, ...]
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """The answer of `migrate fit`.
+
+    Attributes:
+        target: what the user named.
+        trains: whether it is a step of training.
+        verdicts: by slice.
+        notes: what holds for all of them.
+        tried: with the remedies that were asked for.
+        seconds: all together.
+    """
+
+    target: str
+    trains: bool
+    verdicts: tuple[Verdict, ...]
+    notes: tuple[str, ...] = ()
+    tried: tuple[Tried, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def fine(self) -> bool:
+        """Whether it fits everywhere it was asked of."""
+        return all(one.fits for one in self.verdicts)
+
+
+def together(collectives: Sequence[Collective]) -> list[tuple[str, int, int, int, bool, str]]:
+    """Exchanges of one kind, group and line: kind, how often, bytes, group, overlapped, source."""
+    found: dict[tuple[str, int, bool, str], list[int]] = {}
+    for one in collectives:
+        entry = found.setdefault((one.kind, one.group, one.overlapped, one.source), [0, 0])
+        entry[0] += one.times
+        entry[1] += one.times * one.bytes
+    return [
+        (kind, times, count, group, overlapped, source)
+        for (kind, group, overlapped, source), (times, count) in found.items()
+    ]

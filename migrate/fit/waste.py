@@ -1,0 +1,182 @@
+"""What a program does that it need not: idle matrix units, padding, copies, exact products, float64."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from migrate.compiler.hlo import place_in
+from migrate.fit.lines import least_seconds
+from migrate.fit.memory import Memory
+from migrate.fit.products import Generation
+from migrate.fit.work import Work
+
+# Below these shares nobody would change a line for it.
+_OF_THE_STEP = 0.02
+_OF_THE_UNIT = 0.25
+_OF_THE_MEMORY = 0.02
+_OF_THE_CHIP = 0.001
+_COPIES = 0.05
+_COPIED = 1e6  # bytes
+
+
+@dataclass(frozen=True)
+class Waste:
+    """Something that could be cheaper.
+
+    Attributes:
+        kind: "idle matrix unit", "padding", "copies", "exact products", "float64",
+            "not donated".
+        source: `file.py:line`.
+        what: it, with its figures.
+        remedy: the change that mends it.
+        share: of the step's least time, or of the memory at the peak for padding.
+    """
+
+    kind: str
+    source: str
+    what: str
+    remedy: str
+    share: float
+
+
+def waste_of(
+    work: Sequence[Work],
+    memory: Memory,
+    wide: Sequence[tuple[str, str]],
+    twice: int,
+    chip: Generation,
+) -> tuple[Waste, ...]:
+    """All of it, the largest share first.
+
+    Args:
+        work, memory: of the compiled program.
+        wide: what the program wanted in float64 (`Compiled.wide`): in the compiled one nothing is.
+        twice: bytes of what a step changes, and keeps the old form of.
+        chip: that runs it.
+    """
+    found = [
+        *_idle(work, chip),
+        *_exact(work, chip),
+        *_copies(work, chip),
+        *_padding(memory, chip),
+        *_wide(wide),
+        *_twice(twice, memory, chip),
+    ]
+    return tuple(sorted(found, key=lambda one: -one.share))
+
+
+def _total(work: Iterable[Work], chip: Generation) -> float:
+    return sum(least_seconds(one, chip) for one in work) or 1.0
+
+
+def _idle(work: Sequence[Work], chip: Generation) -> Iterator[Waste]:
+    """Products whose sides do not fill the matrix units."""
+    total, seen = _total(work, chip), set()
+    for one in work:
+        for product in one.products:
+            sides = (product.columns, product.depth)
+            other = (product.rows, product.depth)  # either operand may stay in the unit
+            used = max(_used(sides, chip.mxu), _used(other, chip.mxu))
+            seconds = one.times * product.flops * product.passes / chip.flops
+            share = seconds * (1 / used - 1) / total if used else 0.0
+            key = (one.source, product.rows, product.columns, product.depth)
+            if used <= 1 - _OF_THE_UNIT and share >= _OF_THE_STEP and key not in seen:
+                seen.add(key)
+                yield Waste(
+                    "idle matrix unit",
+                    one.source,
+                    f"a product [{product.rows}×{product.depth}]·[{product.depth}×{product.columns}] uses "
+                    f"{used:.0%} of a {chip.mxu}-wide matrix unit",
+                    f"make its sides multiples of {chip.mxu} (heads of {chip.mxu} instead of 64 or 48, a "
+                    "vocabulary and widths rounded up)",
+                    share,
+                )
+
+
+def _used(sides: tuple[int, int], unit: int) -> float:
+    return math.prod(side / (math.ceil(side / unit) * unit) for side in sides)
+
+
+def _exact(work: Sequence[Work], chip: Generation) -> Iterator[Waste]:
+    """Products of float32 that are asked for with more than one pass."""
+    total = _total(work, chip)
+    extra: dict[tuple[str, str], float] = defaultdict(float)
+    for one in work:
+        for product in one.products:
+            if product.passes > 1:
+                seconds = one.times * product.flops * (product.passes - 1) / chip.flops
+                extra[one.source, product.precision] += seconds
+    for (source, precision), seconds in extra.items():
+        if seconds / total >= _OF_THE_STEP:
+            yield Waste(
+                "exact products",
+                source,
+                f"float32 products with precision {precision}: several passes of the matrix unit for each",
+                "leave the precision at its default, or compute in bfloat16, where that is exact enough",
+                seconds / total,
+            )
+
+
+def _copies(work: Sequence[Work], chip: Generation) -> Iterator[Waste]:
+    """Bytes that only change their layout."""
+    total = _total(work, chip)
+    moved: dict[str, int] = defaultdict(int)
+    for one in work:
+        if one.instruction.opcode in ("copy", "transpose"):
+            moved[one.source] += one.moved
+    for source, count in moved.items():
+        share = count / chip.bandwidth / total
+        if share >= _COPIES and count >= _COPIED:
+            yield Waste(
+                "copies",
+                source,
+                f"{count / 1e6:.1f} MB are moved only to lie otherwise",
+                "avoid the transpose, or keep the array in the order in which it is used",
+                share,
+            )
+
+
+def _padding(memory: Memory, chip: Generation) -> Iterator[Waste]:
+    """Arrays of which a good part fills tiles."""
+    for one in memory.at_peak:
+        lost = one.bytes - one.array.size
+        enough = lost >= max(_OF_THE_MEMORY * memory.peak, _OF_THE_CHIP * chip.hbm)
+        if lost > _OF_THE_UNIT * one.array.size and enough:
+            yield Waste(
+                "padding",
+                one.source,
+                f"{one.array} ({one.name or one.kind}) takes {one.bytes / one.array.size:.1f} times its size",
+                "let its last two sides be multiples of 8 and 128, or merge small ones",
+                lost / memory.peak,
+            )
+
+
+def _twice(count: int, memory: Memory, chip: Generation) -> Iterator[Waste]:
+    """Weights that are there before and after."""
+    if count >= max(_OF_THE_MEMORY * memory.peak, _OF_THE_CHIP * chip.hbm):
+        yield Waste(
+            "not donated",
+            "",
+            f"{count / 1e6:.1f} MB of weights and optimizer state are kept beside their new values",
+            "donate them (jax.jit(step, donate_argnums=…)), or let no other name hold the old ones",
+            count / memory.peak,
+        )
+
+
+def _wide(wide: Sequence[tuple[str, str]]) -> Iterator[Waste]:
+    """Values of float64 or complex128, which the chip does not have: it computes them from pieces."""
+    lines: dict[tuple[str, str], int] = defaultdict(int)
+    for said, location in wide:
+        name = "complex128" if "complex" in said else "float64"
+        lines[name, place_in(location)] += 1
+    for (name, source), count in lines.items():
+        yield Waste(
+            "float64",
+            source,
+            f"{count} arrays of {name}, which a TPU computes from pieces at many times the cost",
+            "compute in float32 (a double loss, a NumPy float or a Python constant often brings it in)",
+            0.0,
+        )

@@ -1,0 +1,378 @@
+"""What a compiled program has to do: multiplications, bytes to and from HBM, bytes between chips.
+
+Of each instruction of the schedule, with how often it runs. Multiplications are those of `convolution` and
+`dot`, to which the compiler brings all products; they are counted as XLA's own cost analysis does: positions
+of a window that lie in the padding or between dilated elements multiply nothing. Bytes are those of operands
+and results that lie in HBM, with their padding; of an operand that is only sliced, what is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from migrate.compiler.arrays import HBM, Array
+from migrate.compiler.hlo import Computation, Instruction, Module
+
+# Names for what is there already; nothing moves.
+_FREE = frozenset(
+    {
+        "parameter",
+        "tuple",
+        "get-tuple-element",
+        "bitcast",
+        "constant",
+        "optimization-barrier",
+        "domain",
+    }
+    | {"add-dependency", "after-all", "partition-id", "replica-id", "iota"}
+)
+_RUNS = frozenset({"while", "call", "conditional"})
+_SLICES = frozenset({"slice", "dynamic-slice", "gather"})
+COLLECTIVES = (
+    *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"),
+    *("collective-broadcast", "ragged-all-to-all"),
+)
+_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_WINDOW = re.compile(r"window=\{([^}]*)\}")
+_GROUPS = re.compile(r"feature_group_count=(\d+)")
+_BATCH_GROUPS = re.compile(r"batch_group_count=(\d+)")
+_PRECISION = re.compile(r"operand_precision=\{(\w+)")
+_CONTRACTING = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
+_BATCH = re.compile(r"lhs_batch_dims=\{([\d,]*)\}")
+# Multiplications in bfloat16 that one of float32 is made of (docs: jax.lax.Precision).
+PASSES = {"default": 1, "high": 3, "highest": 6}
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product or a convolution, as a matrix unit sees it.
+
+    Attributes:
+        flops: two for each multiplication and addition.
+        rows, columns, depth: of the product; of a convolution the positions of the output, its features and
+            the values that each is summed from.
+        dtypes: of the operands.
+        precision: "default", "high" or "highest".
+    """
+
+    flops: float
+    rows: int
+    columns: int
+    depth: int
+    dtypes: tuple[str, ...]
+    precision: str
+
+    @property
+    def passes(self) -> int:
+        """How often a matrix unit has to go over it: several times for float32 that is asked for exactly."""
+        return PASSES.get(self.precision, 1) if "f32" in self.dtypes else 1
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one instruction does, each time.
+
+    Attributes:
+        instruction: it.
+        times: how often it runs.
+        products: in it.
+        bytes: to and from HBM.
+        source: `file.py:line`.
+    """
+
+    instruction: Instruction
+    times: int
+    products: tuple[Product, ...]
+    bytes: int
+    source: str
+
+    @property
+    def flops(self) -> float:
+        """Of the matrix units, all times together, float32's further passes counted."""
+        return self.times * sum(one.flops * one.passes for one in self.products)
+
+    @property
+    def moved(self) -> int:
+        """Bytes, all times together."""
+        return self.times * self.bytes
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One exchange between devices.
+
+    Attributes:
+        kind: "all-reduce", ….
+        bytes: of what each device gives to it.
+        group: how many devices exchange with each other.
+        times: how often it runs.
+        overlapped: whether the schedule has work between its start and its end.
+        source: `file.py:line`.
+    """
+
+    kind: str
+    bytes: int
+    group: int
+    times: int
+    overlapped: bool
+    source: str
+
+    @property
+    def sent(self) -> float:
+        """Bytes that each device has to send at least, all times together.
+
+        An all-reduce is a reduce-scatter and an all-gather: each device sends (n - 1) / n of the array in
+        either (Patarasuk & Yuan, doi 10.1016/j.jpdc.2008.09.002).
+        """
+        share = (self.group - 1) / self.group
+        factor = {
+            "all-reduce": 2 * share,
+            "all-gather": self.group - 1,  # `bytes` is the part that each device has
+            "collective-permute": 1.0,
+        }.get(self.kind, share)
+        return self.times * self.bytes * factor
+
+
+def work_of(module: Module) -> Iterator[Work]:
+    """Each instruction of the schedule that computes or moves something."""
+    yield from _work(module, module.entry, 1)
+
+
+def _work(module: Module, computation: Computation, times: int) -> Iterator[Work]:
+    sources = _sources(module, computation)
+    for one in computation.values():
+        if one.opcode in _RUNS:
+            for name in one.called:
+                body = module.computations.get(name, {})
+                yield from _work(module, body, times * (one.trips or 1))
+        elif one.opcode not in _FREE and not one.opcode.endswith("-done"):
+            products = tuple(_products(module, one, computation))
+            yield Work(one, times, products, _bytes(module, one, computation), sources[one.name])
+
+
+def _sources(module: Module, computation: Computation) -> Mapping[str, str]:
+    """The line of each instruction; of one that the compiler put in, that of who first uses what it gives."""
+    found: dict[str, str] = {}
+    for one in reversed(list(computation.values())):
+        found[one.name] = module.sources.of(one.line) or found.get(one.name, "")
+        for operand in one.operands:
+            if found[one.name] and operand in computation:
+                found[operand] = found[one.name]
+    return found
+
+
+def _products(module: Module, one: Instruction, within: Computation) -> Iterator[Product]:
+    """Those of an instruction and of what it is fused from."""
+    if one.opcode in ("convolution", "dot"):
+        yield _product(one, within)
+    for name in one.called if one.opcode in ("fusion", "async-start") else ():
+        body = module.computations.get(name, {})
+        for inner in body.values():
+            yield from _products(module, inner, body)
+
+
+def _product(one: Instruction, within: Computation) -> Product:
+    left, right = (_array(within, name) for name in one.operands[:2])
+    made = one.arrays[0]
+    found = _PRECISION.search(one.line)
+    precision = found[1] if found else "default"
+    dtypes = (left.dtype, right.dtype)
+    if one.opcode == "dot":
+        shared = [left.shape[axis] for axis in _axes(_CONTRACTING, one.line)]
+        together = _axes(_BATCH, one.line)
+        contracted = {*_axes(_CONTRACTING, one.line), *together}
+        rows = prod(side for axis, side in enumerate(left.shape) if axis not in contracted)
+        batch = prod(left.shape[axis] for axis in together)
+        depth = prod(shared)
+        columns = prod(made.shape) // max(1, rows * batch)
+        return Product(2.0 * prod(made.shape) * depth, rows, columns, depth, dtypes, precision)
+    labels = _LABELS.search(one.line)
+    if labels is None:
+        return Product(0.0, 1, 1, 1, dtypes, precision)
+    kernel = dict(zip(labels[2], right.shape, strict=True))
+    output = dict(zip(labels[3], made.shape, strict=True))
+    image = dict(zip(labels[1], left.shape, strict=True))
+    groups = _number(_GROUPS, one.line) * _number(_BATCH_GROUPS, one.line)
+    window = _window(one.line, sum(label.isdigit() for label in labels[2]))
+    valid = prod(
+        _valid(int(image[str(axis)]), int(output[str(axis)]), *sides)
+        for axis, sides in enumerate(window)
+    )
+    multiplied = output["f"] * output["b"] * kernel["i"] * valid / _number(_BATCH_GROUPS, one.line)
+    places = prod(output[str(axis)] for axis in range(len(window)))
+    taken = max(1, valid // max(1, places))  # kernel positions behind an output, without padding
+    # A batched product is written as a convolution whose windows each meet one element of the batch.
+    batched = places if taken == 1 and prod(size for size, *_ in window) > 1 else 1
+    rows = output["b"] * places // batched
+    return Product(
+        2.0 * multiplied, rows, output["f"] // groups, kernel["i"] * taken, dtypes, precision
+    )
+
+
+def _window(line: str, rank: int) -> list[tuple[int, int, int, int, int]]:
+    """Of each axis of space: size, stride, padding before, dilation of the image, of the kernel."""
+    found = _WINDOW.search(line)
+    said = dict(part.split("=", 1) for part in found[1].split()) if found else {}
+
+    def of(name: str, default: str) -> list[str]:
+        return said[name].split("x") if name in said else [default] * rank
+
+    sizes, strides = of("size", "1"), of("stride", "1")
+    before = [one.split("_")[0] for one in of("pad", "0_0")]
+    images, kernels = of("lhs_dilate", "1"), of("rhs_dilate", "1")
+    together = zip(sizes, strides, before, images, kernels, strict=True)
+    return [(int(a), int(b), int(c), int(d), int(e)) for a, b, c, d, e in together]
+
+
+def _valid(
+    image: int, output: int, size: int, stride: int, before: int, dilated: int, spread: int
+) -> int:
+    """Pairs of an output's position and a kernel's that meet an element of the image.
+
+    As HloCostAnalysis::HandleConvolution of XLA counts them.
+    """
+    if size == image and size == output and size > 64:
+        quick = _batched(size, stride, before, dilated)
+        if quick is not None:
+            return quick
+    length = (image - 1) * dilated + 1
+    count = 0
+    for at, kernel in product(range(output), range(size)):
+        place = at * stride - before + kernel * spread
+        count += 0 <= place < length and place % dilated == 0
+    return count
+
+
+def _batched(size: int, stride: int, before: int, dilated: int) -> int | None:
+    """The common spelling of a batch: each window meets one element (stride n - 1, dilation n)."""
+    if before == size - 1 and stride == size - 1 and dilated == size:
+        return size
+    return None
+
+
+def _bytes(module: Module, one: Instruction, within: Computation) -> int:
+    """To and from HBM."""
+    if one.opcode in ("copy-start", "slice-start") or one.opcode.endswith("-start"):
+        # The result names what it takes beside what it gives.
+        sizes = [array.padded for array in one.arrays if array.space == HBM]
+        if one.opcode == "slice-start":
+            return sum(array.padded for array in one.arrays[1:2])
+        return sum(sizes[:2])
+    written = sum(array.padded for array in one.arrays if array.space == HBM)
+    taken = _taken(module, one)
+    read = 0
+    for place, name in enumerate(one.operands):
+        for array in _arrays(within, name):
+            if array.space == HBM:
+                read += min(array.padded, taken.get(place, array.padded))
+    if one.opcode == "dynamic-update-slice" or _updates(module, one):
+        # In place: only what is put there moves.
+        read = written = min(read, written, _update(module, one, within))
+    return read + written
+
+
+def _taken(module: Module, one: Instruction) -> Mapping[int, int]:
+    """Bytes that are read of operands that are only sliced, by the operand's place."""
+    if one.opcode in _SLICES:
+        return {0: sum(array.padded for array in one.arrays)}
+    found: dict[int, int] = {}
+    for name in one.called if one.opcode == "fusion" else ():
+        body = module.computations.get(name, {})
+        for parameter in (each for each in body.values() if each.opcode == "parameter"):
+            users = [each for each in body.values() if parameter.name in each.operands]
+            if users and all(
+                each.opcode in _SLICES and each.operand == parameter.name for each in users
+            ):
+                found[parameter.number] = sum(
+                    array.padded for each in users for array in each.arrays
+                )
+    return found
+
+
+def _updates(module: Module, one: Instruction) -> bool:
+    return any(
+        each.is_root and each.opcode == "dynamic-update-slice"
+        for name in (one.called if one.opcode == "fusion" else ())
+        for each in module.computations.get(name, {}).values()
+    )
+
+
+def _update(module: Module, one: Instruction, within: Computation) -> int:
+    if one.opcode == "dynamic-update-slice":
+        return sum(array.padded for array in _arrays(within, one.operands[1]))
+    body = next(module.computations[name] for name in one.called)
+    root = next(each for each in body.values() if each.is_root)
+    return sum(array.padded for array in _arrays(body, root.operands[1]))
+
+
+def collectives_of(module: Module, devices: int) -> Iterator[Collective]:
+    """The exchanges of a program, in the order of its schedule."""
+    yield from _collectives(module, module.entry, 1, devices)
+
+
+def _collectives(
+    module: Module, computation: Computation, times: int, devices: int
+) -> Iterator[Collective]:
+    order = list(computation.values())
+    for place, one in enumerate(order):
+        if one.opcode in _RUNS:
+            for name in one.called:
+                body = module.computations.get(name, {})
+                yield from _collectives(module, body, times * (one.trips or 1), devices)
+            continue
+        kind = one.opcode.removesuffix("-start")
+        if kind not in COLLECTIVES:
+            continue
+        given = sum(array.size for name in one.operands for array in _arrays(computation, name))
+        overlapped = one.opcode.endswith("-start") and _works_between(order, place)
+        group = _group(one.line, devices)
+        if group > 1:
+            yield Collective(
+                kind, given, group, times, overlapped, module.sources.of(one.line) or one.operation
+            )
+
+
+def _works_between(order: list[Instruction], start: int) -> bool:
+    """Whether something computes between the start of an exchange and its end."""
+    for one in order[start + 1 :]:
+        if order[start].name in one.operands:
+            return False
+        if one.opcode in ("fusion", "convolution", "dot", "while"):
+            return True
+    return False
+
+
+def _group(line: str, devices: int) -> int:
+    """How many devices exchange with each other."""
+    _, _, rest = line.partition("replica_groups=")
+    if rest.startswith("{{"):
+        return len(rest[2:].partition("}")[0].split(","))
+    if rest.startswith("["):  # [groups,size]<=[…]
+        return int(rest[1:].partition("]")[0].split(",")[-1])
+    if rest.startswith("mesh["):  # mesh['data'=8,'model'=2] {'data'}
+        sides = dict(re.findall(r"'(\w+)'=(\d+)", rest.partition("]")[0]))
+        over = re.findall(r"'(\w+)'", rest.partition("{")[2].partition("}")[0])
+        return prod(int(sides[axis]) for axis in over)
+    return devices
+
+
+def _array(within: Computation, name: str) -> Array:
+    return next(iter(_arrays(within, name)), Array("f32", ()))
+
+
+def _arrays(within: Computation, name: str) -> tuple[Array, ...]:
+    return within[name].arrays if name in within else ()
+
+
+def _axes(pattern: re.Pattern[str], line: str) -> list[int]:
+    found = pattern.search(line)
+    return [int(axis) for axis in found[1].split(",") if axis] if found else []
+
+
+def _number(pattern: re.Pattern[str], line: str) -> int:
+    found = pattern.search(line)
+    return int(found[1]) if found else 1

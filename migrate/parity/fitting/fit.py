@@ -1,0 +1,289 @@
+"""Torch's weights in a Flax model that exists: found by running both, and proven by running both again."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from converters.back.safetensors_output import write_leaves
+from converters.checkpoint import open_checkpoint
+from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.reader import TensorInfo
+from converters.conversion import convert
+from converters.errors import MisfitError, RefusedKeysError
+from converters.layers.text import parse_layout
+from converters.mapping import Outcome, Plan
+from converters.mapping.file import save_mapping
+from converters.mapping.module_tree import BUFFER_KIND
+from converters.mapping.paths import Api
+from converters.planning import planned
+from converters.target.arrange import Fitted, Placed, Way, arranged
+from migrate.parity.dump.dump import Dump
+from migrate.parity.fitting.outputs import compare_outputs
+from migrate.parity.fitting.results import Fit
+from migrate.parity.fitting.sources import EXACT, Sources
+from migrate.parity.fitting.stirred import stirred
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.fitting import Difference, Found
+from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.inputs.set import InputSet
+from migrate.parity.sides import protocol
+from migrate.parity.sides.side import Side
+
+Array = np.ndarray[Any, Any]
+# So many inputs prove it.
+_INPUTS = 2
+EVIDENCE = "fitted to the target by running both"
+
+
+def fit(
+    torch: Side,
+    flax: Side,
+    inputs: InputSet,
+    settings: Settings,
+    work: Path,
+    mapping: Path,
+    *,
+    drop: Sequence[str] = (),
+    example: Sequence[tuple[int, ...]] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Fit:
+    """Find which weight of torch's belongs where in the Flax model, and write it as a mapping file.
+
+    Both run with torch's weights and noise on them: what a model keeps at its first values (a scale of
+    ones, a gate of zeros) would hide whether it is in the right place. Torch gets its own back.
+
+    Args:
+        torch, flax: the sides.
+        inputs: that both take.
+        settings: how the Flax side is given them.
+        work: a folder for what is passed.
+        mapping: the file to write.
+        drop: regular expressions of torch's keys that the Flax model has no use for.
+        example: the shapes of the inputs, if they are images.
+        progress: told what is being done.
+
+    Raises:
+        MisfitError: what has no place on either side; all of it.
+        RefusedKeysError: layers of torch that nobody knows in Flax.
+        ParityError: a model cannot run, or gives something else each time.
+    """
+    require_layers(flax)
+    work.mkdir(parents=True, exist_ok=True)
+    api: Api = "nnx" if flax.kind == "nnx" else "linen"
+    own, state, rules = (
+        work / name for name in ("own.safetensors", "state.safetensors", "usual.yaml")
+    )
+    torch.ask(protocol.SaveWeights(own))
+    usual = protocol.Convert(api, own, work / "usual.safetensors", None, None, rules, (), example)
+    notes = torch.ask(usual)
+    plan = _plan(own, rules)
+    write_leaves(
+        state, _leaves(stirred(_arrays(own), _tied(plan), _buffers(plan))), {}, overwrite=True
+    )
+    numbers = tuple(range(min(_INPUTS, inputs.count)))
+    try:
+        torch.ask(protocol.LoadWeights(state))
+        progress("running the torch model in float64")
+        truth, plain = work / "torch-layers", work / "torch-outputs"
+        torch.ask(protocol.Capture(TRUTH, inputs, truth, numbers=(0,)))
+        torch.ask(protocol.Capture(TRUTH, inputs, plain, layers=False, numbers=numbers))
+        _require_same(truth, plain)
+        progress("following the Flax model, layer by layer")
+        exact = dataclasses.replace(settings, dtype="float64", device="cpu", compiled=False)
+        found = flax.ask(protocol.FindWeights(exact, inputs, truth, state, rules))
+        done = _arranged(plan, found, Sources(Dump(truth), plan, _unread), drop)
+        save_mapping(done.plan, mapping, api, overwrite=True)
+        progress("running both with the weights fitted")
+        fitted = work / "fitted.safetensors"
+        convert(state, output=fitted, overwrite=True, mapping=mapping)
+        flax.ask(protocol.LoadWeights(fitted))
+        mine = work / "flax-outputs"
+        flax.ask(protocol.Capture(exact, inputs, mine, layers=False, numbers=numbers))
+        idle = flax.ask(protocol.Idle(exact, inputs, found.unsure)) if found.unsure else ()
+    finally:
+        torch.ask(protocol.LoadWeights(own))
+    return _verdict(done, found, Dump(plain), Dump(mine), idle, numbers, (*notes, *done.notes))
+
+
+def require_layers(flax: Side) -> None:
+    """Refuse what has no layers to be followed.
+
+    Raises:
+        ParityError: it is no Flax module.
+    """
+    if flax.kind not in ("linen", "nnx"):
+        what = "a function" if flax.kind == "jax" else "a torch module"
+        raise ParityError(
+            f"the target is {what}: it has no layers of Flax to be followed",
+            "name a linen or nnx module, or convert by a mapping file",
+        )
+
+
+def _plan(own: Path, rules: Path) -> Plan:
+    """Every key with its usual place.
+
+    Raises:
+        RefusedKeysError: what torch computes from several tensors has none that a mapping can say.
+    """
+    plan = planned(own, {"mapping": rules}).plan
+    if plan.refused:
+        raise RefusedKeysError(
+            plan.checkpoint,
+            len(plan.rows),
+            plan.refused,
+            "take weight_norm and its like off the model (torch.nn.utils.remove_weight_norm)",
+        )
+    return plan
+
+
+def _tied(plan: Plan) -> list[list[str]]:
+    """Keys of one tensor, group by group."""
+    groups: dict[Any, list[str]] = defaultdict(list)
+    for row in plan.rows:
+        if row.targets:
+            groups[row.targets].append(row.key)
+    return [keys for keys in groups.values() if len(keys) > 1]
+
+
+def _buffers(plan: Plan) -> set[str]:
+    """What a model may compute itself: tables of positions, masks."""
+    return {row.key for row in plan.rows if row.kind == BUFFER_KIND}
+
+
+def _arrays(file: Path) -> dict[str, Array]:
+    stored = open_checkpoint(file)
+    return {key: stored.read(key) for key in stored.infos}
+
+
+def _leaves(arrays: Mapping[str, Array]) -> list[Leaf]:
+    return [
+        Leaf(key, TensorInfo(array.shape, array.dtype.name), functools.partial(np.asarray, array))
+        for key, array in arrays.items()
+    ]
+
+
+def _unread(key: str) -> Array:
+    raise AssertionError(key)
+
+
+def _outputs(dump: Dump, number: int) -> dict[str, Array]:
+    return {ref.path: dump.tensor(ref) for ref in dump.outputs[number]}
+
+
+def _require_same(layers: Path, plain: Path) -> None:
+    """The torch model gives the same twice.
+
+    Raises:
+        ParityError: it does not.
+    """
+    again = compare_outputs(_outputs(Dump(layers), 0), _outputs(Dump(plain), 0))
+    if again.apart is None or again.apart > EXACT:
+        raise ParityError(
+            "the torch model gives something else each time it is run on one input, in evaluation mode",
+            "seed what it draws, or take it out of its forward pass",
+        )
+
+
+def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -> Fitted:
+    """The plan with the arrays of the Flax model.
+
+    Raises:
+        MisfitError: something has no place, on either side.
+    """
+    dropped = {
+        row.key: pattern
+        for row in plan.rows
+        for pattern in drop
+        if row.outcome in (Outcome.MAPPED, Outcome.TIED) and re.search(pattern, row.key)
+    }
+    lacking = [
+        f"extra: no layer of the target is {path}, made of {', '.join(keys)}"
+        for path in found.unused
+        if (keys := [p.key for p in sources.leaves[path].pieces if p.key not in dropped])
+        and "tied:" not in path
+    ]
+    problems = [f"missing: no layer of torch's is {text}" for text in found.unplaced]
+    problems += [f"{name} runs inside of vmap, where no layer is seen" for name in found.unseen]
+    problems += lacking
+    if problems:
+        problems += [f"the models part {one}" for one in map(str, found.differences[:3])]
+        raise MisfitError(
+            f"{found.layers} layers of the target were found in torch's, and something has no place",
+            problems,
+            "make the models alike, or drop keys that the target has no use for (--drop)",
+        )
+    placed = {
+        one.name: Placed(
+            tuple(piece.source for piece in one.pieces),
+            Way(parse_layout(one.pieces[0].layout), one.axis),
+        )
+        for one in found.arrays
+    }
+    shapes = {
+        name: TensorInfo(
+            tuple(
+                _shape(
+                    [sources.leaves[source].info.shape for source in one.sources],
+                    one.way,
+                )
+            ),
+            sources.leaves[one.sources[0]].info.dtype,
+        )
+        for name, one in placed.items()
+    }
+    return arranged(plan, placed, sources.leaves, shapes, dropped, EVIDENCE)
+
+
+def _shape(shapes: Sequence[tuple[int, ...]], way: Way) -> tuple[int, ...]:
+    laid = way.layout.shape(shapes[0])
+    return laid if way.axis is None else (*laid[: way.axis], len(shapes), *laid[way.axis :])
+
+
+def _verdict(
+    done: Fitted,
+    found: Found,
+    truth: Dump,
+    mine: Dump,
+    idle: Sequence[str],
+    numbers: Sequence[int],
+    notes: Sequence[str],
+) -> Fit:
+    apart: float | None = 0.0
+    alone: tuple[str, ...] = ()
+    for number in numbers:
+        one = compare_outputs(_outputs(truth, number), _outputs(mine, number))
+        alone = one.alone
+        apart = None if apart is None or one.apart is None else max(apart, one.apart)
+    differences = found.differences
+    if not differences and (apart is None or apart > EXACT):
+        differences = (Difference("", "", "", "", False, np.inf if apart is None else apart),)
+    said = [f"{text} is not compared: the other model gives nothing like it" for text in alone]
+    if found.untried:
+        said.append("several layers look alike, and not all of their orders were tried")
+    if truth.facts.notes:
+        said += truth.facts.notes
+    return Fit(
+        done.plan,
+        differences,
+        apart,
+        len(numbers),
+        found.layers,
+        found.passes,
+        bool(differences) and found.single and all(one.rounding for one in differences),
+        _whole_layers(idle, found.unsure),
+        (*notes, *said),
+    )
+
+
+def _whole_layers(idle: Sequence[str], unsure: Sequence[str]) -> tuple[str, ...]:
+    """Those of which no array of the same layer has an influence (a key's bias never has one)."""
+    moving = {name.rpartition("/")[0] for name in unsure if name not in idle}
+    return tuple(name for name in idle if name.rpartition("/")[0] not in moving)

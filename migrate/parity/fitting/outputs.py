@@ -1,0 +1,95 @@
+"""Whether the outputs of both models are the same, whatever they call them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from migrate.parity.fitting.sources import EXACT
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of both models on one input, laid beside each other.
+
+    Attributes:
+        apart: relative L2, the largest of those that belong together; None: none do.
+        pairs: torch's path → Flax's.
+        alone: outputs that only one of the two has, in words.
+    """
+
+    apart: float | None
+    pairs: Mapping[str, str]
+    alone: tuple[str, ...] = ()
+
+
+def compare_outputs(truth: Mapping[str, Array], mine: Mapping[str, Array]) -> Outputs:
+    """Pair the outputs and measure how far they are apart.
+
+    Outputs of the same names belong together. Where the names differ, those do that have the same values; and
+    where two of one size are left, one on each side, the models differ there. Whole numbers alone (the
+    likeliest token) say nothing of the weights.
+    """
+    theirs, ours = _named(truth), _named(mine)
+    pairs: dict[str, str] = {}
+    if theirs.keys() == ours.keys():
+        pairs = {name: name for name in theirs}
+    else:
+        for limit in (EXACT, math.inf):
+            for name in ours:
+                near = {
+                    _distance(array, ours[name]): other
+                    for other, array in theirs.items()
+                    if other not in pairs and name not in pairs.values()
+                }
+                best = min(near, default=math.inf)
+                if best <= limit and best < math.inf:
+                    pairs[near[best]] = name
+    distances = [_distance(theirs[other], ours[name]) for other, name in pairs.items()]
+    floating = any(theirs[other].dtype.kind == "f" for other in pairs)
+    alone = [f"torch's output {name}" for name in theirs if name not in pairs]
+    alone += [f"Flax's output {name}" for name in ours if name not in pairs.values()]
+    return Outputs(max(distances) if floating else None, pairs, tuple(alone))
+
+
+def _named(outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Those with values; one alone is the model's, whatever it is called."""
+    kept = {name or "0": array for name, array in outputs.items() if array.size}
+    return {"0": next(iter(kept.values()))} if len(kept) == 1 else kept
+
+
+def _distance(truth: Array, mine: Array) -> float:
+    """Relative L2, channels first or last; infinite where they cannot be the same."""
+    if (truth.dtype.kind == "f") != (mine.dtype.kind == "f"):
+        return math.inf
+    if truth.shape == mine.shape:
+        return _relative(truth, mine)
+    rank = truth.ndim
+    moved = [
+        truth.transpose(0, *range(2, rank), 1),
+        truth.transpose(0, rank - 1, *range(1, rank - 1)),
+    ]
+    fitting = [one for one in (moved if rank > 2 else ()) if one.shape == mine.shape]
+    if not fitting and _sides(truth) == _sides(mine):
+        fitting = [truth.reshape(mine.shape)]
+    return min((_relative(one, mine) for one in fitting), default=math.inf)
+
+
+def _sides(array: Array) -> list[int]:
+    return [side for side in array.shape if side > 1]
+
+
+def _relative(truth: Array, mine: Array) -> float:
+    one, other = (array.astype(np.float64).reshape(-1) for array in (truth, mine))
+    same = (one == other) | (np.isnan(one) & np.isnan(other))  # infinities of a mask, too
+    norm = float(np.linalg.norm(np.where(np.isfinite(one), one, 0.0)))
+    away = float(np.linalg.norm(np.where(same, 0.0, one - other)))
+    if not away:
+        return 0.0
+    return away / norm if norm and math.isfinite(away) else math.inf

@@ -1,0 +1,343 @@
+"""Torch's side of a fit: its layers that hold weights, their calls, and their weights as Flax has them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from converters.layers.layout import UNCHANGED, Layout
+from converters.mapping import Plan
+from converters.mapping.leaves import PlannedLeaf
+from converters.target.arrange import kinds_of, tied_leaves
+from converters.target.fused import NAMES, parts_of
+from converters.target.layouts import TRANSPOSED
+from converters.target.modules import role_of
+from migrate.parity.align.tensors import Way, distance, ways
+from migrate.parity.dump.dump import Call, Dump, TensorRef
+
+Array = np.ndarray[Any, Any]
+
+# Relative L2 up to which two tensors of float64 are one: sums in another order, no other function.
+EXACT = 1e-9
+# And up to which they are taken for one that went through something else before (float32's rounding).
+NEAR = 1e-2
+_PARTS = (2, 3, 4)
+_RANKS_OF_IMAGES = (3, 4, 5)
+# Settings that decide what a layer computes, as torch and Flax call them.
+_SETTINGS = (
+    ("eps", "epsilon"),
+    ("stride", "strides"),
+    ("dilation", "kernel_dilation"),
+    ("groups", "feature_group_count"),
+    ("num_groups", "num_groups"),
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """An array of the plan: what a weight of torch is in Flax, before it is fitted.
+
+    Attributes:
+        path: its path in the plan.
+        leaf: what it is made of.
+        kind: of its layer ("Linear"; "Parameter Block" of a class of the user's own).
+        plain: the same as it is where what comes before was flattened as in torch: rows not in another order.
+    """
+
+    path: str
+    leaf: PlannedLeaf
+    kind: str
+    plain: Source | None = None
+
+    @property
+    def role(self) -> str:
+        """What it is in its layer: "kernel", "bias", "scale" …"""
+        return role_of(self.path, self.leaf.info.shape)[1]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A layer of torch that holds weights, or a part of one (the query of a fused attention).
+
+    Attributes:
+        layer: its name.
+        name: the same, with what part it is: what names are compared by.
+        sources: its arrays.
+        part: which of how many equal parts of its outputs it is; None: the whole layer.
+        hidden: a projection inside of torch's own attention: what goes in or out of it was not recorded.
+    """
+
+    layer: str
+    name: str
+    sources: tuple[Source, ...]
+    part: tuple[int, int] | None = None
+    hidden: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of elements of its arrays."""
+        return sum(source.leaf.info.size for source in self.sources)
+
+
+@dataclass(frozen=True)
+class UnitCall:
+    """A call of a unit on the first input."""
+
+    unit: Unit
+    call: Call
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Equal for the parts of one call, and the call itself."""
+        return self.unit.name, self.call.number
+
+
+class Sources:
+    """What is known of torch's side.
+
+    Args:
+        dump: its calls in float64.
+        plan: its keys, with the usual names of Flax.
+        read: gives torch's tensor of a key.
+
+    Attributes:
+        leaves: path in the plan → array, also of those that were made of others.
+        kinds: path → kind of layer.
+        calls: of units, in the order in which they ended.
+        loose: arrays that no layer of its own holds: a class token, a table of positions, what is used
+            without its layer being called.
+    """
+
+    def __init__(self, dump: Dump, plan: Plan, read: Callable[[str], Array]) -> None:
+        self.dump = dump
+        self._read = read
+        self.kinds = kinds_of(plan)
+        self.leaves = {leaf.path: leaf for leaf in plan.leaves}
+        for leaf, kind in tied_leaves(plan, {}):
+            self.leaves[leaf.path], self.kinds[leaf.path] = leaf, kind
+        self._called = [call for call in dump.calls if call.input == 0]
+        self._by_layer: dict[str, list[Call]] = defaultdict(list)
+        for call in sorted(self._called, key=lambda one: one.order):
+            self._by_layer[call.layer].append(call)
+        held = self._held()
+        containers = self._above(held)
+        self.loose: list[Source] = []
+        self.calls: list[UnitCall] = []
+        for layer, sources in held.items():
+            if layer in containers or layer not in self._by_layer:
+                self.loose += sources
+                continue
+            for unit in self._units(layer, sources):
+                self.calls += [UnitCall(unit, call) for call in self._by_layer[layer]]
+        self.calls.sort(key=lambda one: one.call.order)
+        self._by_size: dict[int, list[UnitCall]] = defaultdict(list)
+        self._of_layer: dict[tuple[str, int], list[UnitCall]] = defaultdict(list)
+        for one in self.calls:
+            self._of_layer[one.unit.layer, one.call.number].append(one)
+            self._by_size[one.unit.size].append(one)
+        self._images: dict[int, set[tuple[int, ...]]] = defaultdict(set)
+        for call in self._called:
+            for ref in (*call.arguments, *call.outputs):
+                if len(ref.shape) in _RANKS_OF_IMAGES:
+                    self._images[math.prod(ref.shape)].add(ref.shape)
+        self._marks: dict[tuple[str, str], tuple[float, ...]] = {}
+        self._loaded: dict[tuple[str, str], Array] = {}
+
+    def _held(self) -> dict[str, list[Source]]:
+        """Layer → the arrays that it holds, in its own weights or in those of layers that are not called."""
+        owner = {key: layer.name for layer in self.dump.layers.values() for key in layer.weights}
+        found: dict[str, list[Source]] = defaultdict(list)
+        for path, leaf in list(self.leaves.items()):
+            source = self._source(path, leaf)
+            layer = owner.get(leaf.pieces[0].key, leaf.pieces[0].key.rpartition(".")[0])
+            above: str | None = layer
+            while above is not None and above not in self._by_layer:
+                above = self.dump.layers[above].parent if above in self.dump.layers else None
+            whole = above if above else layer
+            found[whole].append(source)
+        return found
+
+    def _source(self, path: str, leaf: PlannedLeaf) -> Source:
+        kind, (piece, *others) = self.kinds[path], leaf.pieces
+        flattened = piece.layout not in (TRANSPOSED, UNCHANGED) and len(leaf.info.shape) == 2
+        if others or kind != "Linear" or not flattened:
+            return Source(path, leaf, kind)
+        plain = PlannedLeaf(f"{path}#plain", leaf.info, (replace(piece, layout=TRANSPOSED),))
+        self.leaves[plain.path], self.kinds[plain.path] = plain, kind
+        return Source(path, leaf, kind, _Part(plain.path, plain, kind, as_="kernel"))
+
+    def _above(self, held: Mapping[str, Sequence[Source]]) -> set[str]:
+        """Layers in whose calls others are called that hold weights."""
+        found: set[str] = set()
+        for layer in held:
+            parent = self.dump.layers[layer].parent if layer in self.dump.layers else None
+            while parent is not None and parent not in found:
+                found.add(parent)
+                parent = self.dump.layers[parent].parent if parent in self.dump.layers else None
+        return found
+
+    def _units(self, layer: str, sources: Sequence[Source]) -> Iterator[Unit]:
+        yield Unit(layer, layer, tuple(sources))
+        modules: dict[str, list[Source]] = defaultdict(list)
+        for source in sources:
+            modules[source.path.rpartition("/")[0].partition("/")[2]].append(source)
+        if len(modules) > 1:  # torch's own attention
+            for module, its in modules.items():
+                name = f"{layer}.{module.rpartition('/')[2]}"
+                yield Unit(layer, name, tuple(its), hidden=True)
+        elif all(source.kind.partition(" ")[0] in ("Linear", "Parameter") for source in sources):
+            yield from self._parts(layer, sources)
+
+    def _parts(self, layer: str, sources: Sequence[Source]) -> Iterator[Unit]:
+        """Equal parts of a layer's outputs, as it may have fused query, key and value."""
+        for count in _PARTS:
+            parts = [parts_of(source.leaf, count) for source in sources]
+            if not all(parts):
+                return
+            for index in range(count):
+                its = []
+                for source, of in zip(sources, parts, strict=True):
+                    path = f"{source.path}#{index}/{count}"
+                    self.leaves[path] = replace(of[index], path=path)
+                    self.kinds[path] = source.kind
+                    its.append(_Part(path, self.leaves[path], source.kind, as_=source.role))
+                name = NAMES[index] if count == len(NAMES) else f"part_{index}"
+                yield Unit(layer, f"{layer}.{name}#{count}", tuple(its), (index, count))
+
+    def of_size(self, size: int) -> Sequence[UnitCall]:
+        """The calls of units whose arrays have so many elements."""
+        return self._by_size.get(size, ())
+
+    def array(self, source: Source, layout: Layout) -> Array:
+        """Its values in float64, arranged so."""
+        return np.asarray(layout.apply(source.leaf.read(self._read)), np.float64)
+
+    def overlapping(self, call: UnitCall) -> set[tuple[str, int]]:
+        """The calls that are this one, or share weights with it: the whole and its parts."""
+        number, layer = call.call.number, call.unit.layer
+        return {
+            other.key
+            for other in self._of_layer[layer, number]
+            if other.key == call.key or _overlap(other.unit, call.unit)
+        }
+
+    def settings(self, layer: str, mine: Mapping[str, Any]) -> str:
+        """What of a layer's settings is other than torch's, in words; "" if nothing is seen."""
+        theirs = self.dump.layers[layer].settings
+        said = []
+        for names in _SETTINGS:
+            a = next((theirs[name] for name in names if name in theirs), None)
+            b = next((mine[name] for name in names if name in mine), None)
+            if a is not None and b is not None and _plain(a) != _plain(b):
+                said.append(f"{names[-1]} {b}, torch's {names[0]} {a}")
+        return ", ".join(said)
+
+    def values(self, ref: TensorRef) -> Array:
+        """Of a tensor."""
+        at = ref.file, ref.key
+        if at not in self._loaded:
+            self._loaded[at] = self.dump.tensor(ref)
+        return self._loaded[at]
+
+    def given(self, call: UnitCall, mine: Array) -> tuple[TensorRef, Way, float] | None:
+        """Which argument of a call a tensor of Flax's is, and how it lies; None: none is near."""
+        found: tuple[TensorRef, Way, float] | None = None
+        for ref in call.call.arguments:
+            if math.prod(ref.shape) != mine.size or not self._alike(ref, mine):
+                continue
+            one = nearest(self.values(ref), mine, self.images(mine.size))
+            if one is not None and (found is None or one[1] < found[2]):
+                found = ref, *one
+            if found is not None and found[2] <= EXACT:
+                break
+        return found if found is not None and found[2] <= NEAR else None
+
+    def images(self, size: int) -> Sequence[tuple[int, ...]]:
+        """Shapes of torch's tensors that may have been flattened into one of this size."""
+        return sorted(self._images.get(size, ()))
+
+    def output(self, call: UnitCall) -> Array | None:
+        """What a call gives: its first tensor; of a part its share along the last axis."""
+        if not call.call.outputs:
+            return None
+        whole = self.values(call.call.outputs[0])
+        if call.unit.part is None:
+            return whole
+        index, count = call.unit.part
+        side = whole.shape[-1] // count
+        return whole[..., index * side : (index + 1) * side]
+
+    def _alike(self, ref: TensorRef, mine: Array) -> bool:
+        """Whether what no layout changes is near: cheap."""
+        at = ref.file, ref.key
+        if at not in self._marks:
+            self._marks[at] = marks(self.values(ref))
+        return near(self._marks[at], marks(mine))
+
+
+def _overlap(one: Unit, other: Unit) -> bool:
+    """Whether two units of a layer are not parts of the same cut of it."""
+    cuts = [unit.part[1] if unit.part else unit.hidden for unit in (one, other)]
+    return cuts[0] != cuts[1] or not cuts[0]
+
+
+def _plain(value: Any) -> Any:
+    """One number for all axes is that number on each."""
+    if isinstance(value, list | tuple):
+        plain = [_plain(one) for one in value]
+        return plain[0] if plain and all(one == plain[0] for one in plain) else plain
+    return value
+
+
+@dataclass(frozen=True)
+class _Part(Source):
+    """A part of an array: it has the whole's role, not that of its path."""
+
+    as_: str = ""
+
+    @property
+    def role(self) -> str:
+        """See `Source`."""
+        return self.as_
+
+
+def marks(array: Array) -> tuple[float, ...]:
+    """Numbers that depend on no order of the elements: root mean square, mean size, mean."""
+    values = array.astype(np.float64).reshape(-1)
+    size = max(values.size, 1)
+    with np.errstate(all="ignore"):
+        return (
+            math.sqrt(float(values @ values) / size),
+            float(np.abs(values).sum()) / size,
+            float(values.sum()) / size,
+        )
+
+
+def near(one: Iterable[float], other: Iterable[float]) -> bool:
+    """Whether marks may be of tensors that are alike."""
+    a, b = tuple(one), tuple(other)
+    return all(abs(x - y) <= 2 * NEAR * max(a[0], b[0], 1e-300) for x, y in zip(a, b, strict=True))
+
+
+def nearest(
+    truth: Array, mine: Array, images: Iterable[tuple[int, ...]] = ()
+) -> tuple[Way, float] | None:
+    """How a tensor of torch's lies in Flax so that it is most alike, and how far they then are.
+
+    `images` are shapes of what may have been flattened into it.
+    """
+    if (truth.dtype.kind == "f") != (mine.dtype.kind == "f"):
+        return None
+    found: tuple[Way, float] | None = None
+    for way in ways(truth.shape, mine.shape, images):
+        apart = distance(way.pair("", "").as_mine(truth), mine)
+        if found is None or apart < found[1]:
+            found = way, apart
+        if apart <= EXACT:
+            break
+    return found

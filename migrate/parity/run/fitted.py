@@ -1,0 +1,73 @@
+"""`migrate weights --target` with inputs: two models that a user names, one's weights fitted to the other."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from migrate.parity.fitting.fit import fit, require_layers
+from migrate.parity.fitting.results import Fit
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.options import Options
+from migrate.parity.run.load import load_both
+from migrate.parity.run.prepare import TORCH, image_shapes, inputs_for, laid_out_for, layout_told
+from migrate.parity.sides import protocol
+from migrate.parity.sides.start import workplace
+from migrate.parity.sides.target import parse_target
+
+_COUNT = 2
+
+
+@dataclass(frozen=True)
+class Models:
+    """Two models whose weights are to be the same.
+
+    Attributes:
+        torch, flax: as `migrate parity` takes them.
+        inputs: what both are run on (`parity.inputs.spec`); none: what torch's model tells.
+        drop: regular expressions of torch's keys that the Flax model has no use for.
+    """
+
+    torch: str
+    flax: str
+    inputs: Sequence[str] = ()
+    drop: Sequence[str] = ()
+
+
+def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -> Fit:
+    """Find which weight of the torch model belongs where in the Flax one; write it as a mapping file.
+
+    Raises:
+        ParityError, ConversionError: a model cannot be built or run, or something has no place.
+    """
+    options = Options(inputs=tuple(models.inputs), count=_COUNT)
+    with workplace(None) as work, contextlib.ExitStack() as stack:
+        progress("loading both models")
+        named = parse_target(models.torch), parse_target(models.flax)
+        torch, flax, said = load_both(*named, options, work, stack)
+        if torch.kind not in TORCH:
+            raise ParityError(
+                f"{models.torch}: is no torch module", "name the module whose weights these are"
+            )
+        require_layers(flax)
+        progress("making inputs")
+        inputs = inputs_for(torch, flax, options, work / "inputs")
+        settings = laid_out_for(torch, flax, options.b, inputs, work)
+        with layout_told(inputs, settings):
+            torch.ask(protocol.Prepare(options.a.settings, inputs))
+            flax.ask(protocol.Prepare(settings, inputs))
+            found = fit(
+                torch,
+                flax,
+                inputs,
+                settings,
+                work / "fit",
+                mapping,
+                drop=models.drop,
+                example=image_shapes(inputs),
+                progress=progress,
+            )
+        return dataclasses.replace(found, notes=(*said, *found.notes))

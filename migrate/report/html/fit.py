@@ -1,0 +1,52 @@
+"""The page of `migrate fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from migrate.fit.verdict import FitReport, Verdict, together
+from migrate.report.html.page import write_page
+from migrate.report.html.plots import BLUE, RED, plot
+from migrate.report.text.quantities import shown_bytes, shown_seconds
+
+_MOST_POINTS = 600
+
+
+def write_fit_page(report: FitReport, path: Path) -> None:
+    """Write the page of a fit to `path`; what is there is replaced.
+
+    Raises:
+        PageError: the folder or a package is missing.
+        OutputError: the disk refuses.
+    """
+    write_page(
+        "fit.html.j2",
+        path,
+        title=f"migrate fit {report.target}",
+        report=report,
+        curves={one.product.name: _curve(one) for one in report.verdicts if one.memory},
+        together=together,
+        size=shown_bytes,
+        time=shown_seconds,
+    )
+
+
+def _curve(one: Verdict) -> str:
+    """Plot what is in HBM over the schedule, in GiB, and what the chip has."""
+    assert one.memory is not None
+    curve = _thinned(one.memory.curve)
+    with plot("instruction of the schedule", "GiB") as drawn:
+        places = [place for place, _ in curve]
+        sizes = [size / 2**30 for _, size in curve]
+        drawn.axes.fill_between(places, sizes, step="post", color=BLUE, alpha=0.6, label="in HBM")
+        if max(sizes) > 0.3 * one.available / 2**30:  # else the line would flatten the curve
+            drawn.axes.axhline(one.available / 2**30, color=RED, label="there is")
+        drawn.axes.set_ylim(bottom=0)
+    return drawn.svg
+
+
+def _thinned(curve: Sequence[int]) -> list[tuple[int, int]]:
+    """At most so many points, each the largest of its stretch: the peak stays."""
+    width = max(1, len(curve) // _MOST_POINTS)
+    return [(at, max(curve[at : at + width])) for at in range(0, len(curve), width)]

@@ -1,0 +1,269 @@
+"""What `migrate fit` shows of each slice: verdict, memory, exchanges, the bound of a step, waste."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from migrate.fit.verdict import FitReport, Tried, Verdict, together
+from migrate.report.text.quantities import shown_bytes, shown_seconds
+from migrate.report.text.tables import plain_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_LINES = 8  # rows; the JSON has all
+_COLOURS = {"fits": "bold green", "undetermined": "bold yellow"}
+
+
+def fit_summary(report: FitReport) -> Iterator[RenderableType]:
+    """Yield the verdicts, and for each slice what its program holds and does."""
+    what = "a step of training" if report.trains else "a program"
+    yield f"[bold]{escape(report.target)}[/bold]: {what}, per device"
+    yield _verdicts(report.verdicts)
+    for one in report.verdicts:
+        if one.why:
+            place = f" ({escape(one.where)})" if one.where else ""
+            yield f"\n[bold]{one.product.name}[/bold] {one.state}: {escape(one.why)}{place}"
+            if one.remedy:
+                yield f"  {escape(one.remedy)}"
+    for one in _told(report.verdicts):
+        yield from _details(one)
+    if report.tried:
+        yield "\n[bold]with a change[/bold]"
+        yield _tried(report.tried)
+    yield ""
+    for note in report.notes:
+        yield f"note: {escape(note)}"
+    yield (
+        "note: times are lower bounds, by the chip's peak, its HBM and its links; a real step takes longer. "
+        "Nothing was executed on a TPU."
+    )
+
+
+def _told(verdicts: tuple[Verdict, ...]) -> Iterator[Verdict]:
+    """One of each generation: two slices of it differ in what they exchange."""
+    seen = set()
+    for one in verdicts:
+        if one.memory is not None and one.product.generation.name not in seen:
+            seen.add(one.product.generation.name)
+            yield one
+
+
+def _verdicts(verdicts: tuple[Verdict, ...]) -> RenderableType:
+    table = plain_table(
+        "slice",
+        "devices",
+        "verdict",
+        "HBM",
+        "of",
+        "lower bound",
+        "by",
+        "exchanged",
+        "compiled by",
+        "in",
+    )
+    for one in verdicts:
+        colour = _COLOURS.get(one.state, "bold red")
+        bound = one.bound
+        sent = sum(each.sent for each in one.collectives)
+        table.add_row(
+            one.product.name,
+            str(one.product.devices),
+            f"[{colour}]{one.state}[/{colour}]",
+            _gib(one.needed) if one.needed else "",
+            f"{_gib(one.available)} ({one.needed / one.available:.0%})" if one.needed else "",
+            shown_seconds(bound.seconds) if bound else "",
+            bound.by if bound else "",
+            shown_bytes(sent) if bound else "",
+            escape(one.compiler),
+            f"kept, {one.cached}" if one.cached else f"{one.seconds:.0f} s",
+        )
+    return table
+
+
+def _details(one: Verdict) -> Iterator[RenderableType]:
+    memory = one.memory
+    assert memory is not None
+    whose = f", as it lies in a {one.explained_by}" if one.explained_by else ""
+    kinds = ", ".join(f"{kind} {shown_bytes(size)}" for kind, size in one.by_kind())
+    yield f"\n[bold]{one.product.name}: what is in HBM at the peak[/bold]{whose}: {kinds}"
+    padding = (
+        f"; {shown_bytes(memory.padding)} of it fill tiles"
+        if memory.padding > 0.01 * memory.peak
+        else ""
+    )
+    at = f" at {escape(memory.where)}" if memory.where else ""
+    gaps = (
+        f"; {shown_bytes(one.gaps)} more for the gaps between arrays"
+        if one.gaps > 0.01 * memory.peak
+        else ""
+    )
+    beside = (
+        f"; {shown_bytes(one.beside)} of other programs of the step beside it" if one.beside else ""
+    )
+    yield f"  {shown_bytes(memory.peak)}{at}{padding}{gaps}{beside}"
+    if memory.rematerialised:
+        yield (
+            f"  the compiler computes {memory.rematerialised} values a second time, so that it fits; "
+            "their cost is in the figures below"
+        )
+    table = plain_table("", "array", "what", "line")
+    for held in memory.largest:
+        kind, name = one.name_of(held)
+        table.add_row(
+            shown_bytes(held.bytes), str(held.array), escape(f"{kind} {name}"), escape(held.source)
+        )
+    yield table
+    if one.collectives:
+        yield f"\n[bold]{one.product.name}: exchanged between devices[/bold]"
+        table = plain_table("", "times", "bytes", "among", "", "line")
+        for kind, times, size, group, overlapped, source in together(one.collectives):
+            how = "overlapped" if overlapped else "exposed"
+            table.add_row(kind, str(times), shown_bytes(size), str(group), how, escape(source))
+        yield table
+    if one.bound:
+        flops = sum(line.flops for line in one.lines)
+        moved = sum(line.bytes for line in one.lines)
+        intensity = f", {flops / moved:.0f} operations a byte" if moved else ""
+        yield (
+            f"\n[bold]{one.product.name}: the step takes at least {shown_seconds(one.bound.seconds)}[/bold] "
+            f"(MXU {shown_seconds(one.bound.compute)}, HBM {shown_seconds(one.bound.memory)}, "
+            f"ICI {shown_seconds(one.bound.links)}{intensity})"
+        )
+        table = plain_table("share", "operations", "bytes", "line")
+        for line in one.lines[:_LINES]:
+            table.add_row(
+                f"{line.share:.0%}",
+                f"{line.flops / 1e9:.2f} G",
+                shown_bytes(line.bytes),
+                escape(line.source) or "(no line is told)",
+            )
+        yield table
+    if one.waste:
+        yield f"\n[bold]{one.product.name}: could be cheaper[/bold]"
+        table = plain_table("share", "", "what", "do", "line")
+        for waste in one.waste[:_LINES]:
+            table.add_row(
+                f"{waste.share:.0%}" if waste.share else "",
+                waste.kind,
+                escape(waste.what),
+                escape(waste.remedy),
+                escape(waste.source),
+            )
+        yield table
+
+
+def _tried(tried: tuple[Tried, ...]) -> RenderableType:
+    table = plain_table("", "slice", "verdict", "HBM", "lower bound", "by")
+    for one in tried:
+        for verdict in one.verdicts:
+            colour = _COLOURS.get(verdict.state, "bold red")
+            table.add_row(
+                escape(one.what),
+                verdict.product.name,
+                f"[{colour}]{verdict.state}[/{colour}]",
+                _gib(verdict.needed) if verdict.needed else "",
+                shown_seconds(verdict.bound.seconds) if verdict.bound else "",
+                verdict.bound.by if verdict.bound else "",
+            )
+    return table
+
+
+def fit_as_json(report: FitReport) -> dict[str, Any]:
+    """All of it; sizes in bytes, times in seconds, per device."""
+    return {
+        "target": report.target,
+        "trains": report.trains,
+        "fits": report.fine,
+        "notes": list(report.notes),
+        "slices": [_verdict_as_json(one) for one in report.verdicts],
+        "tried": [
+            {"what": one.what, "slices": [_verdict_as_json(v) for v in one.verdicts]}
+            for one in report.tried
+        ],
+        "seconds": report.seconds,
+    }
+
+
+def _verdict_as_json(one: Verdict) -> dict[str, Any]:
+    return {
+        "slice": one.product.name,
+        "topology": one.product.topology,
+        "devices": one.product.devices,
+        "chips": one.product.chips,
+        "state": one.state,
+        "why": one.why,
+        "where": one.where,
+        "remedy": one.remedy,
+        "hbm": {"needed": one.needed, "available": one.available, **_memory_as_json(one)},
+        "collectives": [
+            dict(zip(("kind", "times", "bytes", "group", "overlapped", "source"), row, strict=True))
+            for row in together(one.collectives)
+        ],
+        "lower_bound": _bound_as_json(one),
+        "flops": one.flops or None,
+        "lines": [
+            {"source": line.source, "share": line.share, "flops": line.flops, "bytes": line.bytes}
+            for line in one.lines
+        ],
+        "waste": [
+            {
+                "kind": waste.kind,
+                "source": waste.source,
+                "what": waste.what,
+                "remedy": waste.remedy,
+                "share": waste.share,
+            }
+            for waste in one.waste
+        ],
+        "compiler": one.compiler,
+        "compile_seconds": one.seconds,
+        "cached": one.cached,
+    }
+
+
+def _memory_as_json(one: Verdict) -> Mapping[str, Any]:
+    if one.memory is None:
+        return {}
+    memory = one.memory
+    return {
+        "at_peak": memory.peak,
+        "peak_at": memory.where,
+        "padding": memory.padding,
+        "gaps": one.gaps,
+        "beside": one.beside,
+        "compiler_peak": one.stats.peak if one.stats else None,
+        "rematerialised": memory.rematerialised,
+        "explained_by": one.explained_by or one.product.name,
+        "by_kind": dict(one.by_kind()),
+        "largest": [
+            {
+                "bytes": held.bytes,
+                "array": str(held.array),
+                "kind": one.name_of(held)[0],
+                "name": one.name_of(held)[1],
+                "source": held.source,
+            }
+            for held in memory.largest
+        ],
+    }
+
+
+def _bound_as_json(one: Verdict) -> Mapping[str, Any] | None:
+    if one.bound is None:
+        return None
+    bound = one.bound
+    return {
+        "seconds": bound.seconds,
+        "by": bound.by,
+        "mxu": bound.compute,
+        "hbm": bound.memory,
+        "ici": bound.links,
+    }
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"

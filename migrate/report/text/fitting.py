@@ -1,0 +1,62 @@
+"""What a fit to a model that exists found, as text and JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from migrate.parity.fitting.results import Fit
+
+_SHOWN = 5
+
+
+def fit_summary(fit: Fit) -> Iterator[RenderableType]:
+    """Yield the verdict, and where else the models part."""
+    yield from map(escape, fit.notes)
+    yield f"[bold]{escape(fit.sentence)}[/bold]"
+    more = fit.differences[1:]
+    for one in more[:_SHOWN]:
+        yield escape(f"    then {one}")
+    if len(more) > _SHOWN:
+        yield f"    and {len(more) - _SHOWN} more"
+
+
+def not_written(fit: Fit) -> Iterator[RenderableType]:
+    """Yield the same, and what to do where nothing was written."""
+    yield from fit_summary(fit)
+    yield (
+        "nothing was written: mend the target (`migrate parity` compares the two layer by layer), or take "
+        "the weights as they are with --unproven"
+    )
+
+
+def fit_as_json(fit: Fit) -> dict[str, Any]:
+    """Return the verdict as plain values."""
+    return {
+        "proven": fit.proven,
+        "verdict": fit.sentence,
+        "apart": fit.apart if fit.apart is not None and math.isfinite(fit.apart) else None,
+        "inputs": fit.inputs,
+        "layers": fit.layers,
+        "passes": fit.passes,
+        "idle": list(fit.idle),
+        "differences": [
+            {
+                "layer": one.layer,
+                "torch": one.truth,
+                "after": one.after,
+                "inside": one.inside,
+                "apart": one.distance if math.isfinite(one.distance) else None,
+                "settings": one.settings,
+                "called": one.called,
+            }
+            for one in fit.differences
+        ],
+        "notes": list(fit.notes),
+    }

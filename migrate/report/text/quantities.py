@@ -1,0 +1,21 @@
+"""Numbers of bytes and times as people read them."""
+
+from __future__ import annotations
+
+
+def shown_bytes(count: float) -> str:
+    """As `12.3 MB`, in powers of 1000."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            break
+        value /= 1000
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def shown_seconds(seconds: float) -> str:
+    """As `1.20 s`, `6.96 ms` or `3.1 µs`."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.2f} {unit}"
+    return f"{seconds / 1e-6:.1f} µs"

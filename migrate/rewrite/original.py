@@ -1,0 +1,25 @@
+"""Places in a rewritten script as places in the original."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from migrate.reading.tree.origins import origins
+
+
+def at_original(original: Path, rewritten: Path) -> Callable[[str], str]:
+    """From `rewritten.py:line` to the line of the original that it was made of; other places stay.
+
+    A line that the rewrite added counts with the one above it.
+    """
+    lines = origins(original.read_text().splitlines(), rewritten.read_text().splitlines())
+
+    def place(text: str) -> str:
+        file, _, line = text.rpartition(":")
+        if file != str(rewritten) or not line.isdecimal():
+            return text
+        near = max((one for one in lines if one <= int(line)), default=0)
+        return f"{original}:{lines.get(near, (1, 0))[0]}"
+
+    return place

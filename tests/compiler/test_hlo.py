@@ -1,0 +1,74 @@
+"""The text of a compiled program: instructions, what they take and run, and whose line they are."""
+
+from __future__ import annotations
+
+from migrate.compiler.hlo import Module, place_in
+
+TEXT = r"""HloModule jit_f, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias), {2}: (0, {}) }, x
+
+FileNames
+1 "/home/user/net.py"
+2 "/venv/lib/python3.11/site-packages/flax/linen/linear.py"
+
+FunctionNames
+1 "f"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=7 end_line=7 column=0 end_column=0}
+2 {file_name_id=2 function_name_id=1 line=199 end_line=199 column=0 end_column=0}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=2}
+
+
+%body (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0:T(128)} parameter(0)
+  ROOT %double = f32[8]{0:T(128)} add(%p, %p), metadata={op_name="jit(f)/p[\'a\']" stack_frame_id=2}
+}
+
+ENTRY %main (a: f32[8], b: f32[8]) -> (f32[8], f32[8], f32[8]) {
+  %b = f32[8]{0:T(128)} parameter(1), metadata={op_name="w[\'b\']"}
+  %a = f32[8]{0:T(128)} parameter(0)
+  %loop = f32[8]{0:T(128)} while(%a), condition=%cond, body=%body, x={"known_trip_count":{"n":"12"}}
+  %get = f32[8]{0:T(128)} get-tuple-element(%loop), index=2
+  ROOT %out = (f32[8]{0:T(128)}, f32[8]{0:T(128)}, /*index=2*/f32[8]{0:T(128)}) tuple(%loop, %a, %b)
+}
+"""
+
+
+def test_instructions_of_the_entry_in_their_order() -> None:
+    module = Module(TEXT)
+    assert list(module.entry) == ["b", "a", "loop", "get", "out"]
+    assert [module.entry[name].number for name in ("a", "b", "get")] == [0, 1, 2]
+    loop = module.entry["loop"]
+    assert (loop.opcode, loop.operands, loop.called, loop.trips) == (
+        "while",
+        ("a",),
+        ("body",),
+        12,
+    )
+    assert module.root is module.entry["out"]
+    assert module.root is not None
+    assert module.root.operands == ("loop", "a", "b")
+    assert len(module.root.arrays) == 3
+
+
+def test_what_is_donated() -> None:
+    assert Module(TEXT).aliases == {0: 1, 2: 0}
+
+
+def test_a_line_is_the_users_and_shown_as_the_user_knows_it() -> None:
+    module = Module(TEXT, lambda place: place.replace("/home/user/", ""))
+    double = module.computations["body"]["double"]
+    assert module.sources.of(double.line) == "net.py:7"
+    assert double.operation == "jit(f)/p['a']"
+
+
+def test_a_place_in_a_message_of_the_compiler() -> None:
+    said = """UNIMPLEMENTED: … %dot = s64[3,5] dot(…)
+    Suspected Python Code Location:
+      /venv/lib/python3.11/site-packages/jax/_src/numpy/x.py:3:1 [dot]
+      /home/user/net.py:17:21 [f]"""
+    assert place_in(said) == "/home/user/net.py:17"
+    assert place_in("nothing") == ""

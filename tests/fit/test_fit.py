@@ -1,0 +1,412 @@
+"""`migrate fit` as a user meets it, with the real TPU compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from click.testing import CliRunner, Result
+
+from migrate.cli import commands
+from migrate.compiler.compile import Compiled, Stats
+from migrate.fit import cache, judge
+
+HERE = Path(__file__).parent
+MODELS, NETS = HERE / "models.py", HERE / "nets.py"
+pytestmark = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu is not installed")
+SCRIPT = """
+import sys
+
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+from torch import nn
+
+
+def main(index=0):
+    device = torch_xla.device()
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    total = 0.0
+    for _ in range(int(sys.argv[1])):
+        x = torch.randn(64 // xr.world_size(), 64).to(device)
+        with torch_xla.step():
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            REDUCED
+            READ
+
+
+if __name__ == "__main__":
+    torch_xla.launch(main)
+"""
+
+# torch_xla comes first: torch is imported while it is.
+ACCUMULATING = """
+import torch_xla
+import torch
+import torch_xla.core.xla_model as xm
+from torch import nn
+
+
+def main(index=0):
+    device = torch_xla.device()
+    model = nn.Linear(64, 128).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for number in range(12):
+        x = torch.randn(16, 64).to(device)
+        with torch_xla.step():
+            model(x).square().mean().backward()
+        if number % 2:
+            with torch_xla.step():
+                xm.optimizer_step(optimizer)
+                optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    torch_xla.launch(main)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(commands, ["fit", *map(str, args)])
+
+
+def fitted(*args: object, code: int = 0) -> dict[str, Any]:
+    done = run("--json", *args)
+    assert done.exit_code == code, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def tower(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        return fitted(f"{MODELS}:Tower", "--inputs", "x=float32[64,512]", "--train", "adamw")
+
+
+class TestFlax:
+    def test_a_step_is_what_jax_compiles_by_hand(self, tower: dict[str, Any]) -> None:
+        """The same step in plain JAX, compiled for the same slice: memory, operations, exchanges."""
+        (told,) = tower["slices"]
+        stats = by_hand()
+        assert told["hbm"]["needed"] == stats.reserved
+        assert told["flops"] == stats.flops
+
+    def test_what_lies_in_memory_is_explained(self, tower: dict[str, Any]) -> None:
+        (told,) = tower["slices"]
+        assert told["state"] == "fits"
+        assert told["hbm"]["at_peak"] == pytest.approx(told["hbm"]["needed"], rel=0.05)
+        kinds = told["hbm"]["by_kind"]
+        weights = 4 * (512 * 1024 + 1024 + 1024 * 16 + 16)
+        assert kinds["parameters"] >= weights
+        assert kinds["optimizer state"] >= 2 * kinds["parameters"]
+        names = [one["name"] for one in told["hbm"]["largest"]]
+        assert "params/Dense_0/kernel" in names
+
+    def test_gradients_are_exchanged_and_lines_are_the_models(self, tower: dict[str, Any]) -> None:
+        (told,) = tower["slices"]
+        reduced = [one for one in told["collectives"] if one["kind"] == "all-reduce"]
+        assert {one["group"] for one in reduced} == {8}
+        # Gradients of all weights, and the loss.
+        assert sum(one["bytes"] for one in reduced) == 4 * (512 * 1024 + 1024 + 1024 * 16 + 16 + 1)
+        busiest = max(told["lines"], key=lambda line: line["flops"])
+        assert busiest["source"].startswith(str(MODELS))
+        bound = told["lower_bound"]
+        assert bound["seconds"] == max(bound["mxu"], bound["hbm"], bound["ici"])
+
+    def test_weights_cut_along_a_mesh_take_less(
+        self, tower: dict[str, Any], tmp_path: Path
+    ) -> None:
+        rules = tmp_path / "rules.yaml"
+        rules.write_text("Dense_0/kernel: [null, model]\nDense_0/bias: [model]\ndefault: []\n")
+        args = (f"{MODELS}:Tower", "--inputs", "x=float32[64,512]", "--train", "adamw")
+        found = fitted(*args, "--mesh", "data=2,model=4", "--spec", rules)
+        before = tower["slices"][0]["hbm"]["by_kind"]["parameters"]
+        assert found["slices"][0]["hbm"]["by_kind"]["parameters"] < before / 2
+
+    def test_a_change_is_tried_and_compared(self, tmp_path: Path) -> None:
+        args = (
+            f"{MODELS}:Tower",
+            "--inputs",
+            "x=float32[64,512]",
+            "--train",
+            "sgd",
+            "--tpu",
+            "v5e-1",
+        )
+        page = tmp_path / "fit.html"
+        before = fitted(*args)
+        kept = tmp_path / "before.json"
+        kept.write_text(json.dumps(before))
+        found = fitted(*args, "--try", "bf16", "--html", page)
+        (tried,) = found["tried"]
+        assert tried["what"] == "bf16"
+        less = tried["slices"][0]["hbm"]["needed"] / before["slices"][0]["hbm"]["needed"]
+        assert less == pytest.approx(0.5, abs=0.1)
+        assert found["slices"][0]["cached"]
+        assert "params/Dense_0/kernel" in page.read_text()
+        other = fitted(
+            *args, "--dtype", "bfloat16", "--baseline", kept, "--max-hbm", "0.001%", code=1
+        )
+        assert any("HBM -4" in line or "HBM -5" in line for line in other["changes"])
+        assert "more than 0%" in other["limits_passed"][0]
+
+    def test_too_big_is_said_with_what_fills_it(self) -> None:
+        args = (f"{MODELS}:huge", "--inputs", "x=float32[8,16384]", "--train", "adamw")
+        found = fitted(*args, "--tpu", "v5e-1", code=1)
+        (told,) = found["slices"]
+        assert told["state"] == "too big"
+        assert told["hbm"]["needed"] > told["hbm"]["available"]
+        assert "GiB of HBM on each device" in told["why"]
+        weights = 3 * 4 * 16384 * (1 << 17)
+        assert told["hbm"]["needed"] == pytest.approx(weights, rel=0.2)
+        assert told["hbm"]["largest"][0]["name"].endswith("Dense_0/kernel")
+
+    @pytest.mark.parametrize(
+        ("model", "shape", "kind"),
+        [("Narrow", "8,4,256,48", "idle matrix unit"), ("Exact", "1024,1024", "exact products")],
+    )
+    def test_waste_has_its_line(self, model: str, shape: str, kind: str) -> None:
+        found = fitted(f"{MODELS}:{model}", "--inputs", f"x=float32[{shape}]", "--tpu", "v5e-1")
+        wasted = {one["kind"]: one["source"] for one in found["slices"][0]["waste"]}
+        assert wasted[kind].startswith(str(MODELS))
+
+    def test_a_clean_model_wastes_nothing(self) -> None:
+        args = (f"{MODELS}:Tower", "--inputs", "x=float32[1024,1024]", "--tpu", "v5e-1")
+        assert fitted(*args)["slices"][0]["waste"] == []
+
+
+def by_hand() -> Any:
+    """A step of `Tower` in plain JAX, compiled by jax itself for a v5e-8 in a process of its own."""
+    ran = subprocess.run(
+        [sys.executable, __file__], capture_output=True, text=True, check=True, timeout=300
+    )
+    return Stats(**json.loads(ran.stdout.splitlines()[-1]))
+
+
+def _compile_by_hand() -> None:
+    from jax.experimental import topologies
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    devices = topologies.get_topology_desc("v5e:2x4", platform="tpu").devices
+    mesh = Mesh(np.array(devices), ("data",))
+
+    def shaped(one: Any, *spec: str) -> Any:
+        sharding = NamedSharding(mesh, PartitionSpec(*spec))
+        return jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=sharding)
+
+    weights = {
+        "Dense_0": {"bias": jnp.zeros(1024), "kernel": jnp.zeros((512, 1024))},
+        "Dense_1": {"bias": jnp.zeros(16), "kernel": jnp.zeros((1024, 16))},
+    }
+    optimizer = optax.adamw(1e-3, eps=1e-8, weight_decay=0.01)
+
+    def loss(weights: Any, x: Any, target: Any) -> Any:
+        hidden = jax.nn.relu(x @ weights["Dense_0"]["kernel"] + weights["Dense_0"]["bias"])
+        out = hidden @ weights["Dense_1"]["kernel"] + weights["Dense_1"]["bias"]
+        return jnp.mean((out - target) ** 2)
+
+    def step(weights: Any, state: Any, x: Any, target: Any) -> Any:
+        value, gradients = jax.value_and_grad(loss)(weights, x, target)
+        updates, state = optimizer.update(gradients, state, weights)
+        return optax.apply_updates(weights, updates), state, value
+
+    state = jax.tree.map(shaped, jax.eval_shape(optimizer.init, weights))
+    x, target = shaped(jnp.zeros((512, 512)), "data"), shaped(jnp.zeros((512, 16)), "data")
+    compiled = (
+        jax.jit(step, donate_argnums=(0, 1))
+        .lower(jax.tree.map(shaped, weights), state, x, target)
+        .compile()
+    )
+    memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
+    sys.stdout.write(
+        json.dumps(
+            {
+                "arguments": memory.argument_size_in_bytes,
+                "outputs": memory.output_size_in_bytes,
+                "aliased": memory.alias_size_in_bytes,
+                "temporaries": memory.temp_size_in_bytes,
+                "peak": memory.peak_memory_in_bytes,
+                "flops": cost["flops"],
+                "code": memory.generated_code_size_in_bytes,
+            }
+        )
+    )
+
+
+class TestTorch:
+    pytestmark = pytest.mark.xla
+
+    def test_a_step_of_a_module(self) -> None:
+        args = (
+            f"{NETS}:Net",
+            "--inputs",
+            "x=float32[32,256]",
+            "--train",
+            "adamw",
+            "--tpu",
+            "v5e-4",
+        )
+        (told,) = fitted(*args)["slices"]
+        assert told["state"] == "fits"
+        weights = 256 * 512 + 512 + 2 * 512 + 512 * 16 + 16
+        assert sum(one["bytes"] for one in told["collectives"]) == pytest.approx(
+            4 * weights, rel=0.01
+        )
+        kinds = told["hbm"]["by_kind"]
+        assert kinds["optimizer state"] == pytest.approx(2 * kinds["parameters"], rel=0.05)
+        assert not [one for one in told["waste"] if one["kind"] == "not donated"]
+        assert any(line["source"].startswith(str(NETS)) for line in told["lines"])
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            (("--mesh", "data=8"), "are for Flax models"),
+            (("--loss", "nowhere.py:loss", "--train", "sgd"), "nowhere.py"),
+        ],
+    )
+    def test_what_would_have_no_effect_is_refused(self, more: tuple[str, ...], said: str) -> None:
+        done = run(f"{NETS}:Net", "--inputs", "x=float32[4,256]", *more)
+        assert done.exit_code == 2
+        assert said in done.stderr
+
+    @pytest.mark.parametrize(
+        ("steps", "reduced", "read", "state"),
+        [
+            (8, "xm.optimizer_step(optimizer)", "pass", "fits"),
+            (8, "optimizer.step()", "pass", "no collectives"),
+            pytest.param(2, "xm.optimizer_step(optimizer)", "pass", "fits", marks=pytest.mark.long),
+            pytest.param(
+                *(8, "xm.optimizer_step(optimizer)", "total += loss.item()", "cut"),
+                marks=pytest.mark.long,
+            ),
+        ],
+    )
+    def test_a_script(
+        self, steps: int, reduced: str, read: str, state: str, tmp_path: Path
+    ) -> None:
+        script = tmp_path / "train.py"
+        script.write_text(SCRIPT.replace("REDUCED", reduced).replace("READ", read))
+        found = fitted(script, "--tpu", "v5e-4", "--", steps, code=0 if state == "fits" else 1)
+        (told,) = found["slices"]
+        assert told["state"] == state
+        if state == "fits":
+            weights = 64 * 128 + 128 + 128 * 8 + 8
+            # The gradients, and the token that keeps all-reduces in order.
+            assert sum(one["bytes"] for one in told["collectives"]) == 4 * (weights + 1)
+            shown = [one for one in told["hbm"]["largest"] if one["kind"] == "input"]
+            assert any(one["array"] == "f32[16,64]" for one in shown)  # a quarter of the batch
+        if state == "cut":
+            assert told["where"].endswith(
+                f"{script}:{SCRIPT.count(chr(10), 0, SCRIPT.index('READ')) + 1}"
+            )
+        assert any("was seen" in note for note in found["notes"]) == (steps == 2)
+
+    def test_a_step_of_several_programs(self, tmp_path: Path) -> None:
+        """Gradients of two batches, each a program, and the update, which alone is given the momentum."""
+        script = tmp_path / "train.py"
+        script.write_text(ACCUMULATING)
+        found = fitted(script, "--tpu", "v5e-4")
+        (told,) = found["slices"]
+        assert told["state"] == "fits"
+        # The first batch makes the gradients, the second adds to them.
+        assert any("3 programs (1×, 1×, 1×)" in note for note in found["notes"])
+        assert sum(one["times"] for one in told["collectives"]) == 1
+        momentum = 64 * 128 * 4
+        state = told["hbm"]["by_kind"].get("optimizer state", 0)
+        assert told["hbm"]["beside"] + state >= momentum
+
+    @pytest.mark.long
+    def test_a_cuda_script_is_rewritten_and_its_own_lines_are_named(self) -> None:
+        script = Path(__file__).parents[2] / "examples" / "transformer" / "before.py"
+        (told,) = fitted(script, "--tpu", "v5e-8")["slices"]
+        assert told["state"] == "fits"
+        assert any(line["source"].startswith(f"{script}:") for line in told["lines"])
+        assert told["collectives"]
+
+
+class TestPrograms:
+    def test_a_file_of_stablehlo(self, tmp_path: Path) -> None:
+        file = tmp_path / "f.mlir"
+        file.write_text(jax.jit(lambda x: x @ x).lower(jnp.zeros((256, 256))).as_text())
+        (told,) = fitted(file, "--tpu", "v6e-1")["slices"]
+        assert told["state"] == "fits"
+        assert told["flops"] >= 2 * 256**3
+
+    def test_what_the_compiler_refuses_has_its_line(self, tmp_path: Path) -> None:
+        file = tmp_path / "f.mlir"
+        with jax.enable_x64(True):
+            lowered = jax.jit(lambda x: x @ x).lower(jnp.zeros((256, 256), jnp.int64))
+        file.write_text(lowered.as_text(debug_info=True))
+        (told,) = fitted(file, "--tpu", "v5e-1", code=1)["slices"]
+        assert told["state"] == "refused"
+        assert told["where"].startswith(f"{__file__}:")
+        assert "int32" in told["remedy"]
+
+    def test_float64_is_flagged_though_it_compiles(self, tmp_path: Path) -> None:
+        file = tmp_path / "f.mlir"
+        with jax.enable_x64(True):
+            lowered = jax.jit(lambda x: x @ x).lower(jnp.zeros((256, 256), jnp.float64))
+        file.write_text(lowered.as_text(debug_info=True))
+        (told,) = fitted(file, "--tpu", "v5e-1")["slices"]
+        assert [(one["kind"], one["source"].rpartition(":")[0]) for one in told["waste"]] == [
+            ("float64", __file__)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("net.py",), "is not a file"),
+        ((f"{MODELS}:Tower",), "of which shapes are its inputs"),
+        ((f"{MODELS}:Tower", "--tpu", "v5e-9"), "no TPU is sold under this name; near: v5e-8"),
+        ((f"{MODELS}:Nope", "--inputs", "x=float32[2]"), "has no Nope"),
+        ((f"{MODELS}:Tower", "--inputs", "x=float32[2]", "--mesh", "data=3"), "has 3 devices"),
+        ((f"{MODELS}:Tower", "--inputs", "x=float32[2,3]", "--try", "luck"), "--try luck"),
+        ((f"{MODELS}:Tower", "--max-hbm", "nine"), "is no share"),
+        (("nope.mlir",), "cannot be read"),
+        ((f"{MODELS}:Tower", "--spec", "rules.yaml"), "name them with --mesh"),
+        ((f"{MODELS}:Tower", "--inputs", "x=float32[2,3]", "--", "--epochs"), "takes no arguments"),
+        (("f.mlir", "--dtype", "bfloat16"), "--dtype is for models"),
+        ((f"{MODELS}:Tower", "--baseline", str(MODELS)), "it is no JSON"),
+    ],
+)
+def test_bad_input_is_one_line(args: tuple[str, ...], said: str) -> None:
+    done = run(*args)
+    assert done.exit_code == 2
+    (line,) = [one for one in done.stderr.splitlines() if not one.startswith("…")]
+    assert said in line
+
+
+def test_no_answer_is_undetermined_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        judge, "compile_for_tpu", lambda *_, **__: Compiled((), "", "", "no answer in 1 s")
+    )
+    args = (f"{MODELS}:Tower", "--inputs", "x=float32[8,64]", "--tpu", "v5e-1")
+    (told,) = fitted(*args, code=1)["slices"]
+    assert (told["state"], told["why"]) == ("undetermined", "no answer in 1 s")
+    assert not list(cache.folder().glob("*.gz"))
+
+
+if __name__ == "__main__":
+    os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+    _compile_by_hand()

@@ -1,0 +1,102 @@
+"""What lies in HBM, by a schedule: what shares memory counts once, and what is donated too."""
+
+from __future__ import annotations
+
+from migrate.compiler.hlo import Module
+from migrate.fit.memory import memory_of
+
+MB = 1 << 20
+A = "f32[256,1024]{1,0:T(8,128)}"  # 1 MB
+
+
+def of(body: str, head: str = "") -> Module:
+    return Module(f"HloModule m, is_scheduled=true{head}\n\nENTRY %main () -> f32[] {{\n{body}}}\n")
+
+
+def test_a_temporary_is_there_until_it_is_read_for_the_last_time() -> None:
+    module = of(
+        f"""  %p = {A} parameter(0)
+  %a = {A} fusion(%p), calls=%x
+  %b = {A} fusion(%a), calls=%x
+  %c = {A} fusion(%b), calls=%x
+  ROOT %d = {A} fusion(%c, %a), calls=%x
+"""
+    )
+    found = memory_of(module)
+    assert (found.arguments, found.outputs) == (MB, MB)
+    # p and the output all the time, a until the end; b lies where the output will be, c beside it.
+    assert [size // MB for size in found.curve] == [2, 3, 3, 4, 4]
+    assert found.peak == 4 * MB
+    assert [one.kind for one in found.at_peak].count("temporary") == 2
+
+
+def test_what_is_another_name_takes_nothing() -> None:
+    module = of(
+        f"""  %p = {A} parameter(0)
+  %a = {A} fusion(%p), calls=%x
+  %t = ({A}, {A}) tuple(%a, %p)
+  %g = {A} get-tuple-element(%t), index=0
+  %v = f32[1024,256]{{1,0:T(8,128)}} bitcast(%g)
+  %s = ({A[:-1]}S(1)}}, {A}, u32[]{{:S(2)}}) copy-start(%v)
+  %d = {A[:-1]}S(1)}} copy-done(%s)
+  ROOT %r = f32[]{{:T(128)}} fusion(%d), calls=%x
+"""
+    )
+    found = memory_of(module)
+    assert found.peak == 2 * MB + 512  # p and a; the copy is in VMEM
+    assert max(found.curve) == found.peak
+
+
+def test_donated_arguments_and_in_place_updates_count_once() -> None:
+    aliased = 'backend_config={"aliasing_operands":{"lists":[{"indices":["1","2"]}]}}'
+    module = of(
+        f"""  %p = {A} parameter(0)
+  %g = {A} fusion(%p), calls=%x
+  %new = {A} fusion(%g, %p), calls=%x, {aliased}
+  ROOT %t = ({A}) tuple(%new)
+""",
+        ", input_output_alias={ {0}: (0, {}, may-alias) }",
+    )
+    found = memory_of(module)
+    assert found.outputs == 0
+    assert found.peak == 2 * MB
+
+
+def test_a_loop_works_in_place_and_needs_what_its_body_does() -> None:
+    text = f"""HloModule m, is_scheduled=true
+
+%body (p: f32[]) -> f32[] {{
+  %p = ({A}) parameter(0)
+  %g = {A} get-tuple-element(%p), index=0
+  %a = {A} fusion(%g), calls=%x
+  %b = {A} fusion(%a, %g), calls=%x
+  ROOT %t = ({A}) tuple(%b)
+}}
+
+ENTRY %main () -> f32[] {{
+  %q = {A} parameter(0)
+  %c = {A} copy(%q)
+  %s = ({A}) tuple(%c)
+  %w = ({A}) while(%s), condition=%cond, body=%body
+  %r = {A} get-tuple-element(%w), index=0
+  ROOT %o = f32[]{{:T(128)}} fusion(%r), calls=%x
+}}
+"""
+    found = memory_of(Module(text))
+    assert found.peak == 3 * MB + 512  # q, its copy that the loop turns over, and the body's own
+    assert any(one.name == "fusion" for one in found.at_peak)
+
+
+def test_an_exchange_in_place() -> None:
+    module = of(
+        f"""  %p = {A} parameter(0)
+  %g = {A} fusion(%p), calls=%x
+  %r = {A} all-reduce(%g), replica_groups={{}}
+  ROOT %o = f32[]{{:T(128)}} fusion(%r), calls=%x
+"""
+    )
+    assert memory_of(module).peak == 2 * MB + 512
+
+
+def test_nothing_of_a_text_without_a_program() -> None:
+    assert memory_of(Module("")).peak == 0

@@ -1,0 +1,193 @@
+"""`migrate weights --target --inputs` and `migrate parity` with a Flax model whose names are its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from converters import load_pytree
+from migrate.cli import commands
+
+TORCH = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 6)
+        self.other, self.third = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.third(self.other(torch.relu(self.second(torch.tanh(self.first(x))))).sin())
+
+
+class Drawing(Net):
+    def __init__(self):
+        super().__init__()
+        raise ValueError("no such file")
+"""
+FLAX = """
+import jax.numpy as jnp
+from flax import linen as nn
+
+
+class Net(nn.Module):
+    classes: int = 3
+    wrong: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.tanh(nn.Dense(6)(x))
+        x = nn.gelu(nn.Dense(6)(x)) if self.wrong else nn.relu(nn.Dense(6)(x))
+        return nn.Dense(self.classes)(jnp.sin(nn.Dense(6)(x)))
+
+
+def sized(*, n_classes: int):
+    return Net(n_classes)
+
+
+def wide(*, width: int):
+    return Net(width)
+
+
+def wrong():
+    return Net(wrong=True)
+
+
+def raising():
+    raise RuntimeError("the weights are not here")
+
+
+def apply(params, x):
+    return x
+"""
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(commands, [str(arg) for arg in args])
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(TORCH)
+    (tmp_path / "flax_net.py").write_text(FLAX)
+    torch.manual_seed(0)
+    shapes = {"first": (6, 4), "second": (6, 6), "other": (6, 6), "third": (3, 6)}
+    state = {f"{name}.weight": torch.randn(shape) for name, shape in shapes.items()}
+    state |= {f"{name}.bias": torch.randn(shape[0]) for name, shape in shapes.items()}
+    torch.save(state, "net.pt")
+    return tmp_path
+
+
+FITTED = ("weights", "net.pt", "--model", "net.py:Net", "--inputs", "x=float32[5,4]")
+
+
+def test_there_and_back_by_the_mapping_that_was_saved(here: Path) -> None:
+    target = ("--target", "flax_net.py:sized", "-o", "a.safetensors", "--save-mapping", "map.yaml")
+    done = run(*FITTED, *target)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[-1].startswith("fitted and proven: outputs agree to ")
+    assert "n_classes=3" in done.stdout  # what torch gives
+    made = load_pytree(here / "a.safetensors")
+    state = torch.load("net.pt")
+    assert np.array_equal(made["params"]["Dense_1"]["kernel"], state["second.weight"].numpy().T)
+    # Without running, and without either model.
+    for name in ("net.py", "flax_net.py"):
+        (here / name).rename(here / f"{name}.away")
+    again = run("weights", "net.pt", "--mapping", "map.yaml", "-o", "b.safetensors")
+    assert again.exit_code == 0, again.output
+    assert (here / "b.safetensors").read_bytes() == (here / "a.safetensors").read_bytes()
+    (here / "net.py.away").rename(here / "net.py")
+    # A pytree with nothing beside it.
+    (here / "b.torch.safetensors").unlink()
+    back = ("--to", "torch", "--model", "net.py:Net", "--mapping", "map.yaml", "-o", "back.pt")
+    assert (done := run("weights", "b.safetensors", *back)).exit_code == 0, done.output
+    returned = torch.load("back.pt")
+    assert all(torch.equal(returned[key], value) for key, value in state.items())
+
+
+@pytest.mark.long
+def test_back_by_running_both(here: Path) -> None:
+    made = run(*FITTED, "--target", "flax_net.py:Net", "-o", "a.safetensors")
+    assert made.exit_code == 0, made.output
+    (here / "a.torch.safetensors").unlink()
+    words = ("--to", "torch", "--model", "flax_net.py:Net", "--target", "net.py:Net")
+    done = run("weights", "a.safetensors", *words, "--inputs", "x=float32[5,4]", "-o", "back.pt")
+    assert done.exit_code == 0, done.output
+    assert "fitted and proven" in done.stdout
+    returned, state = torch.load("back.pt"), torch.load("net.pt")
+    assert all(torch.equal(returned[key], value) for key, value in state.items())
+
+
+def test_what_differs_is_not_written_unless_that_is_said(here: Path) -> None:
+    wrong = (*FITTED, "--target", "flax_net.py:wrong", "-o", "a.safetensors", "--json")
+    done = run(*wrong)
+    assert done.exit_code == 1, done.output
+    assert not (here / "a.safetensors").exists()
+    found = json.loads(done.stdout)["fit"]
+    assert not found["proven"]
+    assert found["differences"][0]["layer"] == "Dense_3"
+    assert found["differences"][0]["called"].startswith("flax_net.py:")
+
+
+@pytest.mark.long
+def test_the_unproven_is_written_where_that_is_said(here: Path) -> None:
+    done = run(*FITTED, "--target", "flax_net.py:wrong", "-o", "a.safetensors", "--unproven")
+    assert done.exit_code == 0, done.output
+    assert "the models differ: first difference before Dense_3" in done.stdout
+    assert (here / "a.safetensors").exists()
+
+
+@pytest.mark.long
+def test_parity_brings_weights_to_a_model_with_names_of_its_own(here: Path) -> None:
+    words = ("--inputs", "x=float32[5,4]", "--count", "2", "--json")
+    done = run("parity", "net.py:Net", "flax_net.py:sized", *words)
+    assert done.exit_code == 0, done.output
+    assert any("fitted and proven" in note for note in json.loads(done.stdout)["notes"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--inputs x=float32[5,4]", "--target"),
+        ("--unproven --target flax_net.py:Net", "--inputs"),
+        ("--inputs x=float32[5,4] --target flax_net.py:Net --assume heads=2", "--assume"),
+        ("--inputs x=what --target flax_net.py:Net", "x=what"),
+    ],
+)
+def test_words_that_do_not_go_together_are_one_line(here: Path, words: str, said: str) -> None:
+    done = run("weights", "net.pt", "--model", "net.py:Net", *words.split())
+    assert done.exit_code == 2
+    assert said in done.stderr.splitlines()[-1]
+    assert not list(here.glob("*.safetensors"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("model", "target", "said"),
+    [
+        ("net.py:Net", "flax_net.py:wide", "write flax_net.py:wide(width=…)"),
+        ("net.py:Net", "flax_net.py:raising", "the weights are not here"),
+        ("net.py:Net", "flax_net.py:apply", "the target is a function"),
+        ("net.py:Net", "flax_net.py:Nothing", "has no Nothing"),
+        ("net.py:Net", "flax_net.py:Net(x)", "no literals"),
+        ("net.py:Drawing", "flax_net.py:Net", "no such file"),
+        ("flax_net.py:Net", "flax_net.py:Net", "is no torch module"),
+    ],
+)
+def test_models_that_cannot_be_run_are_one_line(
+    here: Path, model: str, target: str, said: str
+) -> None:
+    words = ("--model", model, "--target", target, "--inputs", "x=float32[5,4]")
+    done = run("weights", "net.pt", *words)
+    assert done.exit_code == 2
+    assert said in done.stderr.splitlines()[-1], done.stderr
+    assert not list(here.glob("*.safetensors"))

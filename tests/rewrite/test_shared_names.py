@@ -1,0 +1,34 @@
+"""What the body of the main guard binds is global in its replicas only where other code uses it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.reading.tree.source import parse
+from migrate.rewrite.story import rewrite_source
+
+SCRIPT = """\
+import torch
+import torch.distributed as dist
+from optimizer import make
+
+
+def show(net):
+    print(net{used})
+
+
+if __name__ == "__main__":
+    dist.init_process_group("nccl")
+    net = torch.nn.Linear(2, 2).cuda()
+    optimizer = make(net)
+    show(net)
+"""
+
+
+@pytest.mark.parametrize(("used", "is_global"), [("", False), (", optimizer", True)])
+def test_a_module_of_the_same_name_is_no_use(used: str, is_global: bool) -> None:
+    """LoRA's GPT-2 and mellotron: `global optimizer`, for `from optimizer import …`."""
+    text = rewrite_source(parse(SCRIPT.format(used=used).encode(), Path("script.py"))).data.decode()
+    assert ("    global optimizer\n" in text) == is_global
