@@ -32,11 +32,14 @@ def install() -> None:
     activate.after_import("torch_xla", lambda: _Watch().start())
 
 
-def _executions() -> int:
-    """How many programs XLA has run."""
+def graphs_taken() -> int:
+    """How many pending graphs have been taken to be run, counted when they are taken.
+
+    `ExecuteTime` would count when they end: a step that still runs beside a read looks as if the read ran it.
+    """
     from torch_xla.debug import metrics
 
-    data = metrics.metric_data("ExecuteTime")
+    data = metrics.metric_data("TensorsGraphSize")
     return data[0] if data else 0
 
 
@@ -92,9 +95,9 @@ class _Watch:
 
         @functools.wraps(read)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            before = _executions()
+            before = graphs_taken()
             value = read(*args, **kwargs)
-            if _executions() > before:
+            if graphs_taken() > before:
                 self._cuts.append(_place())
             return value
 

@@ -1,0 +1,37 @@
+"""What the watch counts inside of a script's process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.waiting import LIMIT
+
+pytestmark = pytest.mark.xla
+
+# A step that still runs while the next batch is sent to the device.
+PROGRAM = """
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+from migrate.fit.lowered.watch import graphs_taken
+
+x = torch.ones(1200, 1200).to(torch_xla.device())
+for _ in range(30):
+    x = x @ x * 1e-3
+torch_xla.sync(wait=False)
+before = graphs_taken()
+xm.wait_device_ops()
+print(before, graphs_taken() - before)
+x.sum().item()
+print(graphs_taken() - before)
+"""
+
+
+def test_a_graph_counts_when_it_is_taken_and_not_when_it_ends() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=LIMIT, check=True
+    )
+    assert done.stdout.split() == ["1", "0", "1"], done.stderr
