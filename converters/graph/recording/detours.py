@@ -212,6 +212,63 @@ def _is_known_mask(value: Any) -> bool:
 
 
 @contextmanager
+def strides_by_index() -> Iterator[None]:
+    """`as_strided` as an index into the flat tensor, where it reads nothing but that tensor's own elements.
+
+    Raises:
+        RuntimeError: what it gave, or was made of, is changed in place: both are one memory in torch.
+    """
+    with _Strides() as mode:
+        yield
+    for line, one, version in mode.shared:
+        if one._version != version:
+            raise RuntimeError(
+                f"{line}: a tensor that shares its memory by as_strided is changed in place"
+            )
+
+
+class _Strides(TorchFunctionMode):
+    """Attributes:
+    shared: the line, the tensor and its version then, for what `as_strided` was given and what it gave.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared: list[tuple[str, torch.Tensor, int]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        made = None
+        if func in (torch.Tensor.as_strided, torch.as_strided):
+            made = _indexed(*args, **given)
+        if made is None:
+            return func(*args, **given)
+        line = "{}:{}".format(*place())
+        self.shared += [(line, one, one._version) for one in (args[0], made)]
+        return made
+
+
+def _indexed(
+    x: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
+) -> torch.Tensor | None:
+    """The elements that `as_strided` reads; None where they are not those of `x` alone."""
+    order = sorted(range(x.dim()), key=lambda axis: (-x.stride(axis), axis))
+    inner: Any = 1
+    for axis in reversed(order):
+        if x.shape[axis] != 1 and x.stride(axis) != inner:
+            return None  # with gaps, or spread
+        inner = inner * x.shape[axis]
+    first: Any = 0 if storage_offset is None else storage_offset - x.storage_offset()
+    last = first + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
+    if first < 0 or last >= x.numel():
+        return None
+    index = torch.full((), first, device=x.device)
+    for count, step in zip(size, stride, strict=True):
+        index = index.unsqueeze(-1) + torch.arange(count, device=x.device) * step
+    return x.permute(order).reshape(-1)[index]
+
+
+@contextmanager
 def checks_pass(wanted: bool, told: dict[str, None]) -> Iterator[None]:
     """Checks of values (`assert`, `if …: raise`) pass as they do in the example, where that is wanted.
 

@@ -29,6 +29,7 @@ from converters.graph.recording.detours import (
     masks_by_index,
     modules_stay,
     numbers_kept,
+    strides_by_index,
     unaware,
     values_known,
 )
@@ -274,6 +275,7 @@ def _export(
         slow_paths(),
         masks_by_index(),
         modules_stay(),
+        strides_by_index(),
         _all_frames(),
         torch.no_grad(),
         warnings.catch_warnings(),

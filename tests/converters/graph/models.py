@@ -506,3 +506,31 @@ class Commented(nn.Module):
         scale = image.relu().mean((1, 2))[:, None]  # (batch, channels, length)
         # and what comes out
         return y.sum(-1) + scale
+
+
+class Overlapping(nn.Module):
+    """Windows that overlap by half, cut by strides: of a tensor in order, and of one that is turned."""
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        outer, step, inner = x.stride()
+        size = (batch, length // 2 - 1, 4, width)
+        windows = x.as_strided(size=size, stride=(outer, 2 * step, step, inner))
+        turned = torch.as_strided(x.transpose(1, 2), (batch, width, 3), (outer, inner, step), step)
+        return windows.sum(2) * 2, turned
+
+
+class SharedMemory(nn.Module):
+    """Changes a window in place, and so what it was cut from."""
+
+    def forward(self, x):
+        x = x + 1
+        x.as_strided((2, 2), (1, 1)).mul_(2)
+        return x
+
+
+class Neighbour(nn.Module):
+    """Reads, by strides, beyond the part that it is given."""
+
+    def forward(self, x):
+        return x[:, :2].as_strided((2, 2), (3, 1), 1) * 2

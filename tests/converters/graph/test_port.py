@@ -56,6 +56,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
     "halves": (models.Halves, [{"x": real(2, 3, 4)}, {"x": real(3, 3, 4)}]),
     "giver": (models.Giver, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
     "commented": (models.Commented, [{"x": real(2, 3, 4)}, {"x": real(3, 3, 4)}]),
+    "overlapping": (models.Overlapping, [{"x": real(2, 8, 3)}, {"x": real(3, 12, 3)}]),
     "in place": (models.InPlace, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
 }
 
@@ -202,6 +203,17 @@ def test_a_check_that_the_port_does_not_make_is_said() -> None:
 def test_what_rests_on_values_otherwise_is_refused_with_its_line(model: torch.nn.Module) -> None:
     with pytest.raises(GraphError, match=r"models\.py:\d+: "):
         port(model, {"x": torch.full((2, 2), 2.0)})
+
+
+def test_memory_that_is_shared_by_strides_and_changed_is_refused() -> None:
+    with pytest.raises(GraphError, match=r"models\.py:\d+: .*changed in place"):
+        port(models.SharedMemory(), {"x": real(2, 2)})
+
+
+def test_strides_that_read_beyond_the_tensor_are_listed() -> None:
+    (missing,) = port(models.Neighbour(), {"x": real(2, 3)}).missing
+    assert missing.op == "aten.as_strided.default"
+    assert "models.py:" in missing.line
 
 
 def test_a_choice_among_equal_values_is_said() -> None:
