@@ -6,10 +6,10 @@
 Each model is built tiny and random, runs in torch, is ported, gets its weights by `converters`, and runs in
 Flax under `jax.jit` on the same inputs, in a process of its own. A row is added to the CSV as soon as it is
 known; a model that has one is not run again, unless its status is named with --again. Statuses: yes
-(relative L2 of every output < 1e-5 in float32), missing ops, export failed, refused, weights refused,
-mismatch, rounding (above 1e-5, and no further from float64 than twice what torch's own float32 is), ties (a
-mismatch where the model chooses among equal scores), crash, time, random (torch itself gives other values
-each time), no compiler.
+(relative L2 of every output to torch's float32, or to its float64, < 1e-5 in float32), missing ops, export
+failed, refused, weights refused, mismatch, rounding (above 1e-5, and no further from float64 than twice what
+torch's own float32 is), ties (a mismatch where the model chooses among equal scores), crash, time, random
+(torch itself gives other values each time), no compiler.
 
 timm, torchvision and diffusers are measured where they can be imported (a folder on PYTHONPATH will do).
 Exit code 1 if a model of the run was a mismatch.

@@ -105,6 +105,9 @@ def _measured(model: Any, inputs: dict[str, Any], keep: Path | None) -> dict[str
         if errors is None:
             raise _StoppedError("mismatch", said, **found)
         theirs, mine = errors
+        if mine <= LIMIT:  # torch itself is further from what both compute
+            why = f"to float64; torch's own float32 is {theirs:.1e} from it"
+            return {**found, "rel_l2": f"{mine:.2e}", "ported": "yes", "reason": why}
         kind = "rounding" if mine <= 2 * theirs else "mismatch"
         said += f"; to float64 {mine:.1e}, torch's own float32 {theirs:.1e}"
         raise _StoppedError(kind, said, **found)

@@ -430,6 +430,11 @@ def candidates(model, cfg):
                 v = val(k, variant)
                 if v is not None:
                     d[k] = v
+        # What the model draws where it is not given: a port takes it as an input.
+        if "noise_sequence" in sig and "input_features" in d:
+            d["noise_sequence"] = rnd(B, d["input_features"].shape[1], cfg.model_in_channels)
+        if "noise" in sig and hasattr(cfg, "mask_ratio") and "pixel_values" in d:
+            d["noise"] = rnd(B, (isz[0] // cfg.patch_size) * (isz[1] // cfg.patch_size))
         d.update(dict(extra.items()))
         return d
 
@@ -503,6 +508,8 @@ def candidates(model, cfg):
     base = [main, *dec, *extra_req]
     S("main", lambda: mk(base))
     S("main+mask", lambda: mk(base + (["attention_mask"] if "attention_mask" in sig else [])))
+    masks = [k for k in ("attention_mask", "decoder_attention_mask") if k in sig]
+    S("main+masks", lambda: mk(base + masks))
     if len(modal) > 1:
         S("allmodal", lambda: mk(modal + dec + extra_req))
     S("v1", lambda: mk(base, 1))

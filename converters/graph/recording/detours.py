@@ -222,18 +222,15 @@ def strides_by_index() -> Iterator[None]:
         yield
     for line, one, version in mode.shared:
         if one._version != version:
-            raise RuntimeError(
-                f"{line}: a tensor that shares its memory by as_strided is changed in place"
-            )
+            raise RuntimeError(f"{line}: what shares its memory by as_strided is changed in place")
 
 
 class _Strides(TorchFunctionMode):
-    """Attributes:
-    shared: the line, the tensor and its version then, for what `as_strided` was given and what it gave.
-    """
+    """A mode and no function in the place of torch's: what records calls that one too."""
 
     def __init__(self) -> None:
         super().__init__()
+        # The line of each call, and what it was given and gave, with its version then.
         self.shared: list[tuple[str, torch.Tensor, int]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -431,7 +431,7 @@ def _all_frames() -> Iterator[None]:
         return
 
     def frames(self: Any, user: Any) -> Any:
-        inside = (f"{torch.__path__[0]}/", __file__)
+        inside = (f"{torch.__path__[0]}/", f"{Path(__file__).parent}/")
         return traceback.StackSummary.from_list(
             [one for one in user if not one.filename.startswith(inside)]
         )
