@@ -78,7 +78,7 @@ def _spread(config: Any) -> None:
 
 
 def _enliven(model: Any, seed: int) -> None:
-    """Draw the scales of batch norms around 1, as trained ones are; around 0, all of an image is one value."""
+    """Draw the scales of batch norms around 1, as trained ones are; around 0, an image is one value."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
