@@ -37,6 +37,7 @@ def mamba_selective_scan(
     scan_result: jax.Array,
     scan_result_2: jax.Array,
     scan_result_3: jax.Array,
+    intermediate_size: int,
 ) -> jax.Array:
     dt_2 = dt + bias[..., None]
     dt_2 = jax.nn.softplus(dt_2)
@@ -50,7 +51,7 @@ def mamba_selective_scan(
     deltaB_u = discrete_B * scan_result_3[..., None]
     # "Initial hidden state" is not supported by the kernel path, so use
     # the same zero initialization as the kernel
-    ssm_state = jnp.zeros((dt.shape[0], 48, 6), jnp.float32)
+    ssm_state = jnp.zeros((dt.shape[0], intermediate_size, A.shape[1]), jnp.float32)
     # State calculation
     ssm_state = discrete_A_2[..., 0, :] * ssm_state + deltaB_u[..., 0, :]
     # Subsequent output
@@ -155,6 +156,7 @@ class MambaMixer(nn.Module):
             scan_result,
             scan_result_2,
             scan_output,
+            self.config.intermediate_size,
         )
         # 4. Final linear projection
         return self.out_proj(scan_result.swapaxes(1, 2))

@@ -317,7 +317,8 @@ class T5Attention4(nn.Module):
             .swapaxes(1, 2)
         )
         position_bias = jnp.zeros(
-            (1, 4, hidden_states.shape[1], key_value_states.shape[1]), jnp.float32
+            (1, self.config.num_heads, hidden_states.shape[1], key_value_states.shape[1]),
+            jnp.float32,
         )
         attn_output = sdpa_attention_forward_3(
             query_states, key_states, value_states, position_bias

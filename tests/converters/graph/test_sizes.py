@@ -162,16 +162,7 @@ CASES: dict[
 }
 
 
-_ONE_SIZE = pytest.mark.xfail(
-    reason="the number of heads of T5's cross attention stands in torch.zeros as a number",
-    strict=True,
-)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(one, marks=_ONE_SIZE) if one == "t5" else one for one in CASES],
-)
+@pytest.mark.parametrize("name", CASES)
 def test_another_size_is_another_instance(name: str, load: Callable[..., Any]) -> None:
     factory, own, others, (first, second) = CASES[name]
     torch.manual_seed(0)

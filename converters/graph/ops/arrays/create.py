@@ -14,8 +14,16 @@ from converters.graph.ops.registry import Result, Size, integers, op, real, samp
 _INDEX = torch.int64
 
 
-def _full(out: Result, value: Any) -> ast.expr:
+def _full(out: Result, value: Any, size: Any = None) -> ast.expr:
+    """Args:
+    out: what it gives.
+    value: of each element.
+    size: what the original asked for: a side that is no input's may be a setting there.
+    """
     shape = tuple(out.shape)
+    if size is not None:
+        asked = zip(size, shape, strict=True)
+        shape = tuple(one if isinstance(side, int) else side for one, side in asked)
     if known(value) and value in (0, 1) and not isinstance(value, bool):
         return call("jnp.ones" if value else "jnp.zeros", shape, out.dtype)
     if isinstance(value, bool) and out.dtype == torch.bool:
@@ -36,7 +44,7 @@ def _full(out: Result, value: Any) -> ast.expr:
 )
 def zeros(*size: Any, out: Result, dtype: torch.dtype | None = None) -> ast.expr:
     """`jnp.zeros`."""
-    return _full(out, 0)
+    return _full(out, 0, size[-1])
 
 
 @op(
@@ -52,7 +60,7 @@ def zeros(*size: Any, out: Result, dtype: torch.dtype | None = None) -> ast.expr
 )
 def ones(*size: Any, out: Result, dtype: torch.dtype | None = None) -> ast.expr:
     """`jnp.ones`."""
-    return _full(out, 1)
+    return _full(out, 1, size[-1])
 
 
 _NOTHING = "torch does not say what is in it"
@@ -68,7 +76,7 @@ _NOTHING = "torch does not say what is in it"
 )
 def empty(*size: Any, out: Result, dtype: torch.dtype | None = None) -> ast.expr:
     """`jnp.zeros`: torch does not say what is in it."""
-    return _full(out, 0)
+    return _full(out, 0, size[-1])
 
 
 @op(
@@ -80,7 +88,7 @@ def empty_permuted(
     size: Any, physical_layout: Any, out: Result, dtype: torch.dtype | None = None
 ) -> ast.expr:
     """`jnp.zeros`: torch does not say what is in it."""
-    return _full(out, 0)
+    return _full(out, 0, size)
 
 
 @op(
@@ -91,7 +99,7 @@ def new_empty_strided(
     x: Any, size: Any, stride: Any, out: Result, dtype: torch.dtype | None = None
 ) -> ast.expr:
     """`jnp.zeros`: torch does not say what is in it."""
-    return _full(out, 0)
+    return _full(out, 0, size)
 
 
 def _like(name: str, *names: str, function: str, **given: Any) -> None:
@@ -125,7 +133,7 @@ def full(size: Any, fill_value: Any, out: Result, dtype: torch.dtype | None = No
     """`jnp.full`."""
     if out.dtype == torch.bool and isinstance(fill_value, int):
         fill_value = bool(fill_value)
-    return _full(out, fill_value)
+    return _full(out, fill_value, size)
 
 
 @op(
@@ -140,7 +148,7 @@ def new_full(
     x: Any, size: Any, fill_value: Any, out: Result, dtype: torch.dtype | None = None
 ) -> ast.expr:
     """`jnp.full`."""
-    return _full(out, fill_value)
+    return _full(out, fill_value, size)
 
 
 @op(
