@@ -332,16 +332,32 @@ class BucketProxy(Server):
     """Before an emulated bucket: it hears what is asked, honours generations, and may disturb.
 
     The emulator gives the newest content whatever generation is asked for; the real one says 404.
+
+    Attributes:
+        forbidden: the methods that are refused.
+        lost: what is written to an object of this name never arrives, and has no answer.
+        waiting: how many wait for one.
     """
 
     def __init__(self, emulator: str) -> None:
         super().__init__()
         self.emulator = urlsplit(emulator)
         self.forbidden: set[str] = set()
+        self.lost = ""
+        self.waiting = 0
+        self._given_up = threading.Event()
+
+    def shutdown(self) -> None:
+        self._given_up.set()
+        super().shutdown()
 
     def answer(self, request: Handler, body: bytes) -> Answer:
         if request.command in self.forbidden:
             return 403, {}, b'{"error": {"code": 403, "message": "no"}}'
+        if self.lost and request.command in ("POST", "PUT") and self.lost.encode() in body:
+            self.waiting += 1
+            self._given_up.wait()
+            return 503, {}, b""
         query = parse_qs(urlsplit(request.path).query)
         if request.command == "GET" and "generation" in query and "media" in query.get("alt", []):
             described = request.path.partition("?")[0].removeprefix("/download")

@@ -102,16 +102,19 @@ def test_a_wrong_variable_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_places_of_checkpoints(tmp_path: Path) -> None:
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws" / "credentials").write_text("5ecret")
-    hub, gs, s3 = ready({"HF_TOKEN": "hf_5ecret"}, tmp_path)
+    given = {"HF_TOKEN": "hf_5ecret", "AZURE_STORAGE_ACCOUNT_KEY": "5ecret"}
+    hub, gs, s3, azure = ready(given, tmp_path)
     assert hub.credentials == "HF_TOKEN"
     assert s3.credentials == "~/.aws/credentials"
+    assert azure.credentials == "AZURE_STORAGE_ACCOUNT_KEY"
     places = [
         replace(hub, version="2.4"),
         replace(gs, version="1", credentials=""),
         replace(s3, version=None),
+        replace(azure, version="2"),
     ]
     checks = list(check_places(places))
-    assert [check.status for check in checks] == [Status.OK, Status.OK, Status.MISSING]
+    assert [check.status for check in checks] == [Status.OK, Status.OK, Status.MISSING, Status.OK]
     assert checks[0].detail == "2.4, credentials: HF_TOKEN"
     assert "public buckets only" in checks[1].detail
     assert "gcloud auth application-default login" in checks[1].remedy

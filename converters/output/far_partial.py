@@ -266,6 +266,7 @@ class FarPartial:
 
     def take_name(self) -> None:
         """Make it complete: the one object, or the index of all."""
+        self._journal.tell()  # who is killed before the last mark has nothing to send again
         self._hosts.all_told("all that was read is unchanged")
         self._hosts.from_first(self._complete)
 

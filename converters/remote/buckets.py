@@ -23,6 +23,9 @@ EXTRAS = {
     "gcs": ("gcsfs", "gcs"),
     "s3": ("s3fs", "s3"),
     "s3a": ("s3fs", "s3"),
+    "az": ("adlfs", "azure"),
+    "abfs": ("adlfs", "azure"),
+    "abfss": ("adlfs", "azure"),
 }
 _SINGLE_QUESTIONS = 2  # then the whole folder is listed
 
@@ -210,14 +213,18 @@ def _raise_for(place: object, error: Exception) -> NoReturn:
     status = _status(error)
     kind = type(error).__name__
     credentials = (
-        "log in (gcloud auth application-default login; for S3 aws configure), or ask for access"
+        "log in (gcloud auth application-default login; for S3 aws configure; for Azure az login, and "
+        "AZURE_STORAGE_ACCOUNT_NAME), or ask for access"
     )
-    if "Credentials" in kind or kind in ("RefreshError", "DefaultCredentialsError"):
+    lacks_account = isinstance(error, ValueError) and "with credentials" in str(error)  # adlfs
+    if "Credentials" in kind or kind == "RefreshError" or lacks_account:
         raise RemoteError(f"{place}: no credentials ({kind})", credentials) from None
     if isinstance(error, PermissionError) or status in (401, 403) or _is_forbidden(error):
         raise RemoteError(f"{place}: no permission", credentials) from None
     if status in TEMPORARY_STATUS:
         raise TemporaryError(f"status {status}") from None
+    if status == 404:  # what adlfs writes to a container that is not there
+        raise FileNotFoundError(str(place)) from None
     if status is not None:
         raise RemoteError(f"{place} is refused (status {status})", "check the URL") from None
     if isinstance(error, JSONDecodeError):

@@ -15,6 +15,12 @@ from converters.remote.region import is_on_google
 
 _GCLOUD = ".config/gcloud/application_default_credentials.json"
 _AWS = (".aws/credentials", ".aws/config")
+_AZURE = (
+    "AZURE_STORAGE_CONNECTION_STRING",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_CLIENT_SECRET",
+)
 _HUB_TOKEN = ".cache/huggingface/token"
 
 
@@ -74,6 +80,14 @@ def ready(environment: Mapping[str, str], home: Path | None = None) -> tuple[Rea
             "what the machine's role may read",
             'pip install "tpu-migrate[s3]"',
             "aws configure",
+        ),
+        Ready(
+            "az://",
+            _version("adlfs"),
+            _first(environment, _AZURE, home, ()),
+            "what the machine's identity may read, with AZURE_STORAGE_ACCOUNT_NAME",
+            'pip install "tpu-migrate[azure]"',
+            "az login, and set AZURE_STORAGE_ACCOUNT_NAME",
         ),
     )
 

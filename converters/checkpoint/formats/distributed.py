@@ -12,8 +12,10 @@ import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
 from converters.checkpoint.formats.distributed_metadata import Chunk, Item, Place, read_metadata
+from converters.checkpoint.formats.legacy_file import Loaded
 from converters.checkpoint.formats.refusals import reading
 from converters.checkpoint.formats.sharded import is_file_name, leads_out
+from converters.checkpoint.formats.torch_file import load, unbuilt
 from converters.checkpoint.formats.torch_zip import read_zip
 from converters.checkpoint.formats.training import find_state_dict
 from converters.checkpoint.lazy import LazyTensor, TensorsCheckpoint
@@ -25,6 +27,8 @@ from converters.checkpoint.zip_archive import ZipArchive
 from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
 
 METADATA = ".metadata"
+# What Lightning writes beside it: hyperparameters, counters, the state of callbacks.
+_BESIDE = "meta.pt"
 _SHOWN = 5
 
 
@@ -43,7 +47,8 @@ def open_distributed(folder: FilePlace, key: str | None) -> TensorsCheckpoint:
     """
     items = read_metadata(folder / METADATA)
     files = _Files(folder, items)
-    tree = _tree(folder, items, files)
+    beside = _beside(folder)
+    tree = dict(beside.value) | _tree(folder, items, files)
     with reading(folder / METADATA):
         found = find_state_dict(str(folder), tree, key)
     return TensorsCheckpoint(
@@ -52,7 +57,21 @@ def open_distributed(folder: FilePlace, key: str | None) -> TensorsCheckpoint:
         others=found.others,
         found=found.where,
         training=lambda: {name: _plain(value) for name, value in found.rest.items()},
+        options=found.options,
+        unbuilt=unbuilt(beside.unknown),
     )
+
+
+def _beside(folder: FilePlace) -> Loaded:
+    """The entries of the file that Lightning writes beside the metadata; none where there is none."""
+    path = folder / _BESIDE
+    if not path.is_file():
+        return Loaded({})
+    file = open_file(path)
+    with reading(path):
+        loaded = load(file)
+        file.rest()
+    return loaded if type(loaded.value) is dict else Loaded({}, loaded.unknown)
 
 
 class _Files:

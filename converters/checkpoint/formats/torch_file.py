@@ -7,7 +7,7 @@ of the mapped file, in all forms.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from converters.checkpoint.formats.exported_file import is_exported, read_exported
 from converters.checkpoint.formats.legacy_file import Loaded, read_legacy
@@ -67,8 +67,6 @@ def checkpoint_of(source: str, found: Found, unknown: Iterable[str]) -> TensorsC
         found: its tensors, and the rest.
         unknown: classes of objects in the file that were not built.
     """
-    read = {module.kind for module in found.modules.values()}
-    known = (*_PLAIN, "torch.nn.", SCRIPTED) if read else _PLAIN
     return TensorsCheckpoint(
         source,
         found.tensors,
@@ -77,7 +75,16 @@ def checkpoint_of(source: str, found: Found, unknown: Iterable[str]) -> TensorsC
         training=lambda: found.rest,
         modules=found.modules,
         options=found.options,
-        unbuilt=[
-            printable(name) for name in unknown if name not in read and not name.startswith(known)
-        ],
+        unbuilt=unbuilt(unknown, {module.kind for module in found.modules.values()}),
     )
+
+
+def unbuilt(unknown: Iterable[str], read: Collection[str] = ()) -> list[str]:
+    """The classes of objects in a file that are news to whoever reads it.
+
+    Args:
+        unknown: those that were not built.
+        read: those of the modules that were read as layers.
+    """
+    known = (*_PLAIN, "torch.nn.", SCRIPTED) if read else _PLAIN
+    return [printable(name) for name in unknown if name not in read and not name.startswith(known)]

@@ -1,5 +1,6 @@
 """Folders of torch.distributed.checkpoint, as torch writes them and as it should not."""
 
+import argparse
 import io
 import os
 import pickle
@@ -391,3 +392,25 @@ def test_what_two_ranks_of_fsdp_save(tmp_path):
         np.testing.assert_array_equal(checkpoint.read(key), tensor.numpy())
     state = checkpoint.training["optim"]["state"]
     assert state["0.weight"]["exp_avg"].read().shape == (7, 5)
+
+
+def test_what_lightning_writes_beside_it(tmp_path, refused):
+    """Its strategies save the model and the optimizers so, and all else by torch.save in meta.pt."""
+    state = {"model": {"net.weight": torch.arange(6.0).reshape(2, 3)}}
+    state["optimizer_0"] = {"state": {"net.weight": {"exp_avg": torch.ones(2, 3)}}}
+    dcp.save(state, checkpoint_id=tmp_path)
+    beside = {
+        "epoch": 3,
+        "hyper_parameters": {"width": 7, "args": argparse.Namespace(lr=0.1)},
+        "callbacks": {"EMA": {"weights": {"net.weight": torch.zeros(2, 3)}}},
+    }
+    torch.save(beside, tmp_path / "meta.pt")
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.found == "model"
+    np.testing.assert_array_equal(checkpoint.read("net.weight"), np.arange(6).reshape(2, 3))
+    assert checkpoint.training["epoch"] == 3
+    assert checkpoint.options["hyper_parameters"] == {"width": 7, "args": {"lr": 0.1}}
+    assert checkpoint.unbuilt == ("argparse.Namespace",)
+    torch.save({"epoch": eval}, tmp_path / "meta.pt")
+    with refused(CheckpointHoldsCodeError, "meta.pt", "eval"):
+        open_checkpoint(tmp_path)

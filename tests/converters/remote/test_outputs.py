@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -209,18 +210,14 @@ def test_a_second_run_that_begins_meanwhile_stops_the_first(
         converted(net, "gs://bkt/run/out.safetensors")
 
 
-def _killed(net: Path, gs: BucketProxy, puts: int) -> None:
-    """Run the command, and kill it when so many objects of the output were sent."""
+def _killed(net: Path, gs: BucketProxy, due: Callable[[], bool]) -> None:
+    """Run the command, and kill it when that is due."""
     run = "from migrate.cli import main; main()"
     command = [sys.executable, "-c", run, "weights", str(net / "net.safetensors")]
     command += ["--model", "net.py:Net", "--format", "orbax", "-o", "gs://bkt/run/out"]
     gs.requests.clear()
     process = subprocess.Popen(command, cwd=net, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-    def sent() -> int:
-        return sum(method == "POST" and "upload" in path for method, path, _ in list(gs.requests))
-
-    until(lambda: process.poll() is not None or sent() > puts, "the objects")
+    until(lambda: process.poll() is not None or due(), "the objects")
     process.send_signal(signal.SIGKILL)
     process.communicate()
 
@@ -231,7 +228,11 @@ def test_killed_and_resumed(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path.cwd()), *sys.path]))
     local = converted(net, net / "out", format="orbax")
     gs.latency = 0.02
-    _killed(net, gs, 8)
+
+    def sent() -> int:
+        return sum(method == "POST" and "upload" in path for method, path, _ in list(gs.requests))
+
+    _killed(net, gs, lambda: sent() > 8)
     gs.latency = 0
     left = objects()
     assert "bkt/run/out/_METADATA" not in left
@@ -246,6 +247,32 @@ def test_killed_and_resumed(
             assert found[f"bkt/run/{path.relative_to(net)}"] == path.read_bytes()
     assert not any(".partial" in path for path in objects())
     assert local.written.nbytes
+
+
+def test_killed_before_the_mark_of_orbax(
+    net: Path, gs: BucketProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All arrays and the index are there: only what orbax calls a checkpoint by is not."""
+    from orbax.checkpoint.utils import is_checkpoint_finalized
+
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path.cwd()), *sys.path]))
+    gs.lost = "commit_success.txt"
+    _killed(net, gs, lambda: gs.waiting > 0)
+    gs.lost = ""
+    left = objects()
+    assert "bkt/run/out/_METADATA" in left
+    assert "bkt/run/out/commit_success.txt" not in left
+    assert not is_checkpoint_finalized("gs://bkt/run/out")
+    done = converted(net, "gs://bkt/run/out", format="orbax", resume=True)
+    assert done.written.resumed == done.written.nbytes
+    assert is_checkpoint_finalized("gs://bkt/run/out")
+    found = objects("bkt/run")
+    assert {path: data for path, data in left.items() if path.startswith("bkt/run/out/")} == {
+        path: data
+        for path, data in found.items()
+        if path.startswith("bkt/run/out/") and not path.endswith("commit_success.txt")
+    }
+    assert not any(".partial" in path for path in found)
 
 
 def test_what_was_written_is_not_written_again(

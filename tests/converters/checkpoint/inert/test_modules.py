@@ -4,6 +4,7 @@ import argparse
 import io
 import warnings
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -163,6 +164,27 @@ def test_an_exported_program(tmp_path):
     assert checkpoint.shared == (("head.1.weight", "tied.weight"),)
     assert checkpoint.modules["conv"].kind == "torch.nn.modules.conv.Conv2d"
     assert "not_kept" in checkpoint.training["constants"]
+
+
+WRITTEN = sorted((Path(__file__).parents[1] / "written").glob("*.pt2"))
+
+
+@pytest.mark.parametrize("file", WRITTEN, ids=lambda file: file.stem)
+def test_what_other_versions_of_torch_exported(file):
+    checkpoint = open_checkpoint(file)
+    shapes = {"conv": (4, 3, 3, 3), "norm": (4,), "fc": (4, 4), "tied": (4, 4)}
+    for layer, shape in shapes.items():
+        weight = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) / 8
+        np.testing.assert_array_equal(checkpoint.read(f"{layer}.weight"), weight)
+        bias = np.arange(4, dtype=np.float32) / 8 - 1
+        np.testing.assert_array_equal(checkpoint.read(f"{layer}.bias"), bias)
+        assert checkpoint.modules[layer].kind.startswith("torch.nn.modules.")
+    assert checkpoint.infos["gain"].dtype == "bfloat16"
+    np.testing.assert_array_equal(checkpoint.read("gain").astype(np.float32), np.arange(4))
+    np.testing.assert_array_equal(checkpoint.read("shift"), np.arange(4, dtype=np.float32) + 8)
+    assert ("fc.weight", "tied.weight") in {tuple(sorted(keys)) for keys in checkpoint.shared}
+    assert "kept_nowhere" in checkpoint.training["constants"]
+    assert len(checkpoint.infos) == 13
 
 
 OLDER = {
