@@ -20,7 +20,7 @@ from converters.errors import OutputError, RemoteError
 from converters.remote.buckets import filesystem
 from tests.converters.conftest import Refused
 from tests.servers import free_port
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     def answers() -> bool:
         try:
-            with urllib.request.urlopen(url, timeout=5):
+            with urllib.request.urlopen(url, timeout=LIMIT):
                 return True
         except OSError:
             return False
