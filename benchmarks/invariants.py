@@ -36,7 +36,7 @@ CONFIGURES = re.compile(
 )
 CUDA_TEXT = re.compile(r"torch\.cuda|^nccl$|^cuda:|^cuda$|cuda:nccl")
 # Options of kernels and memory that only CUDA has; a variable of this name stays False on XLA.
-FOR_CUDA = re.compile(r"fused|pin_memory|pinned")
+FOR_CUDA = re.compile(r"fused|pin_memory|pinned|non_blocking")
 # What scripts keep the index of a device under.
 DEVICE = re.compile(r"device|accelerator|gpu|cuda|rank|(^|[._])dev$")
 # Calls in which all replicas have to take part, by the modules that have them.
@@ -249,7 +249,7 @@ def cuda_left(pair: Pair, read: Set[str]) -> Iterator[Broken]:
 def _well_skipped(code: Code) -> Iterator[int]:
     """Yield the lines of branches for the device "cuda" alone, which do what only CUDA can."""
     for node in ast.walk(code.tree):
-        if isinstance(node, ast.Assign) and FOR_CUDA.search(ast.unparse(node.targets[0])):
+        if isinstance(node, ast.Assign) and _decides_for_cuda(node, code):
             yield from range(node.lineno, (node.end_lineno or 0) + 1)
         asks = isinstance(node, ast.If | ast.IfExp) and _asks_for_cuda(node.test)
         if isinstance(node, ast.IfExp) and isinstance(node.test, ast.Call):
@@ -262,11 +262,26 @@ def _well_skipped(code: Code) -> Iterator[int]:
                 yield from range(node.lineno, last + 1)
 
 
+def _decides_for_cuda(assign: ast.Assign, code: Code) -> bool:
+    """Whether what is bound decides about memory and kernels of CUDA: by its name, or by all its uses."""
+    name = ast.unparse(assign.targets[0])
+    if FOR_CUDA.search(name):
+        return True
+    uses = [
+        code.above.get(node)
+        for node in ast.walk(code.tree)
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+    ]
+    return bool(uses) and all(
+        isinstance(use, ast.keyword) and FOR_CUDA.search(use.arg or "") for use in uses
+    )
+
+
 def _is_taken_out(text: ast.Constant, code: Code) -> bool:
-    """Whether a name has `text` no more: `name.replace("cuda:", "")`."""
+    """Whether what has `text` has it no more: `name.replace("cuda:", "")`, `mock.patch("torch.cuda.…")`."""
     call = code.above.get(text)
     method = call.func if isinstance(call, ast.Call) and text in call.args[:1] else None
-    return isinstance(method, ast.Attribute) and method.attr == "replace"
+    return isinstance(method, ast.Attribute) and method.attr in ("replace", "patch")
 
 
 def _asks_for_cuda(test: ast.expr) -> bool:
@@ -543,16 +558,24 @@ def _declared(node: ast.AST) -> list[str]:
 
 
 def _tests(code: Code, line: int, column: int) -> Iterator[str]:
-    """Yield the tests around what stands at a place."""
+    """Yield the tests around what stands at a place, one for each part of `a and b`."""
     places = (n for n in ast.walk(code.tree) if isinstance(n, ast.Name) and n.lineno == line)
     inner: ast.AST | None = next((n for n in places if n.col_offset == column), None)
     while inner is not None:
         above = code.above.get(inner)
         if isinstance(above, ast.If) and "__name__" not in ast.unparse(above.test):
-            yield "if" if inner in above.body else "else" if inner in above.orelse else "test"
+            if inner in above.body:
+                yield from ("if" for _ in _parts(above.test))
+            else:
+                yield "else" if inner in above.orelse else "test"
         elif isinstance(above, ast.IfExp):
             yield "if" if inner is above.body else "else" if inner is above.orelse else "test"
         inner = above
+
+
+def _parts(test: ast.expr) -> list[ast.expr]:
+    """Return the conditions that all must hold."""
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
 
 
 def _has_its_test(code: Code, line: int, column: int, name: str) -> bool:
@@ -560,10 +583,11 @@ def _has_its_test(code: Code, line: int, column: int, name: str) -> bool:
     reading: set[str] = set()
     binding: set[str] = set()
     for node in ast.walk(code.tree):
-        if isinstance(node, ast.If):
-            below = [n for one in node.body for n in ast.walk(one) if isinstance(n, ast.Name)]
+        if isinstance(node, ast.If | ast.IfExp):
+            body = node.body if isinstance(node.body, list) else [node.body]
+            below = [n for one in body for n in ast.walk(one) if isinstance(n, ast.Name)]
             if any((n.lineno, n.col_offset) == (line, column) for n in below):
-                reading.add(ast.unparse(node.test))
+                reading.update(map(ast.unparse, _parts(node.test)))
             elif any(
                 n.id == name and isinstance(n.ctx, ast.Store) and n.lineno < line for n in below
             ):

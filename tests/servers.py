@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
@@ -102,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
         begun = time.monotonic()
         try:
             if self.server.latency:
-                time.sleep(self.server.latency)
+                time.sleep(self.server.latency)  # slow: a server far away
             status, headers, data = self.server.answer(self, body)
             self._send(status, dict(headers), data)
         finally:
@@ -116,7 +116,7 @@ class Handler(BaseHTTPRequestHandler):
             status = self.server.faults.random.choice((429, 503))  # type: ignore[union-attr]
             headers, data = {"Retry-After": "0"}, b""
         elif fault == "delay":
-            time.sleep(0.05)
+            time.sleep(0.05)  # slow: the fault that was drawn
         elif fault == "short":
             data = data[: len(data) // 2]
         elif fault == "repeated" and self.command == "GET":
@@ -374,7 +374,7 @@ class BucketProxy(Server):
     def _forward(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection(self.emulator.netloc, timeout=60)
+        connection = http.client.HTTPConnection(self.emulator.netloc, timeout=LIMIT)
         try:
             connection.request(method, path, body or None, dict(headers))
             answer = connection.getresponse()

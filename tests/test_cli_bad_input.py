@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from click.testing import CliRunner, Result
 from migrate.cli import commands
 from migrate.reading.tree.source import NotPythonError, require_python
 from migrate.rewrite.folder import rewrite_folder
+from tests.waiting import LIMIT, until
 
 MIGRATE = Path(sys.executable).with_name("migrate")
 CUDA = "import torch\n\nx = torch.zeros(3).cuda()\n"
@@ -74,13 +74,10 @@ class TestCommandLine:
         )
         command = [MIGRATE, "run", "--no-report", path]
         running = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
-        until = time.monotonic() + 300
-        while not started.exists():
-            assert running.poll() is None, "it ended before its script began"
-            assert time.monotonic() < until, "its script did not begin within 300 s"
-            time.sleep(0.05)
+        until(lambda: started.exists() or running.poll() is not None, "its script to begin")
+        assert running.poll() is None, "it ended before its script began"
         running.send_signal(number)
-        assert running.wait(300) == code
+        assert running.wait(LIMIT) == code
 
 
 class TestFiles:

@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 from migrate.cli import commands
 from migrate.compiler.compile import Compiled, Stats
 from migrate.fit import cache, judge
+from tests.waiting import LIMIT
 
 HERE = Path(__file__).parent
 MODELS, NETS = HERE / "models.py", HERE / "nets.py"
@@ -198,7 +199,7 @@ class TestFlax:
 def by_hand() -> Any:
     """A step of `Tower` in plain JAX, compiled by jax itself for a v5e-8 in a process of its own."""
     ran = subprocess.run(
-        [sys.executable, __file__], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, __file__], capture_output=True, text=True, check=True, timeout=LIMIT
     )
     return Stats(**json.loads(ran.stdout.splitlines()[-1]))
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from migrate.prove.errors import NoScriptError, RunTimeoutError
 from migrate.prove.recording import records
 from migrate.prove.run import Side, run_script
-from tests.waiting import LIMIT
+from tests.waiting import LIMIT, until
 
 # Starts a child that outlives it, says both process ids, then waits.
 LINGERING = """
@@ -110,9 +109,8 @@ def test_ctrl_c_ends_all_processes(tmp_path: Path) -> None:
         f"run_script(Path({str(path)!r}), [{str(tmp_path / 'pids')!r}], side='original', replicas=1)"
     )
     process = subprocess.Popen([sys.executable, "-c", call], stderr=subprocess.PIPE)
-    while not (tmp_path / "pids").exists():
-        assert process.poll() is None
-        time.sleep(0.05)
+    until(lambda: (tmp_path / "pids").exists() or process.poll() is not None, "the processes")
+    assert process.poll() is None
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=LIMIT)
     assert b"KeyboardInterrupt" in errors

@@ -251,6 +251,45 @@ INDEX = {
     """,
     "engine.py": "def train(model, loader, optimizer, loss_fn, where):" + loop("where", 1),
 }
+# Who makes the trainer is not to be seen: the name alone says what is given as a device.
+INDEX_NAMED = {
+    "shared.py": """
+        import torch
+
+
+        def moved(batch, place):
+            return {name: value.to(place) for name, value in batch.items()}
+
+
+        def gathered(values, rank):
+            return torch.empty_like(values).to(rank)
+    """,
+    "main.py": """
+        import trainers
+
+        getattr(trainers, config.trainer)(model).train(loader)
+    """,
+    "train.py": """
+        import torch
+        from shared import gathered, moved
+
+
+        class Trainer:
+            def __init__(self, model, rank=0):
+                self.model = model
+                self.rank = rank
+
+            def train(self, loader):
+                torch.manual_seed(0)
+                torch.save({}, "first.pt")
+                for batch in loader:
+                    batch = moved(batch, self.rank)
+                    loss = self.model(batch)
+                    loss.backward()
+                    self.optimizer.step()
+                    self.seen = gathered(loss, self.rank)
+    """,
+}
 
 PROJECTS = {
     "parameter": (PARAMETER, "engine.py"),
@@ -270,6 +309,7 @@ PROJECTS = {
     "base class": (BASE, "train.py"),
     "dictionary": (DICTIONARY, "train.py"),
     "index": (INDEX, "engine.py"),
+    "index by its name": (INDEX_NAMED, "train.py"),
 }
 
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import LIMIT
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "launch_torchrun" / "before.py"
 # Functions that run, not modules that are imported: each rule and hazard that is asked counts with its file.
@@ -43,7 +45,7 @@ def test_one_script_enters_no_more_files_than_it_did(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -57,6 +57,9 @@ def main(model, loader, optimizer, loss_fn):
     print(torch.cuda.max_memory_allocated())
 """
 )
+MANY = ACCELERATE.replace(
+    "def main", "OTHERS = [\n" + "    torch.ones(2).cuda(),\n" * 6 + "]\n\n\ndef main"
+)
 LIGHTNING = """
 import pytorch_lightning as pl
 import torch
@@ -76,10 +79,11 @@ pl.Trainer(gpus=8).fit(Net())
     ("script", "says", "lines"),
     [
         (ACCELERATE, "accelerate launch --tpu", "change: line 10"),
+        (MANY, "accelerate launch --tpu", "change: line 7, 8, 9, 10, 11, 12, 20"),
         (FABRIC, "accelerator='tpu'", "change: line 7, 18"),
         (LIGHTNING, "accelerator='tpu'", "line 8"),
     ],
-    ids=["accelerate", "fabric", "lightning"],
+    ids=["accelerate", "many lines", "fabric", "lightning"],
 )
 def test_the_script_stays_with_one_finding(
     tmp_path: Path, script: str, says: str, lines: str

@@ -98,6 +98,19 @@ def test_a_branch_that_waits_is_switched_on() -> None:
     assert [note.rule for note in done.findings] == ["cuda-memory"]
 
 
+def test_what_was_asked_for_a_fused_optimizer_stays_off_when_that_is_gone() -> None:
+    done = run(
+        """
+        use_fused = fused_available and device_type == "cuda"
+        print(f"fused: {use_fused}")
+        return torch.optim.AdamW(model.parameters(), fused=use_fused)
+        """
+    )
+    after = done.data.decode()
+    assert 'use_fused = fused_available and device_type == "cuda"\n' in after
+    assert after.endswith("AdamW(model.parameters())\n")
+
+
 def test_a_function_that_waits_is_left_to_do() -> None:
     done = run('wait = torch.cuda.synchronize if device_type == "cuda" else lambda: None')
     assert 'if device_type == "cuda"' in done.data.decode()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import LIMIT
+
 pytestmark = pytest.mark.xla
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +77,7 @@ def _run(program: str) -> str:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -16,10 +16,10 @@ from typing import TypeVar, cast
 
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.devices import is_surely_cpu, may_be_accelerator
-from migrate.reading.calls.kinds import External
+from migrate.reading.calls.kinds import External, Values
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.project.project import Module
-from migrate.reading.values.words import CALLED_MODEL, READ_METHODS
+from migrate.reading.values.words import CALLED_MODEL, INDEX_NAME, READ_METHODS
 
 T = TypeVar("T")
 # A file without any of them has to do with no accelerator.
@@ -180,18 +180,20 @@ class Programs:
         arg = _device_argument(call)
         if isinstance(arg, ast.Constant) and type(arg.value) is int:
             return isinstance(function, ast.Attribute) and function.attr in MOVES
-        return arg is not None and may_be_accelerator(self._analysis.evaluator.values(arg, scope))
+        if arg is None:
+            return False
+        values = self._analysis.evaluator.values(arg, scope)
+        return may_be_accelerator(values) or _is_named_index(arg, values)
 
     def _is_open_move(self, call: ast.Call, scope: Scope) -> bool:
         arg = _device_argument(call)
         if arg is None or isinstance(arg, ast.Constant):
             return False
         values = self._analysis.evaluator.values(arg, scope)
-        if isinstance(arg, ast.Name | ast.Attribute):
-            last = arg.attr if isinstance(arg, ast.Attribute) else arg.id
-            names = [value.name for value in values if isinstance(value, External)]
-            if DTYPE.search(last) or any(name.startswith("torch.") for name in names):
-                return False
+        if isinstance(arg, ast.Name | ast.Attribute) and (
+            DTYPE.search(_last(arg)) or _is_of_torch(values)
+        ):
+            return False
         return not is_surely_cpu(values)
 
     def _asks(self, call: ast.Call, scope: Scope) -> bool:
@@ -247,6 +249,21 @@ def _closure(starts: Iterable[T], edges: Mapping[T, set[T]]) -> set[T]:
             seen.add(one)
             waiting += edges.get(one, ())
     return seen
+
+
+def _is_named_index(arg: ast.expr, values: Values) -> bool:
+    """Whether what is given as a device is named like an index, and nothing that is known contradicts."""
+    if not isinstance(arg, ast.Name | ast.Attribute) or not INDEX_NAME.fullmatch(_last(arg)):
+        return False
+    return not is_surely_cpu(values) and not _is_of_torch(values)  # rank = torch.bfloat16
+
+
+def _is_of_torch(values: Values) -> bool:
+    return any(isinstance(one, External) and one.name.startswith("torch.") for one in values)
+
+
+def _last(node: ast.Name | ast.Attribute) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id
 
 
 def _device_argument(call: ast.Call) -> ast.expr | None:

@@ -31,6 +31,7 @@ NEEDED = frozenset({"backward", "cuda", "init_process_group", "to"})
 NEEDED_OF_CUDA = re.compile(r"torch\.cuda\.(manual_seed\w*|set_device|device_count|amp\..*)")
 # Arguments that are about CUDA's memory and kernels.
 FOR_CUDA = frozenset({"fused", "non_blocking", "pin_memory"})
+NAMED_FOR_CUDA = re.compile("|".join(sorted(FOR_CUDA)))
 
 ASKED = frozenset({"shims.device_type"})
 
@@ -104,8 +105,12 @@ def _well_skipped(comparison: cst.Comparison, context: Parsed) -> Iterator[cst.C
             yield comparison
     elif is_equal and isinstance(above, cst.Assign) and len(above.targets) == 1:
         target = above.targets[0].target
-        uses = list(_guarded_by(target, context)) if isinstance(target, cst.Name) else []
-        if uses and all(use is not None for use in uses):
+        if not isinstance(target, cst.Name):
+            return
+        uses = list(_guarded_by(target, context))
+        # One that is only printed once the optimizer is made without it is named for it still.
+        decides = bool(uses) or NAMED_FOR_CUDA.search(target.value) is not None
+        if decides and all(use is not None for use in uses):
             yield comparison
             yield from (use for use in uses if use is not None)
 

@@ -8,7 +8,6 @@ from migrate.rewrite.plan import Plan
 from migrate.rewrite.rule import Finding
 
 RULE = "frameworks"
-MOST = 4  # lines that a message names
 
 
 def left_to_framework(found: Plan, user: str) -> Iterator[Finding]:
@@ -23,7 +22,7 @@ def left_to_framework(found: Plan, user: str) -> Iterator[Finding]:
     others = [one for one in (*found.edits, *found.findings) if one.rule != RULE]
     places = {context.position(one.node).line: one.node for one in others}
     cuda = sorted(line for line in places if _speaks_of_cuda(lines[line - 1]))
-    named = ", ".join(map(str, cuda[:MOST])) + f" and {len(cuda) - MOST} more" * (len(cuda) > MOST)
+    named = ", ".join(map(str, cuda))  # all of them: nothing else names them
     yours = f"; what it says of CUDA itself is yours to change: line {named}" if cuda else ""
     own = [one for one in found.findings if one.rule == RULE and "leave the script" in one.message]
     if own:

@@ -7,8 +7,8 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 from converters.errors import HostsError
 from converters.hosts import Hosts, Process, detected, met, parse_process, shares
 from tests.servers import Answer, Handler, Server, free_port, running
+from tests.waiting import LIMIT, until
 
 Act = Callable[[Hosts], Any]
 
@@ -40,7 +41,7 @@ def together(acts: list[Act], patience: float = 20, **others: Any) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(LIMIT)
         assert not thread.is_alive()
     return found
 
@@ -83,10 +84,7 @@ def test_who_works_learns_of_it_without_waiting() -> None:
         raise ValueError
 
     def works(hosts: Hosts) -> None:
-        until = time.monotonic() + 20
-        while time.monotonic() < until:
-            hosts.require_all()
-            time.sleep(0.01)
+        until(hosts.require_all, "the failure of process 1")
 
     found = together([works, fails, works])
     assert found[0].startswith("process 1 of 3 failed: ValueError; ")
@@ -114,7 +112,7 @@ def test_a_silent_process_is_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> 
             released.set()
 
     def silent(hosts: Hosts) -> None:
-        released.wait(20)
+        released.wait(LIMIT)
 
     found = together([waits, silent])
     assert found[0].startswith("process 1 of 2 was not heard of for 1 s; start the same command")
@@ -156,7 +154,7 @@ def test_two_of_one_number() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(LIMIT)
     assert found == ["two processes say that they are 1 of 3"] * 3
 
 
@@ -178,18 +176,21 @@ def test_a_port_that_is_taken_or_answers_something_else() -> None:
         thread.join()
 
 
+def _sent(port: int, data: bytes) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), LIMIT) as connection:
+            connection.sendall(data)
+    except OSError:
+        return False
+    return True
+
+
 def test_what_looks_for_open_ports_disturbs_nobody() -> None:
     port = free_port()
 
     def disturb() -> None:
         for data in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 8, b"\0\0\0\0\0\0\0\2[]"):
-            for _ in range(100):
-                try:
-                    with socket.create_connection(("127.0.0.1", port), 1) as connection:
-                        connection.sendall(data)
-                    break
-                except OSError:
-                    time.sleep(0.02)
+            until(partial(_sent, port, data), "an open port")
 
     thread = threading.Thread(target=disturb)
     thread.start()
@@ -205,7 +206,7 @@ def test_what_looks_for_open_ports_disturbs_nobody() -> None:
     for one in threads:
         one.start()
     for one in threads:
-        one.join(60)
+        one.join(LIMIT)
     assert found == [[0, 1], [0, 1]]
 
 

@@ -84,7 +84,7 @@ def kill_and_resume(tmp_path, form, kills, seed):
         for _ in range(draw.choice((1, 1, 2))):  # some are killed again while they resume
             run = start(tmp_path, output, form, *resume)
             assert run.stdout.readline() == "begun\n"
-            time.sleep(draw.uniform(0, 0.9 * length))
+            time.sleep(draw.uniform(0, 0.9 * length))  # slow: a kill at any time
             run.send_signal(signal.SIGKILL)
             run.communicate()
             if output.exists():  # too late: whether it had exited or not, it was done

@@ -23,7 +23,7 @@ from converters.hosts import Process, met
 from tests.converters.remote.test_outputs import objects
 from tests.converters.remote.test_sources import put
 from tests.servers import BucketProxy, FileServer, free_port, running
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
 
@@ -71,7 +71,7 @@ def together(count: int, **options: Any) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(LIMIT)
         assert not thread.is_alive()
     return found
 
@@ -301,7 +301,7 @@ def test_four_processes_one_is_killed_and_all_start_again(
 
         until(partial(_is_at_work, processes[killed], proxies[killed]), "the objects")
         processes[killed].send_signal(signal.SIGKILL)
-        said = [process.communicate(timeout=60) for process in processes]
+        said = [process.communicate(timeout=LIMIT) for process in processes]
         assert "bkt/run/out/commit_success.txt" not in objects()
         for index, process in enumerate(processes):
             if index != killed:
@@ -318,7 +318,7 @@ def test_four_processes_one_is_killed_and_all_start_again(
         command(index, 4, port, proxy, net, "--resume") for index, proxy in enumerate(proxies)
     ]
     for process in processes:
-        assert process.communicate(timeout=300)
+        assert process.communicate(timeout=LIMIT)
         assert process.returncode == 0
     found = objects("bkt/run/out")
     for path in Path(str(local.output)).rglob("*"):
@@ -338,7 +338,7 @@ def test_each_of_four_reads_its_share(
     port = free_port()
     processes = [command(index, 4, port, proxy, net) for index, proxy in enumerate(proxies)]
     for process in processes:
-        assert process.communicate(timeout=300)
+        assert process.communicate(timeout=LIMIT)
         assert process.returncode == 0
     name = "/download/storage/v1/b/bkt/o/run/net.safetensors"
     read = [sum(end - start for start, end in proxy.bytes_asked(name)) for proxy in proxies]

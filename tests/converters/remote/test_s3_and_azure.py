@@ -28,7 +28,7 @@ from converters.errors import OutputError, RemoteError
 from converters.remote.buckets import filesystem
 from tests.converters.conftest import Refused
 from tests.servers import free_port
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
 OPTIONS: dict[str, Any] = {"assume": ["layers.*=Linear"]}
@@ -102,7 +102,7 @@ def server(
 
     def answers() -> bool:
         try:
-            with urllib.request.urlopen(url, timeout=5):
+            with urllib.request.urlopen(url, timeout=LIMIT):
                 return True
         except urllib.error.HTTPError:
             return True

@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 from converters.checkpoint import open_checkpoint
 from converters.remote.names import place_of
 from tests.servers import BucketProxy, FileServer, free_port, running
+from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
 
@@ -148,7 +149,7 @@ def test_each_of_four_processes_reads_what_its_devices_hold(
         )
         for index, proxy in enumerate(heard)
     ]
-    said = [process.communicate(timeout=300)[0] for process in processes]
+    said = [process.communicate(timeout=LIMIT)[0] for process in processes]
     for proxy in proxies:
         proxy.__exit__(None, None, None)
     assert all(text.endswith("right\n") for text in said), said

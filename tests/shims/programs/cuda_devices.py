@@ -110,10 +110,10 @@ def check_streams():
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     before = time.perf_counter()
     start.record()
-    time.sleep(0.05)
+    time.sleep(0.05)  # slow: what is measured
     end.record()
     torch.cuda.synchronize()
-    assert 50 <= start.elapsed_time(end) <= 1000 * (time.perf_counter() - before)
+    assert 50 <= start.elapsed_time(end) <= 1000 * (time.perf_counter() - before)  # its own time
     raises("untimed", "enable_timing", lambda: torch.cuda.Event().elapsed_time(end))
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):

@@ -35,10 +35,10 @@ def main(rank, how):
         if how == "host barrier":
             dist.barrier(group=on_host)  # second
         if how == "busy":
-            time.sleep(5)  # second
+            time.sleep(5)  # slow: second
     if how == "raises":
-        # Not even in a collective: it has to be stopped.
-        time.sleep(600)
+        # Not even in a collective.
+        time.sleep(600)  # slow: it has to be stopped
     if how == "rendezvous" and rank == 0:
         xm.rendezvous("save")  # first
     if how in ("guarded save", "guarded read", "guarded sync", "read at the end"):

@@ -10,7 +10,7 @@ import torch_xla
 
 def main(rank, folder):
     def write():
-        time.sleep(0.5)
+        time.sleep(0.5)  # slow: what ends the process must wait for this
         (folder / f"replica{rank}").touch()
 
     multiprocessing.util.Finalize(None, write, exitpriority=100)

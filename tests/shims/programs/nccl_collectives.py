@@ -127,7 +127,7 @@ def main():
     rank, n = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(
-        "cuda:nccl,cpu:gloo", timeout=timedelta(seconds=60), device_id=torch.device("cuda", rank)
+        "cuda:nccl,cpu:gloo", timeout=timedelta(minutes=15), device_id=torch.device("cuda", rank)
     )
     check_reductions(rank, n)
     check_objects(rank, n)

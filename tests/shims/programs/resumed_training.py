@@ -78,7 +78,7 @@ def train(device, folder, weights, kill_rank, kill_step):
                     if workers:
                         # From another process: to a worker its parent's signal is an order.
                         subprocess.run(["kill", "-TERM", "--", f"-{os.getpgrp()}"], check=False)
-                        time.sleep(0.2)  # time for a worker to die, if it does
+                        time.sleep(0.2)  # slow: a worker dies meanwhile, if it does
                     else:
                         os.kill(os.getpid(), signal.SIGTERM)
                 loss = (wrapped(x.to(device)).squeeze(1) - y.to(device)).square().mean()

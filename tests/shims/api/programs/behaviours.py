@@ -168,7 +168,7 @@ def check_barrier(rank, folder):
     """Rank 1 comes late: rank 0 must see what it did before."""
     mark = folder / "rank1-was-here"
     if rank == 1:
-        time.sleep(0.5)
+        time.sleep(0.5)  # slow: the others must wait for this
         mark.touch()
     shims.barrier()
     assert mark.exists()
