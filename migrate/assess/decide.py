@@ -183,7 +183,7 @@ def _moving(best: There | None, today: Today | None, saved: float | None) -> Ite
 def _unsaid(fitted: Fitted, plan: Plan, best: There | None, today: Today | None) -> Iterator[str]:
     if best is None:
         if fitted.why:
-            yield f"on which slice it runs: {fitted.why}"
+            yield f"on which slices it runs: {fitted.why}"
         yield from map(_verdict, fitted.verdicts)
     elif best.price is None:
         yield f"what {best.verdict.product.name} costs: its price is not known (--prices FILE)"
@@ -208,7 +208,7 @@ def _risks(known: Known, plan: Plan, best: There | None) -> Iterator[str]:
     for one in code.by_hand:
         if one.work in BLOCKING and not one.always:
             yield f"{one.place}: {one.message}; it matters where this import runs"
-    if ran.why:
+    if ran.why and not code.blocking:
         yield f"no short run on simulated replicas was seen: {ran.why}"
     if ran.reads:
         yield f"each step waits for a value at {_some(ran.reads)}"

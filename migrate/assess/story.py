@@ -9,7 +9,7 @@ from pathlib import Path
 from migrate.assess.code import code_of
 from migrate.assess.decide import Decision, decide
 from migrate.assess.errors import AssessError
-from migrate.assess.found import Code, Fitted, Known, Ran
+from migrate.assess.found import Fitted, Known, Ran
 from migrate.assess.hours import Hours
 from migrate.assess.money import Plan
 from migrate.assess.prices import Prices
@@ -19,6 +19,8 @@ from migrate.fit.products import Product
 from migrate.fit.story import FitOptions, Script, fit
 from migrate.reading.project.progress import Tell
 from migrate.rewrite.folder import rewrite_folder
+
+_BLOCKED = "what it imports is not there on a TPU"
 
 
 @dataclass(frozen=True)
@@ -69,18 +71,19 @@ def assess(question: Question, tell: Tell) -> Assessment:
         question.prices.of_gpu(plan.gpu)
     done = rewrite_folder(question.project, progress=tell)
     code = code_of(done, script)
-    with rewritten_project(done, script) as ready:
-        tell(f"running some steps of {script.name} on {question.replicas} simulated replicas")
-        ran = short_run(ready, question.args, question.replicas, question.run_timeout)
-        fitted = _fitted(question, code, ran, ready, tell)
+    if code.blocking:
+        ran, fitted = Ran(f"not run: {_BLOCKED}"), Fitted(f"not compiled: {_BLOCKED}")
+    else:
+        with rewritten_project(done, script) as ready:
+            tell(f"running some steps of {script.name} on {question.replicas} simulated replicas")
+            ran = short_run(ready, question.args, question.replicas, question.run_timeout)
+            fitted = _fitted(question, ran, ready, tell)
     known = Known(question.project, question.script, question.args, code, ran, fitted)
     decision = decide(known, plan, question.prices, question.hours)
     return Assessment(question, known, decision)
 
 
-def _fitted(question: Question, code: Code, ran: Ran, ready: Ready, tell: Tell) -> Fitted:
-    if code.blocking:
-        return Fitted("not compiled: what blocks it would not be on a TPU")
+def _fitted(question: Question, ran: Ran, ready: Ready, tell: Tell) -> Fitted:
     if ran.failed:
         return Fitted(f"not compiled: the script does not train here ({ran.why})")
     options = FitOptions(question.products, args=question.args, timeout=question.fit_timeout)

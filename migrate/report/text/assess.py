@@ -79,7 +79,7 @@ def work_sentence(found: Assessment) -> str:
 def ran_sentence(ran: Ran) -> str:
     """What the short run was."""
     if ran.why:
-        return f"not seen: {ran.why}"
+        return ran.why
     return (
         f"{ran.steps} steps of the first of {ran.replicas} simulated replicas in {ran.seconds:.0f} s, "
         f"{ran.compiled} of them compiled something"
