@@ -177,7 +177,10 @@ def _moving(best: There | None, today: Today | None, saved: float | None) -> Ite
         f"{verdict.available / 2**30:.2f} GiB of each device, with the batch that its arguments say"
     )
     if saved is not None and today is not None and best.dollars_likely is not None:
-        yield f"a run costs ${best.dollars_likely:,.2f} there and ${today.dollars:,.2f} today"
+        yield (
+            f"a run costs ${best.dollars_likely:,.2f} there, by the assumed share of the bound, and "
+            f"${today.dollars:,.2f} today"
+        )
 
 
 def _unsaid(fitted: Fitted, plan: Plan, best: There | None, today: Today | None) -> Iterator[str]:

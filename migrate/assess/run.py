@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -92,10 +93,22 @@ def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) 
         seen = observed(folder)
         if result.returncode:
             said = last_error(result.output) or f"exit code {result.returncode}"
-            return Ran(f"it fails: {ready.place.text_outside(said)}", failed=True)
+            return Ran(f"it fails{_where(ready, result.output)}: {said.rstrip(': ')}", failed=True)
     if not seen.loops:
         return Ran("it ends without a training step on the device", failed=True)
     return _told(seen, ready, replicas, result.seconds)
+
+
+def _where(ready: Ready, output: str) -> str:
+    """The last line of the user's that the traceback names, as " at train.py:93"; "" where there is none."""
+    # What was said is of the user's folders: see `Place.text_outside`.
+    named = re.findall(r'File "([^"]+)", line (\d+)', output)
+    own = [
+        ready.original(str(ready.place.inside(Path(file))) + f":{line}")
+        for file, line in named
+        if ready.place.owns(Path(file))
+    ]
+    return f" at {own[-1]}" if own else ""
 
 
 def _enough(folder: Path, replicas: int) -> bool:

@@ -103,7 +103,7 @@ def ran_lines(ran: Ran) -> Iterator[str]:
 def _slices(found: Assessment) -> RenderableType:
     table = plain_table(
         *("slice", "verdict", "HBM", "a step, at least", "by", "steps an hour, at most"),
-        *("a run, at best", "assumed", "costs at best", "assumed", "spot"),
+        *("a run, at best", "assumed", "costs at best", "assumed", "spot, assumed"),
     )
     money = {one.verdict.product.name: one for one in found.decision.there}
     for one in found.known.fitted.verdicts:
@@ -176,7 +176,7 @@ def assumptions(found: Assessment) -> Iterator[str]:
             else "the batch of all replicas together stays, and so do the steps of a run"
         )
         yield f"{batch} (--batch)"
-    if plan.steps is not None:
+    if decision.there and plan.steps is not None:
         yield (
             f"a run reaches {plan.share:.0%} of the bound (--share-of-bound); loading data, saving and "
             "evaluating are not in it"
