@@ -11,7 +11,6 @@ from migrate.assess.prices import Price, Prices
 from migrate.fit.verdict import Verdict
 
 Batch = Literal["grows", "same"]
-BATCHES: tuple[Batch, ...] = ("grows", "same")
 
 
 @dataclass(frozen=True)

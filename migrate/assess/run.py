@@ -33,11 +33,13 @@ class Ready:
         place: the mirror.
         script: the script of the user; `place.inside` says where it runs.
         original: from a place in the mirror to the user's own.
+        beyond: rewritten files that the mirror does not reach: there they are as they were.
     """
 
     place: Place
     script: Path
     original: Callable[[str], str]
+    beyond: tuple[str, ...]
 
 
 @contextmanager
@@ -48,10 +50,12 @@ def rewritten_project(done: FolderRewrite, script: Path) -> Iterator[Ready]:
     """
     with tempfile.TemporaryDirectory(prefix="migrate-assess-") as folder:
         place = Place(Path(folder), script, Path.cwd())
-        maps = []
+        maps, beyond = [], []
         for file in done.changed:
             path = (done.folder / file.name).resolve()
-            if file.name.suffix == ".py" and place.owns(path):
+            if file.name.suffix == ".py" and not place.owns(path):
+                beyond.append(str(file.name))
+            elif file.name.suffix == ".py":
                 inside = place.inside(path)
                 inside.write_bytes(file.after)
                 maps.append((inside, at_original(path, inside)))
@@ -62,10 +66,12 @@ def rewritten_project(done: FolderRewrite, script: Path) -> Iterator[Ready]:
                 if name == str(inside):
                     text = known(text)
             outside = place.text_outside(text)
+            if not os.path.isabs(outside):
+                return outside
             shown = os.path.relpath(outside)
             return outside if shown.startswith("..") else shown
 
-        yield Ready(place, script, original)
+        yield Ready(place, script, original, tuple(beyond))
 
 
 def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) -> Ran:
@@ -88,8 +94,8 @@ def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) 
             return Ran(why=str(error))
         except RunTimeoutError:
             seen = observed(folder)
-            late = f"it made no training step in {timeout:.0f} s"
-            return _told(seen, ready, replicas, timeout) if seen.loops else Ran(late, True)
+            late = f"it made no training step in {timeout:.0f} s (--run-timeout)"
+            return _told(seen, ready, replicas, timeout) if seen.loops else Ran(late)
         seen = observed(folder)
         if result.returncode:
             said = last_error(result.output) or f"exit code {result.returncode}"

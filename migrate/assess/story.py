@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from migrate.assess.code import code_of
@@ -78,6 +78,8 @@ def assess(question: Question, tell: Tell) -> Assessment:
             tell(f"running some steps of {script.name} on {question.replicas} simulated replicas")
             ran = short_run(ready, question.args, question.replicas, question.run_timeout)
             fitted = _fitted(question, ran, ready, tell)
+            beyond = tuple(f"{name}, for the run: run it from the project" for name in ready.beyond)
+            code = replace(code, unread=code.unread + beyond)
     known = Known(question.project, question.script, question.args, code, ran, fitted)
     decision = decide(known, plan, question.prices, question.hours)
     return Assessment(question, known, decision)

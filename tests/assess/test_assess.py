@@ -138,7 +138,8 @@ def test_shapes_that_change_with_each_step_stay(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     project = projects.plain(tmp_path / "project", " + step")
-    done = run(project, "--script", "train.py", "--tpu", "v5e-8", "--json", "--", "--steps", "14")
+    monkeypatch.chdir(project)
+    done = run(".", "--script", "train.py", "--tpu", "v5e-8", "--json", "--", "--steps", "14")
     found = said(done)
     assert (done.exit_code, found["decision"], found["run"]["dynamic"]) == (1, "stay", True)
     assert "compiled anew" in found["reasons"][0]
@@ -147,9 +148,12 @@ def test_shapes_that_change_with_each_step_stay(
 
 @pytest.mark.long
 @pytest.mark.xla
-def test_a_script_that_makes_no_step_is_undetermined(tmp_path: Path) -> None:
+def test_a_script_that_makes_no_step_is_undetermined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     projects.write(tmp_path, {"train.py": "import torch\n\nprint(torch.ones(2).cuda())\n"})
-    done = run(tmp_path, "--script", "train.py", "--json")
+    done = run(".", "--script", "train.py", "--json")
     found = said(done)
     assert (done.exit_code, found["decision"]) == (1, "undetermined")
     assert "without a training step" in found["unsaid"][0]
