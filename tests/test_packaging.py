@@ -29,6 +29,7 @@ def test_the_wheel_in_an_environment_of_its_own(tmp_path: Path) -> None:
     assert packages == {"migrate", "converters", "shims"}
     assert "shims/_site/sitecustomize.py" in names
     assert "migrate/report/schema/parity.json" in names
+    assert {"migrate/assess/prices.yaml", "migrate/assess/hours.yaml"} <= set(names)
     assert "migrate/report/html/templates/parity.html.j2" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
 

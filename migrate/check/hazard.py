@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
 
+from migrate.check.work import Work
+
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
 
@@ -41,6 +43,11 @@ class Group(StrEnum):
         """What the hazards of the group have in common."""
         return TITLES[self]
 
+    @property
+    def work(self) -> Work:
+        """The kind of work that most hazards of the group ask for."""
+        return _WORK[self]
+
 
 TITLES = {
     Group.SHAPES: "Dynamic shapes: one more compilation for every new shape",
@@ -51,6 +58,16 @@ TITLES = {
     Group.MEMORY: "Memory and views",
     Group.STRUCTURE: "Device checks and the structure of the script",
     Group.MEANING: "Calls that raise on XLA, or do something else",
+}
+_WORK = {
+    Group.SHAPES: Work.SHAPES,
+    Group.SYNCS: Work.STEP,
+    Group.RANKS: Work.REPLICAS,
+    Group.LIBRARIES: Work.LIBRARY,
+    Group.DTYPES: Work.PRECISION,
+    Group.MEMORY: Work.MEMORY,
+    Group.STRUCTURE: Work.CALLS,
+    Group.MEANING: Work.CALLS,
 }
 
 
@@ -115,6 +132,8 @@ class Hazard(ABC):
     of_names: ClassVar[bool] = False
     # Rewrite rules whose finding on the same line says the same.
     spoken_by: ClassVar[tuple[str, ...]] = ()
+    # Where it asks for other work than the hazards of its group do.
+    other_work: ClassVar[Work | None] = None
 
     def __init_subclass__(cls) -> None:
         if "code" not in cls.__dict__:
@@ -138,6 +157,11 @@ class Hazard(ABC):
     def group(self) -> Group:
         """The group that the first digit of the code says."""
         return Group(self.code[3])
+
+    @property
+    def work(self) -> Work:
+        """The kind of work that it asks for."""
+        return self.other_work or self.group.work
 
     @property
     def title(self) -> str:

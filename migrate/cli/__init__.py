@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
+from migrate.cli.assess import assess
 from migrate.cli.check import check
 from migrate.cli.doctor import doctor
 from migrate.cli.fit import fit
@@ -89,5 +90,5 @@ def commands(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-for command in (rewrite, check, run, prove, weights, port, parity, fit, doctor):
+for command in (rewrite, check, run, prove, weights, port, parity, fit, assess, doctor):
     commands.add_command(command)

@@ -91,16 +91,13 @@ def fit(
 
 def _options(given: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
     from converters.output.sharding import parse_mesh
-    from migrate.fit.products import product_named, smallest
+    from migrate.fit.products import products_named
     from migrate.fit.story import REMEDIES, FitOptions
 
     remedies = tuple(filter(None, (given["remedies"] or "").split(",")))
     if wrong := [name for name in remedies if name not in REMEDIES]:
         raise click.UsageError(f"--try {wrong[0]}: one of {', '.join(REMEDIES)}")
-    names = [name.strip() for name in given["tpu"].split(",") if name.strip()]
-    if not names:
-        raise click.UsageError("--tpu names no slice")
-    slices = smallest() if names == ["all"] else [product_named(name) for name in names]
+    slices = products_named(given["tpu"])
     if given["spec"] and not given["mesh"]:
         raise click.UsageError("--spec cuts along the axes of a mesh: name them with --mesh")
     return FitOptions(

@@ -178,3 +178,15 @@ def smallest() -> list[Product]:
         chips = min(chips for chips in one.shapes if chips >= one.hosts)
         found.append(product_named(f"{one.name}-{chips * one.counted}"))
     return found
+
+
+def products_named(names: str) -> list[Product]:
+    """The slices of "v5e-8,v6e-8"; the smallest of each generation for "all".
+
+    Raises:
+        UnknownProductError: nobody sells one of them, or none is named.
+    """
+    given = [name.strip() for name in names.split(",") if name.strip()]
+    if not given:
+        raise UnknownProductError("no slice is named", "as v5e-8,v6e-8, or all")
+    return smallest() if given == ["all"] else [product_named(name) for name in given]

@@ -1,1 +1,1 @@
-"""Results in forms that others have written down: SARIF, and the schema of the JSON of `migrate parity`."""
+"""Results in forms that others have written down: SARIF, and the schemas of what --json prints."""

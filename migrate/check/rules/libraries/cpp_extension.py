@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from migrate.check.common import ImportHazard
 from migrate.check.hazard import Severity, example
+from migrate.check.work import Work
 
 
 class CppExtension(ImportHazard):
@@ -19,6 +20,7 @@ class CppExtension(ImportHazard):
     code = "XLA401"
     name = "cuda-extension"
     severity = Severity.ERROR
+    other_work = Work.KERNELS
     examples = (
         example(
             """

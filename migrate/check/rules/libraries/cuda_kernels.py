@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from migrate.check.common import ImportHazard
 from migrate.check.hazard import Severity, example
+from migrate.check.work import Work
 
 
 class CudaKernels(ImportHazard):
@@ -18,6 +19,7 @@ class CudaKernels(ImportHazard):
     code = "XLA410"
     name = "cuda-kernels"
     severity = Severity.ERROR
+    other_work = Work.KERNELS
     examples = (
         example(
             """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from migrate.check.common import ImportHazard
 from migrate.check.hazard import Severity, example
+from migrate.check.work import Work
 
 
 class Frameworks(ImportHazard):
@@ -20,6 +21,7 @@ class Frameworks(ImportHazard):
     code = "XLA411"
     name = "framework"
     severity = Severity.INFO
+    other_work = Work.FRAMEWORK
     examples = (
         example(
             """

@@ -1,1 +1,6 @@
 """The device: its name, its kind, whether there is one, and what is loaded onto it."""
+
+from migrate.check.work import Work
+
+# What the findings of its rules ask for.
+WORK = Work.CALLS

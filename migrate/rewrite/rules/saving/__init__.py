@@ -1,1 +1,6 @@
 """Saving: what is saved, where, and by which replica."""
+
+from migrate.check.work import Work
+
+# What the findings of its rules ask for.
+WORK = Work.REPLICAS

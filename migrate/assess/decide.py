@@ -1,0 +1,249 @@
+"""From what is known of a project and its runs to a decision, with its reasons and its risks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from migrate.assess.found import BLOCKING, Fitted, Job, Known
+from migrate.assess.hours import Hours
+from migrate.assess.money import Plan, There, Today, there_of, today_of
+from migrate.assess.prices import Prices
+from migrate.fit.verdict import Verdict
+
+State = Literal["move", "stay", "depends", "undetermined"]
+# Of a run; where compiling takes more of it, the run is short.
+SHORT = 0.2
+# More of the HBM leaves no room for what the runtime holds.
+FULL = 0.9
+_MOST = 3  # places that a sentence names
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do.
+
+    Attributes:
+        state: "move" to the TPU; "stay" on the GPU; it "depends" on what was not said; "undetermined".
+        sentence: it, in one sentence.
+        reasons: why.
+        risks: what may turn out otherwise.
+        unsaid: what cannot be said, and what to give so that it can.
+        best: the slice to run on; None where there is none.
+        there: what a run costs, by slice, the cheapest first.
+        today: what it costs today; None where that was not said.
+        jobs: the work by hand, by kind.
+        hours: all of it, setup included.
+        dollars: that this costs; None without a price of an hour.
+        saved: dollars that a run on the best slice saves, by the assumed share; None where it is not known.
+        break_even: after how many runs the port pays; None where that is not known, or never.
+    """
+
+    state: State
+    sentence: str
+    reasons: tuple[str, ...]
+    risks: tuple[str, ...]
+    unsaid: tuple[str, ...]
+    best: There | None
+    there: tuple[There, ...]
+    today: Today | None
+    jobs: tuple[Job, ...]
+    hours: float
+    dollars: float | None
+    saved: float | None
+    break_even: int | None
+
+
+def decide(known: Known, plan: Plan, prices: Prices, hours: Hours) -> Decision:
+    """Weigh it.
+
+    Raises:
+        AssessError: no price of the GPU is known.
+    """
+    today = today_of(plan, prices)
+    there = there_of(known.fitted.fitting, plan, prices)
+    best = there[0] if there else None
+    work = known.code.hours(hours)
+    dollars = work * plan.engineer_hour if plan.engineer_hour is not None else None
+    likely = best.dollars_likely if best else None
+    saved = today.dollars - likely if today and likely is not None else None
+    pays = math.ceil(dollars / saved) if saved and saved > 0 and dollars is not None else None
+    break_even = max(1, pays) if pays is not None else None
+    staying = tuple(_staying(known, plan, best, today, break_even))
+    unsaid = tuple(_unsaid(known.fitted, plan, best, today))
+    state, sentence = _weighed(known, plan, best, staying, unsaid, break_even)
+    return Decision(
+        state,
+        sentence,
+        staying or tuple(_moving(best, today, saved)),
+        tuple(_risks(known, plan, best)),
+        unsaid,
+        best,
+        there,
+        today,
+        tuple(known.code.jobs(hours)),
+        work,
+        dollars,
+        saved,
+        break_even,
+    )
+
+
+def _weighed(
+    known: Known,
+    plan: Plan,
+    best: There | None,
+    staying: tuple[str, ...],
+    unsaid: tuple[str, ...],
+    break_even: int | None,
+) -> tuple[State, str]:
+    if staying:
+        return "stay", "Stay on the GPU."
+    if best is None:
+        return "undetermined", "Undetermined: it was not found out on which slice the step runs."
+    where = f"on {best.verdict.product.name}"
+    by_hand = len(known.code.by_hand)
+    first = f", after {by_hand} thing{'s' * (by_hand != 1)} by hand" if by_hand else ""
+    if break_even is not None and plan.runs is not None:
+        return "move", f"Run it {where}{first}: the port pays after {_runs(break_even)}."
+    if break_even is not None:
+        after = (
+            f"if more than {_runs(break_even)} are planned"
+            if break_even > 1
+            else "from the first run"
+        )
+        return "depends", f"Run it {where}{first}, {after}."
+    return "depends", f"It runs {where}{first}; whether that pays cannot be said: {unsaid[0]}."
+
+
+def _runs(count: int) -> str:
+    return f"{count:,} run{'s' * (count != 1)}"
+
+
+def _staying(
+    known: Known, plan: Plan, best: There | None, today: Today | None, break_even: int | None
+) -> Iterator[str]:
+    """The reasons to stay; any of them is enough."""
+    for one in known.code.blocking:
+        yield f"{one.place}: {one.message}"
+    if known.ran.dynamic:
+        yield (
+            f"shapes or values change from step to step: {known.ran.compiled} of {known.ran.steps} steps "
+            f"compiled anew, and each of them waits for the compiler ({_some(known.ran.changes)})"
+        )
+    verdicts = known.fitted.verdicts
+    if verdicts and all(one.state in ("too big", "refused") for one in verdicts):
+        for verdict in verdicts:
+            yield _verdict(verdict)
+    if best is None:
+        return
+    name = best.verdict.product.name
+    if best.hours_likely is not None and (share := _compiling(best)) > SHORT:
+        yield (
+            f"a run is short: on {name} it takes {_hours(best.hours_likely)} by the assumed share of the "
+            f"bound, and compiling its step took {best.verdict.seconds:.0f} s here, {share:.0%} of that"
+        )
+    if today is None or best.dollars_least is None or best.dollars_likely is None:
+        return
+    if best.dollars_least >= today.dollars:
+        yield (
+            f"the cheapest slice, {name}, costs ${best.dollars_least:,.2f} a run even at the bound, "
+            f"{plan.gpus} × {today.price.name} ${today.dollars:,.2f}"
+        )
+    elif best.dollars_likely >= today.dollars:
+        needed = best.dollars_least / today.dollars
+        yield (
+            f"the cheapest slice, {name}, costs ${best.dollars_likely:,.2f} a run at {plan.share:.0%} of the "
+            f"bound, {plan.gpus} × {today.price.name} ${today.dollars:,.2f}: it would have to reach "
+            f"{needed:.0%}"
+        )
+    elif break_even is not None and plan.runs is not None and plan.runs < break_even:
+        yield f"the port pays after {_runs(break_even)}, and {_runs(plan.runs)} are planned"
+
+
+def _compiling(best: There) -> float:
+    """Seconds of compiling for one of running."""
+    return best.verdict.seconds / (3600 * best.hours_likely) if best.hours_likely else 0.0
+
+
+def _moving(best: There | None, today: Today | None, saved: float | None) -> Iterator[str]:
+    if best is None:
+        return
+    verdict = best.verdict
+    yield (
+        f"its step compiles for {verdict.product.name} and takes {verdict.needed / 2**30:.2f} of "
+        f"{verdict.available / 2**30:.2f} GiB of each device, with the batch that its arguments say"
+    )
+    if saved is not None and today is not None and best.dollars_likely is not None:
+        yield (
+            f"a run costs ${best.dollars_likely:,.2f} there, by the assumed share of the bound, and "
+            f"${today.dollars:,.2f} today"
+        )
+
+
+def _unsaid(fitted: Fitted, plan: Plan, best: There | None, today: Today | None) -> Iterator[str]:
+    if best is None:
+        if fitted.why:
+            yield f"on which slices it runs: {fitted.why}"
+        yield from map(_verdict, fitted.verdicts)
+    elif best.price is None:
+        yield f"what {best.verdict.product.name} costs: its price is not known (--prices FILE)"
+    if today is None:
+        missing = [
+            *(["--gpu"] * (not plan.gpu)),
+            *(["--gpu-step-seconds"] * (plan.gpu_step_seconds is None)),
+            *(["--steps"] * (plan.steps is None)),
+        ]
+        yield f"what a run costs today, and so whether a TPU is cheaper: give {', '.join(missing)}"
+    if plan.engineer_hour is None:
+        yield "after how many runs the port pays: give --engineer-hour"
+
+
+def _risks(known: Known, plan: Plan, best: There | None) -> Iterator[str]:
+    ran, code = known.ran, known.code
+    if best is not None and plan.steps is not None:
+        yield (
+            f"real runs are assumed to reach {plan.share:.0%} of the bound (--share-of-bound); nothing was "
+            "measured on a TPU"
+        )
+    for one in code.by_hand:
+        if one.work in BLOCKING and not one.always:
+            yield f"{one.place}: {one.message}; it matters where this import runs"
+    if ran.why and not code.blocking:
+        yield f"no short run on simulated replicas was seen: {ran.why}"
+    if ran.reads:
+        yield f"each step waits for a value at {_some(ran.reads)}"
+    if ran.changes and not ran.dynamic:
+        yield f"graphs were compiled again: {_some(ran.changes)}"
+    if ran.on_cpu:
+        yield f"operations that run on the CPU of the host: {_some(ran.on_cpu)}"
+    if ran.parted:
+        yield f"replicas execute other graphs than each other: {_some(ran.parted)}"
+    if ran.unended:
+        yield f"nothing ends the steps of {_some(ran.unended)}"
+    for problem in code.unread:
+        yield f"could not be rewritten: {problem}"
+    if best is not None:
+        verdict = best.verdict
+        if verdict.needed > FULL * verdict.available:
+            yield f"{verdict.needed / verdict.available:.0%} of the HBM of {verdict.product.name} is taken"
+        if verdict.memory and verdict.memory.rematerialised:
+            again = verdict.memory.rematerialised
+            yield f"it fits because the compiler computes {again} values a second time"
+    yield from (_verdict(other) for other in known.fitted.verdicts if not other.fits)
+
+
+def _verdict(one: Verdict) -> str:
+    place = f" ({one.where})" if one.where else ""
+    return f"{one.product.name}: {one.state}: {one.why}{place}"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.1f} hours" if hours >= 1 else f"{hours * 60:.1f} minutes"
+
+
+def _some(texts: tuple[str, ...]) -> str:
+    more = len(texts) - _MOST
+    return "; ".join(texts[:_MOST]) + (f" and {more} more" if more > 0 else "")

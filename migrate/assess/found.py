@@ -1,0 +1,173 @@
+"""What is known of a project before anything is decided: its code, a short run, the compiler's verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from migrate.assess.hours import Hours
+from migrate.check.work import Work
+from migrate.fit.verdict import Verdict
+
+# Without these nothing trains on a TPU, and no rewrite takes them out.
+BLOCKING = (Work.FRAMEWORK, Work.KERNELS)
+
+
+@dataclass(frozen=True)
+class Todo:
+    """What is left to do by hand at one place.
+
+    Attributes:
+        place: `file:line:column`, the file in the project.
+        rule: the rule or the hazard that says so.
+        message: what it says.
+        work: the kind of work.
+        look: whether it is only to be looked at.
+        always: whether it concerns every run of the script: what it imports under a condition, or in a
+            function, it may do without.
+    """
+
+    place: str
+    rule: str
+    message: str
+    work: Work
+    look: bool
+    always: bool
+
+
+@dataclass(frozen=True)
+class Code:
+    """What the rewrite says of a project.
+
+    Attributes:
+        files: Python files and notebooks of the project.
+        rewritten: of these, how many are other ones afterwards.
+        edits: what is done by itself.
+        reached: files that the script runs, itself included.
+        todo: what is left in these.
+        elsewhere: how much is left in other files of the project.
+        unread: files that the script runs and that could not be rewritten, each with the reason.
+    """
+
+    files: int
+    rewritten: int
+    edits: int
+    reached: int
+    todo: tuple[Todo, ...]
+    elsewhere: int
+    unread: tuple[str, ...] = ()
+
+    @property
+    def by_hand(self) -> tuple[Todo, ...]:
+        """What has to be done, not only looked at."""
+        return tuple(one for one in self.todo if not one.look)
+
+    @property
+    def blocking(self) -> tuple[Todo, ...]:
+        """What keeps every run of the script from a TPU."""
+        return tuple(one for one in self.by_hand if one.work in BLOCKING and one.always)
+
+    def jobs(self, hours: Hours) -> list[Job]:
+        """The work by its kinds, the longest first."""
+        found = []
+        for work in Work:
+            todo = tuple(one for one in self.by_hand if one.work is work)
+            if todo:
+                found.append(Job(work, todo, hours.of(work, len(todo))))
+        return sorted(found, key=lambda job: -job.hours)
+
+    def hours(self, hours: Hours) -> float:
+        """What all of it is assumed to take, setup included."""
+        looked = sum(one.look for one in self.todo)
+        return hours.setup + hours.look * looked + sum(job.hours for job in self.jobs(hours))
+
+
+@dataclass(frozen=True)
+class Job:
+    """Work of one kind.
+
+    Attributes:
+        work: the kind.
+        todo: where.
+        hours: that it is assumed to take.
+    """
+
+    work: Work
+    todo: tuple[Todo, ...]
+    hours: float
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a short run on simulated replicas showed.
+
+    Attributes:
+        why: why there is nothing to show; "" where there is.
+        failed: whether the script itself ended with an error: what runs it to compile it would too.
+        replicas: how many there were.
+        seconds: that it took.
+        steps: of the first of them.
+        compiled: of these, how many compiled something.
+        late: of the later half of its steps, the share that compiled something.
+        changes: what was new in graphs that were compiled again, with the line.
+        reads: lines where Python waits for a value in every step or every second one.
+        on_cpu: operations that XLA does not lower, with their lines.
+        parted: lines where replicas executed other graphs than each other.
+        unended: lines of optimizer steps that nothing ends.
+    """
+
+    why: str = ""
+    failed: bool = False
+    replicas: int = 0
+    seconds: float = 0.0
+    steps: int = 0
+    compiled: int = 0
+    late: float = 0.0
+    changes: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    on_cpu: tuple[str, ...] = ()
+    parted: tuple[str, ...] = ()
+    unended: tuple[str, ...] = ()
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether its steps go on compiling: shapes, or values, change from one to the next."""
+        return self.steps >= 6 and self.late > 0.5
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What the TPU's compiler said of the training step.
+
+    Attributes:
+        why: why it was not asked, or found no step; "" where it answered.
+        verdicts: by slice.
+        notes: what holds for all of them.
+    """
+
+    why: str = ""
+    verdicts: tuple[Verdict, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fitting(self) -> Sequence[Verdict]:
+        """The slices on which the step compiles and has room."""
+        return [one for one in self.verdicts if one.fits and one.bound and one.bound.seconds]
+
+
+@dataclass(frozen=True)
+class Known:
+    """All of it.
+
+    Attributes:
+        project, script: as the user named them.
+        args: of the script.
+    """
+
+    project: Path
+    script: Path
+    args: tuple[str, ...]
+    code: Code
+    ran: Ran
+    fitted: Fitted

@@ -1,0 +1,51 @@
+"""How many hours each kind of work is assumed to take: ours, or the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from migrate.assess.tables import read_table
+from migrate.check.work import Work
+
+SHIPPED = Path(__file__).with_name("hours.yaml")
+
+
+@dataclass(frozen=True)
+class Hours:
+    """Assumptions, in hours.
+
+    Attributes:
+        file: where they stand.
+        setup: once for a project.
+        look: for each place that is only to be looked at.
+        kinds: of each kind of work, the first place and each further one.
+    """
+
+    file: Path
+    setup: float
+    look: float
+    kinds: Mapping[Work, tuple[float, float]]
+
+    def of(self, work: Work, places: int) -> float:
+        """Hours for so many places of a kind."""
+        first, further = self.kinds[work]
+        return first + further * (places - 1) if places else 0.0
+
+
+def read_hours(file: Path = SHIPPED) -> Hours:
+    """Read a table of hours; it names every kind of work.
+
+    Raises:
+        AssessError: it cannot be read, or says what it cannot mean; with key and line.
+    """
+    parts = read_table(file, SHIPPED).table({"setup", "look", "kinds"}, set())
+    kinds = parts["kinds"].table({one.value for one in Work}, set())
+    pairs = {Work(name): entry.numbers(2) for name, entry in kinds.items()}
+    return Hours(
+        file,
+        parts["setup"].number(),
+        parts["look"].number(),
+        {work: (first, further) for work, (first, further) in pairs.items()},
+    )

@@ -1,0 +1,165 @@
+"""What runs cost: today's on GPUs, and on each slice that the step fits on, bound and with a share of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from migrate.assess.errors import AssessError
+from migrate.assess.prices import Price, Prices
+from migrate.fit.verdict import Verdict
+
+Batch = Literal["grows", "same"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the user says of the runs.
+
+    Attributes:
+        gpu: what they are made on today; "" where it is not said.
+        gpus: how many.
+        gpu_step_seconds: that a step takes on all of them together; None where it is not said.
+        steps: of a run, today; None where it is not said.
+        runs: that are planned; None where it is not said.
+        engineer_hour: dollars; None where it is not said.
+        share: of the bound that real runs are assumed to reach.
+        batch: of all replicas together: "grows" with their number, as each takes what a GPU takes today, so
+            that a run has fewer steps; or is the "same".
+    """
+
+    gpu: str = ""
+    gpus: int = 1
+    gpu_step_seconds: float | None = None
+    steps: int | None = None
+    runs: int | None = None
+    engineer_hour: float | None = None
+    share: float = 0.4
+    batch: Batch = "grows"
+
+    def require_sense(self) -> None:
+        """See that its figures can be meant.
+
+        Raises:
+            AssessError: one is zero, negative, or stands alone.
+        """
+        positive = {
+            "--gpus": self.gpus,
+            "--gpu-step-seconds": self.gpu_step_seconds,
+            "--steps": self.steps,
+            "--runs": self.runs,
+        }
+        for name, value in positive.items():
+            if value is not None and not 0 < value < float("inf"):
+                raise AssessError(f"{name} {value:g}: is no such number", "give one above zero")
+        if self.engineer_hour is not None and not 0 <= self.engineer_hour < float("inf"):
+            raise AssessError(
+                f"--engineer-hour {self.engineer_hour:g}: is no price", "give dollars, as 200"
+            )
+        if not 0 < self.share <= 1:
+            raise AssessError(
+                f"--share-of-bound {self.share:g}: is no share", "give one above 0, at most 1"
+            )
+        if self.gpu_step_seconds is not None and not self.gpu:
+            raise AssessError("--gpu-step-seconds: of which GPU?", "name it with --gpu")
+
+
+@dataclass(frozen=True)
+class Today:
+    """A run as it is made today.
+
+    Attributes:
+        price: of a GPU.
+        hours: that it takes.
+        dollars: that it costs.
+    """
+
+    price: Price
+    hours: float
+    dollars: float
+
+
+@dataclass(frozen=True)
+class There:
+    """A run on a slice.
+
+    Attributes:
+        verdict: that it fits.
+        steps_an_hour: at most.
+        steps: that a run has there; None where it is not said what a run has today.
+        hours_least, hours_likely: by the bound, and by the assumed share of it.
+        price: of a chip; None where none is known.
+        dollars_least, dollars_likely: on demand.
+        dollars_spot: by the assumed share, at the price of what may be taken away.
+    """
+
+    verdict: Verdict
+    steps_an_hour: float
+    steps: float | None = None
+    hours_least: float | None = None
+    hours_likely: float | None = None
+    price: Price | None = None
+    dollars_least: float | None = None
+    dollars_likely: float | None = None
+    dollars_spot: float | None = None
+
+    @property
+    def cost_of_work(self) -> float:
+        """What orders slices: dollars for what a replica does in a step; seconds where no price is known."""
+        product, bound = self.verdict.product, self.verdict.bound
+        assert bound is not None
+        hourly = self.price.on_demand * product.chips if self.price else float("inf")
+        return hourly * bound.seconds
+
+
+def today_of(plan: Plan, prices: Prices) -> Today | None:
+    """What a run costs today; None where too little is said.
+
+    Raises:
+        AssessError: no price of the GPU is known.
+    """
+    if not plan.gpu:
+        return None
+    price = prices.of_gpu(plan.gpu)
+    if plan.gpu_step_seconds is None or plan.steps is None:
+        return None
+    hours = plan.steps * plan.gpu_step_seconds / 3600
+    return Today(price, hours, hours * plan.gpus * price.on_demand)
+
+
+def there_of(verdicts: Iterable[Verdict], plan: Plan, prices: Prices) -> tuple[There, ...]:
+    """What a run costs on each slice, the cheapest first."""
+    found = [_there(one, plan, prices) for one in verdicts]
+
+    def order(one: There) -> tuple[float, float]:
+        work = one.verdict.product.devices if plan.batch == "grows" else 1
+        return one.cost_of_work / work, 1 / one.steps_an_hour
+
+    return tuple(sorted(found, key=order))
+
+
+def _there(verdict: Verdict, plan: Plan, prices: Prices) -> There:
+    product, bound = verdict.product, verdict.bound
+    assert bound is not None
+    price = prices.tpu.get(product.generation.name)
+    most = 3600 / bound.seconds
+    if plan.steps is None:
+        return There(verdict, most, price=price)
+    fewer = plan.gpus / product.devices if plan.batch == "grows" else 1.0
+    steps = plan.steps * fewer
+    least = steps / most
+    likely = least / plan.share
+    hourly = product.chips * price.on_demand if price else None
+    spot = product.chips * price.spot if price and price.spot is not None else None
+    return There(
+        verdict,
+        most,
+        steps,
+        least,
+        likely,
+        price,
+        least * hourly if hourly is not None else None,
+        likely * hourly if hourly is not None else None,
+        likely * spot if spot is not None else None,
+    )

@@ -1,0 +1,105 @@
+"""What a chip costs for an hour, here and there: ours with sources and dates, or the user's own."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from migrate.assess.errors import AssessError
+from migrate.assess.tables import Entry, read_table
+from migrate.fit.products import GENERATIONS
+
+SHIPPED = Path(__file__).with_name("prices.yaml")
+
+
+@dataclass(frozen=True)
+class Price:
+    """Dollars for one chip or GPU and one hour.
+
+    Attributes:
+        name: of the generation, or of the GPU.
+        on_demand: what anybody pays.
+        spot: what one pays for what may be taken away at any time; None where nothing is said.
+        source: where the price stands.
+        read: the day on which it stood there.
+    """
+
+    name: str
+    on_demand: float
+    spot: float | None
+    source: str
+    read: str
+
+
+@dataclass(frozen=True)
+class Free:
+    """What can be had for nothing, on application."""
+
+    name: str
+    says: str
+    source: str
+    read: str
+
+
+@dataclass(frozen=True)
+class Prices:
+    """A table of prices.
+
+    Attributes:
+        file: where it stands.
+        tpu: by generation.
+        gpu: by name.
+        free: None where nothing is.
+    """
+
+    file: Path
+    tpu: Mapping[str, Price]
+    gpu: Mapping[str, Price]
+    free: Free | None
+
+    def of_gpu(self, name: str) -> Price:
+        """The price of a GPU.
+
+        Raises:
+            AssessError: none is known.
+        """
+        known = self.gpu.get(name.lower())
+        if known is None:
+            near = difflib.get_close_matches(name.lower(), self.gpu, 4, 0.0)
+            raise AssessError(
+                f"--gpu {name}: no price of it is known",
+                f"near: {', '.join(near)}; or give your own with --prices FILE",
+            )
+        return known
+
+
+def read_prices(file: Path = SHIPPED) -> Prices:
+    """Read a table of prices.
+
+    Raises:
+        AssessError: it cannot be read, or says what it cannot mean; with key and line.
+    """
+    parts = read_table(file, SHIPPED).table({"tpu", "gpu"}, {"free"})
+    names = {one.name for one in GENERATIONS}
+    tpu = {}
+    for name, entry in parts["tpu"].entries():
+        if name not in names:
+            near = difflib.get_close_matches(name, sorted(names), 4, 0.0)
+            entry.wrong("is no generation of TPUs", f"near: {', '.join(near)}")
+        tpu[name] = _price(name, entry)
+    gpu = {name.lower(): _price(name.lower(), entry) for name, entry in parts["gpu"].entries()}
+    return Prices(file, tpu, gpu, _free(parts["free"]) if "free" in parts else None)
+
+
+def _price(name: str, entry: Entry) -> Price:
+    said = entry.table({"on_demand"}, {"spot", "source", "read"})
+    texts = {key: said[key].text() if key in said else "" for key in ("source", "read")}
+    spot = said["spot"].number() if "spot" in said else None
+    return Price(name, said["on_demand"].number(), spot, **texts)
+
+
+def _free(entry: Entry) -> Free:
+    said = entry.table({"name", "says", "source", "read"}, set())
+    return Free(**{name: one.text() for name, one in said.items()})

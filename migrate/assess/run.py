@@ -1,0 +1,151 @@
+"""A short run of the rewritten project on simulated replicas, in a mirror of its folders."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from migrate.assess.found import Ran
+from migrate.observe.report import Line, Observed, observed
+from migrate.prove.errors import FrameworkMissingError, RunTimeoutError
+from migrate.prove.failure import last_error
+from migrate.prove.place import Place
+from migrate.prove.run import run_script
+from migrate.rewrite.original import at_original
+from migrate.rewrite.results import FolderRewrite
+
+# Enough to see whether the later ones still compile something.
+STEPS = 12
+# In every second step at least.
+_OFTEN = 0.5
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A project rewritten, as far as it lies in the mirror.
+
+    Attributes:
+        place: the mirror.
+        script: the script of the user; `place.inside` says where it runs.
+        original: from a place in the mirror to the user's own.
+        beyond: rewritten files that the mirror does not reach: there they are as they were.
+    """
+
+    place: Place
+    script: Path
+    original: Callable[[str], str]
+    beyond: tuple[str, ...]
+
+
+@contextmanager
+def rewritten_project(done: FolderRewrite, script: Path) -> Iterator[Ready]:
+    """Yield a mirror of the working directory and the script's folder, with the rewritten files in it.
+
+    What the script writes there is gone afterwards.
+    """
+    with tempfile.TemporaryDirectory(prefix="migrate-assess-") as folder:
+        place = Place(Path(folder), script, Path.cwd())
+        maps, beyond = [], []
+        for file in done.changed:
+            path = (done.folder / file.name).resolve()
+            if file.name.suffix == ".py" and not place.owns(path):
+                beyond.append(str(file.name))
+            elif file.name.suffix == ".py":
+                inside = place.inside(path)
+                inside.write_bytes(file.after)
+                maps.append((inside, at_original(path, inside)))
+
+        def original(text: str) -> str:
+            name = text.rpartition(":")[0]
+            for inside, known in maps:
+                if name == str(inside):
+                    text = known(text)
+            outside = place.text_outside(text)
+            if not os.path.isabs(outside):
+                return outside
+            shown = os.path.relpath(outside)
+            return outside if shown.startswith("..") else shown
+
+        yield Ready(place, script, original, tuple(beyond))
+
+
+def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) -> Ran:
+    """Run the script until each replica has made `STEPS` steps, it ends, or its time is over."""
+    with tempfile.TemporaryDirectory(prefix="migrate-assess-") as name:
+        folder = Path(name)
+        try:
+            result = run_script(
+                ready.place.inside(ready.script),
+                args,
+                side="xla",
+                replicas=replicas,
+                observe_dir=folder,
+                timeout=timeout,
+                output="capture",
+                place=ready.place,
+                until=lambda: _enough(folder, replicas),
+            )
+        except FrameworkMissingError as error:
+            return Ran(why=str(error))
+        except RunTimeoutError:
+            seen = observed(folder)
+            late = f"it made no training step in {timeout:.0f} s (--run-timeout)"
+            return _told(seen, ready, replicas, timeout) if seen.loops else Ran(late)
+        seen = observed(folder)
+        if result.returncode:
+            said = last_error(result.output) or f"exit code {result.returncode}"
+            return Ran(f"it fails{_where(ready, result.output)}: {said.rstrip(': ')}", failed=True)
+    if not seen.loops:
+        return Ran("it ends without a training step on the device", failed=True)
+    return _told(seen, ready, replicas, result.seconds)
+
+
+def _where(ready: Ready, output: str) -> str:
+    """The last line of the user's that the traceback names, as " at train.py:93"; "" where there is none."""
+    # What was said is of the user's folders: see `Place.text_outside`.
+    named = re.findall(r'File "([^"]+)", line (\d+)', output)
+    own = [
+        ready.original(str(ready.place.inside(Path(file))) + f":{line}")
+        for file, line in named
+        if ready.place.owns(Path(file))
+    ]
+    return f" at {own[-1]}" if own else ""
+
+
+def _enough(folder: Path, replicas: int) -> bool:
+    counts = [path.read_bytes().count(b"\n") for path in folder.glob("*.jsonl")]
+    return sum(count >= STEPS for count in counts) >= replicas
+
+
+def _told(seen: Observed, ready: Ready, replicas: int, seconds: float) -> Ran:
+    first = [one for one in seen.steps if one.line is not None and one.rank == seen.steps[0].rank]
+    later = first[len(first) // 2 :]
+
+    def line(at: Line | None) -> str:
+        return ready.original(f"{os.path.abspath(at.file)}:{at.line}") if at else "no line is told"
+
+    return Ran(
+        replicas=replicas,
+        seconds=seconds,
+        steps=len(first),
+        compiled=sum(one.compiles > 0 for one in first),
+        late=sum(one.compiles > 0 for one in later) / len(later),
+        changes=tuple(
+            dict.fromkeys(
+                f"{line(one.line)}: {', '.join(one.changes[:2]) or 'another graph'}"
+                for one in seen.recompilations
+            )
+        ),
+        reads=tuple(line(one.line) for one in seen.reads if one.per_step >= _OFTEN),
+        on_cpu=tuple(
+            f"{one.op} ({', '.join(map(line, one.lines)) or 'no line is told'})"
+            for one in seen.fallbacks
+        ),
+        parted=tuple(dict.fromkeys(line(at) for one in seen.divergences for at in one.lines if at)),
+        unended=tuple(line(one.line) for one in seen.unended),
+    )

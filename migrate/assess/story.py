@@ -1,0 +1,119 @@
+"""`migrate assess`: the project is rewritten, run for some steps, compiled for slices, and weighed."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from migrate.assess.code import code_of
+from migrate.assess.decide import Decision, decide
+from migrate.assess.errors import AssessError
+from migrate.assess.found import Fitted, Known, Ran
+from migrate.assess.hours import Hours
+from migrate.assess.money import Plan
+from migrate.assess.prices import Prices
+from migrate.assess.run import Ready, rewritten_project, short_run
+from migrate.errors import MigrateError
+from migrate.fit.products import Product
+from migrate.fit.story import FitOptions, Script, fit
+from migrate.reading.project.progress import Tell
+from migrate.rewrite.folder import rewrite_folder
+
+_BLOCKED = "what it imports is not there on a TPU"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What `migrate assess` was asked.
+
+    Attributes:
+        project: the folder.
+        script: the one that trains, as the user named it: in the project, or from the working directory.
+        args: its arguments.
+        products: the slices to compile for.
+        replicas: of the short run.
+        run_timeout, fit_timeout: seconds for the short run, and for each compilation.
+        plan, prices, hours: what the runs are, and what is assumed.
+    """
+
+    project: Path
+    script: Path
+    args: tuple[str, ...]
+    products: tuple[Product, ...]
+    replicas: int
+    run_timeout: float
+    fit_timeout: float
+    plan: Plan
+    prices: Prices
+    hours: Hours
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """The answer: what is known, and what to do."""
+
+    question: Question
+    known: Known
+    decision: Decision
+
+
+def assess(question: Question, tell: Tell) -> Assessment:
+    """Find out what there is to know, and decide.
+
+    Raises:
+        AssessError: there is no such project or script, or figures that cannot be meant.
+    """
+    script = _script(question.project, question.script)
+    plan = question.plan
+    plan.require_sense()
+    if plan.gpu:
+        question.prices.of_gpu(plan.gpu)
+    done = rewrite_folder(question.project, progress=tell)
+    code = code_of(done, script)
+    if code.blocking:
+        ran, fitted = Ran(f"not run: {_BLOCKED}"), Fitted(f"not compiled: {_BLOCKED}")
+    else:
+        with rewritten_project(done, script) as ready:
+            tell(f"running some steps of {script.name} on {question.replicas} simulated replicas")
+            ran = short_run(ready, question.args, question.replicas, question.run_timeout)
+            fitted = _fitted(question, ran, ready, tell)
+            beyond = tuple(f"{name}, for the run: run it from the project" for name in ready.beyond)
+            code = replace(code, unread=code.unread + beyond)
+    known = Known(question.project, question.script, question.args, code, ran, fitted)
+    decision = decide(known, plan, question.prices, question.hours)
+    return Assessment(question, known, decision)
+
+
+def _fitted(question: Question, ran: Ran, ready: Ready, tell: Tell) -> Fitted:
+    if ran.failed:
+        return Fitted(f"not compiled: the script does not train here ({ran.why})")
+    options = FitOptions(question.products, args=question.args, timeout=question.fit_timeout)
+    runs = Script(ready.place.inside(ready.script), ready.original)
+    try:
+        report = fit(str(question.script), options, tell, runs)
+    except MigrateError as error:
+        return Fitted(str(error))
+    return Fitted("", report.verdicts, report.notes)
+
+
+def _script(project: Path, named: Path) -> Path:
+    """The script that the user named, in the project.
+
+    Raises:
+        AssessError: there is none, or it lies elsewhere.
+    """
+    if not project.is_dir():
+        raise AssessError(f"{project}: no such folder", "give the folder of the project")
+    root = project.resolve()
+    for path in (project / named, named):
+        if path.is_file():
+            if not path.resolve().is_relative_to(root):
+                raise AssessError(f"{named}: lies outside of {project}", "name a script in it")
+            if path.suffix != ".py":
+                raise AssessError(f"{named}: is no Python script", "give the script that trains")
+            return path
+    scripts = [str(one.relative_to(project)) for one in sorted(project.glob("**/*.py"))[:2000]]
+    near = difflib.get_close_matches(str(named), scripts, 3, 0.3)
+    remedy = f"near: {', '.join(near)}" if near else "give the script that trains"
+    raise AssessError(f"{named}: no such script in {project}", remedy)

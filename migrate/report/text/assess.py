@@ -1,0 +1,330 @@
+"""What `migrate assess` shows: the decision first, then what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from migrate.assess.found import Job, Ran
+from migrate.assess.money import There
+from migrate.assess.prices import Price
+from migrate.assess.story import Assessment
+from migrate.report.text.quantities import shown_seconds
+from migrate.report.text.tables import plain_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_PLACES = 6  # of a kind of work; the JSON has all
+_COLOURS = {"move": "bold green", "stay": "bold red"}
+
+
+def assess_summary(found: Assessment) -> Iterator[RenderableType]:
+    """Yield the decision with its reasons, then the work, the run, the slices, the money, what is assumed."""
+    decision, known = found.decision, found.known
+    colour = _COLOURS.get(decision.state, "bold yellow")
+    yield f"[{colour}]{escape(decision.sentence)}[/{colour}]"
+    yield from (f"  because {escape(one)}" for one in decision.reasons)
+    yield from (f"  cannot be said: {escape(one)}" for one in decision.unsaid)
+    code = known.code
+    yield (
+        f"\n[bold]the code[/bold]: {code.files} files, {code.edits} edits in {code.rewritten} of them are "
+        f"made by `migrate rewrite`; the script runs {code.reached} of them, in which is left:"
+    )
+    yield _jobs(decision.jobs) if decision.jobs else "  nothing that has to be done by hand"
+    yield f"  {work_sentence(found)}"
+    yield f"\n[bold]a short run[/bold]: {escape(ran_sentence(known.ran))}"
+    yield from (f"  {escape(one)}" for one in ran_lines(known.ran))
+    yield f"\n[bold]the step on slices[/bold]{escape(': ' + known.fitted.why) * bool(known.fitted.why)}"
+    if known.fitted.verdicts:
+        yield _slices(found)
+    yield from (f"  {escape(one)}" for one in money_lines(found))
+    if decision.risks:
+        yield "\n[bold]risks[/bold]"
+        yield from (f"  {escape(one)}" for one in decision.risks)
+    yield "\n[bold]assumed[/bold]"
+    yield from (f"  {escape(one)}" for one in assumptions(found))
+
+
+def _jobs(jobs: tuple[Job, ...]) -> RenderableType:
+    table = plain_table("hours", "places", "work", "where")
+    for job in jobs:
+        table.add_row(
+            f"{job.hours:g}", str(len(job.todo)), job.work.words, escape(places_of(job, _PLACES))
+        )
+    return table
+
+
+def places_of(job: Job, most: int) -> str:
+    """The first places of a kind of work."""
+    places = [one.place for one in job.todo]
+    more = len(places) - most
+    return ", ".join(places[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def work_sentence(found: Assessment) -> str:
+    """What the port is assumed to take."""
+    decision, code = found.decision, found.known.code
+    looked = sum(one.look for one in code.todo)
+    look = f", {looked} places to look at" if looked else ""
+    cost = f", ${decision.dollars:,.0f}" if decision.dollars is not None else ""
+    rest = (
+        f"; {code.elsewhere} findings lie in files that it does not run" if code.elsewhere else ""
+    )
+    return f"{decision.hours:g} hours{cost}, setup{look} included{rest}"
+
+
+def ran_sentence(ran: Ran) -> str:
+    """What the short run was."""
+    if ran.why:
+        return ran.why
+    return (
+        f"{ran.steps} steps of the first of {ran.replicas} simulated replicas in {ran.seconds:.0f} s, "
+        f"{ran.compiled} of them compiled something"
+    )
+
+
+def ran_lines(ran: Ran) -> Iterator[str]:
+    """What it showed, a line each."""
+    for what, lines in (
+        ("compiled again", ran.changes),
+        ("waits for a value at", ran.reads),
+        ("runs on the CPU", ran.on_cpu),
+        ("replicas part at", ran.parted),
+        ("nothing ends the steps of", ran.unended),
+    ):
+        yield from (f"{what}: {one}" for one in lines[:_PLACES])
+    if not ran.why and not (ran.changes or ran.reads or ran.on_cpu):
+        yield "nothing was compiled again, read in every step, or run on the CPU"
+
+
+def _slices(found: Assessment) -> RenderableType:
+    table = plain_table(
+        *("slice", "verdict", "HBM", "a step, at least", "by", "steps an hour, at most"),
+        *("a run, at best", "assumed", "costs at best", "assumed", "spot, assumed"),
+    )
+    money = {one.verdict.product.name: one for one in found.decision.there}
+    for one in found.known.fitted.verdicts:
+        colour = "bold green" if one.fits else "bold red"
+        bound = one.bound
+        table.add_row(
+            one.product.name,
+            f"[{colour}]{one.state}[/{colour}]",
+            f"{one.needed / one.available:.0%}" if one.needed and one.available else "",
+            shown_seconds(bound.seconds) if bound else "",
+            bound.by if bound else "",
+            *money_row(money.get(one.product.name)),
+        )
+    return table
+
+
+def money_row(one: There | None) -> list[str]:
+    """Steps an hour, hours and dollars of a slice; empty where they are not known."""
+    if one is None:
+        return [""] * 6
+    return [
+        f"{one.steps_an_hour:,.0f}",
+        *(shown_hours(hours) for hours in (one.hours_least, one.hours_likely)),
+        *(dollars(cost) for cost in (one.dollars_least, one.dollars_likely, one.dollars_spot)),
+    ]
+
+
+def shown_hours(hours: float | None) -> str:
+    """As "12.3 h", "4.5 min" or "3 s"; empty where it is not known."""
+    if hours is None:
+        return ""
+    if hours >= 1:
+        return f"{hours:,.1f} h"
+    return f"{hours * 60:.1f} min" if hours * 60 >= 1 else f"{hours * 3600:.0f} s"
+
+
+def dollars(cost: float | None) -> str:
+    """As "$1,234.50"; empty where it is not known."""
+    return "" if cost is None else f"${cost:,.2f}"
+
+
+def money_lines(found: Assessment) -> Iterator[str]:
+    """What it costs today, what a run saves, after how many the port pays."""
+    decision, plan = found.decision, found.question.plan
+    today = decision.today
+    if today is not None:
+        yield (
+            f"today: {plan.steps:,} steps of {plan.gpu_step_seconds:g} s on {plan.gpus} × "
+            f"{today.price.name}: {shown_hours(today.hours)}, {dollars(today.dollars)} a run"
+        )
+    if decision.saved is not None and decision.saved > 0 and decision.best is not None:
+        name = decision.best.verdict.product.name
+        yield f"a run on {name} saves {dollars(decision.saved)}, by the assumed share of the bound"
+    if decision.break_even is not None and decision.dollars is not None:
+        planned = f"; {plan.runs:,} are planned" if plan.runs is not None else ""
+        yield (
+            f"break-even: the port, {dollars(decision.dollars)}, pays after "
+            f"{decision.break_even:,} run{'s' * (decision.break_even != 1)}{planned}"
+        )
+
+
+def assumptions(found: Assessment) -> Iterator[str]:
+    """What was taken as given, with where it comes from and how to give another."""
+    question, decision = found.question, found.decision
+    plan = question.plan
+    if decision.there:
+        batch = (
+            "each replica takes the batch that a GPU takes today, so a run has fewer steps on more devices"
+            if plan.batch == "grows"
+            else "the batch of all replicas together stays, and so do the steps of a run"
+        )
+        yield f"{batch} (--batch)"
+    if decision.there and plan.steps is not None:
+        yield (
+            f"a run reaches {plan.share:.0%} of the bound (--share-of-bound); loading data, saving and "
+            "evaluating are not in it"
+        )
+    used = {one.price for one in decision.there if one.price is not None}
+    if decision.today is not None:
+        used.add(decision.today.price)
+    yield from (price_sentence(one) for one in sorted(used, key=lambda one: one.name))
+    if used:
+        yield f"prices change: those are of {question.prices.file.name}, give your own with --prices FILE"
+    free = question.prices.free
+    if free is not None and decision.there:
+        yield f"not counted: {free.name}: {free.says} ({free.source}, {free.read})"
+    hours = question.hours.file.name
+    yield f"hours of work are those of {hours}, not measured; give your own with --hours FILE"
+    yield from found.known.fitted.notes
+
+
+def price_sentence(price: Price) -> str:
+    """A price with its source and date."""
+    spot = f", spot ${price.spot:g}" if price.spot is not None else ""
+    said = ", ".join(filter(None, (price.source, price.read))) or "no source is given"
+    return f"{price.name}: ${price.on_demand:g} an hour{spot} ({said})"
+
+
+def assess_as_json(found: Assessment) -> dict[str, Any]:
+    """All of it, as report/schema/assess.json describes it."""
+    question, known, decision = found.question, found.known, found.decision
+    plan = question.plan
+    return {
+        "format": 1,
+        "project": str(known.project),
+        "script": str(known.script),
+        "args": list(known.args),
+        "decision": decision.state,
+        "sentence": decision.sentence,
+        "reasons": list(decision.reasons),
+        "unsaid": list(decision.unsaid),
+        "risks": list(decision.risks),
+        "best": decision.best.verdict.product.name if decision.best else None,
+        "break_even_runs": decision.break_even,
+        "saved_dollars": decision.saved,
+        "work": {
+            "hours": decision.hours,
+            "dollars": decision.dollars,
+            "setup_hours": question.hours.setup,
+            "files": known.code.files,
+            "rewritten": known.code.rewritten,
+            "edits": known.code.edits,
+            "reached": known.code.reached,
+            "elsewhere": known.code.elsewhere,
+            "unread": list(known.code.unread),
+            "kinds": [
+                {"kind": job.work.value, "hours": job.hours, "places": len(job.todo)}
+                for job in decision.jobs
+            ],
+            "todo": [
+                {
+                    "place": one.place,
+                    "rule": one.rule,
+                    "message": one.message,
+                    "kind": one.work.value,
+                    "look": one.look,
+                    "always": one.always,
+                }
+                for one in known.code.todo
+            ],
+        },
+        "run": _ran_as_json(known.ran),
+        "fit": {
+            "why": known.fitted.why,
+            "notes": list(known.fitted.notes),
+            "slices": [
+                {
+                    "slice": one.product.name,
+                    "chips": one.product.chips,
+                    "devices": one.product.devices,
+                    "state": one.state,
+                    "why": one.why,
+                    "where": one.where,
+                    "hbm": {"needed": one.needed, "available": one.available},
+                    "bound_seconds": one.bound.seconds if one.bound else None,
+                    "bound_by": one.bound.by if one.bound else None,
+                    "compile_seconds": one.seconds,
+                    "compiler": one.compiler,
+                }
+                for one in known.fitted.verdicts
+            ],
+        },
+        "money": {
+            "gpu": plan.gpu,
+            "gpus": plan.gpus,
+            "gpu_step_seconds": plan.gpu_step_seconds,
+            "steps": plan.steps,
+            "runs": plan.runs,
+            "engineer_hour": plan.engineer_hour,
+            "share_of_bound": plan.share,
+            "batch": plan.batch,
+            "today": (
+                {
+                    "hours": decision.today.hours,
+                    "dollars": decision.today.dollars,
+                    "price": _price_as_json(decision.today.price),
+                }
+                if decision.today
+                else None
+            ),
+            "slices": [_there_as_json(one) for one in decision.there],
+        },
+        "assumed": list(assumptions(found)),
+    }
+
+
+def _ran_as_json(ran: Ran) -> dict[str, Any]:
+    return {
+        "why": ran.why,
+        "replicas": ran.replicas,
+        "seconds": ran.seconds,
+        "steps": ran.steps,
+        "compiled": ran.compiled,
+        "dynamic": ran.dynamic,
+        "changes": list(ran.changes),
+        "reads": list(ran.reads),
+        "on_cpu": list(ran.on_cpu),
+        "parted": list(ran.parted),
+        "unended": list(ran.unended),
+    }
+
+
+def _there_as_json(one: There) -> dict[str, Any]:
+    return {
+        "slice": one.verdict.product.name,
+        "steps_an_hour": one.steps_an_hour,
+        "steps": one.steps,
+        "hours_least": one.hours_least,
+        "hours_assumed": one.hours_likely,
+        "dollars_least": one.dollars_least,
+        "dollars_assumed": one.dollars_likely,
+        "dollars_spot": one.dollars_spot,
+        "chip_price": _price_as_json(one.price) if one.price else None,
+    }
+
+
+def _price_as_json(price: Price) -> dict[str, Any]:
+    return {
+        "name": price.name,
+        "on_demand": price.on_demand,
+        "spot": price.spot,
+        "source": price.source,
+        "read": price.read,
+    }

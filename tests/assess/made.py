@@ -1,0 +1,85 @@
+"""Assessments made by hand: what the decision sees, without a compiler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from migrate.assess.decide import decide
+from migrate.assess.found import Code, Fitted, Known, Ran, Todo
+from migrate.assess.hours import read_hours
+from migrate.assess.money import Plan
+from migrate.assess.prices import read_prices
+from migrate.assess.story import Assessment, Question
+from migrate.check.work import Work
+from migrate.fit.lines import Bound
+from migrate.fit.products import product_named
+from migrate.fit.verdict import State, Verdict
+
+PLAN = Plan("h100", 8, 0.41, 100_000, 20, 200.0)
+
+
+def todo(work: Work = Work.STEP, *, look: bool = False, always: bool = True) -> Todo:
+    return Todo("train.py:7:3", "some-rule", "what to do", work, look, always)
+
+
+def code(*left: Todo) -> Code:
+    return Code(files=3, rewritten=1, edits=9, reached=2, todo=left, elsewhere=4)
+
+
+def verdict(
+    name: str = "v5e-8", seconds: float = 0.1, state: State = "fits", compiling: float = 30.0
+) -> Verdict:
+    product = product_named(name)
+    bound = Bound(seconds, seconds / 2, 0.0)
+    room = int(product.generation.hbm)
+    why = "" if state == "fits" else "the compiler says so"
+    return Verdict(
+        product,
+        state,
+        why,
+        bound=bound,
+        needed=room // 2,
+        available=room,
+        seconds=compiling,
+        compiler="libtpu 0.0.42.1 for TPU v5 lite",
+    )
+
+
+def assessment(
+    *verdicts: Verdict,
+    plan: Plan = PLAN,
+    left: Code | None = None,
+    ran: Ran | None = None,
+    why: str = "",
+) -> Assessment:
+    prices, hours = read_prices(), read_hours()
+    known = Known(
+        Path("project"),
+        Path("train.py"),
+        ("--lr", "0.1"),
+        left if left is not None else code(todo()),
+        ran or Ran(replicas=2, seconds=9.0, steps=12, compiled=2),
+        Fitted(why, verdicts, ("a note",)),
+    )
+    products = tuple(one.product for one in verdicts)
+    question = Question(
+        known.project, known.script, known.args, products, 2, 300.0, 1800.0, plan, prices, hours
+    )
+    return Assessment(question, known, decide(known, plan, prices, hours))
+
+
+ALL = {
+    "move": lambda: assessment(
+        verdict(), verdict("v6e-8", 0.06), verdict("v5p-8", 0.01, "too big")
+    ),
+    "spared": lambda: assessment(verdict(), plan=Plan("h100", 8, 0.41, 100_000)),
+    "no price": lambda: assessment(verdict("tpu7x-8")),
+    "kernels": lambda: assessment(left=code(todo(Work.KERNELS), todo()), why="not compiled"),
+    "dynamic": lambda: assessment(
+        verdict(), ran=Ran(replicas=2, seconds=9.0, steps=12, compiled=12, late=1.0, changes=("a",))
+    ),
+    "dear": lambda: assessment(verdict(seconds=3.0)),
+    "nothing": lambda: assessment(verdict(state="too big"), verdict("v6e-8", state="refused")),
+    "undetermined": lambda: assessment(why="made no step"),
+    "timed out": lambda: assessment(verdict(state="undetermined")),
+}

@@ -1,0 +1,124 @@
+"""What is decided from what is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from migrate.assess.errors import AssessError
+from migrate.assess.found import Ran
+from migrate.assess.money import Plan
+from migrate.check.work import Work
+from tests.assess import made
+from tests.assess.made import PLAN, assessment, code, todo, verdict
+
+
+def test_the_money_is_what_the_figures_say() -> None:
+    decision = assessment(verdict("v5e-8", 0.1)).decision
+    today, (there,) = decision.today, decision.there
+    assert today is not None
+    # 100,000 steps of 0.41 s on 8 GPUs.
+    assert today.hours == pytest.approx(11.3889, abs=1e-4)
+    assert today.dollars == pytest.approx(today.hours * 8 * today.price.on_demand)
+    # As many replicas as GPUs: as many steps, of 0.1 s at least, on 8 chips.
+    assert there.steps == 100_000
+    assert there.hours_least == pytest.approx(2.7778, abs=1e-4)
+    assert there.hours_likely == pytest.approx(2.7778 / 0.4, abs=1e-3)
+    assert there.price is not None
+    assert there.dollars_least == pytest.approx(2.7778 * 8 * there.price.on_demand, abs=1e-3)
+    # The port: setup and one place of a step.
+    assert decision.hours == 16 + 2
+    assert decision.dollars == 18 * 200
+    assert decision.saved == pytest.approx(today.dollars - 2.7778 / 0.4 * 9.6, abs=1e-2)
+    assert decision.break_even == -(-3600 // decision.saved)
+
+
+def test_the_batch_grows_with_the_replicas_or_stays() -> None:
+    one = replace(PLAN, gpus=1)
+    (grows,) = assessment(verdict("v5e-8"), plan=one).decision.there
+    (same,) = assessment(verdict("v5e-8"), plan=replace(one, batch="same")).decision.there
+    assert (grows.steps, same.steps) == (12_500, 100_000)
+
+
+def test_the_cheapest_slice_is_the_best() -> None:
+    found = assessment(verdict("v5p-8", 0.09), verdict("v5e-8", 0.1), verdict("v6e-8", 0.02))
+    assert [one.verdict.product.name for one in found.decision.there] == ["v6e-8", "v5e-8", "v5p-8"]
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "says"),
+    [
+        ("move", "move", "Run it on v5e-8, after 1 thing by hand: the port pays after "),
+        ("spared", "depends", "give --engineer-hour"),
+        ("no price", "depends", "tpu7x-8 costs: its price is not known"),
+        ("kernels", "stay", "train.py:7:3: what to do"),
+        ("dynamic", "stay", "12 of 12 steps compiled anew"),
+        ("dear", "stay", "even at the bound"),
+        ("nothing", "stay", "v5e-8: too big"),
+        ("undetermined", "undetermined", "made no step"),
+        ("timed out", "undetermined", "v5e-8: undetermined"),
+    ],
+)
+def test_each_case_is_decided_and_says_why(name: str, state: str, says: str) -> None:
+    decision = made.ALL[name]().decision
+    assert decision.state == state
+    assert says in "\n".join((decision.sentence, *decision.reasons, *decision.unsaid))
+
+
+def test_dear_at_the_assumed_share_only_says_which_share_would_do() -> None:
+    decision = assessment(verdict(seconds=0.7)).decision
+    assert decision.state == "stay"
+    assert "would have to reach 51%" in decision.reasons[0]
+
+
+def test_too_few_runs_are_a_reason_to_stay() -> None:
+    needed = assessment(verdict()).decision.break_even
+    assert needed is not None
+    assert assessment(verdict(), plan=replace(PLAN, runs=needed)).decision.state == "move"
+    few = assessment(verdict(), plan=replace(PLAN, runs=needed - 1)).decision
+    assert few.state == "stay"
+    assert f"pays after {needed} runs" in few.reasons[0]
+    open_ = assessment(verdict(), plan=replace(PLAN, runs=None)).decision
+    assert open_.state == "depends"
+    assert f"if more than {needed} runs are planned" in open_.sentence
+
+
+def test_a_short_run_is_a_reason_to_stay() -> None:
+    short = replace(PLAN, steps=200)
+    assert "a run is short" in "".join(
+        assessment(verdict(compiling=60.0), plan=short).decision.reasons
+    )
+    assert "short" not in "".join(assessment(verdict(compiling=60.0)).decision.reasons)
+
+
+def test_an_import_under_a_condition_is_a_risk_only() -> None:
+    decision = assessment(verdict(), left=code(todo(Work.FRAMEWORK, always=False))).decision
+    assert decision.state == "move" or decision.break_even is not None
+    assert any("it matters where this import runs" in one for one in decision.risks)
+
+
+def test_what_a_run_showed_is_a_risk() -> None:
+    ran = Ran(steps=12, compiled=3, reads=("train.py:9",), on_cpu=("aten::nonzero (train.py:8)",))
+    risks = "\n".join(assessment(verdict(), ran=ran).decision.risks)
+    assert "each step waits for a value at train.py:9" in risks
+    assert "aten::nonzero (train.py:8)" in risks
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        (Plan(gpus=0), "--gpus 0"),
+        (Plan(steps=-1), "--steps -1"),
+        (Plan(runs=0), "--runs 0"),
+        (Plan("h100", gpu_step_seconds=-0.1), "--gpu-step-seconds -0.1"),
+        (Plan(gpu_step_seconds=0.1), "--gpu-step-seconds: of which GPU"),
+        (Plan(engineer_hour=-5.0), "--engineer-hour -5"),
+        (Plan(engineer_hour=float("nan")), "--engineer-hour nan"),
+        (Plan(share=0.0), "--share-of-bound 0"),
+        (Plan(share=1.5), "--share-of-bound 1.5"),
+    ],
+)
+def test_figures_that_cannot_be_meant_are_refused(plan: Plan, says: str) -> None:
+    with pytest.raises(AssessError, match="^" + says):
+        plan.require_sense()

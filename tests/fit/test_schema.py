@@ -1,0 +1,44 @@
+"""What `migrate fit --json` prints is what its schema says."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+import migrate.report.schema
+from migrate.cli import commands
+from migrate.fit.products import product_named
+from migrate.fit.verdict import FitReport, Verdict
+from migrate.report.text.fit import fit_as_json
+
+SCHEMA = json.loads(Path(migrate.report.schema.__file__).with_name("fit.json").read_text())
+MODELS = Path(__file__).with_name("models.py")
+
+
+def test_what_was_not_found_out_has_the_same_form() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    silent = Verdict(product_named("v5e-8"), "undetermined", "no answer in 5 s")
+    said = fit_as_json(FitReport("train.py", True, (silent,))) | {
+        "changes": [],
+        "limits_passed": [],
+    }
+    jsonschema.Draft202012Validator(SCHEMA).validate(said)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(SCHEMA).validate(said | {"more": 1})
+
+
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu is not installed")
+def test_a_compiled_step_has_the_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    command = ["fit", f"{MODELS}:Tower", "--inputs", "x=float32[64,512]", "--train", "adamw"]
+    done = CliRunner().invoke(commands, [*command, "--try", "batch", "--json"])
+    said = json.loads(done.stdout)
+    jsonschema.Draft202012Validator(SCHEMA).validate(said)
+    assert said["slices"][0]["collectives"]
+    assert said["slices"][0]["hbm"]["largest"]
+    assert said["tried"]
