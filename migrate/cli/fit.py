@@ -41,7 +41,11 @@ _OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 @click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), help="Of weights and inputs.")
 @click.option("--batch", type=click.Choice(["auto"]), help="Look for the largest batch that fits.")
 @click.option(
-    "--try", "remedies", metavar="NAMES", help="Compile with changes too: bf16,remat,batch."
+    "--batch-option", metavar="NAME", help="Which option of a script that is: --batch-size."
+)
+@click.option("--torchrun", is_flag=True, help="Give the script torchrun's variables (RANK, …).")
+@click.option(
+    "--try", "remedies", metavar="NAMES", help="Compile with changes too: bf16,remat,shard,batch."
 )
 @click.option("--baseline", type=_A_PATH, help="A --json of an earlier run: say what changed.")
 @click.option("--max-hbm", metavar="SHARE", help="More of the HBM than this is a finding: 90%.")
@@ -98,6 +102,8 @@ def _options(given: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
     if wrong := [name for name in remedies if name not in REMEDIES]:
         raise click.UsageError(f"--try {wrong[0]}: one of {', '.join(REMEDIES)}")
     slices = products_named(given["tpu"])
+    if given["batch_option"] and given["batch"] != "auto":
+        raise click.UsageError("--batch-option names what --batch auto changes: give both")
     if given["spec"] and not given["mesh"]:
         raise click.UsageError("--spec cuts along the axes of a mesh: name them with --mesh")
     return FitOptions(
@@ -111,6 +117,8 @@ def _options(given: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
         args,
         remedies,
         given["batch"] == "auto",
+        given["batch_option"] or "",
+        given["torchrun"],
         given["quick"],
         given["timeout"],
     )

@@ -7,9 +7,12 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from migrate.compiler.written import Written, written_in
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -36,14 +39,14 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     texts: list[str] = []
     stats: list[dict[str, Any]] = []
     refused = ""
-    wide: list[tuple[str, str]] = []
+    written = Written()
     started = time.monotonic()
     for options in request["options"]:
         context = mlir.make_ir_context()
         with context:
             module = ir.Module.parse(data, context=context)
             _donate(ir, module, request["aliases"])
-            wide = list(_wide(module.operation))
+            written = written_in(module)
             compile_options = compiler.get_compile_options(
                 num_replicas=1 if partitioned else len(chosen),
                 num_partitions=len(chosen) if partitioned else 1,
@@ -71,7 +74,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         "device": chosen[0].device_kind,
         "libtpu": version("libtpu"),
         "refused": refused,
-        "wide": wide,
+        "written": asdict(written),
         "seconds": time.monotonic() - started,
     }
 
@@ -92,18 +95,6 @@ def _donate(ir: Any, module: Any, aliases: Sequence[tuple[int, int]]) -> None:
     for argument, output in aliases:
         attributes[argument]["tf.aliasing_output"] = ir.IntegerAttr.get(number, output)
     main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(one) for one in attributes])
-
-
-def _wide(operation: Any) -> Iterator[tuple[str, str]]:
-    """(type, location) of what is computed in float64 or complex128; a number by itself costs nothing."""
-    for region in operation.regions:
-        for block in region.blocks:
-            for one in block.operations:
-                for result in one.results:
-                    said = str(result.type)
-                    if said.endswith(("xf64>", "xcomplex<f64>>")):
-                        yield said, str(one.location)
-                yield from _wide(one)
 
 
 def _items(attributes: Any) -> Iterator[tuple[str, Any]]:

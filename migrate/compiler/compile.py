@@ -17,9 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from migrate import process
 from migrate.compiler.program import Program
+from migrate.compiler.written import NOTHING, Written, from_json
 
 # One chip of TPU v5e. Its compiler is the one that later jobs of this package use too.
 TOPOLOGY = "v5e:1x1"
@@ -71,7 +73,7 @@ class Compiled:
         refused: what the compiler says of a program that it does not take; "" where it takes it, or gave no
             answer at all.
         seconds: that it took, all together.
-        wide: (type, location in MLIR's words) of each value that the program wants in float64 or complex128.
+        written: what stands in the program before it is compiled.
     """
 
     texts: tuple[str, ...]
@@ -81,7 +83,7 @@ class Compiled:
     stats: tuple[Stats, ...] = ()
     refused: str = ""
     seconds: float = 0.0
-    wide: tuple[tuple[str, str], ...] = ()
+    written: Written = NOTHING
 
 
 def compile_for_tpu(
@@ -105,25 +107,36 @@ def compile_for_tpu(
         why = f"{' and '.join(missing)} not installed: pip install 'tpu-migrate[tpu]'"
         return Compiled((), "", "", why)
     with tempfile.TemporaryDirectory() as folder:
-        request, answer = Path(folder, "request.json"), Path(folder, "answer.json")
-        request.write_text(
-            json.dumps(
-                {
-                    "format": program.format,
-                    "data": base64.b64encode(program.data).decode(),
-                    "options": [dict(one) for one in options],
-                    "topology": topology,
-                    "topology_options": dict(topology_options),
-                    "devices": devices,
-                    "partitioned": program.partitioned,
-                    "aliases": program.aliases,
-                }
-            )
-        )
-        said = _run([str(request), str(answer)], timeout)
+        asked, answer = Path(folder, "request.json"), Path(folder, "answer.json")
+        asked.write_text(json.dumps(request(program, options, topology, topology_options, devices)))
+        said = _run([str(asked), str(answer)], timeout)
         if not answer.exists():
             return Compiled((), "", "", said)
-        value = json.loads(answer.read_text())
+        return answered(json.loads(answer.read_text()))
+
+
+def request(
+    program: Program,
+    options: Sequence[Mapping[str, bool | int | float | str]],
+    topology: str,
+    topology_options: Mapping[str, object],
+    devices: int,
+) -> dict[str, object]:
+    """What the compiler's process (`migrate.compiler.child`) is asked, in JSON's words."""
+    return {
+        "format": program.format,
+        "data": base64.b64encode(program.data).decode(),
+        "options": [dict(one) for one in options],
+        "topology": topology,
+        "topology_options": dict(topology_options),
+        "devices": devices,
+        "partitioned": program.partitioned,
+        "aliases": program.aliases,
+    }
+
+
+def answered(value: Mapping[str, Any]) -> Compiled:
+    """What that process said."""
     refused = value["refused"]
     first = refused.strip().splitlines()[0] if refused.strip() else ""
     return Compiled(
@@ -134,7 +147,7 @@ def compile_for_tpu(
         tuple(Stats(**one) for one in value["stats"]),
         refused,
         value["seconds"],
-        tuple((said, where) for said, where in value["wide"]),
+        from_json(value["written"]),
     )
 
 

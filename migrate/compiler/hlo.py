@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -99,10 +99,15 @@ class Module:
     Args:
         text: of the HLO module.
         shown: from a place in a file that ran to the one that the user knows.
+        outputs: where each value that it returns was made, in MLIR's words (`Written.outputs`).
     """
 
-    def __init__(self, text: str, shown: Callable[[str], str] = str) -> None:
+    def __init__(
+        self, text: str, shown: Callable[[str], str] = str, outputs: Sequence[str] = ()
+    ) -> None:
         self.text = text
+        self._shown = shown
+        self._outputs = outputs
         self.sources = Sources(text, shown)
         self.entry: Computation = {}
         self.computations: dict[str, Computation] = {}
@@ -118,6 +123,25 @@ class Module:
         found = {}
         for output, argument, _ in _ALIASES.findall(head.partition("input_output_alias=")[2]):
             found[int(output or 0)] = int(argument)
+        return found
+
+    def output_source(self, number: int) -> str:
+        """`file.py:line` of the value that is returned in this place; "" where nobody knows."""
+        place = place_in(self._outputs[number]) if number < len(self._outputs) else ""
+        return self._shown(place) if place else ""
+
+    def sources_in(self, computation: Computation) -> Mapping[str, str]:
+        """The line of each instruction; of one that the compiler put in, of who first uses what it gives."""
+        found: dict[str, str] = {}
+        if self.root is not None and computation is self.entry:
+            is_tuple = self.root.opcode == "tuple"
+            for place, name in enumerate(self.root.operands if is_tuple else [self.root.name]):
+                found[name] = self.output_source(place)
+        for one in reversed(list(computation.values())):
+            found[one.name] = self.sources.of(one.line) or found.get(one.name, "")
+            for operand in one.operands:
+                if found[one.name] and operand in computation:
+                    found[operand] = found[one.name]
         return found
 
     @property

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from migrate.compiler.compile import Compiled, Stats
 from migrate.compiler.program import Program
+from migrate.compiler.written import from_json
 from migrate.fit.products import Product
 
 FOLDER = "tpu-migrate/fit"
@@ -41,10 +42,10 @@ def compiled(
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, EOFError):
         said = json.loads(gzip.decompress(kept.read_bytes()))
         stats = tuple(Stats(**one) for one in said.pop("stats"))
-        wide = tuple((a, b) for a, b in said.pop("wide"))
+        written = from_json(said.pop("written"))
         day = said.pop("day")
         texts = tuple(said.pop("texts"))
-        return Compiled(texts=texts, stats=stats, wide=wide, **said), day
+        return Compiled(texts=texts, stats=stats, written=written, **said), day
     found = ask()
     if found.texts or found.refused:
         day = time.strftime("%Y-%m-%d %H:%M")

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from migrate.compiler.compile import Compiled, compile_for_tpu
 from migrate.compiler.hlo import Module, place_in
 from migrate.compiler.program import Program
 from migrate.fit import cache
+from migrate.fit.as_written import Given, waste_as_written
 from migrate.fit.lines import bound_of, lines_of
 from migrate.fit.lowered.step import Part, Step
 from migrate.fit.memory import memory_of
 from migrate.fit.products import GENERATIONS, Product, products
 from migrate.fit.verdict import Verdict
 from migrate.fit.waste import waste_of
-from migrate.fit.work import Collective, Work, collectives_of, work_of
+from migrate.fit.work import Collective, Work, collectives_of, counted_once, work_of
 
 _TOO_BIG = re.compile(
     r"total memory required[^(]*\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"
@@ -57,11 +57,11 @@ def judge(
             cached=day,
         )
         if found.refused:
-            return _refused(plain, found, part, step.shown, timeout, explain=explain)
+            return _refused(plain, found, part, step, timeout, explain=explain)
         if not found.texts:
             return replace(plain, state="undetermined", why=found.undetermined)
         compiled.append((part, found))
-    told = _told(plain, compiled, product, step.shown)
+    told = _told(plain, compiled, product, step)
     if step.cuts:
         return replace(
             told,
@@ -77,7 +77,8 @@ def judge(
             why="each program of the step has room, but not with the weights of the others beside it",
             remedy="end the step by one sync, so that it is one program, or take a larger slice",
         )
-    if step.trains and product.devices > 1 and not told.collectives:
+    together = any(part.arguments or part.program.partitioned for part in step.parts)
+    if step.trains and together and product.devices > 1 and not told.collectives:
         return replace(
             told,
             state="no collectives",
@@ -113,22 +114,20 @@ def _told(
     plain: Verdict,
     compiled: Sequence[tuple[Part, Compiled]],
     product: Product,
-    shown: Callable[[str], str],
+    step: Step,
 ) -> Verdict:
     """What the texts of the programs say; the memory is that of the largest."""
     work: list[Work] = []
     collectives: list[Collective] = []
-    wide: list[tuple[str, str]] = []
     modules = []
     for part, found in compiled:
-        module = Module(found.texts[0], shown)
+        module = Module(found.texts[0], step.shown, found.written.outputs)
         modules.append(module)
         work += [replace(one, times=one.times * part.times) for one in work_of(module)]
         collectives += [
             replace(one, times=one.times * part.times)
             for one in collectives_of(module, product.devices)
         ]
-        wide += found.wide
     beside = _beside([part for part, _ in compiled], modules)
     needed = [
         found.stats[0].reserved + more for (_, found), more in zip(compiled, beside, strict=True)
@@ -137,9 +136,21 @@ def _told(
     (part, found), module = compiled[largest], modules[largest]
     stats = found.stats[0]
     memory = memory_of(module)
-    plain = replace(plain, roles=tuple((one.kind, one.name) for one in part.arguments))
+    waste = [
+        *waste_of(work, memory, product.generation),
+        *(
+            each
+            for (one, answer), its in zip(compiled, modules, strict=True)
+            for each in waste_as_written(
+                Given(answer.written, its, one.arguments, step.trains, step.shown),
+                memory,
+                product.generation,
+            )
+        ),
+    ]
     return replace(
         plain,
+        roles=tuple((one.kind, one.name) for one in part.arguments),
         stats=stats,
         flops=sum(one.stats[0].flops * part.times for part, one in compiled),
         needed=needed[largest],
@@ -148,7 +159,8 @@ def _told(
         collectives=tuple(collectives),
         bound=bound_of(work, collectives, product.generation),
         lines=lines_of(work, product.generation),
-        waste=waste_of(work, memory, wide, _kept_twice(plain, module), product.generation),
+        counted_once=tuple(dict.fromkeys(each for one in modules for each in counted_once(one))),
+        waste=tuple(sorted(waste, key=lambda one: -one.share)),
     )
 
 
@@ -167,31 +179,11 @@ def _beside(parts: Sequence[Part], modules: Sequence[Module]) -> list[int]:
     return [sum(size for name, size in everything.items() if name not in own) for own in given]
 
 
-def _kept_twice(plain: Verdict, module: Module) -> int:
-    """Bytes of weights and optimizer state that come out again, and not where they were.
-
-    What a step does not change (frozen weights) does not come out.
-    """
-    changing = {"parameter", "optimizer state"}
-    donated = set(module.aliases.values())
-    outputs = enumerate(module.root.arrays if module.root else ())
-    beside = Counter(str(array) for place, array in outputs if place not in module.aliases)
-    count = 0
-    for one in module.entry.values():
-        known = one.opcode == "parameter" and one.number < len(plain.roles)
-        if known and plain.roles[one.number][0] in changing and one.number not in donated:
-            for array in one.arrays:
-                if beside[str(array)] > 0:
-                    beside[str(array)] -= 1
-                    count += array.padded
-    return count
-
-
 def _refused(
     plain: Verdict,
     found: Compiled,
     part: Part,
-    shown: Callable[[str], str],
+    step: Step,
     timeout: float,
     *,
     explain: bool,
@@ -203,7 +195,7 @@ def _refused(
             plain,
             state="refused",
             why=first,
-            where=shown(place_in(found.refused)),
+            where=step.shown(place_in(found.refused) or _unsized(found)),
             remedy=remedy or "write the operation otherwise; the message names it",
         )
     needed = int(float(big[1]) * _UNITS[big[2]])
@@ -214,7 +206,7 @@ def _refused(
         why=f"it takes {needed / 2**30:.2f} GiB of HBM on each device, {available / 2**30:.2f} are there",
         needed=needed,
         available=available,
-        remedy="--try bf16,remat,batch says which change makes it fit",
+        remedy="--try bf16,remat,shard,batch says which change makes it fit",
     )
     larger = _larger(plain.product) if explain else None
     if larger is None:
@@ -222,10 +214,17 @@ def _refused(
     there, _ = _compiled(part.program, larger, {}, timeout, plain.product.devices)
     if not there.texts:
         return verdict
-    told = _told(verdict, [(part, there)], plain.product, shown)
+    told = _told(verdict, [(part, there)], plain.product, step)
     return replace(
         told, needed=needed, memory=told.memory, explained_by=larger.name, stats=there.stats[0]
     )
+
+
+def _unsized(found: Compiled) -> str:
+    """The first array without a size, should the compiler refuse it for that: it names the argument only."""
+    operations = found.written.operations if "dynamism" in found.refused else ()
+    places = (place_in(one.where) for one in operations if one.kind == "unsized")
+    return next(filter(None, places), "")
 
 
 def _larger(product: Product) -> Product | None:

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from migrate.compiler.arrays import HBM, Array, Result
 from migrate.compiler.hlo import Computation, Instruction, Module
@@ -118,7 +119,7 @@ def _resident(module: Module, entry: _Lifetimes, root: Instruction) -> Iterator[
             made = makers.get(number)
             name = made.operation if made else ""
             source = module.sources.of(made.line) if made else ""
-            yield Held(array, "output", name, source, number)
+            yield Held(array, "output", name, source or module.output_source(number), number)
 
 
 # A buffer is a number; a value of several arrays is a tuple of such, as its result is.
@@ -138,6 +139,7 @@ class _Lifetimes:
         self, module: Module, computation: Computation, donated: frozenset[int] | None = None
     ) -> None:
         self._module = module
+        self._computation = computation
         self._order = list(computation.values())
         self._values: dict[str, Buffers] = {}
         self._arrays: dict[int, Array] = {}
@@ -320,9 +322,11 @@ class _Lifetimes:
             yield from fullest.alive(max(range(len(fullest.taken)), key=fullest.taken.__getitem__))
 
     def _held(self, array: Array, made: Instruction) -> Held:
-        return Held(
-            array, "temporary", made.operation or made.opcode, self._module.sources.of(made.line)
-        )
+        return Held(array, "temporary", made.operation or made.opcode, self._sources[made.name])
+
+    @cached_property
+    def _sources(self) -> Mapping[str, str]:
+        return self._module.sources_in(self._computation)
 
     def makers(self, root: Instruction) -> Mapping[int, Instruction]:
         """By number of the output, the instruction that makes it."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from migrate.fit.batch import batch_of, batch_option, largest, of_batch, with_batch
 from migrate.fit.errors import FitError
 from migrate.fit.judge import judge
 from migrate.fit.lowered.of_script import lower_script
@@ -14,10 +15,8 @@ from migrate.fit.lowered.start import PROGRAMS, lowered, partitions_of, read_pro
 from migrate.fit.lowered.step import Step, Wanted
 from migrate.fit.products import Product
 from migrate.fit.verdict import FitReport, Tried, Verdict
-from migrate.parity.inputs.spec import Shaped, parse_inputs
 
-REMEDIES = ("bf16", "remat", "batch")
-_MOST_BATCH = 1 << 24
+REMEDIES = ("bf16", "remat", "shard", "batch")
 Tell = Callable[[str], None]
 
 
@@ -45,6 +44,8 @@ class FitOptions:
         args: of a script.
         remedies: of `REMEDIES`, each compiled too.
         auto: whether the largest batch that fits is looked for.
+        batch_option: the option of a script that is its batch.
+        torchrun: whether a script is given the variables of torchrun.
         quick: see `judge`.
         timeout: seconds for lowering, and for each compilation.
     """
@@ -59,6 +60,8 @@ class FitOptions:
     args: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
     auto: bool = False
+    batch_option: str = ""
+    torchrun: bool = False
     quick: bool = False
     timeout: float = 1800.0
 
@@ -92,7 +95,7 @@ def fit(target: str, options: FitOptions, tell: Tell, script: Script | None = No
         verdicts.append(_judged(step, product, options, tell))
     tried = list(_tried(target, options, verdicts, tell, script))
     if options.auto:
-        tried += _auto(target, options, verdicts, tell)
+        tried += _largest(target, options, verdicts, tell, script)
     return FitReport(
         target, trains, tuple(verdicts), tuple(notes), tuple(tried), time.monotonic() - started
     )
@@ -113,6 +116,7 @@ def _step(target: str, options: FitOptions, product: Product, script: Script | N
             shown=target,
             timeout=options.timeout,
             places=script.places,
+            torchrun=options.torchrun,
         )
     if target.endswith(PROGRAMS):
         step = read_program(Path(target))
@@ -147,9 +151,20 @@ def _require_uses(target: str, options: FitOptions, script: Script | None) -> No
         "--train": options.optimizer,
         "--mesh": options.mesh,
         "--dtype": options.dtype,
-        "--batch": options.auto,
+        "--batch": options.auto and not options.batch_option,
         "--loss": options.loss != "auto",
     }
+    if script is not None:
+        if options.auto and not options.batch_option:
+            raise FitError(
+                f"{target}: which of its options is the batch?",
+                "say it: --batch-option --batch-size",
+            )
+        if options.auto:
+            batch_option(options.args, options.batch_option)
+    elif options.batch_option or options.torchrun:
+        name = "--batch-option" if options.batch_option else "--torchrun"
+        raise FitError(f"{target}: {name} is for scripts", "leave it out")
     given = [name for name, value in of_models.items() if value]
     if given and not a_model:
         raise FitError(
@@ -202,87 +217,36 @@ def _remedied(wanted: Wanted, remedy: str) -> Wanted:
         return replace(wanted, dtype="bfloat16")
     if remedy == "remat":
         return replace(wanted, remat=True)
-    return replace(wanted, inputs=_of_batch(wanted.inputs, max(1, batch_of(wanted.inputs) // 2)))
+    if remedy == "shard":
+        return replace(wanted, shard=True)
+    return replace(wanted, inputs=of_batch(wanted.inputs, max(1, batch_of(wanted.inputs) // 2)))
 
 
-def batch_of(inputs: Sequence[str]) -> int:
-    """The batch that `--inputs` names: the first side of its first array.
-
-    Raises:
-        FitError: it does not say shapes.
-    """
-    for spec in parse_inputs(inputs, drawn=False):
-        if isinstance(spec, Shaped) and spec.shape:
-            return spec.shape[0]
-    raise FitError("--inputs does not say a batch", "write it as shapes: 'x=float32[8,3,224,224]'")
-
-
-def _of_batch(inputs: Sequence[str], batch: int) -> tuple[str, ...]:
-    before = batch_of(inputs)
-    return tuple(one.replace(f"[{before}", f"[{batch}", 1) if "[" in one else one for one in inputs)
-
-
-def _auto(target: str, options: FitOptions, verdicts: Sequence[Verdict], tell: Tell) -> list[Tried]:
-    """The largest batch of each slice that fits: guessed by interpolation, then confirmed."""
-    found = []
+def _largest(
+    target: str,
+    options: FitOptions,
+    verdicts: Sequence[Verdict],
+    tell: Tell,
+    script: Script | None,
+) -> list[Tried]:
+    """The largest batch of each slice that fits."""
+    found: list[Tried] = []
     for verdict in verdicts:
         product = verdict.product
-        known: dict[int, Verdict] = {batch_of(options.inputs): verdict}
-        while (batch := _next(known, product)) is not None:
+
+        def judged(batch: int, product: Product = product) -> Verdict:
             tell(f"trying batch {batch} on {product.name}")
-            wanted = _wanted(target, options, product)
-            step = lowered(
-                replace(wanted, inputs=_of_batch(options.inputs, batch)), timeout=options.timeout
-            )
-            known[batch] = judge(
-                step, product, timeout=options.timeout, quick=options.quick, explain=False
-            )
-            if known[batch].state not in ("fits", "too big"):
-                break
-        fitting = [batch for batch, one in known.items() if one.fits]
-        if fitting:
-            best = max(fitting)
-            bounded = any(one.state == "too big" for one in known.values())
-            end = "the largest that fits" if bounded else "which fits; larger ones were not tried"
-            found.append(Tried(f"batch {best} per replica, {end}", (known[best],)))
+            if script is not None:
+                args = with_batch(options.args, options.batch_option, batch)
+                step = _step(target, replace(options, args=args), product, script)
+            else:
+                inputs = of_batch(options.inputs, batch)
+                step = _step(target, replace(options, inputs=inputs), product, script)
+            return judge(step, product, timeout=options.timeout, quick=options.quick, explain=False)
+
+        if script is not None:
+            name, first = options.batch_option, batch_option(options.args, options.batch_option)
         else:
-            found.append(Tried("no batch fits", (known[min(known)],)))
+            name, first = "batch per replica", batch_of(options.inputs)
+        found += largest(name, first, verdict, judged)
     return found
-
-
-def _next(known: dict[int, Verdict], product: Product) -> int | None:
-    """The batch to try next; None where the largest is known: to a fiftieth of itself, in eights above 16."""
-    fitting = sorted(batch for batch, one in known.items() if one.fits)
-    big = sorted(batch for batch, one in known.items() if one.state == "too big")
-    if len(known) > 12:
-        return None
-    if not fitting:
-        if not big or big[0] == 1:
-            return None
-        share = 0.9 * product.generation.hbm / max(1, known[big[0]].needed)
-        return max(1, int(big[0] * min(0.5, share)))
-    low = fitting[-1]
-    if not big:
-        if low >= _MOST_BATCH:
-            return None
-        room = int(product.generation.hbm)
-        if len(fitting) > 1:
-            first, last = fitting[0], fitting[-1]
-            slope = (known[last].needed - known[first].needed) / (last - first)
-            if slope > 0:
-                guess = int(low + (room - known[low].needed) / slope)
-                return _even(max(low + max(1, low // 8), min(guess, low * 8)))
-        return low * 2
-    high = big[0]
-    if high - low <= max(1, low // 50) or (low >= 16 and high - low <= 8):
-        return None
-    rate = (known[high].needed - known[low].needed) / (high - low) or 1
-    guess = int(low + (product.generation.hbm - known[low].needed) / rate)
-    # Not at either end: a guess that is a little too large would take one from it each time.
-    inside = max(1, (high - low) // 8)
-    guess = _even(min(max(guess, low + inside), high - inside))
-    return guess if low < guess < high else (low + high) // 2
-
-
-def _even(batch: int) -> int:
-    return batch // 8 * 8 if batch >= 16 else batch

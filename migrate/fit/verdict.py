@@ -48,6 +48,7 @@ class Verdict:
         roles: of the arguments: (kind, name).
         explained_by: the slice that `memory` is of, where it is another one.
         collectives, bound, lines, waste: of the compiled program.
+        counted_once: where loops are whose turns nobody knows: the figures have one of each.
         compiler: "libtpu 0.0.42.1 for TPU v5 lite".
         seconds: that the compiler took.
         cached: when that was, if it was not now.
@@ -70,6 +71,7 @@ class Verdict:
     bound: Bound | None = None
     lines: tuple[Line, ...] = ()
     waste: tuple[Waste, ...] = ()
+    counted_once: tuple[str, ...] = ()
     compiler: str = ""
     seconds: float = 0.0
     cached: str = ""

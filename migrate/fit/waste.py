@@ -1,4 +1,4 @@
-"""What a program does that it need not: idle matrix units, padding, copies, exact products, float64."""
+"""What a compiled program does that it need not: idle matrix units, padding, copies, exact products."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from migrate.compiler.hlo import place_in
 from migrate.fit.lines import least_seconds
 from migrate.fit.memory import Memory
 from migrate.fit.products import Generation
 from migrate.fit.work import Work
 
 # Below these shares nobody would change a line for it.
-_OF_THE_STEP = 0.02
+OF_THE_STEP = 0.02
 _OF_THE_UNIT = 0.25
 _OF_THE_MEMORY = 0.02
 _OF_THE_CHIP = 0.001
@@ -27,12 +26,11 @@ class Waste:
     """Something that could be cheaper.
 
     Attributes:
-        kind: "idle matrix unit", "padding", "copies", "exact products", "float64",
-            "not donated".
+        kind: "idle matrix unit", "padding", "copies", "exact products"; those of `as_written` beside.
         source: `file.py:line`.
         what: it, with its figures.
         remedy: the change that mends it.
-        share: of the step's least time, or of the memory at the peak for padding.
+        share: of the step's least time or of its products, of the memory at the peak for what takes memory.
     """
 
     kind: str
@@ -42,30 +40,17 @@ class Waste:
     share: float
 
 
-def waste_of(
-    work: Sequence[Work],
-    memory: Memory,
-    wide: Sequence[tuple[str, str]],
-    twice: int,
-    chip: Generation,
-) -> tuple[Waste, ...]:
-    """All of it, the largest share first.
+def waste_of(work: Sequence[Work], memory: Memory, chip: Generation) -> Iterator[Waste]:
+    """All of it, in no order."""
+    yield from _idle(work, chip)
+    yield from _exact(work, chip)
+    yield from _copies(work, chip)
+    yield from _padding(memory, chip)
 
-    Args:
-        work, memory: of the compiled program.
-        wide: what the program wanted in float64 (`Compiled.wide`): in the compiled one nothing is.
-        twice: bytes of what a step changes, and keeps the old form of.
-        chip: that runs it.
-    """
-    found = [
-        *_idle(work, chip),
-        *_exact(work, chip),
-        *_copies(work, chip),
-        *_padding(memory, chip),
-        *_wide(wide),
-        *_twice(twice, memory, chip),
-    ]
-    return tuple(sorted(found, key=lambda one: -one.share))
+
+def worth_its_memory(size: float, memory: Memory, chip: Generation) -> bool:
+    """Whether so many bytes are enough to speak of."""
+    return size >= max(_OF_THE_MEMORY * memory.peak, _OF_THE_CHIP * chip.hbm)
 
 
 def _total(work: Iterable[Work], chip: Generation) -> float:
@@ -83,7 +68,7 @@ def _idle(work: Sequence[Work], chip: Generation) -> Iterator[Waste]:
             seconds = one.times * product.flops * product.passes / chip.flops
             share = seconds * (1 / used - 1) / total if used else 0.0
             key = (one.source, product.rows, product.columns, product.depth)
-            if used <= 1 - _OF_THE_UNIT and share >= _OF_THE_STEP and key not in seen:
+            if used <= 1 - _OF_THE_UNIT and share >= OF_THE_STEP and key not in seen:
                 seen.add(key)
                 yield Waste(
                     "idle matrix unit",
@@ -110,7 +95,7 @@ def _exact(work: Sequence[Work], chip: Generation) -> Iterator[Waste]:
                 seconds = one.times * product.flops * (product.passes - 1) / chip.flops
                 extra[one.source, product.precision] += seconds
     for (source, precision), seconds in extra.items():
-        if seconds / total >= _OF_THE_STEP:
+        if seconds / total >= OF_THE_STEP:
             yield Waste(
                 "exact products",
                 source,
@@ -143,8 +128,7 @@ def _padding(memory: Memory, chip: Generation) -> Iterator[Waste]:
     """Arrays of which a good part fills tiles."""
     for one in memory.at_peak:
         lost = one.bytes - one.array.size
-        enough = lost >= max(_OF_THE_MEMORY * memory.peak, _OF_THE_CHIP * chip.hbm)
-        if lost > _OF_THE_UNIT * one.array.size and enough:
+        if lost > _OF_THE_UNIT * one.array.size and worth_its_memory(lost, memory, chip):
             yield Waste(
                 "padding",
                 one.source,
@@ -152,31 +136,3 @@ def _padding(memory: Memory, chip: Generation) -> Iterator[Waste]:
                 "let its last two sides be multiples of 8 and 128, or merge small ones",
                 lost / memory.peak,
             )
-
-
-def _twice(count: int, memory: Memory, chip: Generation) -> Iterator[Waste]:
-    """Weights that are there before and after."""
-    if count >= max(_OF_THE_MEMORY * memory.peak, _OF_THE_CHIP * chip.hbm):
-        yield Waste(
-            "not donated",
-            "",
-            f"{count / 1e6:.1f} MB of weights and optimizer state are kept beside their new values",
-            "donate them (jax.jit(step, donate_argnums=…)), or let no other name hold the old ones",
-            count / memory.peak,
-        )
-
-
-def _wide(wide: Sequence[tuple[str, str]]) -> Iterator[Waste]:
-    """Values of float64 or complex128, which the chip does not have: it computes them from pieces."""
-    lines: dict[tuple[str, str], int] = defaultdict(int)
-    for said, location in wide:
-        name = "complex128" if "complex" in said else "float64"
-        lines[name, place_in(location)] += 1
-    for (name, source), count in lines.items():
-        yield Waste(
-            "float64",
-            source,
-            f"{count} arrays of {name}, which a TPU computes from pieces at many times the cost",
-            "compute in float32 (a double loss, a NumPy float or a Python constant often brings it in)",
-            0.0,
-        )

@@ -43,6 +43,8 @@ _BATCH_GROUPS = re.compile(r"batch_group_count=(\d+)")
 _PRECISION = re.compile(r"operand_precision=\{(\w+)")
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 _BATCH = re.compile(r"lhs_batch_dims=\{([\d,]*)\}")
+_ESTIMATE = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
+_FULL = 1 << 10  # a side that leaves no matrix unit idle, where nobody knows it
 # Multiplications in bfloat16 that one of float32 is made of (docs: jax.lax.Precision).
 PASSES = {"default": 1, "high": 3, "highest": 6}
 
@@ -143,7 +145,7 @@ def work_of(module: Module) -> Iterator[Work]:
 
 
 def _work(module: Module, computation: Computation, times: int) -> Iterator[Work]:
-    sources = _sources(module, computation)
+    sources = module.sources_in(computation)
     for one in computation.values():
         if one.opcode in _RUNS:
             for name in one.called:
@@ -154,25 +156,34 @@ def _work(module: Module, computation: Computation, times: int) -> Iterator[Work
             yield Work(one, times, products, _bytes(module, one, computation), sources[one.name])
 
 
-def _sources(module: Module, computation: Computation) -> Mapping[str, str]:
-    """The line of each instruction; of one that the compiler put in, that of who first uses what it gives."""
-    found: dict[str, str] = {}
-    for one in reversed(list(computation.values())):
-        found[one.name] = module.sources.of(one.line) or found.get(one.name, "")
-        for operand in one.operands:
-            if found[one.name] and operand in computation:
-                found[operand] = found[one.name]
-    return found
-
-
 def _products(module: Module, one: Instruction, within: Computation) -> Iterator[Product]:
     """Those of an instruction and of what it is fused from."""
     if one.opcode in ("convolution", "dot"):
         yield _product(one, within)
+    elif one.opcode == "custom-call":
+        yield from _kernel(one, within)
     for name in one.called if one.opcode in ("fusion", "async-start") else ():
         body = module.computations.get(name, {})
         for inner in body.values():
             yield from _products(module, inner, body)
+
+
+def _kernel(one: Instruction, within: Computation) -> Iterator[Product]:
+    """The products of a kernel, by its own estimate: XLA makes one of attention, people write theirs."""
+    found = _ESTIMATE.search(one.line)
+    flops = float(found[1]) if found else 0.0
+    if not flops:
+        return
+    given = [_array(within, name) for name in one.operands[:3]]
+    dtypes = tuple(array.dtype for array in given[:2])
+    features = {array.shape[-1] for array in given if len(array.shape) > 2}
+    if len(given) == 3 and len(features) == 1 and all(len(array.shape) > 2 for array in given):
+        # Queries, keys, values: scores are summed over the features of a head, what comes out over the keys.
+        (head,), queries, keys = features, given[0].shape[-2], given[1].shape[-2]
+        yield Product(flops / 2, queries, keys, head, dtypes, "default")
+        yield Product(flops / 2, queries, head, keys, dtypes, "default")
+    else:
+        yield Product(flops, _FULL, _FULL, _FULL, dtypes, "default")
 
 
 def _product(one: Instruction, within: Computation) -> Product:
@@ -307,6 +318,16 @@ def _update(module: Module, one: Instruction, within: Computation) -> int:
     body = next(module.computations[name] for name in one.called)
     root = next(each for each in body.values() if each.is_root)
     return sum(array.padded for array in _arrays(body, root.operands[1]))
+
+
+def counted_once(module: Module) -> Iterator[str]:
+    """`file.py:line` of each loop that works and whose turns the compiler does not know."""
+    for computation in module.computations.values():
+        loops = [one for one in computation.values() if one.opcode == "while" and one.trips is None]
+        for one in loops:
+            bodies = [module.computations.get(name, {}) for name in one.called]
+            if any(True for body in bodies for _ in _work(module, body, 1)):
+                yield module.sources_in(computation)[one.name] or one.operation or one.name
 
 
 def collectives_of(module: Module, devices: int) -> Iterator[Collective]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from migrate.fit.batch import batch_option, next_batch, with_batch
+from migrate.fit.errors import FitError
 from migrate.fit.products import product_named
-from migrate.fit.story import _next
 from migrate.fit.verdict import Verdict
 
 SLICE = product_named("v5e-1")
@@ -22,7 +23,7 @@ def test_the_largest_batch_is_found_in_a_few_compiles(each: float, first: int) -
         return Verdict(SLICE, state, needed=needed, available=int(room))  # type: ignore[arg-type]
 
     known = {first: judged(first)}
-    while (batch := _next(known, SLICE)) is not None:
+    while (batch := next_batch(known, SLICE)) is not None:
         assert batch not in known
         known[batch] = judged(batch)
     fitting = [batch for batch, one in known.items() if one.fits]
@@ -33,3 +34,23 @@ def test_the_largest_batch_is_found_in_a_few_compiles(each: float, first: int) -
     assert max(fitting) <= most
     assert max(fitting) >= min(0.9 * most - 8, 1 << 24) or len(known) > 12
     assert len(known) <= 14
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "changed"),
+    [
+        ("--batch-size", "--epochs 3 --batch-size 32 x", "--epochs 3 --batch-size 64 x"),
+        ("--batch_size", "config.py --batch_size=32", "config.py --batch_size=64"),
+        ("-b", "-b 4 -b 32", "-b 4 -b 64"),  # the last one counts
+        ("train.batch", "train.batch=32 lr=1", "train.batch=64 lr=1"),
+    ],
+)
+def test_the_option_that_is_the_batch(name: str, args: str, changed: str) -> None:
+    assert batch_option(args.split(), name) == 32
+    assert with_batch(args.split(), name, 64) == tuple(changed.split())
+
+
+@pytest.mark.parametrize("args", ["", "--batch-size", "--batch-size many", "--batch-size 0"])
+def test_no_batch_to_begin_with(args: str) -> None:
+    with pytest.raises(FitError):
+        batch_option(args.split(), "--batch-size")

@@ -54,6 +54,34 @@ if __name__ == "__main__":
     torch_xla.launch(main)
 """
 
+UNDER_TORCHRUN = """
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.xla_backend
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int)
+options = parser.parse_args()
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("xla", rank=rank, world_size=size)
+device = torch_xla.device()
+net = DistributedDataParallel(nn.Linear(1 << 16, 8).to(device), gradient_as_bucket_view=True)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(6):
+    with torch_xla.step():
+        x = torch.zeros(options.batch_size // size, 1 << 16).to(device)
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+"""
+
 # torch_xla comes first: torch is imported while it is.
 ACCUMULATING = """
 import torch_xla
@@ -322,6 +350,30 @@ class TestTorch:
             )
         assert any("was seen" in note for note in found["notes"]) == (steps == 2)
 
+    @pytest.mark.long
+    def test_torchruns_variables_and_the_largest_batch(self, tmp_path: Path) -> None:
+        """A script that reads its rank and its batch, whose batch is looked for by its own option."""
+        script = tmp_path / "train.py"
+        script.write_text(UNDER_TORCHRUN)
+        done = run(script, "--tpu", "v5e-4", "--", "--batch_size=64")
+        assert done.exit_code == 2
+        assert "give them: --torchrun" in done.stderr
+        found = fitted(
+            *(script, "--tpu", "v5e-4", "--torchrun", "--batch", "auto"),
+            *("--batch-option", "--batch_size", "--", "--batch_size=4096"),
+        )
+        (told,) = found["slices"]
+        assert told["state"] == "fits"
+        assert {one["group"] for one in told["collectives"]} == {4}
+        shown = [one["array"] for one in told["hbm"]["largest"] if one["kind"] == "input"]
+        assert f"f32[1024,{1 << 16}]" in shown  # a quarter of the batch
+        (tried,) = found["tried"]
+        best = int(tried["what"].split(",")[0].removeprefix("--batch_size "))
+        room = tried["slices"][0]["hbm"]
+        assert tried["what"].endswith("the largest that fits")
+        assert 0.9 * room["available"] < room["needed"] <= room["available"]
+        assert best > 4096
+
     def test_a_step_of_several_programs(self, tmp_path: Path) -> None:
         """Gradients of two batches, each a program, and the update, which alone is given the momentum."""
         script = tmp_path / "train.py"
@@ -388,6 +440,10 @@ class TestPrograms:
         ((f"{MODELS}:Tower", "--spec", "rules.yaml"), "name them with --mesh"),
         ((f"{MODELS}:Tower", "--inputs", "x=float32[2,3]", "--", "--epochs"), "takes no arguments"),
         (("f.mlir", "--dtype", "bfloat16"), "--dtype is for models"),
+        (("f.mlir", "--torchrun"), "--torchrun is for scripts"),
+        ((f"{MODELS}:Tower", "--batch", "auto", "--batch-option", "-b"), "is for scripts"),
+        ((f"{MODELS}:Tower", "--batch-option", "-b"), "give both"),
+        (("f.mlir", "--try", "shard"), "--try changes a model"),
         ((f"{MODELS}:Tower", "--baseline", str(MODELS)), "it is no JSON"),
     ],
 )

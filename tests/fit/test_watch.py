@@ -35,3 +35,28 @@ def test_a_graph_counts_when_it_is_taken_and_not_when_it_ends() -> None:
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=LIMIT, check=True
     )
     assert done.stdout.split() == ["1", "0", "1"], done.stderr
+
+
+# A loss in the middle of a step; after it, as it is, in a sum over steps, and beside its weights.
+READS = """
+import torch
+import torch_xla
+from migrate.fit.lowered.pending import takes_weights
+
+device = torch_xla.device()
+net = torch.nn.Linear(4, 1).to(device)
+x = torch.ones(2, 4).to(device)
+torch_xla.sync()
+loss = net(x).square().mean()
+print(takes_weights(loss), takes_weights(x.isnan().any()))
+loss.backward()
+torch_xla.sync()
+print(takes_weights(loss), takes_weights(loss.detach() / 3), takes_weights(3.0))
+"""
+
+
+def test_a_read_of_what_weights_have_made_is_a_part_of_the_step() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", READS], capture_output=True, text=True, timeout=LIMIT, check=True
+    )
+    assert done.stdout.split() == ["True", "False", "False", "False", "False"], done.stderr

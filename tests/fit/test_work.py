@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from migrate.compiler.hlo import Module
-from migrate.fit.work import collectives_of, work_of
+from migrate.fit.work import collectives_of, counted_once, work_of
 
 F = "{1,0:T(8,128)}"
 
@@ -151,3 +151,33 @@ def test_a_group_of_one_exchanges_nothing() -> None:
         "  %p = f32[8] parameter(0)\n  ROOT %r = f32[8] all-reduce(%p), replica_groups={{0},{1}}\n"
     )
     assert list(collectives_of(of(text), 2)) == []
+
+
+def test_a_loop_whose_turns_nobody_knows_is_told() -> None:
+    body = f"""%body (a: f32[8,128]) -> f32[8,128] {{
+  %a = f32[8,128]{F} parameter(0)
+  ROOT %b = f32[8,128]{F} add(%a, %a)
+}}
+
+"""
+    loop = f"""  %x = f32[8,128]{F} parameter(0)
+  ROOT %w = f32[8,128]{F} while(%x), condition=%c, body=%body, metadata={{op_name="until"}}REST
+"""
+    assert list(counted_once(of(loop.replace("REST", ""), body))) == ["until"]
+    known = loop.replace("REST", ', backend_config={"known_trip_count":{"n":"4"}}')
+    assert list(counted_once(of(known, body))) == []
+
+
+def test_the_products_of_a_kernel_are_its_own_estimate() -> None:
+    """Attention that XLA has put into a kernel: heads of 64 leave a 128-wide unit idle."""
+    shape = "f32[8,4,256,64]{3,2,1,0:T(8,128)}"
+    kernel = f"""  %q = {shape} parameter(0)
+  ROOT %k = {shape} custom-call(%q, %q, %q), custom_call_target="tpu_custom_call", \
+backend_config={{"custom_call_config":{{"cost_estimate":{{"flops":"536870912"}}}}}}
+"""
+    (work,) = work_of(of(kernel))
+    assert work.flops == 2 * 2 * 8 * 4 * 256 * 256 * 64
+    assert [(one.rows, one.columns, one.depth) for one in work.products] == [
+        (256, 256, 64),
+        (256, 64, 256),
+    ]

@@ -51,6 +51,8 @@ def lower_jax(runner: JaxRunner, wanted: Wanted) -> Step:
         one = runner.call.bind(alone)
         weights = {name: _cast(array, wanted) for name, array in runner.model.shapes(one).items()}
     specs = _specs(weights, layout.mesh, wanted)
+    if wanted.shard:
+        specs = {name: layout.cut(array, specs[name]) for name, array in weights.items()}
     there = {name: layout.placed(array, specs[name]) for name, array in weights.items()}
     bound = Bound(
         tuple(layout.batch(array) for array in one.args),
@@ -83,6 +85,8 @@ def _notes(wanted: Wanted, replicas: int) -> Iterator[str]:
         yield "dropout is off"
         if wanted.remat:
             yield "the forward pass is computed again for the gradients (jax.checkpoint)"
+        if wanted.shard:
+            yield "weights and optimizer state are cut along the axes of the batch"
 
 
 class _Layout:
@@ -110,12 +114,30 @@ class _Layout:
         sharding = NamedSharding(self._abstract, PartitionSpec(*spec))
         return jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=sharding)
 
+    def cut(self, one: Any, spec: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Its longest axis that is whole and can be cut goes along the axes of the batch."""
+        there = (*spec, *[None] * (len(one.shape) - len(spec)))
+        used = {axis for each in there for axis in (each if isinstance(each, tuple) else (each,))}
+        free = [
+            place
+            for place, side in enumerate(one.shape)
+            if there[place] is None and side % self.replicas == 0
+        ]
+        if not free or used & set(self._over):
+            return spec
+        longest = max(free, key=lambda place: one.shape[place])
+        return (*there[:longest], self._along, *there[longest + 1 :])
+
+    @property
+    def _along(self) -> Any:
+        return self._over if len(self._over) > 1 else self._over[0]
+
     def batch(self, one: Any) -> Any:
         """What all replicas take together, of what one takes."""
         if not one.shape:
             return self.placed(one, ())
         whole = _struct((one.shape[0] * self.replicas, *one.shape[1:]), one.dtype)
-        return self.placed(whole, (self._over if len(self._over) > 1 else self._over[0],))
+        return self.placed(whole, (self._along,))
 
 
 def _outputs(runner: JaxRunner, bound: Bound, *, train: bool) -> Callable[..., dict[str, Any]]:

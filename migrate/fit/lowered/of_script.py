@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ def lower_script(
     shown: str,
     timeout: float,
     places: Callable[[str], str] = str,
+    torchrun: bool = False,
 ) -> Step:
     """Run a torch_xla script until the program of its training step comes a second time.
 
@@ -41,6 +42,7 @@ def lower_script(
         shown: what the user named.
         timeout: seconds until then.
         places: from a place in the file that runs to the one that the user knows.
+        torchrun: whether it is started with the variables that torchrun gives to the first of them.
 
     Raises:
         FitError: it ended, failed or ran on without a training step.
@@ -49,7 +51,8 @@ def lower_script(
     while True:
         with tempfile.TemporaryDirectory(prefix="migrate-fit-") as name:
             folder = Path(name)
-            code, said = _run(script, args, folder, devices, at, timeout)
+            extra = as_torchrun(devices) if torchrun else {}
+            code, said = _run(script, args, folder, devices, at, timeout, extra)
             if (folder / FACTS).exists():
                 found = json.loads((folder / FACTS).read_text())
                 for number, one in enumerate(found["programs"]):
@@ -62,7 +65,13 @@ def lower_script(
 
 
 def _run(
-    script: Path, args: Sequence[str], folder: Path, devices: int, at: int, timeout: float
+    script: Path,
+    args: Sequence[str],
+    folder: Path,
+    devices: int,
+    at: int,
+    timeout: float,
+    extra: Mapping[str, str],
 ) -> tuple[int | None, str]:
     """Run the script until it has written a program, or ends; its exit code, and what it printed."""
     environment = {
@@ -77,6 +86,7 @@ def _run(
         FOLDER: str(folder),
         DEVICES: str(devices),
         AT: str(at),
+        **extra,
     }
     alone = ["-P"] if stand_in.stands_for(script) else []
     facts = folder / FACTS
@@ -88,6 +98,13 @@ def _run(
     )
 
 
+def as_torchrun(devices: int) -> dict[str, str]:
+    """What torchrun tells the first of its processes, which is the only one here."""
+    counts = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(devices))
+    firsts = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"), "0")
+    return {**counts, **firsts, "GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "migrate-fit"}
+
+
 def _failed(code: int | None, said: str, shown: str, timeout: float) -> FitError:
     if code is None:
         return FitError(
@@ -95,6 +112,11 @@ def _failed(code: int | None, said: str, shown: str, timeout: float) -> FitError
         )
     if code:
         last = next((line for line in reversed(said.splitlines()) if line.strip()), "nothing")
+        if any(f"KeyError: '{name}'" in said for name in as_torchrun(1)):
+            return FitError(
+                f"{shown}: asks for torchrun's variables ({last[-_TAIL:]})",
+                "give them: --torchrun",
+            )
         return FitError(
             f"{shown}: ended with exit code {code} before a step was taken ({last[-_TAIL:]})",
             "see that `migrate run` runs it",
@@ -119,5 +141,9 @@ def _step(found: dict[str, Any], shown: str, places: Callable[[str], str]) -> St
         )
     if found["optimizers"] > 1:
         notes.append(f"{found['optimizers']} steps of optimizers are in one program")
+    for one in found["waits"]:
+        notes.append(
+            f"a value is read at {places(one)}: between the steps, by a program that is not in the figures"
+        )
     cuts = tuple(places(one) for one in found["cuts"])
     return Step(parts, True, tuple(notes), places, cuts)

@@ -24,10 +24,10 @@ def lower_torch(module: Any, wanted: Wanted) -> Step:
         FitError: nothing is computed on the device, or it is asked for what only Flax models have.
         InputsError, ParityError: the module does not take the inputs, or raises.
     """
-    if wanted.mesh or wanted.remat:
+    if wanted.mesh or wanted.remat or wanted.shard:
         raise FitError(
             f"{wanted.target}: a torch module runs as replicas, and as it is written",
-            "--mesh, --spec and --try remat are for Flax models",
+            "--mesh, --spec, --try remat and --try shard are for Flax models",
         )
     import torch
     import torch_xla

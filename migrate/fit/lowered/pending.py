@@ -41,6 +41,12 @@ class World:
         import torch.distributed as dist
         from torch_xla import runtime
 
+        # The ranks that the environment or an address speaks of are not there: nobody is waited for.
+        # (The function of that name hides the module.)
+        handlers = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers
+        for scheme in ("env", "tcp"):
+            handlers[scheme] = _meet_nobody
+
         size = dist.get_world_size
         runtime.world_size = self._size
         dist.get_world_size = lambda group=None: (
@@ -57,6 +63,13 @@ class World:
             frame = frame.f_back
         asks = frame.f_code.co_filename
         return self._collective if _COMPUTES.search(asks) else self._devices
+
+
+def _meet_nobody(url: str, timeout: Any = None, **_: Any) -> Iterator[tuple[Any, int, int]]:
+    """The store, the rank and the size of a process group of one."""
+    from torch.distributed import HashStore
+
+    yield HashStore(), 0, 1
 
 
 def pending_hash() -> str | None:
@@ -100,6 +113,20 @@ def pending_program() -> dict[str, Any] | None:
     }
 
 
+def takes_weights(value: Any) -> bool:
+    """Whether what is pending for a tensor is computed from weights: then it is a part of the step."""
+    import torch
+    import torch_xla
+
+    if not isinstance(value, torch.Tensor) or value.device.type != "xla":
+        return False
+    if not _is_pending(torch_xla._XLAC._get_xla_tensor_debug_info(value)):
+        return False
+    numbers, _ = torch_xla._XLAC._get_tensors_xla_device_data_node([value])
+    known = _known()
+    return any(known.get(number, ("", ""))[0] == "parameter" for number in numbers)
+
+
 def take_for_run() -> None:
     """Let what is pending count as run: its values are there by name only, and must not be read."""
     import torch_xla
@@ -121,11 +148,16 @@ def _computed() -> Iterator[tuple[Any, int]]:
             continue
         seen.add(number)
         said = torch_xla._XLAC._get_xla_tensor_debug_info(tensor)
-        graph = _IR.search(said)
-        if graph is None or any(there in graph[1].partition(",")[0] for there in _THERE):
+        if not _is_pending(said):
             continue
         alias = _ALIAS.search(said)
         yield tensor, int(alias[1]) if alias else number
+
+
+def _is_pending(said: str) -> bool:
+    """By what torch_xla says of a tensor, whether its value is still to be computed."""
+    graph = _IR.search(said)
+    return graph is not None and not any(there in graph[1].partition(",")[0] for there in _THERE)
 
 
 def _tensors() -> Iterator[Any]:

@@ -19,6 +19,7 @@ from migrate.fit.lowered.step import Argument, Part, Step, Wanted
 # A file with one of these ends holds a program.
 PROGRAMS = (".mlir", ".stablehlo", ".mlirbc")
 _TAIL = 400
+_GRADIENTS = b"transpose(jvp"  # as JAX names what computes them
 
 
 def lowered(wanted: Wanted, *, timeout: float) -> Step:
@@ -88,7 +89,7 @@ def read_program(path: Path) -> Step:
             f"{path}: holds no StableHLO module", "write one by jax.jit(f).lower(…).as_text()"
         )
     program = Program(path.name, "stablehlo", data, partitions_of(data) > 1)
-    return Step((Part(program, ()),), False, ("what its arguments are is not known",))
+    return Step((Part(program, ()),), _GRADIENTS in data, ("what its arguments are is not known",))
 
 
 def partitions_of(data: bytes) -> int:

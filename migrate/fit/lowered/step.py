@@ -35,6 +35,7 @@ class Wanted:
         devices: N.
         dtype: that weights and real inputs are cast to; "" leaves them.
         remat: whether the forward pass is computed again for the gradients.
+        shard: whether what `rules` leaves whole is cut along the axes of the batch.
     """
 
     target: str
@@ -46,6 +47,7 @@ class Wanted:
     devices: int = 1
     dtype: str = ""
     remat: bool = False
+    shard: bool = False
 
 
 @dataclass(frozen=True)

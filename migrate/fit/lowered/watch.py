@@ -16,7 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from migrate.fit.lowered.pending import World, pending_hash, pending_program, take_for_run
+from migrate.fit.lowered.pending import (
+    World,
+    pending_hash,
+    pending_program,
+    take_for_run,
+    takes_weights,
+)
 from shims import activate
 
 FOLDER, DEVICES, AT = "MIGRATE_FIT_FOLDER", "MIGRATE_FIT_DEVICES", "MIGRATE_FIT_AT"
@@ -66,6 +72,7 @@ class _Watch:
         self._programs: list[dict[str, Any]] = []  # of the step that is traced
         self._steady = self._traced = False
         self._cuts: list[str] = []  # where the step that is running was cut
+        self._waits: list[str] = []  # where a value was read that has nothing to do with the step
 
     def start(self) -> None:
         """Be told of each sync, of each optimizer step and of the end."""
@@ -95,10 +102,11 @@ class _Watch:
 
         @functools.wraps(read)
         def watched(*args: Any, **kwargs: Any) -> Any:
+            of_the_step = bool(args) and takes_weights(args[0])  # afterwards nothing tells
             before = graphs_taken()
             value = read(*args, **kwargs)
             if graphs_taken() > before:
-                self._cuts.append(_place())
+                (self._cuts if of_the_step else self._waits).append(_place())
             return value
 
         return watched
@@ -136,6 +144,8 @@ class _Watch:
                 self._write()
                 os._exit(0)
             self._trace()
+        else:
+            self._waits.clear()
         self._step, self._optimizers = [], 0
         self._cuts.clear()
 
@@ -160,6 +170,7 @@ class _Watch:
             "steps": len(self._steps) + int(self._traced),
             "optimizers": self._optimizers,
             "cuts": list(dict.fromkeys(self._cuts)),
+            "waits": list(dict.fromkeys(self._waits)),
         }
         part.write_text(json.dumps(facts))
         part.rename(self._folder / FACTS)

@@ -142,6 +142,8 @@ def _details(one: Verdict) -> Iterator[RenderableType]:
                 escape(line.source) or "(no line is told)",
             )
         yield table
+    for loop in one.counted_once:
+        yield f"  the loop at {escape(loop)} is counted once: how often it turns depends on values"
     if one.waste:
         yield f"\n[bold]{one.product.name}: could be cheaper[/bold]"
         table = plain_table("share", "", "what", "do", "line")
@@ -219,6 +221,7 @@ def _verdict_as_json(one: Verdict) -> dict[str, Any]:
             }
             for waste in one.waste
         ],
+        "counted_once": list(one.counted_once),
         "compiler": one.compiler,
         "compile_seconds": one.seconds,
         "cached": one.cached,
