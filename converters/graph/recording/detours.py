@@ -212,20 +212,23 @@ def _is_known_mask(value: Any) -> bool:
 
 
 @contextmanager
-def strides_by_index() -> Iterator[None]:
-    """`as_strided` as an index into the flat tensor, where it reads nothing but that tensor's own elements.
+def memory_followed() -> Iterator[None]:
+    """Ways of torch to another tensor of the same memory, as what can be recorded.
+
+    `as_strided` is an index into the flat tensor, where it reads nothing but that tensor's own elements, and
+    `.data` what `detach` gives.
 
     Raises:
         RuntimeError: what it gave, or was made of, is changed in place: both are one memory in torch.
     """
-    with _Strides() as mode:
+    with _Memory() as mode:
         yield
     for line, one, version in mode.shared:
         if one._version != version:
             raise RuntimeError(f"{line}: what shares its memory by as_strided is changed in place")
 
 
-class _Strides(TorchFunctionMode):
+class _Memory(TorchFunctionMode):
     """A mode and no function in the place of torch's: what records calls that one too."""
 
     def __init__(self) -> None:
@@ -236,6 +239,8 @@ class _Strides(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         made = None
+        if func == torch.Tensor.data.__get__ and not _asked_by_torch():
+            return args[0].detach()  # the same memory, and what is recorded knows it
         if func in (torch.Tensor.as_strided, torch.as_strided) and not _asked_by_torch():
             made = _indexed(*args, **given)
         if made is None:

@@ -527,6 +527,15 @@ class Overlapping(nn.Module):
         return windows.sum(2) + self.places[1], turned
 
 
+class Filled(nn.Module):
+    """Fills a part of a new tensor by its `data`."""
+
+    def forward(self, x):
+        made = x.new_zeros(x.shape[0], x.shape[1] + 1)
+        made.data[:, 1:].copy_(x)
+        return made * 2
+
+
 class SharedMemory(nn.Module):
     """Changes a window in place, and so what it was cut from."""
 

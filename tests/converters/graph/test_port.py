@@ -57,6 +57,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
     "giver": (models.Giver, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
     "commented": (models.Commented, [{"x": real(2, 3, 4)}, {"x": real(3, 3, 4)}]),
     "overlapping": (models.Overlapping, [{"x": real(2, 8, 3)}, {"x": real(3, 12, 3)}]),
+    "filled": (models.Filled, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
     "in place": (models.InPlace, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
 }
 
