@@ -251,6 +251,8 @@ def _well_skipped(code: Code) -> Iterator[int]:
     for node in ast.walk(code.tree):
         if isinstance(node, ast.Assign) and _decides_for_cuda(node, code):
             yield from range(node.lineno, (node.end_lineno or 0) + 1)
+        if isinstance(node, ast.If) and _says_what_cuda_has(node):
+            yield node.lineno
         asks = isinstance(node, ast.If | ast.IfExp) and _asks_for_cuda(node.test)
         if isinstance(node, ast.IfExp) and isinstance(node.test, ast.Call):
             asks = code.dotted(node.test.func) == "torch.cuda.is_available"
@@ -260,6 +262,22 @@ def _well_skipped(code: Code) -> Iterator[int]:
             if any(isinstance(n, ast.Attribute) and code.dotted(n) == "torch.cuda" for n in names):
                 last = max(one.end_lineno or 0 for one in body)
                 yield from range(node.lineno, last + 1)
+
+
+def _says_what_cuda_has(branch: ast.If) -> bool:
+    """Whether `branch` is `if device != "cuda":` and only says that something is left out."""
+    test = branch.test
+    differs = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotEq)
+    return (
+        differs
+        and _asks_for_cuda(test)
+        and all(
+            isinstance(one, ast.Expr)
+            and isinstance(one.value, ast.Call)
+            and all(isinstance(arg, ast.Constant | ast.JoinedStr) for arg in one.value.args)
+            for one in branch.body
+        )
+    )
 
 
 def _decides_for_cuda(assign: ast.Assign, code: Code) -> bool:

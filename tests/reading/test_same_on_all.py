@@ -28,6 +28,7 @@ def same(text: str) -> bool:
         "def f(every=500):\n    seen = 0\n    seen += every\n    done = seen > 9\n    if done:\n        pass",
         "def f(turn: int):\n    if 0 <= turn < 3:\n        pass",
         "for turn in range(3):\n    if turn == 2:\n        pass",
+        "lora_rank = 8\nif lora_rank > 0:\n    pass",
         "for turn, x in enumerate(loader):\n    if turn == 2:\n        pass",
         "class T:\n    def __init__(self):\n        self.turn = 0\n\n"
         "    def f(self):\n        if self.turn > 1:\n            pass",
@@ -53,6 +54,9 @@ def test_what_follows_from_options_and_counters(text: str) -> None:
         "        if self.kept:\n            pass",
         "import os\nme = int(os.environ['RANK'])\nif me == 0:\n    pass",
         "import time\ndone = time.time() > 9\nif done:\n    pass",
+        "from groups import cp_rank\nif cp_rank == 0:\n    pass",
+        "import groups\n\n\nclass T:\n    def __init__(self):\n        self.tp_rank = groups.mine.tp_rank\n\n"
+        "    def f(self):\n        if self.tp_rank == 0:\n            pass",
         "def f(better: int):\n    kept = False\n    while better:\n        pass\n"
         "    x = kept or accuracy\n    kept = x\n    if kept:\n        pass",
     ],

@@ -108,6 +108,28 @@ LOADER = (
 )
 
 
+MADE = "from torch.utils.data import DataLoader\nfed = DataLoader(images, batch_size=4)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (f"{MADE}asked(fed)", Kind.LOADER),
+        (f"{MADE}asked(enumerate(fed))", Kind.LOADER),
+        (f"{MADE}import tqdm\nasked(tqdm.tqdm(fed))", Kind.LOADER),
+        (f"{MADE}for x in fed:\n    asked(x.sum())", Kind.TENSOR),
+        (f"{MADE}for i, (x, y) in enumerate(fed):\n    asked(y)", Kind.TENSOR),
+        (f"{MADE}for i, (x, y) in enumerate(fed):\n    asked(i)", Kind.HOST),
+        (f"{MADE}asked(len(fed))", Kind.HOST),
+        (f"{MADE}asked(fed.batch_size)", Kind.HOST),
+        (f"{MADE}x, y = next(iter(fed))\nasked(x)", Kind.UNKNOWN),
+        (f"{MADE}a, b = fed, images\nasked(b)", Kind.UNKNOWN),
+    ],
+)
+def test_loaders(text: str, kind: Kind) -> None:
+    assert kinds(text) == [kind]
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [

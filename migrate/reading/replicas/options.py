@@ -10,7 +10,7 @@ from migrate.reading.names.bindings import passed_for
 from migrate.reading.names.scopes import Binding
 from migrate.reading.replicas.pure import leaves, same_everywhere
 from migrate.reading.tree.tree import code, last_part, nodes, nodes_of
-from migrate.reading.values.words import METRIC
+from migrate.reading.values.words import GROUP_RANK_NAME, METRIC
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -54,7 +54,7 @@ class _Followed:
         text = code(name)
         if text in PLAIN or text in self._under_way or same_everywhere(name):
             return True
-        if METRIC.fullmatch(last_part(name)) or len(self._under_way) > DEEPEST:
+        if _is_own(last_part(name)) or len(self._under_way) > DEEPEST:
             return False
         if self._context.guards.is_index(name) or self._context.values.is_tensor(name):
             return False
@@ -100,7 +100,7 @@ class _Followed:
                 continue
             seen.add(code(name))
             context = self._context
-            if METRIC.fullmatch(last_part(name)) or context.guards.is_index(name):
+            if _is_own(last_part(name)) or context.guards.is_index(name):
                 return True
             if context.values.is_tensor(name):
                 return True
@@ -125,6 +125,11 @@ class _Followed:
             and isinstance(loop.iter, cst.Call)
             and code(loop.iter.func) == "enumerate"
         )
+
+
+def _is_own(word: str) -> bool:
+    """Whether what is called `word` is each replica's own: its loss, or its number in some group."""
+    return METRIC.fullmatch(word) is not None or GROUP_RANK_NAME.fullmatch(word) is not None
 
 
 def _is_int(annotation: cst.Annotation | None) -> bool:

@@ -14,6 +14,7 @@ class Kind(Enum):
     MODEL = "a module"
     OPTIMIZER = "an optimizer"
     DEVICE_LOADER = "what yields batches on the device, and ends the graph before each"
+    LOADER = "what yields batches"
     CUDA = "a CUDA device, or a choice between one and another device"
     XLA = "the device of XLA"
     INDEX = "the index of a GPU"
@@ -23,8 +24,9 @@ class Kind(Enum):
 
 
 TENSORS = frozenset({Kind.ON_DEVICE, Kind.TENSOR})
-# What has a place, on the device or elsewhere, or what it holds has.
-PLACED = TENSORS | {Kind.MODEL, Kind.OPTIMIZER, Kind.DEVICE_LOADER}
+LOADERS = frozenset({Kind.DEVICE_LOADER, Kind.LOADER})
+# What has a place, on the device or elsewhere, or what it holds or yields has.
+PLACED = TENSORS | LOADERS | {Kind.MODEL, Kind.OPTIMIZER}
 ACCELERATORS = frozenset({Kind.CUDA, Kind.INDEX, Kind.XLA})
 DEVICES = ACCELERATORS | {Kind.CPU}
 _RANKS = {kind: rank for rank, kind in enumerate(Kind)}

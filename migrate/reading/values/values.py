@@ -15,6 +15,8 @@ from typing import Any
 import libcst as cst
 
 from migrate.reading.calls.devices import ACCELERATOR, COUNTS, CUDA, CURRENT, DEVICE, XLA_DEVICES
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_other import DATA_LOADERS
 from migrate.reading.names.bindings import Bindings, Given, How, passed_for
 from migrate.reading.names.parsed import Parsed
 from migrate.reading.project.entries import Entry
@@ -28,13 +30,23 @@ from migrate.reading.tree.tree import (
     string_value,
 )
 from migrate.reading.values import words as v
-from migrate.reading.values.kind import ACCELERATORS, DEVICES, PLACED, TENSORS, Kind, held, joined
+from migrate.reading.values.kind import (
+    ACCELERATORS,
+    DEVICES,
+    LOADERS,
+    PLACED,
+    TENSORS,
+    Kind,
+    held,
+    joined,
+)
 
 FORWARDS = frozenset({"forward", "training_step"})
 # What other files may make, or hand over.
 ASKED = cst.Name | cst.Attribute | cst.Subscript | cst.Call
 # What is no longer one of them where it is taken apart.
-HOLDERS = frozenset({Kind.MODEL, Kind.OPTIMIZER, Kind.DEVICE_LOADER})
+HOLDERS = LOADERS | {Kind.MODEL, Kind.OPTIMIZER}
+MADE_LOADERS = names(*DATA_LOADERS)
 DEVICE_LOADERS = frozenset(
     {
         "torch_xla.distributed.parallel_loader.MpDeviceLoader",
@@ -324,7 +336,7 @@ class Values:
         base = held([self.kind(node.value)])
         if base in TENSORS:
             return Kind.UNKNOWN if v.NUMBER.search(name) else base  # `images.image_sizes`
-        if base in (Kind.HOST, Kind.OPTIMIZER, Kind.DEVICE_LOADER):
+        if base in LOADERS or base in (Kind.HOST, Kind.OPTIMIZER):
             return Kind.HOST
         if base is Kind.MODEL:
             return Kind.MODEL if name == "module" else Kind.UNKNOWN
@@ -400,8 +412,8 @@ class Values:
             return Kind.TENSOR
         if binding.how is How.ADDED and found is Kind.HOST:
             return Kind.UNKNOWN
-        if binding.how is How.ELEMENT and found is Kind.DEVICE_LOADER:
-            return Kind.ON_DEVICE
+        if binding.how is How.ELEMENT and found in LOADERS:
+            return Kind.ON_DEVICE if found is Kind.DEVICE_LOADER else Kind.TENSOR
         if binding.how is How.PART and found in HOLDERS:
             return Kind.UNKNOWN
         return found
@@ -513,6 +525,8 @@ class Values:
             return Kind.MODEL
         if name in DEVICE_LOADERS:
             return Kind.DEVICE_LOADER
+        if name in MADE_LOADERS:
+            return Kind.LOADER
         if root != "torch":
             return self._as_loader(call)  # tqdm(loader)
         if v.TORCH_OPTIMIZER.fullmatch(name):
@@ -563,8 +577,8 @@ class Values:
 
     def _as_loader(self, call: cst.Call) -> Kind:
         """Return what `call` gives, of which nothing is known but that it may wrap a loader."""
-        kinds = {self.kind(arg.value) for arg in call.args}
-        return Kind.DEVICE_LOADER if Kind.DEVICE_LOADER in kinds else Kind.UNKNOWN
+        kinds = {self.kind(arg.value) for arg in call.args} & LOADERS
+        return joined(kinds) if kinds else Kind.UNKNOWN
 
     def _moved(self, method: str, base: Kind, call: cst.Call) -> Kind:
         if method == "cuda":

@@ -308,6 +308,8 @@ RANK_NAME = re.compile(
     r"|slurm|mpi|hvd|torch|gpu|group|replica|host|this)_?)*rank(_id)?|(local_)?(process|proc)_(index|id)",
     re.IGNORECASE,
 )
+# Which one this is of some group of replicas: `tp_rank`, `self.pipeline_rank`; not `lora_rank`, a size.
+GROUP_RANK_NAME = re.compile(r"(?!(\w*_)?(lora|low|dora)_)\w*rank(_id)?", re.IGNORECASE)
 # The same where it is compared, but where alone it says whether there is a device at all.
 GPU_NAME = re.compile(r"_*(local_)?gpu(_id|_idx|_index)?", re.IGNORECASE)
 # The answer of a function that scripts define for it.

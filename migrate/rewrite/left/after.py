@@ -162,6 +162,8 @@ def left_in_functions(
         run: does some work for each file, in their order.
     """
     calls = dict(calls)
+    # What was found of a file, and with which entries: most are looked at last with all that they have.
+    seen: dict[Path, tuple[Mapping[int, Entry], tuple[Left, ...]]] = {}
 
     def looks(paths: Sequence[Path], entries: Entries) -> list[Look]:
         found = []
@@ -170,7 +172,7 @@ def left_in_functions(
                 calls[path] = calls_of_file(first, path)
             data = last.scopes[path].module.data
             name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
-            entered = entries.get(path, {})
+            entered = dict(entries.get(path, {}))  # as far as it is known now
             told = tuple(spoken.get(path, ()))
             found.append(Look(path, name, before.get(path, data), data, calls[path], entered, told))
         return found
@@ -181,8 +183,10 @@ def left_in_functions(
     def look(paths: Sequence[Path], entries: Entries) -> Iterator[Iterator[Leaving]]:
         known = {path: left_before[path] for path in paths if path in left_before}
         known = {path: found for path, found in known.items() if not entries.get(path)}
-        others = [path for path in paths if path not in known]
-        known |= zip(others, run(leaving_of, looks(others, entries)), strict=True)
+        jobs = looks([path for path in paths if path not in known], entries)
+        for job, (leads_to, left) in zip(jobs, run(looked_at, jobs), strict=True):
+            known[job.path] = leads_to
+            seen[job.path] = job.entries, left
         for path in paths:
             found = known[path]
             # What was known at first of a file that has not changed speaks of lines as they were.
@@ -190,8 +194,11 @@ def left_in_functions(
 
     starting = [path for path in starts(last, calls) if path in before]
     entries = reached(starting, look)
-    found = run(left_in, looks(list(entries), entries))
-    return dict(zip(entries, found, strict=True))
+    again = [path for path in entries if path not in seen or seen[path][0] != entries[path]]
+    jobs = looks(again, entries)
+    for job, (_, left) in zip(jobs, run(looked_at, jobs), strict=True):
+        seen[job.path] = job.entries, left
+    return {path: seen[path][1] for path in entries}
 
 
 def _moved(first: Analysis, last: Analysis, changed: Set[Path]) -> dict[tuple[Path, int], int]:
@@ -224,12 +231,20 @@ def _leading_to(one: Leaving, now: Mapping[tuple[Path, int], int]) -> Leaving:
 
 
 @deep
-def leaving_of(look: Look) -> tuple[Leaving, ...]:
-    """Return the functions of other files that the steps of a file run; told at the lines before."""
+def looked_at(look: Look) -> tuple[tuple[Leaving, ...], tuple[Left, ...]]:
+    """Return where the steps of a file lead, told at the lines before, and what is left in it.
+
+    Both at once: what takes most of the time is to parse the file.
+
+    Returns:
+        The functions of other files that are run, and what is left to do in those of this file that the
+        steps of others run.
+    """
     facts = _facts(look)
     if facts is None:
-        return ()
-    return left_for(facts, look.name, look.before, look.after)
+        return (), ()
+    leads_to = left_for(facts, look.name, look.before, look.after)
+    return leads_to, _left_in(facts, look) if look.entries else ()
 
 
 def left_for(facts: Facts, name: str, before: bytes, after: bytes) -> tuple[Leaving, ...]:
@@ -251,12 +266,7 @@ def left_for(facts: Facts, name: str, before: bytes, after: bytes) -> tuple[Leav
     return tuple(leaving(facts, name, at_origin))
 
 
-@deep
-def left_in(look: Look) -> tuple[Left, ...]:
-    """Return what is left to do in the functions of a file that other files' steps run."""
-    facts = _facts(look)
-    if facts is None:
-        return ()
+def _left_in(facts: Facts, look: Look) -> tuple[Left, ...]:
     told = {(line, rule) for line, _, rule, _ in look.spoken}
     text = look.before.decode(errors="replace")
     left = left_of(facts, text, look.spoken, whole=False)
