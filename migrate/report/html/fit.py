@@ -33,16 +33,18 @@ def write_fit_page(report: FitReport, path: Path) -> None:
 
 
 def _curve(one: Verdict) -> str:
-    """Plot what is in HBM over the schedule, in GiB, and what the chip has."""
+    """Plot what is in HBM over the schedule, and what the chip has."""
     assert one.memory is not None
     curve = _thinned(one.memory.curve)
-    with plot("instruction of the schedule", "GiB") as drawn:
+    unit, scale = ("GiB", 2**30) if one.memory.peak >= 2**29 else ("MiB", 2**20)
+    with plot("instruction of the schedule", unit) as drawn:
         places = [place for place, _ in curve]
-        sizes = [size / 2**30 for _, size in curve]
+        sizes = [size / scale for _, size in curve]
         drawn.axes.fill_between(places, sizes, step="post", color=BLUE, alpha=0.6, label="in HBM")
-        if max(sizes) > 0.3 * one.available / 2**30:  # else the line would flatten the curve
-            drawn.axes.axhline(one.available / 2**30, color=RED, label="there is")
+        if max(sizes) > 0.3 * one.available / scale:  # else the line would flatten the curve
+            drawn.axes.axhline(one.available / scale, color=RED, label="there is")
         drawn.axes.set_ylim(bottom=0)
+        drawn.axes.margins(x=0)
     return drawn.svg
 
 

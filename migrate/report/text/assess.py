@@ -68,12 +68,12 @@ def work_sentence(found: Assessment) -> str:
     """What the port is assumed to take."""
     decision, code = found.decision, found.known.code
     looked = sum(one.look for one in code.todo)
-    look = f", {looked} places to look at" if looked else ""
+    look = f" and {looked} place{'s' * (looked != 1)} to look at" if looked else ""
     cost = f", ${decision.dollars:,.0f}" if decision.dollars is not None else ""
-    rest = (
-        f"; {code.elsewhere} findings lie in files that it does not run" if code.elsewhere else ""
+    more = (
+        f"; {code.elsewhere} more findings in files that it does not run" if code.elsewhere else ""
     )
-    return f"{decision.hours:g} hours{cost}, setup{look} included{rest}"
+    return f"{decision.hours:g} hours{cost}, setup{look} included{more}"
 
 
 def ran_sentence(ran: Ran) -> str:
