@@ -15,9 +15,7 @@ from migrate.fit.memory import Memory
 from migrate.fit.products import Generation
 from migrate.fit.waste import OF_THE_STEP, Waste, worth_its_memory
 
-_WIDE_SIDE = (
-    1024  # from here on a side is a vocabulary or a layer's width, and padding it costs nothing
-)
+_WIDE_SIDE = 1024  # from here on padding a side costs little
 _TILE, _LANES = 8, 128
 _CHANGES = ("parameter", "optimizer state")
 

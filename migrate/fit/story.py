@@ -93,7 +93,7 @@ def fit(target: str, options: FitOptions, tell: Tell, script: Script | None = No
         notes.update(dict.fromkeys(step.notes))
         trains = step.trains
         verdicts.append(_judged(step, product, options, tell))
-    tried = list(_tried(target, options, verdicts, tell, script))
+    tried = list(_tried(target, options, verdicts, tell))
     if options.auto:
         tried += _largest(target, options, verdicts, tell, script)
     return FitReport(
@@ -171,6 +171,11 @@ def _require_uses(target: str, options: FitOptions, script: Script | None) -> No
             f"{target}: {given[0]} is for models; what a script or a program does stands in it",
             "leave it out",
         )
+    if options.remedies and not a_model:
+        raise FitError(
+            f"{target}: --try changes a model; what a script or a program does stands in it",
+            "change the script, and compare with --baseline",
+        )
     if options.args and script is None:
         raise FitError(f"{target}: takes no arguments", "what follows -- goes to a script")
 
@@ -192,14 +197,8 @@ def _tried(
     options: FitOptions,
     verdicts: Sequence[Verdict],
     tell: Tell,
-    script: Script | None,
 ) -> list[Tried]:
     """The step again with each remedy."""
-    if options.remedies and (script is not None or target.endswith(PROGRAMS)):
-        raise FitError(
-            f"{target}: --try changes a model; what a script or a program does stands in it",
-            "change the script, and compare with --baseline",
-        )
     found = []
     for remedy in options.remedies:
         again = []

@@ -69,14 +69,16 @@ from torch.nn.parallel import DistributedDataParallel
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch_size", type=int)
 options = parser.parse_args()
+if options.batch_size > 8192:
+    raise SystemExit("more than I take")
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 dist.init_process_group("xla", rank=rank, world_size=size)
 device = torch_xla.device()
-net = DistributedDataParallel(nn.Linear(1 << 16, 8).to(device), gradient_as_bucket_view=True)
+net = DistributedDataParallel(nn.Linear(1024, 8).to(device), gradient_as_bucket_view=True)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for _ in range(6):
     with torch_xla.step():
-        x = torch.zeros(options.batch_size // size, 1 << 16).to(device)
+        x = torch.zeros(options.batch_size // size, 1024).to(device)
         optimizer.zero_grad()
         net(x).square().mean().backward()
         optimizer.step()
@@ -371,13 +373,11 @@ class TestTorch:
         assert told["state"] == "fits"
         assert {one["group"] for one in told["collectives"]} == {4}
         shown = [one["array"] for one in told["hbm"]["largest"] if one["kind"] == "input"]
-        assert f"f32[1024,{1 << 16}]" in shown  # a quarter of the batch
+        assert "f32[1024,1024]" in shown  # a quarter of the batch
         (tried,) = found["tried"]
-        best = int(tried["what"].split(",")[0].removeprefix("--batch_size "))
-        room = tried["slices"][0]["hbm"]
-        assert tried["what"].endswith("the largest that fits")
-        assert 0.9 * room["available"] < room["needed"] <= room["available"]
-        assert best > 4096
+        assert tried["what"].startswith("--batch_size 8192, which fits; the search ended there: ")
+        assert "more than I take" in tried["what"]
+        assert tried["slices"][0]["hbm"]["needed"] > told["hbm"]["needed"]
 
     def test_a_step_of_several_programs(self, tmp_path: Path) -> None:
         """Gradients of two batches, each a program, and the update, which alone is given the momentum."""
