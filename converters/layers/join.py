@@ -7,6 +7,7 @@ they cannot be had from the array alone. Those tensors travel beside the output,
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,6 +89,39 @@ class Stack(Join):
 
     def __str__(self) -> str:
         return f"stack({self.axis})"
+
+
+@dataclass(frozen=True)
+class Grid(Join):
+    """Pieces of one shape along several new axes: keys and values of layers, (layers, 2, …).
+
+    Attributes:
+        axis: the first of them.
+        sides: theirs; the pieces are in row-major order.
+    """
+
+    axis: int
+    sides: tuple[int, ...]
+
+    def apply(self, pieces: Sequence[Array]) -> Array:
+        """The pieces, one behind the other, the new axis taken apart."""
+        return np.stack(pieces, self.axis).reshape(self.shape([one.shape for one in pieces]))
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        """The pieces' shape with the new sides at the axis."""
+        if len(shapes) != math.prod(self.sides):
+            raise ValueError(f"{len(shapes)} pieces do not fill {self.sides}")
+        stacked = Stack(self.axis).shape(shapes)
+        return (*stacked[: self.axis], *self.sides, *stacked[self.axis + 1 :])
+
+    def split(self, array: Array, shapes: Sequence[Shape]) -> list[Array] | None:
+        """One piece for each place."""
+        end = self.axis + len(self.sides)
+        merged = (*array.shape[: self.axis], math.prod(self.sides), *array.shape[end:])
+        return Stack(self.axis).split(array.reshape(merged), shapes)
+
+    def __str__(self) -> str:
+        return f"grid({', '.join(map(str, (self.axis, *self.sides)))})"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from converters.layers.join import ALONE, SUM, ComputedBefore, Concat, Join, Stack
+from converters.layers.join import ALONE, SUM, ComputedBefore, Concat, Grid, Join, Stack
 from converters.layers.layout import (
     UNCHANGED,
     Flip,
@@ -33,6 +33,7 @@ _JOINS: dict[str, Callable[[tuple[int, ...]], Join]] = {
     "alone": lambda numbers: ALONE,
     "sum": lambda numbers: SUM,
     "stack": lambda numbers: Stack(*numbers),
+    "grid": lambda numbers: Grid(numbers[0], numbers[1:]),
     "concat": lambda numbers: Concat(*numbers),
     "computed": ComputedBefore,
 }

@@ -14,6 +14,7 @@ import click
 from migrate.cli.show import working
 
 if TYPE_CHECKING:
+    from converters.remote.names import Meant
     from migrate.parity.fitting.results import Fit
 
 # What the run says, or has no use for.
@@ -27,7 +28,7 @@ class Fitted:
     Attributes:
         fit: the verdict.
         mapping: the file that says what becomes of each key.
-        written: whether it is one that may be written with: confirmed, or `--unproven`.
+        written: whether it is one that may be written with: proven, or `--unproven`.
     """
 
     fit: Fit
@@ -58,7 +59,41 @@ def fitted(torch: str | None, flax: str, options: Mapping[str, Any]) -> Iterator
 
     with tempfile.TemporaryDirectory(prefix="migrate-fit-") as folder:
         mapping = Path(folder) / "fitted.yaml"
-        models = Models(torch, flax, options["inputs"], options["drop"])
+        models = Models(torch, flax, options["inputs"], options["drop"], options["target_apply"])
         with working(quiet=options["quiet"]) as progress:
             fit = fit_models(models, mapping, progress)
-        yield Fitted(fit, mapping, fit.confirmed or options["unproven"])
+        yield Fitted(fit, mapping, fit.proven or options["unproven"])
+
+
+@contextlib.contextmanager
+def by_values(checkpoint: Meant, options: Mapping[str, Any]) -> Iterator[Path]:
+    """Compare the values of two checkpoints, and yield the mapping file; it is deleted afterwards.
+
+    Args:
+        checkpoint: torch's.
+        options: of the command.
+    """
+    if options["target"] is None:
+        raise click.UsageError("--values compares two checkpoints: give Flax's, --target FILE")
+    for name in ("model", "inputs", "target_apply", *_NOT_BESIDE):
+        if options[name] not in (None, ()):
+            option = name.replace("_", "-")
+            raise click.UsageError(f"--values says it all: leave --{option} out")
+    from converters.back.arrays import open_arrays
+    from converters.checkpoint import open_checkpoint
+    from converters.mapping.file import save_mapping
+    from converters.target.values import fit_values
+
+    torch = open_checkpoint(checkpoint.place, options["key"])
+    found = fit_values(torch, open_arrays(Path(options["target"])), options["drop"])
+    for line in found.alike:
+        options["said"](f"not told apart by values, taken in their order: {line}")
+    if found.alike and not options["unproven"]:
+        raise click.UsageError(
+            f"{len(found.alike)} groups of arrays are not told apart by their values (first: "
+            f"{found.alike[0]}): another checkpoint could be converted wrongly; --unproven takes their order"
+        )
+    with tempfile.TemporaryDirectory(prefix="migrate-values-") as folder:
+        mapping = Path(folder) / "values.yaml"
+        save_mapping(found.plan, mapping)
+        yield mapping

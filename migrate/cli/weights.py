@@ -81,7 +81,17 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
     metavar="SPEC",
     help="Fit to the target by running both models on x=float32[2,3,64,64], a file, a function.",
 )
+@click.option(
+    "--values",
+    is_flag=True,
+    help="--target is a Flax checkpoint of the same weights: their values say what belongs where.",
+)
 @click.option("--unproven", is_flag=True, help="Write also what the runs did not confirm.")
+@click.option(
+    "--target-apply",
+    metavar="FUNCTION",
+    help="pkg.module:function of (params, *inputs), where --target is a pytree or a function that gives it.",
+)
 @click.option("--target-inputs", help="pkg.module:function that gives its example inputs.")
 @click.option("--drop", multiple=True, metavar="REGEX", help="Keys that the target has no use for.")
 @click.option(
@@ -181,7 +191,9 @@ _OF_TORCH_CHECKPOINTS = (
     "save_mapping",
     "dtype",
     "scan",
+    "target_apply",
     "target_inputs",
+    "values",
     "mesh",
     "spec",
     "max_shard_size",
@@ -199,7 +211,7 @@ def _to_flax(
 ) -> _Shown:
     from converters.atomic import require_writable
     from converters.remote.names import chosen, meant
-    from migrate.cli.fitting import fitted
+    from migrate.cli.fitting import by_values, fitted
     from migrate.report.text import fitting
 
     if options["file_format"] == "pt":
@@ -241,7 +253,12 @@ def _to_flax(
             code, summary, values = _converted(understood, output, dry_run, decide, options)
             said = (*summary, *fitting.fit_summary(found.fit))
             return code, said, {**values, "fit": fitting.fit_as_json(found.fit)}
-    _require_target(options, *(("unproven",) if options["target"] else ("inputs", "unproven")))
+    if options["values"]:
+        with by_values(understood(), options) as mapping:
+            decide |= {"model": None, "target": None, "drop": (), "mapping": mapping}
+            return _converted(understood, output, dry_run, decide, options)
+    needless = ("unproven", "target_apply")
+    _require_target(options, *(needless if options["target"] else ("inputs", *needless)))
     return _converted(understood, output, dry_run, decide, options)
 
 
@@ -249,7 +266,8 @@ def _require_target(options: Mapping[str, Any], *names: str) -> None:
     """Refuse options that only a target that is run has a use for."""
     for name in names:
         if options[name]:
-            raise click.UsageError(f"--{name} is for a --target that is run with --inputs")
+            option = name.replace("_", "-")
+            raise click.UsageError(f"--{option} is for a --target that is run with --inputs")
 
 
 def _module(options: Mapping[str, Any], place: Place) -> str | None:

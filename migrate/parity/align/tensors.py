@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from converters.target.elements import refines
 from migrate.parity.dump.dump import Dump, TensorRef
 from migrate.parity.ground.alignment import TensorPair
 from migrate.parity.judge.metrics import Measurement
@@ -65,24 +66,24 @@ def ways(truth: Shape, mine: Shape, images: Iterable[Shape] = ()) -> list[Way]:
 def _ways(truth: Shape, mine: Shape, images: Iterable[Shape]) -> Iterator[Way]:
     if truth == mine:
         yield Way()
-    elif _refines(truth, mine) or _refines(mine, truth):
+    elif refines(truth, mine) or refines(mine, truth):
         yield Way(shape=mine)
     if len(truth) <= 5:
         for axes in _moves(truth):
             moved = tuple(truth[axis] for axis in axes)
             if moved == mine:
                 yield Way(axes)
-            elif len(mine) < len(truth) and _refines(moved, mine):
+            elif len(mine) < len(truth) and refines(moved, mine):
                 yield Way(axes, mine)
     if len(truth) < len(mine) <= 5:
         for axes in itertools.permutations(range(len(mine))):
             split = tuple(mine[axes.index(axis)] for axis in range(len(mine)))
-            if axes != tuple(sorted(axes)) and _refines(split, truth):
+            if axes != tuple(sorted(axes)) and refines(split, truth):
                 yield Way(axes, None, split)
     for image in images:
-        if len(image) in (3, 4, 5) and len(image) > len(mine) and _refines(image, truth):
+        if len(image) in (3, 4, 5) and len(image) > len(mine) and refines(image, truth):
             axes = (0, *range(2, len(image)), 1)
-            if _refines(tuple(image[axis] for axis in axes), mine):
+            if refines(tuple(image[axis] for axis in axes), mine):
                 yield Way(axes, mine, image)
 
 
@@ -97,14 +98,6 @@ def _moves(shape: Shape) -> Iterator[Shape]:
         if moved not in seen:
             seen.add(moved)
             yield order
-
-
-def _refines(fine: Shape, coarse: Shape) -> bool:
-    """Whether merging neighbouring axes of the first gives the second."""
-    ends = set(itertools.accumulate(fine, lambda a, b: a * b)) | {1}
-    return math.prod(fine) == math.prod(coarse) and ends >= set(
-        itertools.accumulate(coarse, lambda a, b: a * b)
-    )
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,11 @@ from converters.checkpoint.pytree import Leaf
 from converters.checkpoint.reader import TensorInfo
 from converters.conversion import convert
 from converters.errors import MisfitError, RefusedKeysError
-from converters.layers.text import parse_layout
+from converters.layers.layout import UNCHANGED
+from converters.layers.text import parse_join, parse_layout, parse_part
 from converters.mapping import Outcome, Plan
 from converters.mapping.file import save_mapping
+from converters.mapping.leaves import Piece, PlannedLeaf
 from converters.mapping.module_tree import BUFFER_KIND
 from converters.mapping.paths import Api
 from converters.planning import planned
@@ -31,7 +33,7 @@ from migrate.parity.fitting.results import Fit
 from migrate.parity.fitting.sources import EXACT, Sources
 from migrate.parity.fitting.stirred import stirred
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.fitting import Difference, Found
+from migrate.parity.ground.fitting import Difference, Found, Made
 from migrate.parity.ground.settings import TRUTH, Settings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides import protocol
@@ -75,7 +77,7 @@ def fit(
         RefusedKeysError: layers of torch that nobody knows in Flax.
         ParityError: a model cannot run, or gives something else each time.
     """
-    require_layers(flax)
+    require_model(flax)
     work.mkdir(parents=True, exist_ok=True)
     api: Api = "nnx" if flax.kind == "nnx" else "linen"
     own, state, rules = (
@@ -106,24 +108,25 @@ def fit(
         convert(state, output=fitted, overwrite=True, mapping=mapping)
         flax.ask(protocol.LoadWeights(fitted))
         mine = work / "flax-outputs"
-        flax.ask(protocol.Capture(exact, inputs, mine, layers=False, numbers=numbers))
+        wide = bool(found.made) or _only_rounding(found)
+        how = dataclasses.replace(exact, wide=wide)
+        flax.ask(protocol.Capture(how, inputs, mine, layers=False, numbers=numbers))
         idle = flax.ask(protocol.Idle(exact, inputs, found.unsure)) if found.unsure else ()
     finally:
         torch.ask(protocol.LoadWeights(own))
     return _verdict(done, found, Dump(plain), Dump(mine), idle, numbers, (*notes, *done.notes))
 
 
-def require_layers(flax: Side) -> None:
-    """Refuse what has no layers to be followed.
+def require_model(flax: Side) -> None:
+    """Refuse what is no model of JAX's.
 
     Raises:
-        ParityError: it is no Flax module.
+        ParityError: it is none.
     """
-    if flax.kind not in ("linen", "nnx"):
-        what = "a function" if flax.kind == "jax" else "a torch module"
+    if flax.kind not in ("linen", "nnx", "jax"):
         raise ParityError(
-            f"the target is {what}: it has no layers of Flax to be followed",
-            "name a linen or nnx module, or convert by a mapping file",
+            "the target is a torch module: nothing of JAX's to be followed",
+            "name a linen or nnx module, or a function of (params, *inputs) with --target-apply",
         )
 
 
@@ -227,19 +230,35 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
         )
         for one in found.arrays
     }
+    leaves = dict(sources.leaves)
+    infos = {row.key: TensorInfo(row.shape or (), row.dtype or "") for row in plan.rows}
+    for made in found.made:
+        placed[made.name] = Placed((f"{made.name}#made",), Way(UNCHANGED))
+        leaves[f"{made.name}#made"] = _leaf(made, infos)
     shapes = {
         name: TensorInfo(
             tuple(
                 _shape(
-                    [sources.leaves[source].info.shape for source in one.sources],
+                    [leaves[source].info.shape for source in one.sources],
                     one.way,
                 )
             ),
-            sources.leaves[one.sources[0]].info.dtype,
+            leaves[one.sources[0]].info.dtype,
         )
         for name, one in placed.items()
     }
-    return arranged(plan, placed, sources.leaves, shapes, dropped, EVIDENCE)
+    return arranged(plan, placed, leaves, shapes, dropped, EVIDENCE)
+
+
+def _leaf(made: Made, infos: Mapping[str, TensorInfo]) -> PlannedLeaf:
+    """An array that was found element by element."""
+    pieces = tuple(
+        Piece(one.key, parse_layout(one.layout), parse_part(one.part) if one.part else None)
+        for one in made.pieces
+    )
+    join = parse_join(made.join)
+    shape = join.shape([piece.shape(infos[piece.key].shape) for piece in pieces])
+    return PlannedLeaf(made.name, TensorInfo(shape, infos[pieces[0].key].dtype), pieces, join)
 
 
 def _shape(shapes: Sequence[tuple[int, ...]], way: Way) -> tuple[int, ...]:
@@ -262,10 +281,15 @@ def _verdict(
         one = compare_outputs(_outputs(truth, number), _outputs(mine, number))
         alone = one.alone
         apart = None if apart is None or one.apart is None else max(apart, one.apart)
-    differences = found.differences
+    differences, said = found.differences, []
+    if _only_rounding(found) and apart is not None and apart <= EXACT:
+        said.append(
+            f"the target computes in float32 in places (first: {differences[0]}): float64 there, too"
+        )
+        differences = ()
     if not differences and (apart is None or apart > EXACT):
         differences = (Difference("", "", "", "", False, np.inf if apart is None else apart),)
-    said = [f"{text} is not compared: the other model gives nothing like it" for text in alone]
+    said += [f"{text} is not compared: the other model gives nothing like it" for text in alone]
     if found.untried:
         said.append("several layers look alike, and not all of their orders were tried")
     if truth.facts.notes:
@@ -277,10 +301,16 @@ def _verdict(
         len(numbers),
         found.layers,
         found.passes,
-        bool(differences) and found.single and all(one.rounding for one in differences),
+        bool(differences) and _only_rounding(found),
         _whole_layers(idle, found.unsure),
         (*notes, *said),
     )
+
+
+def _only_rounding(found: Found) -> bool:
+    """Whether all that differs is what float32 rounds, in which the model computes in places."""
+    rounding = all(one.rounding for one in found.differences)
+    return bool(found.differences) and found.single and rounding
 
 
 def _whole_layers(idle: Sequence[str], unsure: Sequence[str]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from migrate.parity.align.tensors import Way, distance, ways
 from migrate.parity.fitting.names import likeness, pattern
 from migrate.parity.fitting.roles import Made, ways_to_make
 from migrate.parity.fitting.sources import EXACT, Source, Sources, UnitCall, nearest
+from migrate.parity.fitting.trying import Choices, EnoughSeen, Open, Tried
 from migrate.parity.ground.fitting import SINGLE, Difference
 from migrate.parity.sides.jax.capture.recorder import Seen
 from migrate.parity.sides.jax.capture.values import is_batched, is_traced, rebuilt, tensors
@@ -26,58 +27,23 @@ from migrate.parity.sides.jax.capture.values import is_batched, is_traced, rebui
 Array = np.ndarray[Any, Any]
 # Channels are seen to be scaled on no fewer values of each.
 _ROWS, _SHOWN = 8, 3
-# Which of several that look alike is taken: a pattern of names → its rank among them, by names and order.
-Choices = Mapping[Any, int]
-
-
-@dataclass(frozen=True)
-class Open:
-    """Several layers of torch that what flows through does not tell apart.
-
-    Attributes:
-        pattern: of their names and the asking layer's: repeated blocks share one.
-        count: how many.
-        before: how many differences were known then.
-    """
-
-    pattern: Any
-    count: int
-    before: int
 
 
 @dataclass
-class Pass:
+class Pass(Tried):
     """What a pass found.
 
     Attributes:
         made: array of Flax's → the pieces that it is made of (several: one for each turn of a loop).
         stacked: array of Flax's → the axis of these pieces.
-        differences: where the models part, in the order of execution.
-        agreed: how many layers were the same before the first difference.
-        layers: how many layers were found in torch's.
-        choices: what was taken otherwise than proposed.
-        open: what could have been taken otherwise.
         unmatched: layers of Flax's for which torch has none: name, where it is called, its arrays.
         unseen: layers in which nothing can be seen (vmap).
-        unsure: arrays that only the outputs confirm: no layer of torch's is given the same, or several are.
-        outputs: of the model.
     """
 
     made: dict[str, list[Made]] = field(default_factory=lambda: defaultdict(list))
     stacked: dict[str, int] = field(default_factory=dict)
-    differences: list[Difference] = field(default_factory=list)
-    agreed: int = 0
-    layers: int = 0
-    choices: dict[Any, int] = field(default_factory=dict)
-    open: list[Open] = field(default_factory=list)
     unmatched: list[tuple[str, str]] = field(default_factory=list)
     unseen: dict[str, None] = field(default_factory=dict)
-    unsure: dict[str, None] = field(default_factory=dict)
-    outputs: Mapping[str, Array] = field(default_factory=dict)
-
-
-class EnoughSeen(BaseException):
-    """A pass that is no better than the best one is not finished."""
 
 
 class Follower:

@@ -19,7 +19,7 @@ class Fit:
         inputs: on how many.
         layers: how many layers of Flax's were found in torch's.
         passes: how many of the Flax model were run to find them.
-        rounding: whether all that differs is what float32 rounds, in which the Flax model computes.
+        rounding: whether all that differs is what float32 rounds, in which the Flax model keeps numbers.
         idle: arrays that look like others and have no influence on the outputs: nothing says which they are.
         notes: what else to know.
     """
@@ -40,20 +40,15 @@ class Fit:
         return not self.differences and not self.idle and self.apart is not None
 
     @property
-    def confirmed(self) -> bool:
-        """Whether each weight is in its place, as far as the precision of the Flax model tells."""
-        return self.proven or (self.rounding and not self.idle)
-
-    @property
     def sentence(self) -> str:
         """The verdict."""
         inputs = f"{self.inputs} input{'s' if self.inputs > 1 else ''}"
         if self.proven:
             return f"fitted and proven: outputs agree to {self.apart:.0e} on {inputs}"
-        if self.confirmed:
+        if self.rounding and not self.idle:
             return (
-                f"fitted; outputs agree to {self.apart:.0e} on {inputs}, and no further can be seen: the "
-                f"target computes in float32 (first: {self.differences[0]})"
+                f"fitted, not proven: outputs agree to {self.apart:.0e} on {inputs}, and no further can be "
+                f"seen, as the target keeps numbers in float32 (first: {self.differences[0]})"
             )
         if self.idle and not self.differences:
             idle = ", ".join(self.idle[:3])

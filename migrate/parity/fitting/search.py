@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,17 @@ import numpy as np
 
 from converters.planning import planned
 from migrate.parity.dump.dump import Dump
-from migrate.parity.fitting.follow import Choices, EnoughSeen, Follower, Pass
+from migrate.parity.fitting.below.search import Below
+from migrate.parity.fitting.follow import Follower, Pass
 from migrate.parity.fitting.outputs import compare_outputs
 from migrate.parity.fitting.sources import EXACT, Source, Sources
+from migrate.parity.fitting.trying import Choices, EnoughSeen, Trials, better
 from migrate.parity.ground.fitting import Array as Placed
 from migrate.parity.ground.fitting import Difference, Found, Piece
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet
 
 Array = np.ndarray[Any, Any]
-# Orders of layers that look alike that are tried: enough for query, key and value of two kinds of block.
-_MOST = 48
 
 
 def find(
@@ -42,7 +41,20 @@ def find(
     plan = planned(state, {"mapping": rules})
     sources = Sources(Dump(truth), plan.plan, plan.checkpoint.read)
     runner.prepare(settings, inputs)
-    return _Search(runner, settings, inputs[0], sources).found()
+    drawn = _drawn(runner.weights)
+    if runner.kind == "jax":
+        return Below(runner, settings, inputs[0], sources, drawn).found()
+    found = _Search(runner, settings, inputs[0], sources, drawn).found()
+    if not found.unplaced and not found.unused:
+        return found
+    other = Below(runner, settings, inputs[0], sources, drawn).found()
+    return other if _says_more(other, found) else found
+
+
+def _says_more(one: Found, other: Found) -> bool:
+    """Whether a way to look finds places for more."""
+    lacking = [len(its.unplaced) + len(its.unused) for its in (one, other)]
+    return lacking[0] < lacking[1]
 
 
 @dataclass
@@ -53,58 +65,31 @@ class _Search:
     settings: Settings
     inputs: Mapping[str, Array]
     sources: Sources
+    drawn: Mapping[str, Array]
 
     def __post_init__(self) -> None:
-        self._drawn = _drawn(self.runner.weights)
-        self._passes, self._untried = 0, False
+        self._trials = Trials()
         self._spare: Sequence[Source] = ()
 
     def found(self) -> Found:
         """The best pass."""
         best = self._run({}, None)
         left = self._left(best)
-        if left and any(name not in best.made for name in self._drawn):
+        if left and any(name not in best.made for name in self.drawn):
             self._spare = left
             again = self._run({}, None)
-            if _better(again, best) or len(again.made) > len(best.made):
+            if better(again, best) or len(again.made) > len(best.made):
                 best = again
             else:
                 self._spare = ()
-        best = self._tried(best)
+        best = self._trials.best(self._run, best)
         return self._result(best)
 
-    def _tried(self, best: Pass) -> Pass:
-        """Other orders of layers that look alike, where the model parts after them."""
-        while _real(best):
-            one = self._later(best)
-            if one is None:
-                return best
-            best = one
-        return best
-
-    def _later(self, best: Pass) -> Pass | None:
-        """A pass that parts later; None: none that was tried does."""
-        queue = deque(_others(best))
-        tried: set[frozenset[Any]] = set()
-        while queue:
-            choices = queue.popleft()
-            if frozenset(choices.items()) in tried:
-                continue
-            tried.add(frozenset(choices.items()))
-            if self._passes >= _MOST:
-                self._untried = True
-                return None
-            one = self._run(choices, 1)  # no further than to its first difference
-            if _better(one, best):
-                return self._run(choices, None)
-            queue.extend(_others(one))  # what is open only after that choice
-        return None
-
     def _run(self, choices: Choices, limit: int | None) -> Pass:
-        self._passes += 1
+        self._trials.passes += 1
         follower = Follower(
             self.sources,
-            self._drawn,
+            self.drawn,
             linen=self.runner.kind == "linen",
             choices=choices,
             spare=self._spare,
@@ -113,7 +98,7 @@ class _Search:
         found = follower.found
         found.choices = dict(choices)
         try:
-            found.outputs = self.runner.follow(self.settings, self.inputs, self._drawn, follower)
+            found.outputs = self.runner.follow(self.settings, self.inputs, self.drawn, follower)
         except EnoughSeen:
             return found
         refs = self.sources.dump.outputs[0]
@@ -152,7 +137,7 @@ class _Search:
         places = dict(found.unmatched)
         unplaced = [
             f"{name} {array.shape}{_called(places, name)}"
-            for name, array in self._drawn.items()
+            for name, array in self.drawn.items()
             if name not in found.made
         ]
         return Found(
@@ -161,11 +146,11 @@ class _Search:
             (*unused, *cut),
             tuple(found.differences),
             tuple(found.unseen),
-            self._passes,
+            self._trials.passes,
             tuple(found.unsure),
             found.layers,
             bool(found.differences) and self.runner.in_float32(self.settings, self.inputs),
-            self._untried,
+            self._trials.untried,
         )
 
 
@@ -182,24 +167,6 @@ def _complete(path: str, taken: set[str]) -> bool:
         return True
     count = int(part.partition("/")[2])
     return all(f"{whole}#{index}/{count}" in taken for index in range(count))
-
-
-def _better(one: Pass, other: Pass) -> bool:
-    """Whether it parts later, or not at all."""
-    return _real(other) and (not _real(one) or one.agreed > other.agreed)
-
-
-def _real(found: Pass) -> bool:
-    """Whether it parts by more than roundings."""
-    return any(not one.rounding for one in found.differences)
-
-
-def _others(found: Pass) -> Iterator[Choices]:
-    """The same choices and one more, among what was open before the first difference; the last first."""
-    counts = {one.pattern: one.count for one in found.open if not one.before}
-    for key in reversed(counts):
-        if key not in found.choices:
-            yield from (found.choices | {key: rank} for rank in range(1, counts[key]))
 
 
 def _drawn(weights: Mapping[str, Array]) -> dict[str, Array]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from converters.layers.layout import UNCHANGED, Layout
-from converters.mapping import Plan
+from converters.mapping import Outcome, Plan
 from converters.mapping.leaves import PlannedLeaf
 from converters.target.arrange import kinds_of, tied_leaves
 from converters.target.fused import NAMES, parts_of
@@ -106,8 +106,10 @@ class Sources:
         read: gives torch's tensor of a key.
 
     Attributes:
+        tensor: gives torch's tensor of a key.
         leaves: path in the plan → array, also of those that were made of others.
         kinds: path → kind of layer.
+        owners: key of a tensor that is another one's → that one's key.
         calls: of units, in the order in which they ended.
         loose: arrays that no layer of its own holds: a class token, a table of positions, what is used
             without its layer being called.
@@ -115,8 +117,10 @@ class Sources:
 
     def __init__(self, dump: Dump, plan: Plan, read: Callable[[str], Array]) -> None:
         self.dump = dump
-        self._read = read
+        self.tensor = read
         self.kinds = kinds_of(plan)
+        owners = {row.targets: row.key for row in plan.mapped}
+        self.owners = {row.key: owners[row.targets] for row in plan.of(Outcome.TIED)}
         self.leaves = {leaf.path: leaf for leaf in plan.leaves}
         for leaf, kind in tied_leaves(plan, {}):
             self.leaves[leaf.path], self.kinds[leaf.path] = leaf, kind
@@ -215,7 +219,7 @@ class Sources:
 
     def array(self, source: Source, layout: Layout) -> Array:
         """Its values in float64, arranged so."""
-        return np.asarray(layout.apply(source.leaf.read(self._read)), np.float64)
+        return np.asarray(layout.apply(source.leaf.read(self.tensor)), np.float64)
 
     def overlapping(self, call: UnitCall) -> set[tuple[str, int]]:
         """The calls that are this one, or share weights with it: the whole and its parts."""

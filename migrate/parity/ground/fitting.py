@@ -71,6 +71,30 @@ class Array:
 
 
 @dataclass(frozen=True)
+class Portion:
+    """A piece of an array: a tensor of torch's, what of it (as text; "": all), and its layout as text."""
+
+    key: str
+    part: str
+    layout: str
+
+
+@dataclass(frozen=True)
+class Made:
+    """An array of the JAX model that was found element by element.
+
+    Attributes:
+        name: its path.
+        pieces: what it is made of.
+        join: how, as text.
+    """
+
+    name: str
+    pieces: tuple[Portion, ...]
+    join: str
+
+
+@dataclass(frozen=True)
 class Found:
     """What the passes of the Flax model found.
 
@@ -85,6 +109,7 @@ class Found:
         layers: how many layers were found in torch's.
         single: whether the model computes in float32 where it could in float64.
         untried: whether orders of layers that look alike were left untried.
+        made: those that have a place and were found element by element.
     """
 
     arrays: tuple[Array, ...]
@@ -97,3 +122,4 @@ class Found:
     layers: int
     single: bool = False
     untried: bool = False
+    made: tuple[Made, ...] = ()

@@ -25,6 +25,7 @@ class Settings:
         compiled: torch.compile, or jax.jit. JAX sides are jitted unless they capture layers.
         batch: rows that go through the model at a time; None: all of an input.
         transposed: arguments that torch has channels first and this side channels last.
+        wide: float64 also where a JAX model says float32 (torch's truth always is so).
         seed: of what is drawn (initial weights, dropout is always off).
     """
 
@@ -35,6 +36,7 @@ class Settings:
     compiled: bool = False
     batch: int | None = None
     transposed: tuple[str, ...] = ()
+    wide: bool = False
     seed: int = 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrate.parity.fitting.fit import fit, require_layers
+from migrate.parity.fitting.fit import fit, require_model
 from migrate.parity.fitting.results import Fit
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.options import Options
@@ -16,7 +16,7 @@ from migrate.parity.run.load import load_both
 from migrate.parity.run.prepare import TORCH, image_shapes, inputs_for, laid_out_for, layout_told
 from migrate.parity.sides import protocol
 from migrate.parity.sides.start import workplace
-from migrate.parity.sides.target import parse_target
+from migrate.parity.sides.target import Target, parse_target
 
 _COUNT = 2
 
@@ -28,6 +28,8 @@ class Models:
     Attributes:
         torch, flax: as `migrate parity` takes them.
         inputs: what both are run on (`parity.inputs.spec`); none: what torch's model tells.
+        apply: of a target that is no module: the function of (params, *inputs); `flax` is then the pytree of
+            parameters, or a function that gives it.
         drop: regular expressions of torch's keys that the Flax model has no use for.
     """
 
@@ -35,6 +37,7 @@ class Models:
     flax: str
     inputs: Sequence[str] = ()
     drop: Sequence[str] = ()
+    apply: str | None = None
 
 
 def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -> Fit:
@@ -46,13 +49,13 @@ def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -
     options = Options(inputs=tuple(models.inputs), count=_COUNT)
     with workplace(None) as work, contextlib.ExitStack() as stack:
         progress("loading both models")
-        named = parse_target(models.torch), parse_target(models.flax)
+        named = parse_target(models.torch), _target(models)
         torch, flax, said = load_both(*named, options, work, stack)
         if torch.kind not in TORCH:
             raise ParityError(
                 f"{models.torch}: is no torch module", "name the module whose weights these are"
             )
-        require_layers(flax)
+        require_model(flax)
         progress("making inputs")
         inputs = inputs_for(torch, flax, options, work / "inputs")
         settings = laid_out_for(torch, flax, options.b, inputs, work)
@@ -71,3 +74,10 @@ def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -
                 progress=progress,
             )
         return dataclasses.replace(found, notes=(*said, *found.notes))
+
+
+def _target(models: Models) -> Target:
+    if models.apply is None:
+        return parse_target(models.flax)
+    parse_target(models.flax)
+    return Target("jax", parse_target(models.apply).spec, models.apply, models.flax)

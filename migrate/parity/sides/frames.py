@@ -68,6 +68,21 @@ def raised(traceback: TracebackType | None, skipped: tuple[str, ...] = SKIPPED) 
     return found
 
 
+def placed(traceback: Any) -> str:
+    """The line of the user's own code in the traceback of an equation of JAX's, the innermost; "" if none."""
+    packages = [
+        f"{Path(file).parent}{os.sep}"
+        for name in SKIPPED
+        if (file := getattr(sys.modules.get(name), "__file__", None))
+        and Path(file).stem == "__init__"
+    ]
+    for frame in traceback.frames if traceback is not None else ():
+        file = frame.file_name
+        if not file.startswith(("<", *packages)) and Path(file).stem not in SKIPPED:
+            return _place(file, frame.line_num)
+    return ""
+
+
 def _skipped(module: str, file: str, skipped: tuple[str, ...]) -> bool:
     return module.split(".")[0] in skipped or file.startswith("<")
 

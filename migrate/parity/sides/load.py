@@ -228,7 +228,8 @@ def _torch_runner(model: Any, target: Target) -> Runner:
 def _jax_runner(model: Any, kind: Literal["linen", "nnx", "jax"], target: Target) -> Runner:
     from migrate.parity.sides.jax.runner import JaxRunner
 
-    return JaxRunner(model, kind, target.shown)
+    start = _object(target.start) if target.start else None
+    return JaxRunner(model, kind, target.shown, start)
 
 
 def has_weights(folder: Path) -> bool:

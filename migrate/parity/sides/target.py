@@ -21,11 +21,13 @@ class Target:
             object is decides.
         spec: `pkg.module:name`, `file.py:name`, a folder.
         shown: what the user wrote.
+        start: of a function's weights: the pytree, or a function that gives it; "": nobody knows.
     """
 
     kind: str
     spec: str
     shown: str
+    start: str = ""
 
 
 def parse_target(text: str) -> Target:

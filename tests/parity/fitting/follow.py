@@ -30,11 +30,12 @@ def follow(
     channels_last: tuple[str, ...] = (),
     drop: Sequence[str] = (),
     example: Sequence[tuple[int, ...]] | None = None,
+    start: Any = None,
 ) -> Fit:
     """The fit of the one's weights to the other; the mapping is in `work/mapping.yaml`."""
     work.mkdir(parents=True, exist_ok=True)
     torch_side = InProcess(TorchRunner(torch_model, "torch", "torch"), work)
-    flax_side = InProcess(JaxRunner(flax_model, kind, "flax"), work)
+    flax_side = InProcess(JaxRunner(flax_model, kind, "flax", start), work)
     given = write_inputs(work / "inputs", list(inputs))
     settings = Settings(transposed=channels_last)
     torch_side.ask(protocol.Prepare(Settings(), given))

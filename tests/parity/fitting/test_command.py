@@ -67,6 +67,20 @@ def raising():
 
 def apply(params, x):
     return x
+
+
+def start(key, x):
+    shapes = {"a": (6, 4), "b": (6, 6), "c": (6, 6), "d": (6, 3)}
+    made = {name: {"w": jnp.zeros(shape), "b": jnp.zeros(shape[0])} for name, shape in shapes.items()}
+    made["d"]["b"] = jnp.zeros(3)
+    return [made]
+
+
+def run(params, x):
+    (p,) = params
+    x = jnp.tanh(x @ p["a"]["w"].T + p["a"]["b"])
+    x = nn.relu(p["b"]["b"] + x @ p["b"]["w"])
+    return jnp.sin(x @ p["c"]["w"] + p["c"]["b"]) @ p["d"]["w"] + p["d"]["b"]
 """
 
 
@@ -112,6 +126,24 @@ def test_there_and_back_by_the_mapping_that_was_saved(here: Path) -> None:
     assert (done := run("weights", "b.safetensors", *back)).exit_code == 0, done.output
     returned = torch.load("back.pt")
     assert all(torch.equal(returned[key], value) for key, value in state.items())
+
+
+def test_a_function_with_a_pytree_of_its_own(here: Path) -> None:
+    words = (
+        "--target",
+        "flax_net.py:start",
+        "--target-apply",
+        "flax_net.py:run",
+        "-o",
+        "a.safetensors",
+    )
+    done = run(*FITTED, *words)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[-1].startswith("fitted and proven: outputs agree to ")
+    made = load_pytree(here / "a.safetensors")
+    state = torch.load("net.pt")
+    assert np.array_equal(made["0"]["a"]["w"], state["first.weight"].numpy())
+    assert np.array_equal(made["0"]["b"]["w"], state["second.weight"].numpy().T)
 
 
 @pytest.mark.long
@@ -160,6 +192,7 @@ def test_parity_brings_weights_to_a_model_with_names_of_its_own(here: Path) -> N
         ("--inputs x=float32[5,4]", "--target"),
         ("--unproven --target flax_net.py:Net", "--inputs"),
         ("--inputs x=float32[5,4] --target flax_net.py:Net --assume heads=2", "--assume"),
+        ("--target-apply flax_net.py:run --target flax_net.py:start", "--inputs"),
         ("--inputs x=what --target flax_net.py:Net", "x=what"),
     ],
 )

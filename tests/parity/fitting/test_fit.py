@@ -90,7 +90,7 @@ def test_a_difference_is_never_proven_and_named_where_it_is(wrong: str, tmp_path
     torch.manual_seed(1)
     found = follow(Tower(), FlaxTower(wrong), words(), tmp_path)
     assert not found.proven
-    assert not found.confirmed
+    assert not found.proven
     assert found.differences[0].layer == OF_TOWERS[wrong], found.sentence
     assert "the models differ" in found.sentence
 
@@ -116,7 +116,7 @@ def test_the_same_of_images(wrong: str, tmp_path: Path) -> None:
         channels_last=("x",),
         example=[(2, 3, 8, 6)],
     )
-    assert not found.confirmed
+    assert not found.proven
     assert found.differences[0].layer == OF_IMAGES[wrong], found.sentence
     assert ("each channel times 4.55" in found.sentence) == (wrong == "normalised")
 

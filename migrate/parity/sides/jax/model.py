@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -89,13 +89,21 @@ class FunctionModel(JaxModel):
 
     Weights that are all of linen's collection "params" are given without it, unless the function's first
     argument is called `variables`.
+
+    Args:
+        function: the function.
+        shown: what the user named.
+        start: the pytree of its weights, or a function that gives one (of nothing; of a key; of a key and the
+            inputs). What in it is no array (equinox: functions, settings) stays as it is.
     """
 
     notes = ("a function has no layers: only its outputs are compared",)
     _WEIGHTS = ("params", "parameters", "variables", "weights", "state")
 
-    def __init__(self, function: Any, shown: str) -> None:
+    def __init__(self, function: Any, shown: str, start: Any = None) -> None:
         super().__init__(shown)
+        self._start = start
+        self._place: Callable[[Mapping[str, Any]], Any] | None = None
         self._function = function
         self._recorder: Watcher | None = None
         self._all = list(inspect.signature(function).parameters.values())
@@ -104,7 +112,7 @@ class FunctionModel(JaxModel):
     @property
     def takes_weights(self) -> bool:
         """Whether its first argument is the pytree."""
-        return self._named or bool(self.weights)
+        return self._named or self._start is not None or bool(self.weights)
 
     def parameters(self) -> list[inspect.Parameter]:
         """See `JaxModel`."""
@@ -117,15 +125,48 @@ class FunctionModel(JaxModel):
 
     def initialise(self, bound: Bound, seed: int, options: Mapping[str, Any]) -> None:
         """See `JaxModel`: a function of inputs alone has none."""
-        if self.weights is None and self._named:
+        if self._start is not None:
+            self._begin(bound)
+        elif self.weights is None and self._named:
             raise ParityError(
                 f"{self.shown}: takes {self._all[0].name} but was given none", "give it weights"
             )
         self.weights = self.weights or {}
 
     def take(self, weights: Weights) -> None:
-        """See `JaxModel`: what fits is known to the function alone."""
+        """See `JaxModel`: without a pytree of its own what fits is known to the function alone."""
+        if self._place is not None:
+            super().take(weights)
         self.weights = weights
+
+    def _begin(self, bound: Bound) -> None:
+        """Make the pytree that it starts with."""
+        import jax
+
+        tree = self._start
+        if not any(map(_is_array, jax.tree.leaves(tree))):
+            count = len(
+                [one for one in inspect.signature(tree).parameters.values() if _needed(one)]
+            )
+            given = (jax.random.PRNGKey(0), *bound.args, *bound.kwargs.values())
+            tree = tree(*given[:count])
+        leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+        names = [_path(path) if _is_array(one) else None for path, one in leaves]
+        others = [one for _, one in leaves]
+
+        def placed(weights: Mapping[str, Any]) -> Any:
+            its = [
+                one if name is None else weights[name]
+                for name, one in zip(names, others, strict=True)
+            ]
+            return jax.tree.unflatten(structure, its)
+
+        self._place = placed
+        self.weights = {
+            name: np.asarray(one)
+            for name, one in zip(names, others, strict=True)
+            if name is not None
+        }
 
     def apply(
         self, weights: Mapping[str, Any], bound: Bound, *, train: bool = False
@@ -142,6 +183,8 @@ class FunctionModel(JaxModel):
     def _tree(self, weights: Mapping[str, Any]) -> Any:
         from migrate.parity.sides.jax.weights import nested
 
+        if self._place is not None:
+            return self._place(weights)
         tree = nested(weights)
         inner = tree.keys() == {"params"} and self._all[0].name != "variables"
         return tree["params"] if inner else tree
@@ -163,6 +206,24 @@ class FunctionModel(JaxModel):
             yield
         finally:
             self._recorder = None
+
+
+def _is_array(one: Any) -> bool:
+    return hasattr(one, "shape") and hasattr(one, "dtype")
+
+
+def _needed(parameter: inspect.Parameter) -> bool:
+    several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and not several
+
+
+def _path(keys: tuple[Any, ...]) -> str:
+    """The name of a leaf: keys of dicts, positions, fields."""
+    names = [
+        next(str(getattr(key, one)) for one in ("key", "name", "idx") if hasattr(key, one))
+        for key in keys
+    ]
+    return "/".join(names) or "params"
 
 
 def is_float32(dtype: Any) -> bool:

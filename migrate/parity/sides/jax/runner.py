@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from migrate.compiler.program import Program, program_of_jax
 from migrate.parity.dump.reference import Forced
@@ -22,6 +24,9 @@ from migrate.parity.sides.jax.passes import Outputs, Passes, capture, in_user_co
 from migrate.parity.sides.jax.session import Session, device_name
 from migrate.parity.sides.jax.weights import read_weights, write_weights
 
+if TYPE_CHECKING:
+    from migrate.parity.sides.jax.wide import Evaluation
+
 _PACKAGES = ("jax", "jaxlib", "flax", "numpy")
 
 
@@ -32,14 +37,18 @@ class JaxRunner:
         model: a linen or nnx module, or a function.
         kind: which of them.
         shown: what the user named, for messages.
+        start: of a function the pytree of weights, or what makes it.
     """
 
-    def __init__(self, model: Any, kind: Literal["linen", "nnx", "jax"], shown: str) -> None:
+    def __init__(
+        self, model: Any, kind: Literal["linen", "nnx", "jax"], shown: str, start: Any = None
+    ) -> None:
         self.kind: Literal["linen", "nnx", "jax"] = kind
         self._shown = shown
-        self._model = _model(model, kind, shown)
+        self._model = _model(model, kind, shown, start)
         self._prepared = False
         self._ready_for: dict[Settings, tuple[Passes, Session]] = {}
+        self._traced: dict[Settings, Any] = {}
 
     def facts(self, settings: Settings) -> Facts:
         """See `Runner`."""
@@ -137,6 +146,30 @@ class JaxRunner:
             placed = {name: session.plain(array) for name, array in weights.items()}
             return watched(self._model, session, watcher, placed, bound)
 
+    def evaluated(
+        self,
+        settings: Settings,
+        arrays: Mapping[str, Any],
+        evaluation: Evaluation,
+        weights: Mapping[str, Any],
+    ) -> Outputs:
+        """The outputs of its traced pass, whose equations are run as an evaluation does it."""
+        import jax
+
+        passes, session = self._ready(settings)
+        with session.active(), in_user_code(self._shown):
+            bound = passes.bound(arrays)
+            given = passes.weights(), bound.args, dict(bound.kwargs)
+            if settings not in self._traced:
+                self._traced[settings] = jax.make_jaxpr(passes.function(bound), return_shape=True)(
+                    *given
+                )
+            closed, shapes = self._traced[settings]
+            args = [weights[name] for name in sorted(given[0])] + jax.tree.leaves(given[1:])
+            results = evaluation.run(closed.jaxpr, closed.consts, args)
+            made = jax.tree.unflatten(jax.tree.structure(shapes), results)
+            return {path: np.asarray(evaluation.shown(one)) for path, one in made.items()}
+
     def in_float32(self, settings: Settings, arrays: Mapping[str, Any]) -> bool:
         """Whether it computes in float32 though all that it is given is float64."""
         from migrate.parity.sides.jax.gradients import makes_float32
@@ -211,7 +244,7 @@ class JaxRunner:
         return self._ready_for[settings]
 
 
-def _model(model: Any, kind: str, shown: str) -> JaxModel:
+def _model(model: Any, kind: str, shown: str, start: Any) -> JaxModel:
     if kind == "linen":
         from migrate.parity.sides.jax.linen import LinenModel
 
@@ -221,7 +254,7 @@ def _model(model: Any, kind: str, shown: str) -> JaxModel:
 
         return NnxModel(model, shown)
     try:
-        return FunctionModel(model, shown)
+        return FunctionModel(model, shown, start)
     except (TypeError, ValueError) as error:
         raise ParityError(f"{shown}: has no signature ({error})", "name a function") from None
 

@@ -86,6 +86,10 @@ class Session:
 
             function = emulated(function, self.emulated)
             self._emulations.append(function.seen)
+        if self.settings.wide:
+            from migrate.parity.sides.jax.wide import wide
+
+            function = wide(function)
         options = {}
         if not self.settings.excess_precision:
             options = {"xla_allow_excess_precision": False}

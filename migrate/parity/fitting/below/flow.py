@@ -1,0 +1,776 @@
+"""One pass of a traced function that finds, equation by equation, what its parameters are made of.
+
+A parameter is not known until an equation takes it together with a value that is: a product, a sum, a lookup.
+What is known has the values that torch's layers were given; so it is found which layer it is, and with what
+torch's gave which of its elements go where. What comes after it is computed, in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from converters.checkpoint.reader import TensorInfo
+from converters.target.elements import Elements
+from converters.target.modules import role_of
+from converters.target.words import words_of
+from migrate.parity.align.tensors import Way
+from migrate.parity.fitting.below import kernels
+from migrate.parity.fitting.below.kernels import Kernel, Product
+from migrate.parity.fitting.below.unknown import Unknown, rearranged
+from migrate.parity.fitting.below.weights import Fed, InOrder, Weights
+from migrate.parity.fitting.names import likeness, pattern
+from migrate.parity.fitting.roles import ways_to_make
+from migrate.parity.fitting.sources import EXACT, NEAR, Source, UnitCall, marks, nearest
+from migrate.parity.fitting.trying import Choices, EnoughSeen, Open, Tried
+from migrate.parity.ground.fitting import Difference
+from migrate.parity.sides.frames import placed
+from migrate.parity.sides.jax.wide import Evaluation, held, is_call
+
+Array = np.ndarray[Any, Any]
+# So many layers, in the order of execution, are tried for a product or sum by element.
+_AHEAD = 48
+_UNIT = 1 << 40
+
+
+@dataclass
+class Assigned(Tried):
+    """What a pass found.
+
+    Attributes:
+        origin: of each element of the parameters the number of torch's that it is; -1: none is known.
+        folded: parameter → (factor, offset): its elements are torch's times the one and the other added.
+        unplaced: parameters for which torch has nothing: where they are used.
+    """
+
+    origin: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    folded: dict[str, tuple[float, float]] = field(default_factory=dict)
+    unplaced: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Bias:
+    """What may be added to the result of a product that was found."""
+
+    kernel: Kernel
+    sources: tuple[Source | None, ...]
+    columns: Array
+    result: tuple[float, ...]
+    size: int
+
+
+class Flow(Evaluation):
+    """A pass.
+
+    Args:
+        weights: torch's side.
+        infos: the parameters.
+        drawn: values for those that torch has not.
+        choices: what to take otherwise than names and order propose.
+        limit: the pass ends where it has so many differences.
+
+    Attributes:
+        elements: of the parameters.
+        found: what it found.
+        after: the last parameter at whose use both agreed.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        infos: Mapping[str, TensorInfo],
+        drawn: Mapping[str, Array],
+        choices: Choices,
+        limit: int | None,
+    ) -> None:
+        self._torch, self._choices, self._limit = weights, choices, limit
+        self.elements = Elements(infos)
+        self._values = np.zeros(self.elements.count)
+        self._filled = np.zeros(self.elements.count, bool)
+        self._drawn = drawn
+        self._used: set[tuple[str, int]] = set()
+        self._taken: set[str] = set()
+        self._sources_used: set[str] = set()
+        self._biases: list[_Bias] = []
+        self._last: dict[str, UnitCall] = {}
+        self._parted, self.after = 0, ""
+        self.found = Assigned(origin=np.full(self.elements.count, -1, np.int64))
+
+    def unknown(self, name: str) -> Unknown:
+        """A parameter."""
+        return Unknown(self.elements.of(name))
+
+    def finish(self) -> None:
+        """Give what no equation has read a place by its name and shape."""
+        for name in self.elements.infos:
+            one = self.unknown(name)
+            if not self._filled[one.where].all():
+                self._force(one, "read by no equation")
+
+    def shown(self, result: Any) -> Any:
+        """See `Evaluation`: a parameter may be a result itself."""
+        if isinstance(result, Unknown) and not self._filled[result.where].all():
+            self._force(result, "given as it is")
+        return self._known(result)
+
+    def equation(self, equation: Any, args: list[Any]) -> list[Any]:
+        """See `Evaluation`."""
+        args = [self._known(one) for one in args]
+        if not any(isinstance(one, Unknown) for one in args):
+            return super().equation(equation, args)
+        name = equation.primitive.name
+        inside = held(equation)
+        if inside and is_call(equation):
+            return self.run(inside[0].jaxpr, inside[0].consts, args)
+        if name == "scan":
+            return self._unrolled(equation, args)
+        if name == "cond" and not isinstance(args[0], Unknown):
+            branch = inside[int(np.clip(int(args[0]), 0, len(inside) - 1))]
+            return self.run(branch.jaxpr, branch.consts, args[1:])
+        made = self._used_by(name, equation, args) if len(args) > 1 else None
+        if made is not None:
+            return made
+        moved = rearranged(equation, args)
+        if moved is not None:
+            return list(moved)
+        return super().equation(equation, [self._forced(one, equation) for one in args])
+
+    def _known(self, one: Any) -> Any:
+        """A value whose elements are all known by now."""
+        if not isinstance(one, Unknown) or not self._filled[one.where].all():
+            return one
+        return self._value(one)
+
+    def _value(self, one: Unknown) -> Any:
+        import jax.numpy as jnp
+
+        return jnp.asarray(one.factor * self._values[one.where] + one.offset)
+
+    def _unrolled(self, equation: Any, args: Sequence[Any]) -> list[Any]:
+        import jax.numpy as jnp
+
+        parameters = equation.params
+        consts, carried = parameters["num_consts"], parameters["num_carry"]
+        body, length = parameters["jaxpr"], parameters["length"]
+        carry = list(args[consts : consts + carried])
+        rows: list[list[Any]] = []
+        numbers = range(length)
+        for number in reversed(numbers) if parameters["reverse"] else numbers:
+            slices = [_slice(one, number) for one in args[consts + carried :]]
+            results = self.run(body.jaxpr, body.consts, [*args[:consts], *carry, *slices])
+            carry = results[:carried]
+            rows.append(results[carried:])
+        if parameters["reverse"]:
+            rows.reverse()
+        stacked = []
+        for column in zip(*rows, strict=True):
+            if all(isinstance(one, Unknown) and one.plain for one in column):
+                stacked.append(Unknown(np.stack([one.where for one in column])))
+            else:
+                stacked.append(jnp.stack([self._forced(one, equation) for one in column]))
+        return [*carry, *stacked]
+
+    def _used_by(self, name: str, equation: Any, args: Sequence[Any]) -> list[Any] | None:
+        """The results of an equation that computes with parameters and known values; None: it does not."""
+        if name == "dot_general":
+            return self._product(equation, args)
+        if name == "conv_general_dilated":
+            return self._convolution(equation, args)
+        if name == "gather" and not isinstance(args[1], Unknown):
+            return self._lookup(equation, args)
+        if name in ("add", "sub", "mul") and len(args) == 2:
+            return self._by_element(name, equation, args)
+        return None
+
+    # Products.
+
+    def _product(self, equation: Any, args: Sequence[Any]) -> list[Any] | None:
+        (left_axes, right_axes), (left_batch, _) = equation.params["dimension_numbers"]
+        left, right = args
+        if isinstance(left, Unknown) == isinstance(right, Unknown) or left_batch:
+            return None
+        one, other = (right, left) if isinstance(right, Unknown) else (left, right)
+        own, axes = (right_axes, left_axes) if one is right else (left_axes, right_axes)
+        free = [axis for axis in range(one.where.ndim) if axis not in own]
+        sides = one.where.shape
+        product = Product(
+            np.asarray(other),
+            tuple(axes),
+            tuple(sides[axis] for axis in own),
+            tuple(sides[axis] for axis in free),
+        )
+        looked = self._one_hot(one, own, product)
+        if looked:
+            return super().equation(equation, [self._known(each) for each in args])
+        asking = self._name(one)
+        found, value = self._kernel(product, asking, equation)
+        if found is None:
+            return None
+        kernel, columns = found
+        numbers = self._numbers(kernel, product, columns)
+        if numbers is None:
+            return None
+        order = [*own, *free]
+        self._fill(one, numbers.reshape(product.summed + product.free).transpose(np.argsort(order)))
+        given = [self._known(one) if each is one else value for each in args]
+        (result,) = super().equation(equation, given)
+        self._take(kernel, asking)
+        biases = tuple(
+            _bias(call, source) for call, source in zip(kernel.calls, kernel.sources, strict=True)
+        )
+        unit = kernel.calls[0].unit
+        shown = not unit.hidden or isinstance(kernel.fed[0], InOrder)
+        if (
+            len(kernel.calls) == 1
+            and shown
+            and (columns.reshape(-1) == np.arange(columns.size)).all()
+        ):
+            result = self._checked(kernel.calls[0], result, biases, asking, equation)
+        if any(biases):
+            size = math.prod(product.free)
+            self._biases.append(_Bias(kernel, biases, columns, marks(np.asarray(result)), size))
+        return [result]
+
+    def _kernel(
+        self, product: Product, asking: str, equation: Any
+    ) -> tuple[tuple[Kernel, Array] | None, Any]:
+        """Of what a kernel is made, in which order of its columns; and the value to go on with."""
+        fed = self._torch.fed(product.value)
+        one = self._of_fed(product, fed, asking)
+        if one is not None:
+            if one.fed[0].distance > EXACT:
+                self._differs(
+                    asking, one.name, equation, inside=False, distance=one.fed[0].distance
+                )
+            return self._with_columns(one, product, asking), product.value
+        hidden = self._hidden_out(product)
+        if hidden is not None:
+            return self._with_columns(hidden, product, asking), product.value
+        # The models have parted: the next in the order of execution, with what torch gave it.
+        for call in self._torch.sources.calls:
+            if not self._is_left(call) or call.unit.part is not None or call.unit.hidden:
+                continue
+            source = kernels.kernel_of(call)
+            if source is None or source.leaf.info.size != product.rows * product.columns:
+                continue
+            argument = self._torch.argument(call, product.value)
+            if argument is None:
+                continue
+            self._differs(asking, call.unit.name, equation, inside=False, distance=math.inf)
+            truth = self._torch.sources.values(argument.ref)
+            kernel = Kernel((call,), (argument,), (source,))
+            value = np.ascontiguousarray(argument.way.pair("", "").as_mine(truth))
+            return self._with_columns(kernel, product, asking), value
+        return None, product.value
+
+    def _of_fed(self, product: Product, fed: Sequence[Fed], asking: str) -> Kernel | None:
+        every = kernels.singles(product, fed)
+        for possible in (
+            [one for one in every if one.calls[0].unit.part is None],
+            kernels.groups(product, fed),
+            [one for one in every if one.calls[0].unit.part is not None],
+        ):
+            left = [one for one in possible if all(map(self._is_left, one.calls))]
+            # A table that torch shares may be kept twice.
+            left = left or [one for one in possible if len(one.calls) == 1]
+            if left:
+                rank = self._rank(asking, [one.name for one in left])
+                if len(left) > 1:
+                    self.found.unsure[asking] = None
+                return left[rank]
+        return None
+
+    def _hidden_out(self, product: Product) -> Kernel | None:
+        """The output projection of torch's own attention: what goes in is not known, what comes out is."""
+        for call in self._torch.sources.calls:
+            if (
+                not self._is_left(call)
+                or not call.unit.hidden
+                or not call.unit.name.endswith(".out")
+            ):
+                continue
+            source = kernels.kernel_of(call)
+            if source is None or source.leaf.info.size != product.rows * product.columns:
+                continue
+            given = InOrder((call,), call.call.outputs[0], Way(), 0.0, product.rows)
+            return Kernel((call,), (given,), (source,))
+        return None
+
+    def _with_columns(
+        self, kernel: Kernel, product: Product, asking: str
+    ) -> tuple[Kernel, Array] | None:
+        possible = kernels.columns_of(kernel, product.free)
+        if not possible:
+            return None
+        columns = possible[self._open((*pattern_of("fused", asking),), len(possible))]
+        words = [set(words_of(one.unit.name.replace(".", "/")).words) for one in kernel.calls]
+        turned = [number for number, its in enumerate(words) if its & {"query", "key"}]
+        if turned and len(product.free) > 1 and product.free[-1] % 2 == 0:
+            rank = self._open(("rotary",), len(kernels.ROTARY))
+            rotated = kernels.rotated(columns, rank)
+            columns = np.where(np.isin(columns // _UNIT, turned), rotated, columns)
+        return kernel, columns
+
+    def _numbers(self, kernel: Kernel, product: Product, columns: Array) -> Array | None:
+        flat = columns.reshape(-1)
+        numbers = np.empty((product.rows, product.columns), np.int64)
+        for index, (call, fed, source) in enumerate(
+            zip(kernel.calls, kernel.fed, kernel.sources, strict=True)
+        ):
+            features = fed.features(product.value.shape, product.axes)
+            own = kernels.matrix(source, call, fed, self._torch)
+            if features is None or own is None:
+                return None
+            mine = flat // _UNIT == index
+            numbers[:, mine] = own[features][:, flat[mine] % _UNIT]
+        return numbers
+
+    def _one_hot(self, one: Unknown, own: Sequence[int], product: Product) -> bool:
+        """A table that is looked up by a product with ones and zeros."""
+        value = product.value
+        if len(product.axes) != 1 or value.dtype.kind != "f" or not np.isin(value, (0, 1)).all():
+            return False
+        if not (value.sum(product.axes[0]) == 1).all():
+            return False
+        tokens = np.argmax(value, product.axes[0])
+        table = Unknown(np.moveaxis(one.where, own[0], 0))
+        return self._table(table, tokens)
+
+    # Convolutions.
+
+    def _convolution(self, equation: Any, args: Sequence[Any]) -> list[Any] | None:
+        value, one = args
+        if isinstance(value, Unknown) or not isinstance(one, Unknown):
+            return None
+        spec = equation.params["dimension_numbers"].rhs_spec
+        order = (*spec[2:], spec[1], spec[0])  # the plan's: space, in, out
+        lying = one.where.transpose(order)
+        asking = self._name(one)
+        fed = self._torch.fed(np.asarray(value))
+        calls = [call for each in fed for call in each.calls if self._is_convolution(call, lying)]
+        outside = not calls
+        if outside:
+            calls = [
+                call
+                for call in self._torch.sources.calls
+                if self._is_convolution(call, lying)
+                and self._torch.argument(call, np.asarray(value)) is not None
+            ][:1]
+        if not calls:
+            return None
+        call = calls[self._rank(asking, [each.unit.name for each in calls])]
+        if outside:
+            self._differs(asking, call.unit.name, equation, inside=False, distance=math.inf)
+            argument = self._torch.argument(call, np.asarray(value))
+            assert argument is not None
+            truth = self._torch.sources.values(argument.ref)
+            value = np.ascontiguousarray(argument.way.pair("", "").as_mine(truth))
+        elif fed[0].distance > EXACT:
+            self._differs(asking, call.unit.name, equation, inside=False, distance=fed[0].distance)
+        source = _largest(call)
+        numbers = self._torch.numbers(source)
+        assert numbers is not None
+        self._fill(one, numbers.transpose(np.argsort(order)))
+        (result,) = super().equation(equation, [value, self._known(one)])
+        kernel = Kernel((call,), tuple(fed[:1]), (source,))
+        self._take(kernel, asking)
+        biases = (_bias(call, source),)
+        result = self._checked(call, result, biases, asking, equation)
+        if biases[0] is not None:
+            columns = np.arange(numbers.shape[-1])
+            at = marks(np.asarray(result))
+            self._biases.append(_Bias(kernel, biases, columns, at, columns.size))
+        return [result]
+
+    def _is_convolution(self, call: UnitCall, lying: Array) -> bool:
+        source = _largest(call)
+        fits = source.kind.startswith("Conv") and source.leaf.info.shape == lying.shape
+        return fits and self._is_left(call) and self._torch.numbers(source) is not None
+
+    # Tables.
+
+    def _lookup(self, equation: Any, args: Sequence[Any]) -> list[Any] | None:
+        table, tokens = args[0], np.asarray(args[1])
+        if tokens.dtype.kind not in "iu" or table.where.ndim != 2 or not self._table(table, tokens):
+            return None
+        return super().equation(equation, [self._known(table), *args[1:]])
+
+    def _table(self, table: Unknown, tokens: Array) -> bool:
+        """Find a table by what is looked up in it."""
+        found: dict[str, tuple[UnitCall, Source]] = {}
+        for fed in self._torch.fed(tokens.astype(np.int64)):
+            for call in fed.calls if not fed.distance else ():
+                for source in call.unit.sources:
+                    alike = source.leaf.info.shape == table.where.shape
+                    if alike and source.kind.startswith("Embedding") and call.unit.part is None:
+                        found.setdefault(call.unit.name, (call, source))
+        left = [one for one in found.values() if self._is_left(one[0])] or list(found.values())
+        if not left:
+            return False
+        asking = self._name(table)
+        call, source = left[self._rank(asking, [one.unit.name for one, _ in left])]
+        numbers = self._torch.numbers(source)
+        if numbers is None:
+            return False
+        self._fill(table, numbers)
+        self._take(Kernel((call,), (), (source,)), asking)
+        self._agreed(asking)
+        return True
+
+    # Products and sums by element.
+
+    def _by_element(self, name: str, equation: Any, args: Sequence[Any]) -> list[Any] | None:
+        left, right = args
+        if isinstance(left, Unknown) and isinstance(right, Unknown):
+            return None
+        one, other = (left, right) if isinstance(left, Unknown) else (right, left)
+        value = np.asarray(other)
+        if value.dtype.kind != "f" or (value.size and (value == value.flat[0]).all()):
+            return None
+        if name == "sub" and one is left:
+            return None
+        asking = self._name(one)
+        if name == "add" and self._as_bias(one, value):
+            return super().equation(equation, [self._known(each) for each in args])
+        best: tuple[float, UnitCall, Source, tuple[float, float]] | None = None
+        core = _core(one.where)
+        tried = 0
+        for call in self._torch.sources.calls:
+            if call.unit.part is not None or call.unit.hidden or tried >= _AHEAD:
+                continue
+            for source, others in self._scales(call, core.size, name):
+                tried += 1
+                for fold in ((1.0, 0.0), (1.0, 1.0)) if name == "mul" else ((1.0, 0.0),):
+                    apart = self._tried(name, value, one, call, source, others, fold)
+                    if apart is not None and (best is None or apart < best[0]):
+                        best = apart, call, source, fold
+            if best is not None and best[0] <= EXACT:
+                break
+        if best is None or best[0] > NEAR:
+            if name == "add" and self._as_bias(one, None):  # a residual may have been added first
+                self.found.unsure[asking] = None
+                return super().equation(equation, [self._known(each) for each in args])
+            return None
+        apart, call, source, fold = best
+        numbers = self._torch.numbers(source)
+        assert numbers is not None
+        factor, offset = fold
+        # What the equation takes is factor·torch's + offset; the parameter is what gives that.
+        self._fill_core(
+            one, numbers.reshape(-1), factor / one.factor, (offset - one.offset) / one.factor
+        )
+        (result,) = super().equation(equation, [self._known(each) for each in args])
+        self._last[_above(asking)] = call
+        if call.key not in self._used:
+            self._used |= self._torch.sources.overlapping(call)
+            self._taken.add(call.unit.name)
+            self.found.layers += 1
+        if apart > EXACT and name != "sub":
+            self._differs(asking, call.unit.name, equation, inside=True, distance=apart)
+            result = self._as_torch(call, result, self._rest(call, source))
+        else:
+            self._agreed(asking)
+        bias = self._rest(call, source)
+        if name == "mul" and bias is not None:
+            at = marks(np.asarray(result))
+            kernel = Kernel((call,), (), (source,))
+            self._biases.append(_Bias(kernel, (bias,), np.arange(core.size), at, core.size))
+        return [result]
+
+    def _scales(self, call: UnitCall, size: int, name: str) -> list[tuple[Source, Source | None]]:
+        """The arrays of a layer that may be multiplied by element, each with what is added then."""
+        found = []
+        if name == "mul" and not self._is_left(call):
+            return []
+        for source in call.unit.sources:
+            if source.leaf.info.size != size or source.path in self._sources_used:
+                continue
+            if self._torch.numbers(source) is None:
+                continue
+            wanted = {
+                "mul": ("scale", "value", "kernel"),
+                "sub": ("mean",),
+                "add": ("bias", "value"),
+            }
+            if source.role in wanted[name]:
+                found.append((source, self._rest(call, source)))
+        return found
+
+    def _rest(self, call: UnitCall, source: Source) -> Source | None:
+        """What a layer adds after it has multiplied."""
+        rest = [one for one in call.unit.sources if one is not source and one.role == "bias"]
+        return rest[0] if len(rest) == 1 and source.role != "bias" else None
+
+    def _tried(
+        self,
+        name: str,
+        value: Array,
+        one: Unknown,
+        call: UnitCall,
+        source: Source,
+        rest: Source | None,
+        fold: tuple[float, float],
+    ) -> float | None:
+        """How far what an equation gives with this array is from what torch's layer gave, or was given."""
+        if name == "sub":
+            near = [
+                found
+                for ref in call.call.arguments
+                if math.prod(ref.shape) == value.size
+                and (found := nearest(self._torch.sources.values(ref), value)) is not None
+            ]
+            return min((apart for _, apart in near), default=None)
+        truth = self._torch.sources.output(call)
+        if truth is None or truth.size != value.size:
+            return None
+        laid = self._laid(one, source, fold)
+        made = value * laid if name == "mul" else value + laid
+        if rest is not None and name == "mul":
+            numbers = self._torch.numbers(rest)
+            if numbers is None or numbers.size != _core(one.where).size:
+                return None
+            made = made + self._laid(one, rest, (1.0, 0.0))
+        near_one = nearest(truth, made)
+        return None if near_one is None else near_one[1]
+
+    def _laid(self, one: Unknown, source: Source, fold: tuple[float, float]) -> Array:
+        """Torch's array where the parameter's elements are."""
+        numbers = self._torch.numbers(source)
+        assert numbers is not None
+        own = fold[0] * self._torch.values[numbers.reshape(-1)] + fold[1]
+        core = _core(one.where)
+        places, index = np.unique(one.where, return_inverse=True)
+        laid = np.empty(places.size)
+        laid[np.searchsorted(places, core.reshape(-1))] = own
+        return np.asarray(laid[index.reshape(one.where.shape)])
+
+    def _as_bias(self, one: Unknown, value: Array | None) -> bool:
+        """What is added to the result of a product that was found; None: to something made of the last."""
+        core = _core(one.where)
+        own = None if value is None else np.array(marks(value))
+        for bias in reversed(self._biases):
+            if bias.size != core.size or any(one is None for one in bias.sources):
+                continue
+            if own is not None and np.abs(own - bias.result).max() > EXACT * max(own[0], 1e-300):
+                continue
+            numbers = np.empty(core.size, np.int64)
+            flat = bias.columns.reshape(-1)
+            for index, source in enumerate(bias.sources):
+                assert source is not None
+                its = self._torch.numbers(source)
+                if its is None:
+                    return False
+                mine = flat // _UNIT == index
+                numbers[mine] = its.reshape(-1)[flat[mine] % _UNIT]
+            self._fill_core(one, numbers, 1.0 / one.factor, -one.offset / one.factor)
+            self._biases.remove(bias)
+            self._agreed(self._name(one))
+            return True
+        return False
+
+    # Held against torch's.
+
+    def _checked(
+        self,
+        call: UnitCall,
+        result: Any,
+        biases: Sequence[Source | None],
+        asking: str,
+        equation: Any,
+    ) -> Any:
+        """A product, or torch's where that is another one."""
+        truth = self._without(call, biases[0])
+        if truth is None:
+            return result
+        near = nearest(truth, np.asarray(result))
+        if near is None:
+            return result
+        if near[1] <= EXACT:
+            self._agreed(asking)
+            return result
+        self._differs(asking, call.unit.name, equation, inside=True, distance=near[1])
+        return self._as_torch(call, result, biases[0])
+
+    def _as_torch(self, call: UnitCall, result: Any, bias: Source | None) -> Any:
+        import jax.numpy as jnp
+
+        truth = self._without(call, bias)
+        near = None if truth is None else nearest(truth, np.asarray(result))
+        if near is None or truth is None:
+            return result
+        return jnp.asarray(near[0].pair("", "").as_mine(truth))
+
+    def _without(self, call: UnitCall, bias: Source | None) -> Array | None:
+        """What a layer gave, before it added its bias."""
+        truth = self._torch.sources.output(call)
+        if truth is None or bias is None:
+            return truth
+        numbers = self._torch.numbers(bias)
+        if numbers is None:
+            return None
+        channels = call.unit.sources[0].kind.startswith(
+            ("Conv", "BatchNorm", "GroupNorm", "Instance")
+        )
+        shape = [1] * truth.ndim
+        shape[1 if channels and truth.ndim > 2 else -1] = numbers.size
+        return np.asarray(truth - self._torch.values[numbers.reshape(-1)].reshape(shape))
+
+    def _agreed(self, asking: str) -> None:
+        if not self._parted:
+            self.found.agreed += 1
+        self.after = asking
+
+    def _differs(
+        self, asking: str, truth: str, equation: Any, *, inside: bool, distance: float
+    ) -> None:
+        place = placed(equation.source_info.traceback)
+        one = Difference(asking, place, truth, self.after, inside, distance)
+        self.found.differences.append(one)
+        if one.rounding:
+            return
+        self._parted += 1
+        if self._limit is not None and self._parted >= self._limit:
+            raise EnoughSeen
+
+    # What is known now.
+
+    def _fill(self, one: Unknown, numbers: Array) -> None:
+        """Say which of torch's elements a value's are that an equation takes."""
+        at = one.where.reshape(-1)
+        self._put(at, numbers.reshape(-1), 1.0 / one.factor, -one.offset / one.factor)
+
+    def _fill_core(self, one: Unknown, numbers: Array, factor: float, offset: float) -> None:
+        self._put(_core(one.where).reshape(-1), numbers, factor, offset)
+
+    def _put(self, at: Array, numbers: Array, factor: float, offset: float) -> None:
+        self.found.origin[at] = numbers
+        self._values[at] = factor * self._torch.values[numbers] + offset
+        self._filled[at] = True
+        if (factor, offset) != (1.0, 0.0):
+            for name in self.elements.names(at):
+                self.found.folded[name] = factor, offset
+
+    def _take(self, kernel: Kernel, asking: str) -> None:
+        for call in kernel.calls:
+            self._used |= self._torch.sources.overlapping(call)
+            self._taken.add(call.unit.name)
+            self.found.layers += 1
+        self._last[_above(asking)] = kernel.calls[0]
+        self._sources_used |= {one.path for one in kernel.sources}
+
+    def _is_left(self, call: UnitCall) -> bool:
+        return call.key not in self._used and call.unit.name not in self._taken
+
+    def _name(self, one: Unknown) -> str:
+        return self.elements.names(one.where.reshape(-1)[:1])[0]
+
+    def _rank(self, asking: str, names: Sequence[str]) -> int:
+        if len(names) == 1:
+            return 0
+        scores = [likeness(asking, name) for name in names]
+        order = sorted(range(len(names)), key=lambda one: -scores[one])
+        return order[self._open(pattern(asking, names), len(names))]
+
+    def _open(self, key: Any, count: int) -> int:
+        """Which of several it is, and that it could be another."""
+        if count > 1:
+            self.found.open.append(Open(key, count, self._parted))
+        return self._choices.get(key, 0) % count
+
+    # What no equation tells.
+
+    def _forced(self, one: Any, equation: Any) -> Any:
+        if not isinstance(one, Unknown):
+            return one
+        if not self._filled[one.where].all():
+            self._force(one, placed(equation.source_info.traceback))
+        return self._value(one)
+
+    def _force(self, one: Unknown, place: str) -> None:
+        """Parameters by the layer that their neighbours were found in, else by shape, names and order."""
+        left = np.unique(one.where[~self._filled[one.where]])
+        for name in self.elements.names(left):
+            whole = self.elements.of(name)
+            region = left[(left >= whole.flat[0]) & (left <= whole.flat[-1])]
+            lying = whole if region.size == whole.size else _core(one.where)
+            if lying.size != region.size:
+                lying = region
+            numbers = self._beside(name, lying) if lying.size else None
+            if numbers is None:
+                numbers = self._loose(name, lying)
+            if numbers is None:
+                self._values[region] = self._drawn[name].reshape(-1)[region - whole.flat[0]]
+                self._filled[region] = True
+                self.found.unplaced[name] = place
+                continue
+            self._put(lying.reshape(-1), numbers.reshape(-1), 1.0, 0.0)
+            self.found.unsure[name] = None
+
+    def _beside(self, name: str, lying: Array) -> Array | None:
+        call = self._last.get(_above(name))
+        if call is None:
+            return None
+        role = role_of(name, lying.shape)[1]
+        for source in call.unit.sources:
+            if source.role == role and source.leaf.info.size == lying.size:
+                return self._torch.numbers(source)
+        return None
+
+    def _loose(self, name: str, lying: Array) -> Array | None:
+        sources = [*self._torch.sources.loose]
+        sources += [
+            one
+            for call in self._torch.sources.calls
+            if self._is_left(call) and call.unit.part is None and not call.unit.hidden
+            for one in call.unit.sources
+        ]
+        fitting = {}
+        for source in sources:
+            if source.path in self._sources_used or self._torch.numbers(source) is None:
+                continue
+            made = ways_to_make({name: lying.shape}, [source])
+            if made:
+                fitting[source.path] = source, made[0][0].layout
+        if not fitting:
+            return None
+        names = list(fitting)
+        source, layout = fitting[names[self._rank(name, names)]]
+        self._sources_used.add(source.path)
+        numbers = self._torch.numbers(source)
+        assert numbers is not None
+        return np.asarray(layout.apply(numbers))
+
+
+def pattern_of(what: str, asking: str) -> tuple[Any, ...]:
+    """Equal for the same question in repeated blocks."""
+    return what, words_of(asking.replace(".", "/")).words
+
+
+def _above(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _bias(call: UnitCall, kernel: Source) -> Source | None:
+    rest = [one for one in call.unit.sources if one.role == "bias"]
+    return rest[0] if len(rest) == 1 and rest[0].path != kernel.path else None
+
+
+def _largest(call: UnitCall) -> Source:
+    return max(call.unit.sources, key=lambda one: one.leaf.info.size)
+
+
+def _slice(one: Any, number: int) -> Any:
+    return replace(one, where=one.where[number]) if isinstance(one, Unknown) else one[number]
+
+
+def _core(where: Array) -> Array:
+    """Without the axes along which the same elements are repeated."""
+    for axis in range(where.ndim):
+        first = where.take([0], axis)
+        if where.shape[axis] > 1 and (where == first).all():
+            where = first
+    return where

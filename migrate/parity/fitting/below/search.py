@@ -1,0 +1,118 @@
+"""Passes of a traced function until its parameters are told apart: asked in the process that holds it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from converters.checkpoint.reader import TensorInfo
+from migrate.parity.fitting.below.flow import Assigned, Flow
+from migrate.parity.fitting.below.weights import Weights
+from migrate.parity.fitting.outputs import compare_outputs
+from migrate.parity.fitting.sources import EXACT, Sources
+from migrate.parity.fitting.trying import Choices, EnoughSeen, Trials
+from migrate.parity.ground.fitting import Difference, Found, Made, Portion
+from migrate.parity.ground.settings import Settings
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Below:
+    """The passes of one function.
+
+    Args:
+        runner: of the JAX model (`sides.jax.runner.JaxRunner`).
+        settings: how it runs: float64.
+        inputs: what it runs on.
+        sources: torch's side.
+        drawn: values for parameters that torch has not.
+    """
+
+    runner: Any
+    settings: Settings
+    inputs: Mapping[str, Array]
+    sources: Sources
+    drawn: Mapping[str, Array]
+
+    def __post_init__(self) -> None:
+        self._weights = Weights(self.sources)
+        self._infos = {
+            name: TensorInfo(array.shape, array.dtype.name) for name, array in self.drawn.items()
+        }
+        self._trials = Trials()
+
+    def found(self) -> Found:
+        """The best pass."""
+        return self._result(self._trials.best(self._run, self._run({}, None)))
+
+    def _run(self, choices: Choices, limit: int | None) -> Assigned:
+        self._trials.passes += 1
+        flow = Flow(self._weights, self._infos, self.drawn, choices, limit)
+        found = flow.found
+        found.choices = dict(choices)
+        parameters = {name: flow.unknown(name) for name in self._infos}
+        try:
+            found.outputs = self.runner.evaluated(self.settings, self.inputs, flow, parameters)
+        except EnoughSeen:
+            return found
+        flow.finish()
+        truth = {ref.path: self.sources.values(ref) for ref in self.sources.dump.outputs[0]}
+        apart = compare_outputs(truth, found.outputs).apart
+        if apart is None or apart > EXACT:
+            away = math.inf if apart is None else apart
+            found.differences.append(Difference("", "", "", flow.after, False, away))
+        return found
+
+    def _result(self, found: Assigned) -> Found:
+        numbers = Flow(self._weights, self._infos, self.drawn, {}, None).elements
+        made: list[Made] = []
+        unplaced = [
+            f"{name} {self._infos[name].shape}{f' ({place})' if place else ''}"
+            for name, place in found.unplaced.items()
+        ]
+        for name in self._infos:
+            if name in found.unplaced:
+                continue
+            one = self._made(name, found.origin[numbers.of(name)], found)
+            if one is None:
+                keys = self._weights.elements.names(found.origin[numbers.of(name)])
+                unplaced.append(f"{name}: made of {', '.join(keys[:3])} as no mapping can say it")
+            else:
+                made.append(one)
+        used = np.zeros(self._weights.elements.count, bool)
+        used[found.origin[found.origin >= 0]] = True
+        unused = [
+            path
+            for path in self.sources.leaves
+            if "#" not in path and not self._weights.used(path, used)
+        ]
+        return Found(
+            (),
+            tuple(unplaced),
+            tuple(unused),
+            tuple(found.differences),
+            (),
+            self._trials.passes,
+            tuple(found.unsure),
+            found.layers,
+            False,
+            self._trials.untried,
+            tuple(made),
+        )
+
+    def _made(self, name: str, origin: Array, found: Assigned) -> Made | None:
+        if name in found.folded:
+            return None
+        leaf = self._weights.elements.leaf(name, origin)
+        if leaf is None:
+            return None
+        pieces = tuple(
+            Portion(one.key, str(one.part) if one.part is not None else "", str(one.layout))
+            for one in leaf.pieces
+        )
+        return Made(name, pieces, str(leaf.join))
