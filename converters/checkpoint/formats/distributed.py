@@ -48,7 +48,8 @@ def open_distributed(folder: FilePlace, key: str | None) -> TensorsCheckpoint:
     items = read_metadata(folder / METADATA)
     files = _Files(folder, items)
     beside = _beside(folder)
-    tree = dict(beside.value) | _tree(folder, items, files)
+    saved = _tree(folder, items, files)
+    tree = dict(beside.value) | saved
     with reading(folder / METADATA):
         found = find_state_dict(str(folder), tree, key)
     return TensorsCheckpoint(
@@ -56,7 +57,9 @@ def open_distributed(folder: FilePlace, key: str | None) -> TensorsCheckpoint:
         found.tensors,
         others=found.others,
         found=found.where,
-        training=lambda: {name: _plain(value) for name, value in found.rest.items()},
+        training=lambda: {
+            name: _plain(value) if name in saved else value for name, value in found.rest.items()
+        },
         options=found.options,
         unbuilt=unbuilt(beside.unknown),
     )

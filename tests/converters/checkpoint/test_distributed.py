@@ -401,6 +401,7 @@ def test_what_lightning_writes_beside_it(tmp_path, refused):
     dcp.save(state, checkpoint_id=tmp_path)
     beside = {
         "epoch": 3,
+        "loops": {0: "fit", 1: "test"},
         "hyper_parameters": {"width": 7, "args": argparse.Namespace(lr=0.1)},
         "callbacks": {"EMA": {"weights": {"net.weight": torch.zeros(2, 3)}}},
     }
@@ -409,6 +410,7 @@ def test_what_lightning_writes_beside_it(tmp_path, refused):
     assert checkpoint.found == "model"
     np.testing.assert_array_equal(checkpoint.read("net.weight"), np.arange(6).reshape(2, 3))
     assert checkpoint.training["epoch"] == 3
+    assert checkpoint.training["loops"] == {0: "fit", 1: "test"}
     assert checkpoint.options["hyper_parameters"] == {"width": 7, "args": {"lr": 0.1}}
     assert checkpoint.unbuilt == ("argparse.Namespace",)
     torch.save({"epoch": eval}, tmp_path / "meta.pt")
