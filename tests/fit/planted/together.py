@@ -23,6 +23,7 @@ from migrate.fit.lowered.child import lower
 from migrate.fit.lowered.start import read_program
 from migrate.fit.lowered.step import Step, Wanted
 from migrate.fit.products import Product, product_named
+from tests.waiting import LIMIT
 
 HERE = Path(__file__).parent
 MODELS = HERE / "models.py"
@@ -71,7 +72,7 @@ def judged(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     product = product_named(case.get("slice", "v5e-1"))
     step = step_of(case, product, folder)
     keep_answer(step, product)
-    found = judge(step, product, timeout=300)
+    found = judge(step, product, timeout=LIMIT)
     return {
         "state": found.state,
         "where": found.where,
