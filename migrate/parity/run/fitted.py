@@ -56,6 +56,11 @@ def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -
                 f"{models.torch}: is no torch module", "name the module whose weights these are"
             )
         require_model(flax)
+        if flax.kind == "jax" and models.apply is None:
+            raise ParityError(
+                f"{models.flax}: the target is a function, whose parameters are not known",
+                "name it by --target-apply, and its pytree of parameters (or what gives it) by --target",
+            )
         progress("making inputs")
         inputs = inputs_for(torch, flax, options, work / "inputs")
         settings = laid_out_for(torch, flax, options.b, inputs, work)
