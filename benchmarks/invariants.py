@@ -37,6 +37,8 @@ CONFIGURES = re.compile(
 CUDA_TEXT = re.compile(r"torch\.cuda|^nccl$|^cuda:|^cuda$|cuda:nccl")
 # Options of kernels and memory that only CUDA has; a variable of this name stays False on XLA.
 FOR_CUDA = re.compile(r"fused|pin_memory|pinned|non_blocking")
+# What only tells something: not `sys.exit("needs CUDA")`.
+SAYS = re.compile(r"print|log|info|warn|debug")
 # What scripts keep the index of a device under.
 DEVICE = re.compile(r"device|accelerator|gpu|cuda|rank|(^|[._])dev$")
 # Calls in which all replicas have to take part, by the modules that have them.
@@ -274,6 +276,7 @@ def _says_what_cuda_has(branch: ast.If) -> bool:
         and all(
             isinstance(one, ast.Expr)
             and isinstance(one.value, ast.Call)
+            and SAYS.search(ast.unparse(one.value.func).rpartition(".")[2])
             and all(isinstance(arg, ast.Constant | ast.JoinedStr) for arg in one.value.args)
             for one in branch.body
         )
