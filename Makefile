@@ -29,7 +29,7 @@ demo: install
 
 # Two at a time, a file's tests one after the other: many start two processes of their own.
 test: lint
-	$(BIN)/python -m pytest -m 'not long' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'not long' -n 2 --dist loadfile --durations 30
 
 # Minutes to hours: run before a release, figures go to docs/results.md.
 test-long: install

