@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import codecs
 import struct
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from itertools import islice
 from mmap import mmap
 from typing import Any
@@ -400,7 +400,7 @@ class Unpickler:
         else:
             self._copied += len(arguments)
             for argument in arguments:
-                if isinstance(argument, Sized):
+                if hasattr(argument, "__len__"):
                     self._copied += len(argument)
             if self._copied > _MOST_COPIES * (self.at + _SMALL):
                 # Two bytes of a pickle recall a text of any length, which may then be copied.
