@@ -172,11 +172,11 @@ def test_progress_has_bytes_rate_and_time_left(
 ) -> None:
     from migrate.cli.show import moving_bytes
 
-    now = 0.0
-    monkeypatch.setattr("migrate.cli.show.time.monotonic", lambda: now)
+    clock = [0.0]
+    monkeypatch.setattr("migrate.cli.show.time.monotonic", lambda: clock[0])
     total = 100 * 10**9
     with moving_bytes("converting a", quiet=False) as moved:
-        for now, done in ((0.0, 10), (10.0, 11), (40.0, 30), (41.0, 31), (80.0, 50)):
+        for clock[0], done in ((0.0, 10), (10.0, 11), (40.0, 30), (41.0, 31), (80.0, 50)):
             moved(done * 10**9, total)
     assert capsys.readouterr().err.splitlines() == [
         "… converting a",

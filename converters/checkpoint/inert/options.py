@@ -30,7 +30,7 @@ def contents(value: Any) -> Mapping[Any, Any] | None:
         if value.state is None and value.keywords:
             return value.keywords
         if value.state is None and [*map(type, value.arguments)] == [dict]:
-            return value.arguments[0]  # type: ignore[no-any-return]
+            return value.arguments[0]
         if type(value.state) is tuple and len(value.state) > 2 and type(value.state[0]) is Record:
             value = value.state[0]  # mmengine's Config: its dict, its file, its text
             continue

@@ -193,6 +193,15 @@ def _may_be_member(name: str) -> bool:
 
 
 _PATHS = tuple(f"{pure}{system}Path" for pure in ("", "Pure") for system in ("Posix", "Windows"))
+_PLAIN_BUILTINS: dict[str, Callable[..., Any]] = {
+    "complex": _complex,
+    "dict": _pairs,
+    "frozenset": _frozen_set,
+    "list": _list,
+    "set": _set,
+    "str": _text,
+    "tuple": _tuple,
+}
 # Where these are given what they are not known to take, nothing but them is lost.
 PLAIN: dict[tuple[str, str], Callable[..., Any]] = {
     ("collections", "Counter"): _counter,
@@ -206,27 +215,24 @@ PLAIN: dict[tuple[str, str], Callable[..., Any]] = {
     ("fractions", "Fraction"): _fraction,
     **{
         (module, name): make
-        for name, make in {
-            "complex": _complex,
-            "dict": _pairs,
-            "frozenset": _frozen_set,
-            "list": _list,
-            "set": _set,
-            "str": _text,
-            "tuple": _tuple,
-        }.items()
+        for name, make in _PLAIN_BUILTINS.items()
         for module in ("builtins", "__builtin__")
     },
     **{  # "_local" is Python 3.13's
         (module, name): _path for module in ("pathlib", "pathlib._local") for name in _PATHS
     },
 }
+_BUILTINS: dict[str, Callable[..., Any]] = {
+    "bytearray": _bytearray,
+    "bytes": _bytes,
+    "getattr": _attribute,
+}
 MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
     ("collections", "OrderedDict"): _pairs,  # what tensors by name are in
     ("_codecs", "encode"): encoded,
     **{
         (module, name): make
-        for name, make in {"bytearray": _bytearray, "bytes": _bytes, "getattr": _attribute}.items()
+        for name, make in _BUILTINS.items()
         for module in ("builtins", "__builtin__")
     },
     **{
