@@ -184,12 +184,20 @@ def examine(job: tuple[str, str, str, str]) -> tuple[str, Counter[str], list[str
             counts,
             [f"{name}: no class for it ({type(error).__name__}: {str(error)[:80]})"],
         )
-    ours = {made.stored.get(row.key, row.key): row for row in made.plan.rows}
-    wrong = []
     assert isinstance(made.checkpoint, Renamed)
     if len(truth.plan.mapped) < len(made.plan.rows) // 2:
         return source, counts, [f"{name}: its class is another one today"]
-    counts["compared"] += 1
+    same, wrong = compared(made, truth)
+    return source, counts + same, [f"{name}: {line}" for line in wrong]
+
+
+def compared(made: Any, truth: Any) -> tuple[Counter[str], list[str]]:
+    """What two plans of one file, without its class and with it, have in common, and where they part."""
+    from converters.mapping import Outcome
+
+    counts: Counter[str] = Counter(compared=1)
+    wrong = []
+    ours = {made.stored.get(row.key, row.key): row for row in made.plan.rows}
     for row in truth.plan.rows:
         mine = ours.get(truth.stored.get(row.key, row.key))
         if mine is None or Outcome.REFUSED in (mine.outcome, row.outcome):
@@ -202,8 +210,8 @@ def examine(job: tuple[str, str, str, str]) -> tuple[str, Counter[str], list[str
             counts["flattened"] += 1
         else:
             counts["wrong"] += 1
-            wrong.append(f"{name}: {row.key} is {row.kind}, taken for {mine.kind}: {mine.evidence}")
-    return source, counts, wrong
+            wrong.append(f"{row.key} is {row.kind}, taken for {mine.kind}: {mine.evidence}")
+    return counts, wrong
 
 
 def main() -> int:

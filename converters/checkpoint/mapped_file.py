@@ -17,6 +17,7 @@ from converters.checkpoint.reader import COPY_AGAIN, read_start
 from converters.errors import CheckpointDamagedError
 
 _PAGE = mmap.PAGESIZE
+_SMALL = 1 << 16  # bytes
 _MOST_AT_ONCE = 1 << 30  # one system call copies 2 GiB at most
 
 
@@ -74,7 +75,11 @@ class MappedFile(ByteFile):
         Raises:
             CheckpointDamagedError: the file ends before.
         """
-        return self._copied(start, end).tobytes()
+        if end - start > _SMALL or not 0 <= start <= end <= self.size:
+            return self._copied(start, end).tobytes()
+        with self._opened() as descriptor:
+            held = os.pread(descriptor, end - start, start)
+        return held if len(held) == end - start else self._copied(start, end).tobytes()
 
     def array(
         self,

@@ -89,10 +89,15 @@ class ZipArchive:
         Raises:
             CheckpointDamagedError: its own header is not there, or says something else.
         """
-        header = self._copy(member.header, member.header + _LOCAL.size)
-        magic, flags, method, name_length, extra_length = _LOCAL.unpack(header)
+        # One read for both: names are mostly as long here as in the list.
         start = member.header + _LOCAL.size
-        name = self._copy(start, start + name_length)
+        expected = start + len(member.name.encode())
+        header = self._copy(member.header, min(expected, self._end))
+        magic, flags, method, name_length, extra_length = _LOCAL.unpack_from(header)
+        if start + name_length == expected:
+            name = header[_LOCAL.size :]
+        else:
+            name = self._copy(start, start + name_length)
         if magic != ZIP_MAGIC or method != member.method or flags & _ENCRYPTED:
             raise self._damaged(f"the header of {member.name!a} is not there")
         if _decoded(name) != member.name:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -38,8 +39,11 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 # Nobody calls a repository so; who does writes hf://.
 _FILE_NAME = re.compile(
-    r"\.(safetensors|msgpack|orbax|pt|pth|bin|ckpt|npz|json|pkl|tar|zip|py|yaml)$", re.IGNORECASE
+    r"\.(safetensors|msgpack|orbax|pt2?|pth|bin|ckpt|npz|json|pkl|pickle|tar|zip|py|yaml)$",
+    re.IGNORECASE,
 )
+_WEIGHTS = re.compile(r"\.(safetensors|pt2?|pth|bin|ckpt|npz|pkl|index\.json)$")
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -113,9 +117,8 @@ def chosen(folder: Meant, pattern: str) -> Meant:
     place = folder.place
     for name in filter(None, path.split("/")):
         place = place / name
-    found = (
-        [name for name in file_names(place) if fnmatch(name, wanted)] if is_folder(place) else []
-    )
+    there = file_names(place) if is_folder(place) else []
+    found = [name for name in there if fnmatch(name, wanted)]
     indexes = [name for name in found if name.endswith(".index.json")]
     for choice in (found, indexes):
         if len(choice) == 1:
@@ -123,10 +126,18 @@ def chosen(folder: Meant, pattern: str) -> Meant:
             return Meant(
                 place / choice[0], f"{folder.said}, its file {file}" if folder.said else ""
             )
-    several = f"several files match {pattern}: {', '.join(found[:5])}"
-    raise CheckpointNotFoundError(
-        f"{place}: {several if found else f'no file matches {pattern}'}", "name one with --file"
-    )
+    if found:
+        reason = f"several files match {pattern}: {', '.join(found[:_SHOWN])}"
+    else:
+        reason = f"no file matches {pattern}" + (f"; it has {_named(there)}" if there else "")
+    raise CheckpointNotFoundError(f"{place}: {reason}", "name one with --file")
+
+
+def _named(files: Sequence[str]) -> str:
+    """The first of those that may hold weights; of the others where none does."""
+    likely = [name for name in files if _WEIGHTS.search(name)] or files
+    more = f" and {len(likely) - _SHOWN} more" if len(likely) > _SHOWN else ""
+    return ", ".join(likely[:_SHOWN]) + more
 
 
 def place_of(name: Place | str) -> Place:

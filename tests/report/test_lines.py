@@ -167,6 +167,32 @@ def test_progress_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"converting {CODES}[b]" in screen.getvalue()
 
 
+def test_progress_has_bytes_rate_and_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from migrate.cli.show import moving_bytes
+
+    clock = [0.0]
+    monkeypatch.setattr("migrate.cli.show.time.monotonic", lambda: clock[0])
+    total = 100 * 10**9
+    with moving_bytes("converting a", quiet=False) as moved:
+        for clock[0], done in ((0.0, 10), (10.0, 11), (40.0, 30), (41.0, 31), (80.0, 50)):
+            moved(done * 10**9, total)
+    assert capsys.readouterr().err.splitlines() == [
+        "… converting a",
+        "… 30.0 of 100.0 GB, 500 MB/s, 2 min left",
+        "… 50.0 of 100.0 GB, 500 MB/s, 2 min left",
+    ]
+
+    screen = _Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    with moving_bytes("converting a", quiet=False) as moved:
+        moved(10 * 10**9, total)
+    assert "10.0/100.0 GB" in screen.getvalue()
+
+
 class TestFindings:
     @pytest.fixture
     def project(self, tmp_path: Path) -> Path:

@@ -20,6 +20,7 @@ from converters.checkpoint.inert.records import (
     Constructor,
     ForbiddenNameError,
     PickleError,
+    Plain,
     Unknown,
 )
 from converters.checkpoint.reader import is_shape
@@ -257,8 +258,8 @@ _MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
     **{("torch.jit._pickle", name): _first for name in _SCRIPTED},
 }
 _TABLE: dict[tuple[str, str], Any] = {
-    place: Constructor(".".join(place), make) for place, make in _MAKERS.items()
-} | {
+    **{place: Constructor(".".join(place), make) for place, make in _MAKERS.items()},
+    **{place: Plain(".".join(place), make) for place, make in values.PLAIN.items()},
     ("torch", "Tensor"): Named("type", "torch.Tensor"),
     ("numpy", "ndarray"): Named("type", "numpy.ndarray"),
     ("torch.storage", "UntypedStorage"): Named("storage", "uint8"),

@@ -112,7 +112,9 @@ def _options(rest: Mapping[Any, Any]) -> dict[str, Any]:
         held = contents(value)
         if not held or "param_groups" in held:
             continue
-        if (type(value) is Record or _OPTIONS.search(name)) and not _has_tensors(held):
+        is_object, is_called_so = type(value) is Record, bool(_OPTIONS.search(name))
+        # `args` may hold an array; a dict called `params`, or an object called `ema`, has weights.
+        if (is_object and is_called_so) or ((is_object or is_called_so) and not _has_tensors(held)):
             found[name] = plain(value)
     return found
 

@@ -13,7 +13,7 @@ _DEEPEST = 12
 _NESTED = 4  # objects that only hold another one
 _MOST = 10_000  # values, of one entry
 _LONGEST = 500  # letters of a text
-# Classes that keep what they hold in one attribute: OmegaConf's nodes, mmcv's Config, a UserDict.
+# Classes that keep what they hold in one attribute: OmegaConf's nodes, mmcv's Config.
 _INSIDE = ("_content", "_cfg_dict")
 _VALUES = ("_val", "_content", "_value_")
 
@@ -27,8 +27,13 @@ def contents(value: Any) -> Mapping[Any, Any] | None:
             return None
         if value.entries is not None:
             return value.entries
-        if value.keywords and value.state is None:
+        if value.state is None and value.keywords:
             return value.keywords
+        if value.state is None and [*map(type, value.arguments)] == [dict]:
+            return value.arguments[0]
+        if type(value.state) is tuple and len(value.state) > 2 and type(value.state[0]) is Record:
+            value = value.state[0]  # mmengine's Config: its dict, its file, its text
+            continue
         attributes = value.attributes
         inner = next((attributes[name] for name in _INSIDE if name in attributes), None)
         if not isinstance(inner, Mapping) and type(inner) is not Record:

@@ -42,6 +42,12 @@ class Constructor:
         self.make = make
 
 
+class Plain(Constructor):
+    """Stands for a class of plain values; of arguments that it is not known to take a `Record` is made."""
+
+    __slots__ = ()
+
+
 class Unknown(Constructor):
     """Stands for a class or function that means nothing to us: what it makes is a `Record`."""
 

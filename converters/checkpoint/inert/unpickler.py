@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import codecs
 import struct
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from itertools import islice
 from mmap import mmap
 from typing import Any
@@ -25,6 +25,7 @@ from converters.checkpoint.inert.records import (
     Constructor,
     ForbiddenNameError,
     PickleError,
+    Plain,
     Record,
     Unknown,
 )
@@ -321,7 +322,7 @@ class Unpickler:
         if len(items) % 2:
             raise PickleError("a dict has a key without a value")
         for index in range(0, len(items), 2):
-            target[_key(items[index])] = items[index + 1]
+            target[key_of(items[index])] = items[index + 1]
 
     def _add_items(self) -> None:
         items = self._items()
@@ -330,11 +331,11 @@ class Unpickler:
             self._extend(items)
             return
         self._count(2 * len(items))
-        _exactly(set, target).update(map(_key, items))
+        _exactly(set, target).update(map(key_of, items))
 
     def _frozen_set(self) -> None:
         items = self._items()
-        self._new(frozenset(map(_key, items)), 4 + 2 * len(items))
+        self._new(frozenset(map(key_of, items)), 4 + 2 * len(items))
 
     # Names and what is made with them
 
@@ -400,12 +401,17 @@ class Unpickler:
         else:
             self._copied += len(arguments)
             for argument in arguments:
-                if isinstance(argument, Sized):
+                if hasattr(argument, "__len__"):
                     self._copied += len(argument)
             if self._copied > _MOST_COPIES * (self.at + _SMALL):
                 # Two bytes of a pickle recall a text of any length, which may then be copied.
                 raise PickleError("it copies its values again and again")
-            made = function.make(*arguments)
+            try:
+                made = function.make(*arguments)
+            except (ValueError, TypeError):
+                if not isinstance(function, Plain):
+                    raise
+                made = Record(function.name, arguments)
         self._keep(made)
 
     def _keep(self, made: Any) -> None:
@@ -466,8 +472,12 @@ def _exactly(kind: type, value: Any) -> Any:
     return value
 
 
-def _key(value: Any, *, inner: bool = False) -> Any:
-    """The value, if it may be a key: hashing it must neither recurse deeply nor collide at will."""
+def key_of(value: Any, *, inner: bool = False) -> Any:
+    """The value, if it may be a key: hashing it must neither recurse deeply nor collide at will.
+
+    Raises:
+        PickleError: it may not.
+    """
     kind = type(value)
     if kind is str:
         return value
@@ -478,9 +488,11 @@ def _key(value: Any, *, inner: bool = False) -> Any:
         return value
     if kind is Record or isinstance(value, Constructor | LazyTensor):  # by identity
         return value
+    if kind in (frozenset, complex) and not inner:  # equal ones stay apart; nobody looks them up
+        return Record(kind.__name__, (value,))
     if isinstance(value, tuple) and len(value) <= _LONGEST_KEY and not inner:
         for item in value:
-            _key(item, inner=True)
+            key_of(item, inner=True)
         return value
     raise PickleError(f"a key is a {kind.__name__}")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from converters.checkpoint.inert.records import Constructor, ForbiddenNameError, Record, Unknown
+from converters.checkpoint.inert.unpickler import key_of
 
 _MOST_PARTS = 256  # of a path
 _LATIN = ("latin1", "latin-1")
@@ -26,9 +27,7 @@ def _pairs(*arguments: Any) -> dict[Any, Any]:
     made = {}
     for pair in pairs:
         key, value = pair
-        if type(key) not in (str, int):
-            raise ValueError("a key is neither a text nor a number")
-        made[key] = value
+        made[key_of(key)] = value
     return made
 
 
@@ -50,12 +49,7 @@ def _tuple(*arguments: Any) -> tuple[Any, ...]:
 
 
 def _set(*arguments: Any) -> set[Any]:
-    items = arguments[0] if arguments else []
-    if not isinstance(items, list | tuple) or any(
-        type(item) not in (str, int, float) for item in items
-    ):
-        raise ValueError("a set is made of something else than plain values")
-    return set(items)
+    return set(map(key_of, _list(*arguments)))
 
 
 def _frozen_set(*arguments: Any) -> frozenset[Any]:
@@ -94,6 +88,12 @@ def _text(value: Any = "") -> str:
     if type(value) is not str:
         raise ValueError("a text is made of something else")
     return value
+
+
+def _fraction(*parts: Any) -> str:
+    if any(type(part) is not int for part in parts):
+        return _text(*parts)
+    return "/".join(map(str, parts))
 
 
 def _path(*parts: Any) -> str:
@@ -148,8 +148,10 @@ def _reconstructed(cls: Any, base: Any, state: Any) -> Record:
     """An object as protocols 0 and 1 make it: its class, the built-in one below it, its content."""
     if not isinstance(cls, Constructor):
         raise ValueError("an object has no class")
-    made = Record(cls.name, () if state is None else (state,))
     kind = base.name if isinstance(base, Constructor) else ""
+    if kind.endswith(".tuple") and type(state) is tuple:
+        return Record(cls.name, state)
+    made = Record(cls.name, () if state is None else (state,))
     if kind.endswith(".dict") and type(state) is dict:
         made.arguments, made.entries = (), state
     elif kind.endswith(".list") and type(state) is list:
@@ -191,30 +193,43 @@ def _may_be_member(name: str) -> bool:
 
 
 _PATHS = tuple(f"{pure}{system}Path" for pure in ("", "Pure") for system in ("Posix", "Windows"))
-_BUILTINS: dict[str, Callable[..., Any]] = {
-    "bytearray": _bytearray,
-    "bytes": _bytes,
+_PLAIN_BUILTINS: dict[str, Callable[..., Any]] = {
     "complex": _complex,
     "dict": _pairs,
     "frozenset": _frozen_set,
-    "getattr": _attribute,
     "list": _list,
     "set": _set,
     "str": _text,
     "tuple": _tuple,
 }
-MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
-    ("collections", "OrderedDict"): _pairs,
+# Where these are given what they are not known to take, nothing but them is lost.
+PLAIN: dict[tuple[str, str], Callable[..., Any]] = {
     ("collections", "Counter"): _counter,
     ("collections", "defaultdict"): _default_dict,
     ("collections", "deque"): _list,
-    ("_codecs", "encode"): encoded,
     ("datetime", "date"): _date,
     ("datetime", "datetime"): _datetime,
     ("datetime", "time"): _time,
     ("datetime", "timedelta"): _timedelta,
     ("decimal", "Decimal"): _text,
-    ("fractions", "Fraction"): _text,
+    ("fractions", "Fraction"): _fraction,
+    **{
+        (module, name): make
+        for name, make in _PLAIN_BUILTINS.items()
+        for module in ("builtins", "__builtin__")
+    },
+    **{  # "_local" is Python 3.13's
+        (module, name): _path for module in ("pathlib", "pathlib._local") for name in _PATHS
+    },
+}
+_BUILTINS: dict[str, Callable[..., Any]] = {
+    "bytearray": _bytearray,
+    "bytes": _bytes,
+    "getattr": _attribute,
+}
+MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("collections", "OrderedDict"): _pairs,  # what tensors by name are in
+    ("_codecs", "encode"): encoded,
     **{
         (module, name): make
         for name, make in _BUILTINS.items()
@@ -228,8 +243,5 @@ MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
             "__newobj_ex__": _new_object_by_name,
         }.items()
         for module in ("copyreg", "copy_reg")
-    },
-    **{  # "_local" is Python 3.13's
-        (module, name): _path for module in ("pathlib", "pathlib._local") for name in _PATHS
     },
 }

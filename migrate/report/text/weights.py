@@ -138,8 +138,12 @@ def conversion_end(done: Conversion) -> Iterator[RenderableType]:
 
 
 def _what_was_written(done: Conversion) -> Iterator[str]:
-    megabytes = done.size / 1e6
-    yield f"{escape(str(done.output))}: {done.parameters:,} parameters, {megabytes:.1f} MB, {done.format}"
+    yield _written(done)
+
+
+def _written(done: Conversion | Reversal) -> str:
+    size = f"{done.size / 1e6:.1f} MB" if done.size >= 1e5 else f"{done.size / 1e3:.1f} KB"
+    return f"{escape(str(done.output))}: {done.parameters:,} parameters, {size}, {done.format}"
 
 
 def _optimizer_summary(state: OptimizerConversion) -> Iterator[RenderableType]:
@@ -210,10 +214,7 @@ def reversal_summary(done: Reversal) -> Iterator[RenderableType]:
     counts = ", ".join(f"{count} from {origin}" for origin, count in done.counts.items() if count)
     yield f"[bold]{len(done.rows)} keys[/bold]: {counts}"
     if done.output is not None:
-        megabytes = done.size / 1e6
-        yield (
-            f"{escape(str(done.output))}: {done.parameters:,} parameters, {megabytes:.1f} MB, {done.format}"
-        )
+        yield _written(done)
 
 
 def reversal_as_json(done: Reversal) -> dict[str, Any]:

@@ -75,9 +75,10 @@ def test_which_file_of_a_repository(bert: Path, hub: HubServer) -> None:
     code, output = ran("weights", "org/several", "--file", "a/*", "--dry-run")
     assert code == 2
     assert "several files match a/*: one.safetensors, two.safetensors" in output
-    code, output = ran("weights", "org/several", "--file", "b/*", "--dry-run")
-    assert code == 2
-    assert "no file matches b/*" in output
+    for pattern, there in (("b/*", ""), ("a/c*", "; it has one.safetensors, two.safetensors")):
+        code, output = ran("weights", "org/several", "--file", pattern, "--dry-run")
+        assert code == 2
+        assert f"no file matches {pattern}{there}; name one with --file" in output
     code, output = ran("weights", "org/several", "--file", "a/o*", "--dry-run")
     assert "its file a/one.safetensors" in output
 

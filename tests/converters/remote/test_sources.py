@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pickle
 from collections.abc import Callable, Iterator
@@ -17,9 +18,15 @@ from safetensors.torch import save_file
 
 from converters import plan
 from converters.checkpoint import Checkpoint, open_checkpoint
-from converters.errors import CheckpointNotFoundError, RemoteError, UnreachableError
+from converters.errors import (
+    CheckpointNotFoundError,
+    MissingDependencyError,
+    RemoteError,
+    UnreachableError,
+)
 from converters.planning import planned
 from converters.remote.names import meant, place_of
+from converters.remote.retries import TemporaryError, persistent
 from tests.converters.conftest import Refused
 from tests.servers import BucketProxy, Content, Faults, FileServer, HubServer
 
@@ -302,6 +309,40 @@ def test_refusals_of_a_bucket(gs: BucketProxy, refused: Refused) -> None:
 def test_an_unknown_protocol(refused: Refused) -> None:
     with refused(RemoteError, "nobody knows xyz://"):
         place_of("xyz://bucket/file")
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"),
+    [
+        ("gs://bkt/net.pt", "gcsfs", "gcs"),
+        ("s3://bkt/net.pt", "s3fs", "s3"),
+        ("az://bkt/net.pt", "adlfs", "azure"),
+    ],
+)
+def test_what_is_not_installed_is_named_with_its_command(
+    url: str, package: str, extra: str, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = importlib.util.find_spec
+    none = "converters.remote.buckets.find_spec"
+    monkeypatch.setattr(none, lambda name: None if name == package else there(name))
+    command = f'pip install "tpu-migrate[{extra}]"'
+    with refused(MissingDependencyError, f"{url} needs {package}, which is not", command):
+        place_of(url)
+
+
+def test_tries_come_later_each_time_and_not_before_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    paused: list[float] = []
+    monkeypatch.setattr("converters.remote.retries.time.sleep", paused.append)
+    monkeypatch.setattr("converters.remote.retries.random.uniform", lambda low, high: low)
+
+    def busy() -> None:
+        raise TemporaryError("429", 0.5 if len(paused) == 1 else None)
+
+    with refused(UnreachableError, "gs://bkt/x cannot be reached (429, 7 times)"):
+        persistent(busy, "gs://bkt/x")
+    assert paused == [0.005, 0.5, 0.02, 0.04, 0.08, 0.16]  # of a first pause of 0.01, here
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import fractions
 import functools
 import json
 import pickle
@@ -20,6 +21,7 @@ from converters.checkpoint import LazyTensor, open_checkpoint
 from converters.checkpoint.formats.torch_names import find_name
 from converters.checkpoint.inert.arrays import OtherArray
 from converters.checkpoint.inert.options import plain
+from converters.checkpoint.inert.records import Record
 from converters.checkpoint.inert.unpickler import Unpickler
 
 
@@ -51,8 +53,28 @@ class Config(dict):
         self.frozen = True
 
 
+class Copied(dict):
+    """As mmengine's ConfigDict: its class and a plain dict."""
+
+    def __reduce_ex__(self, protocol):
+        return Copied, (dict(self),)
+
+
+class Read:
+    """As mmengine's Config: its dict, and the file and the text that it was read from."""
+
+    def __init__(self, content):
+        self.content = content
+
+    def __getstate__(self):
+        return self.content, "config.py", "text"
+
+
 class Queue(list):
     pass
+
+
+Point = collections.namedtuple("Point", "x y")
 
 
 class Node:
@@ -75,6 +97,9 @@ VALUES = {
     "SimpleNamespace": (types.SimpleNamespace(a=1), {"a": 1}),
     "slots": (Slotted(), [3]),
     "dict of a class": (Config(model=Config(width=3)), {"model": {"width": 3}}),
+    "dict that is copied": (Copied(model=Copied(width=3)), {"model": {"width": 3}}),
+    "mmengine": (Read(Copied(lr=0.1)), {"lr": 0.1}),
+    "namedtuple": (Point(1, "a"), f"{__name__}.Point(1, 'a')"),
     "list of a class": (Queue([1, "a"]), [1, "a"]),
     "omegaconf": (
         Node({"a": Wrapped(1), "b": Node([Wrapped("x"), Wrapped(None)])}),
@@ -92,6 +117,7 @@ VALUES = {
     "time": (datetime.datetime(2024, 1, 2, 3, 4, 5, 6), "2024-01-02T03:04:05.000006"),
     "time of day": (datetime.time(3, 4, 5), "03:04:05"),
     "duration": (datetime.timedelta(days=1, seconds=2), 86402.0),
+    "Fraction": (fractions.Fraction(1, 3), "1/3"),
     "Decimal": (decimal.Decimal("1.50"), "1.50"),
     "defaultdict": (collections.defaultdict(list, a=[1]), {"a": [1]}),
     "deque": (collections.deque([1, 2], maxlen=5), [1, 2]),
@@ -100,6 +126,11 @@ VALUES = {
     "partial": (
         functools.partial(max, 0, key=abs),
         "functools.partial(builtins.max, 0, key='builtins.abs')",
+    ),
+    "set of tuples": ([{(1, "a")}, {None}, {True}], [[[1, "a"]], [None], [True]]),
+    "frozenset as a key": (
+        {frozenset({1}): 2, 3j: 4},
+        {"frozenset([1])": 2, "complex('complex')": 4},
     ),
     "frozenset": (frozenset({1}), [1]),
     "class": (Options, f"{__name__}.Options"),
@@ -121,6 +152,16 @@ def test_a_dataclass_is_not_built():
     assert plain(read)["width"] == 5
     assert "Colour" in plain(read)["colour"]
     assert Options.built == 0
+
+
+@pytest.mark.parametrize("called", ["datetime.date", "collections.deque", "builtins.set"])
+def test_what_plain_values_are_not_known_to_be_made_of_is_a_record(called):
+    """Nothing but it is lost: the weights beside it are read."""
+    module, _, name = called.rpartition(".")
+    pickled = b"\x80\x02c%s\n%s\nG%s\x85R." % (module.encode(), name.encode(), bytes(8))
+    made = Unpickler(pickled, 0, find_name).load()
+    assert type(made) is Record
+    assert plain(made) == f"{called.removeprefix('builtins.')}(0.0)"
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -183,7 +224,7 @@ def test_pickled_tensors(tmp_path, protocol):
 def test_the_options_of_a_run_and_what_was_not_built(tmp_path):
     saved = {
         "model": {"w": torch.ones(2, 3)},
-        "args": argparse.Namespace(lr=0.1, model="vit"),
+        "args": argparse.Namespace(lr=0.1, model="vit", mean=np.ones(3)),
         "config": {"width": 3, "act": functools.partial(max, 0)},
         "options": Options(),
         "best": np.float64(0.5),
@@ -192,7 +233,7 @@ def test_the_options_of_a_run_and_what_was_not_built(tmp_path):
     torch.save(saved, tmp_path / "x.pt")
     checkpoint = open_checkpoint(tmp_path / "x.pt")
     assert checkpoint.found == "model"
-    assert checkpoint.options["args"] == {"lr": 0.1, "model": "vit"}
+    assert checkpoint.options["args"] == {"lr": 0.1, "model": "vit", "mean": "tensor 3 float64"}
     assert checkpoint.options["config"]["width"] == 3
     assert checkpoint.options["options"]["width"] == 3
     assert set(checkpoint.options) == {"args", "config", "options"}
