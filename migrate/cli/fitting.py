@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -59,7 +60,14 @@ def fitted(torch: str | None, flax: str, options: Mapping[str, Any]) -> Iterator
 
     with tempfile.TemporaryDirectory(prefix="migrate-fit-") as folder:
         mapping = Path(folder) / "fitted.yaml"
-        models = Models(torch, flax, options["inputs"], options["drop"], options["target_apply"])
+        models = Models(
+            torch,
+            flax,
+            options["inputs"],
+            options["drop"],
+            options["target_apply"],
+            options["target_python"] or sys.executable,
+        )
         with working(quiet=options["quiet"]) as progress:
             fit = fit_models(models, mapping, progress)
         yield Fitted(fit, mapping, fit.proven or options["unproven"])
@@ -75,7 +83,7 @@ def by_values(checkpoint: Meant, options: Mapping[str, Any]) -> Iterator[Path]:
     """
     if options["target"] is None:
         raise click.UsageError("--values compares two checkpoints: give Flax's, --target FILE")
-    for name in ("model", "inputs", "target_apply", *_NOT_BESIDE):
+    for name in ("model", "inputs", "target_apply", "target_python", *_NOT_BESIDE):
         if options[name] not in (None, ()):
             option = name.replace("_", "-")
             raise click.UsageError(f"--values says it all: leave --{option} out")

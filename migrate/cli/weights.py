@@ -92,6 +92,11 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
     metavar="FUNCTION",
     help="pkg.module:function of (params, *inputs), where --target is a pytree or a function that gives it.",
 )
+@click.option(
+    "--target-python",
+    metavar="PYTHON",
+    help="The interpreter that runs --target, where its packages are another environment's.",
+)
 @click.option("--target-inputs", help="pkg.module:function that gives its example inputs.")
 @click.option("--drop", multiple=True, metavar="REGEX", help="Keys that the target has no use for.")
 @click.option(
@@ -192,6 +197,7 @@ _OF_TORCH_CHECKPOINTS = (
     "dtype",
     "scan",
     "target_apply",
+    "target_python",
     "target_inputs",
     "values",
     "mesh",
@@ -257,7 +263,7 @@ def _to_flax(
         with by_values(understood(), options) as mapping:
             decide |= {"model": None, "target": None, "drop": (), "mapping": mapping}
             return _converted(understood, output, dry_run, decide, options)
-    needless = ("unproven", "target_apply")
+    needless = ("unproven", "target_apply", "target_python")
     _require_target(options, *(needless if options["target"] else ("inputs", *needless)))
     return _converted(understood, output, dry_run, decide, options)
 

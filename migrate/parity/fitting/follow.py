@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from migrate.parity.align.tensors import Way, distance, ways
 from migrate.parity.fitting.names import likeness, pattern
 from migrate.parity.fitting.roles import Made, ways_to_make
-from migrate.parity.fitting.sources import EXACT, Source, Sources, UnitCall, nearest
+from migrate.parity.fitting.sources import EXACT, Source, Sources, UnitCall, nearest, once
 from migrate.parity.fitting.trying import Choices, EnoughSeen, Open, Tried
 from migrate.parity.ground.fitting import SINGLE, Difference
 from migrate.parity.sides.jax.capture.recorder import Seen
@@ -152,9 +152,10 @@ class Follower:
         first = _first(args, kwargs)
         if not calls or first is None or not any(len(one.unit.sources) > 2 for one in calls):
             return None
+        mine = np.asarray(first)
         for call in calls:
             made = ways_to_make(shapes, call.unit.sources)
-            if made and self._sources.given(call, np.asarray(first)) is not None:
+            if made and self._sources.given(call, mine) is not None:
                 return _Candidate(call, made, 0.0)
         return None
 
@@ -169,11 +170,9 @@ class Follower:
         own: Mapping[str, Any],
     ) -> Any:
         shapes = {name: tuple(array.shape) for name, array in own.items()}
-        candidates = self._candidates(shapes, own)
-        if not candidates and self._known(own):
-            return run(*args, **kwargs)  # once more than torch calls it
+        calls = self._possible(shapes, own)
         first = _first(args, kwargs)
-        fed = self._by_values(candidates, first)
+        fed = self._by_values(shapes, calls, first)
         if fed:
             best = min(one.distance for one in fed)
             group = [one for one in fed if one.distance <= max(EXACT, 10 * best)]
@@ -185,18 +184,20 @@ class Follower:
             if best > EXACT:
                 self._differs(seen, chosen.call.unit.layer, inside=False, distance=best)
         else:
-            hidden = [one for one in candidates if one.call.unit.hidden]
+            if self._known(own) and next(self._fitting(shapes, calls), None) is None:
+                return run(*args, **kwargs)  # once more than torch calls it
+            hidden = list(self._fitting(shapes, [one for one in calls if one.unit.hidden]))
             found = self._by_output(seen, run, args, kwargs, own, hidden)
             if found is not None:
                 return found
-            whole = [one for one in candidates if one.call.unit.part is None]
-            left = [one for one in whole if not one.call.unit.hidden]
-            if not left:
+            whole = [one for one in calls if one.unit.part is None and not one.unit.hidden]
+            left = next(self._fitting(shapes, whole), None)
+            if left is None:
                 # Its arrays may be what torch has without a layer.
                 if not self._loose(seen, own):
                     self.found.unmatched.append((seen.name, seen.describe(None).called))
                 return run(*args, **kwargs)
-            chosen = left[0]
+            chosen = left
             args, kwargs = self._fed(chosen.call, args, kwargs)
             said = _scaled(first, _first(args, kwargs))
             self._differs(
@@ -211,35 +212,46 @@ class Follower:
             for name, array in own.items()
         )
 
-    def _candidates(
+    def _possible(
         self, shapes: Mapping[str, tuple[int, ...]], own: Mapping[str, Any]
-    ) -> list[_Candidate]:
-        """The calls whose weights fit; of a layer that was called before those of the same weights."""
+    ) -> list[UnitCall]:
+        """The calls with so many weights; of a layer that was called before those of the same weights."""
         known = {self.found.made[name][0].source.path for name in own} if self._known(own) else None
-        found = []
+        return [
+            one
+            for one in self._sources.of_size(sum(math.prod(shape) for shape in shapes.values()))
+            if one.key not in self._used
+            and (known is None or known == {source.path for source in one.unit.sources})
+        ]
+
+    def _fitting(
+        self, shapes: Mapping[str, tuple[int, ...]], calls: Sequence[UnitCall]
+    ) -> Iterator[_Candidate]:
+        """Of these calls those whose weights can be laid so."""
         ways_of: dict[str, list[tuple[Made, ...]]] = {}
-        for one in self._sources.of_size(sum(math.prod(shape) for shape in shapes.values())):
+        for one in calls:
             name = one.unit.name
-            if one.key in self._used:
-                continue
-            if known is not None and known != {source.path for source in one.unit.sources}:
-                continue
             if name not in ways_of:
                 ways_of[name] = ways_to_make(shapes, one.unit.sources)
             if ways_of[name]:
-                found.append(_Candidate(one, ways_of[name], math.inf))
-        return found
+                yield _Candidate(one, ways_of[name], math.inf)
 
-    def _by_values(self, candidates: Sequence[_Candidate], first: Any) -> list[_Candidate]:
+    def _by_values(
+        self, shapes: Mapping[str, tuple[int, ...]], calls: Sequence[UnitCall], first: Any
+    ) -> list[_Candidate]:
         """Those that torch gave what this layer is given."""
         if first is None:
             return []
         mine = np.asarray(first)
+        alike = self._sources.alike(mine)
+        seen = [
+            one
+            for one in calls
+            if not one.unit.hidden and (one.unit.layer, one.call.number) in alike
+        ]
         found = []
         given: dict[tuple[str, int], tuple[Any, Way, float] | None] = {}
-        for one in candidates:
-            if one.call.unit.hidden:
-                continue
+        for one in self._fitting(shapes, seen):
             at = one.call.unit.layer, one.call.call.number
             if at not in given:
                 given[at] = self._sources.given(one.call, mine)
@@ -281,13 +293,14 @@ class Follower:
             What the layer gives; None if it is none of them.
         """
         first = _first(args, kwargs)
+        mine = None if first is None else np.asarray(first)
         last = [one for one in hidden if one.call.unit.name.rpartition(".")[2] == "out"]
         fed = [
             one
             for one in hidden
             if one not in last
-            and first is not None
-            and self._sources.given(one.call, np.asarray(first)) is not None
+            and mine is not None
+            and self._sources.given(one.call, mine) is not None
         ]
         if fed:
             one = fed[self._rank(seen.name, [other.call.unit.name for other in fed])]
@@ -315,9 +328,10 @@ class Follower:
         one: _Candidate,
         own: Mapping[str, Any],
     ) -> Any:
-        best: tuple[float, tuple[Made, ...], Any] | None = None
+        best: tuple[float, tuple[Made, ...], Any, dict[str, Any]] | None = None
         for made in one.ways:
-            seen.take({each.name: self._value(each) for each in made})
+            values = {each.name: self._value(each) for each in made}
+            seen.take(values)
             self._inside_unit += 1
             try:
                 result = run(*args, **kwargs)
@@ -325,12 +339,12 @@ class Follower:
                 self._inside_unit -= 1
             apart = self._apart(one.call, result)
             if best is None or apart < best[0]:
-                best = apart, made, result
+                best = apart, made, result, values
             if apart <= EXACT:
                 break
         assert best is not None
-        apart, made, result = best
-        self._take(seen, one.call, made, own)
+        apart, made, result, values = best
+        self._take(seen, one.call, made, own, values)
         if apart > EXACT:
             real = self._differs(seen, one.call.unit.layer, inside=True, distance=apart)
             result = self._answered(one.call, result)
@@ -342,10 +356,15 @@ class Follower:
         return result
 
     def _take(
-        self, seen: Seen, call: UnitCall, made: Sequence[Made], own: Mapping[str, Any]
+        self,
+        seen: Seen,
+        call: UnitCall,
+        made: Sequence[Made],
+        own: Mapping[str, Any],
+        values: Mapping[str, Any] | None = None,
     ) -> None:
         """Give a layer the weights, for good."""
-        seen.take({one.name: self._value(one) for one in made})
+        seen.take(dict(values or {one.name: self._value(one) for one in made}))
         for one in made:
             self._keep(one, own.get(one.name))
         self._used |= self._sources.overlapping(call)
@@ -374,7 +393,10 @@ class Follower:
         truth, mine = self._sources.output(call), _first((result,), {})
         if truth is None or mine is None:
             return 0.0
-        found = nearest(truth, np.asarray(mine))
+        mine = np.asarray(mine)
+        if truth.size != mine.size:
+            truth, mine = once(truth), once(mine)
+        found = nearest(truth, mine)
         if found is None:
             return float("inf")
         if found[1] <= EXACT:

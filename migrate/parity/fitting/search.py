@@ -179,5 +179,5 @@ def _drawn(weights: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _one(random: np.random.Generator, shape: tuple[int, ...], *, positive: bool) -> Array:
-    drawn = np.asarray(random.normal(size=shape))
-    return np.asarray(np.abs(drawn) + 0.1 if positive else 0.1 * drawn)
+    drawn = random.random(shape)
+    return drawn + 0.1 if positive else 0.2 * drawn - 0.1

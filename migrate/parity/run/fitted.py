@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 from migrate.parity.fitting.fit import fit, require_model
 from migrate.parity.fitting.results import Fit
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.options import Options
+from migrate.parity.ground.options import Options, SideOptions
 from migrate.parity.run.load import load_both
 from migrate.parity.run.prepare import TORCH, image_shapes, inputs_for, laid_out_for, layout_told
 from migrate.parity.sides import protocol
@@ -31,6 +32,7 @@ class Models:
         apply: of a target that is no module: the function of (params, *inputs); `flax` is then the pytree of
             parameters, or a function that gives it.
         drop: regular expressions of torch's keys that the Flax model has no use for.
+        python: the interpreter that runs the Flax model.
     """
 
     torch: str
@@ -38,6 +40,7 @@ class Models:
     inputs: Sequence[str] = ()
     drop: Sequence[str] = ()
     apply: str | None = None
+    python: str = sys.executable
 
 
 def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -> Fit:
@@ -46,7 +49,9 @@ def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -
     Raises:
         ParityError, ConversionError: a model cannot be built or run, or something has no place.
     """
-    options = Options(inputs=tuple(models.inputs), count=_COUNT)
+    options = Options(
+        inputs=tuple(models.inputs), count=_COUNT, b=SideOptions(python=models.python, hasty=True)
+    )
     with workplace(None) as work, contextlib.ExitStack() as stack:
         progress("loading both models")
         named = parse_target(models.torch), _target(models)
@@ -66,7 +71,7 @@ def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -
         settings = laid_out_for(torch, flax, options.b, inputs, work)
         with layout_told(inputs, settings):
             torch.ask(protocol.Prepare(options.a.settings, inputs))
-            flax.ask(protocol.Prepare(settings, inputs))
+            flax.ask(protocol.Prepare(settings, inputs, drawn=False))
             found = fit(
                 torch,
                 flax,
