@@ -107,7 +107,13 @@ TYPES = {
             "max_position_embeddings": 24,
         },
     ),
-    "electra": Type("ElectraModel", "ElectraConfig", settings=_TEXT | {"embedding_size": 8}),
+    # Flax's takes ones where it is given no types of tokens, torch's zeros.
+    "electra": Type(
+        "ElectraModel",
+        "ElectraConfig",
+        f"{_IDS}; token_type_ids=int32[2,7]<2",
+        _TEXT | {"embedding_size": 8},
+    ),
     "gemma": Type("GemmaModel", "GemmaConfig", settings=_LLAMA | {"head_dim": 8}),
     "gpt2": Type("GPT2Model", "GPT2Config", settings=_GPT),
     "gpt2_lm": Type("GPT2LMHeadModel", "GPT2Config", settings=_GPT),

@@ -7,6 +7,7 @@ do: the place is noted, and the pass goes on with torch's values, so that one di
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ from migrate.parity.sides.jax.capture.values import is_batched, is_traced, rebui
 Array = np.ndarray[Any, Any]
 # Channels are seen to be scaled on no fewer values of each.
 _ROWS, _SHOWN = 8, 3
+# So many layers are run to see whether they give what torch's did where none was given the same.
+_TRIED = 4
 
 
 @dataclass
@@ -56,6 +59,7 @@ class Follower:
         choices: what to take otherwise than names and order propose.
         spare: arrays of torch's layers that were no layer's of Flax in an earlier pass.
         limit: the pass ends where it has so many differences.
+        inject: whether it goes on with torch's values where a layer gives others.
 
     Attributes:
         found: what it found.
@@ -71,7 +75,9 @@ class Follower:
         choices: Choices,
         spare: Sequence[Source],
         limit: int | None,
+        inject: bool = True,
     ) -> None:
+        self._inject = inject
         self._sources, self._drawn, self._choices = sources, drawn, choices
         self._free, self._limit = [*sources.loose, *spare], limit
         self._stack: list[Seen] = []
@@ -191,6 +197,9 @@ class Follower:
             if found is not None:
                 return found
             whole = [one for one in calls if one.unit.part is None and not one.unit.hidden]
+            same = self._same_result(seen, run, args, kwargs, own, self._fitting(shapes, whole))
+            if same is not None:
+                return same
             left = next(self._fitting(shapes, whole), None)
             if left is None:
                 # Its arrays may be what torch has without a layer.
@@ -216,25 +225,26 @@ class Follower:
         self, shapes: Mapping[str, tuple[int, ...]], own: Mapping[str, Any]
     ) -> list[UnitCall]:
         """The calls with so many weights; of a layer that was called before those of the same weights."""
-        known = {self.found.made[name][0].source.path for name in own} if self._known(own) else None
+        tensors, made = self._sources.tensors, self.found.made
+        known = {tensors(made[name][0].source) for name in own} if self._known(own) else None
         return [
             one
             for one in self._sources.of_size(sum(math.prod(shape) for shape in shapes.values()))
             if one.key not in self._used
-            and (known is None or known == {source.path for source in one.unit.sources})
+            and (known is None or known == {tensors(source) for source in one.unit.sources})
         ]
 
     def _fitting(
         self, shapes: Mapping[str, tuple[int, ...]], calls: Sequence[UnitCall]
     ) -> Iterator[_Candidate]:
         """Of these calls those whose weights can be laid so."""
-        ways_of: dict[str, list[tuple[Made, ...]]] = {}
+        ways_of: dict[int, list[tuple[Made, ...]]] = {}
         for one in calls:
-            name = one.unit.name
-            if name not in ways_of:
-                ways_of[name] = ways_to_make(shapes, one.unit.sources)
-            if ways_of[name]:
-                yield _Candidate(one, ways_of[name], math.inf)
+            unit = id(one.unit)
+            if unit not in ways_of:
+                ways_of[unit] = ways_to_make(shapes, one.unit.sources)
+            if ways_of[unit]:
+                yield _Candidate(one, ways_of[unit], math.inf)
 
     def _by_values(
         self, shapes: Mapping[str, tuple[int, ...]], calls: Sequence[UnitCall], first: Any
@@ -317,6 +327,38 @@ class Follower:
                 seen.take({})
         return None
 
+    def _same_result(
+        self,
+        seen: Seen,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        own: Mapping[str, Any],
+        candidates: Iterator[_Candidate],
+    ) -> Any:
+        """A layer that is given something else and gives the same: a table that makes its own positions.
+
+        Returns:
+            What the layer gives; None if it is none of them.
+        """
+        for one in itertools.islice(candidates, _TRIED):
+            if self._sources.output(one.call) is None:
+                continue
+            for made in one.ways:
+                seen.take({each.name: self._value(each) for each in made})
+                self._inside_unit += 1
+                try:
+                    result = run(*args, **kwargs)
+                finally:
+                    self._inside_unit -= 1
+                if self._apart(one.call, result) <= EXACT:
+                    self._take(seen, one.call, made, own)
+                    self.found.agreed += not self._parted
+                    self.after = seen.name
+                    return result
+                seen.take({})
+        return None
+
     # Running a layer as one of torch's.
 
     def _run_as(
@@ -347,7 +389,7 @@ class Follower:
         self._take(seen, one.call, made, own, values)
         if apart > EXACT:
             real = self._differs(seen, one.call.unit.layer, inside=True, distance=apart)
-            result = self._answered(one.call, result)
+            result = self._answered(one.call, result) if self._inject else result
             if real:
                 return result
         if not self._parted:

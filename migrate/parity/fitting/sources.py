@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -190,7 +191,9 @@ class Sources:
         return found
 
     def _units(self, layer: str, sources: Sequence[Source]) -> Iterator[Unit]:
-        yield Unit(layer, layer, tuple(sources))
+        for its in _forms(sources):
+            yield Unit(layer, layer, its)
+            sources = its
         modules: dict[str, list[Source]] = defaultdict(list)
         for source in sources:
             modules[source.path.rpartition("/")[0].partition("/")[2]].append(source)
@@ -220,6 +223,11 @@ class Sources:
     def of_size(self, size: int) -> Sequence[UnitCall]:
         """The calls of units whose arrays have so many elements."""
         return self._by_size.get(size, ())
+
+    def tensors(self, source: Source) -> tuple[Any, ...]:
+        """Torch's tensors that it is made of: those that torch shares are one."""
+        its = source.leaf.pieces
+        return tuple((self.owners.get(one.key, one.key), one.part) for one in its)
 
     def array(self, source: Source, layout: Layout) -> Array:
         """Its values in float64, arranged so."""
@@ -296,7 +304,7 @@ class Sources:
         table, own = self._tables[key], np.array(marks(mine))
         scale = np.maximum(np.maximum(table[:, :1], own[0]), 1e-300)
         for row in np.flatnonzero((np.abs(table - own) <= 2 * NEAR * scale).all(1)):
-            at, ref = known[row]
+            at, ref = known[int(row)]
             found[at].append(ref)
         return found
 
@@ -320,6 +328,14 @@ class Sources:
     def of_call(self, at: _CallKey) -> Sequence[UnitCall]:
         """The units that a call of a layer is of: the whole and its parts."""
         return self._of_layer[at]
+
+
+def _forms(sources: Sequence[Source]) -> Iterator[tuple[Source, ...]]:
+    """The arrays of a layer, of a tensor that is a table and a kernel elsewhere one of the two."""
+    by_tensor: dict[Any, list[Source]] = defaultdict(list)
+    for one in sources:
+        by_tensor[tuple((piece.key, piece.part) for piece in one.leaf.pieces)].append(one)
+    yield from itertools.product(*by_tensor.values())
 
 
 def _overlap(one: Unit, other: Unit) -> bool:
