@@ -32,9 +32,9 @@ class Outputs:
 def compare_outputs(truth: Mapping[str, Array], mine: Mapping[str, Array]) -> Outputs:
     """Pair the outputs and measure how far they are apart.
 
-    Outputs of the same names belong together, if their sides are the same. Where the names differ, those do that
-    have the same values; and where two of one size are left, one on each side, the models differ there. Whole
-    numbers alone (the likeliest token) say nothing of the weights.
+    Outputs of the same names belong together, if their sides are the same. Where the names differ, those do
+    that have the same values; and where two of one size are left, one on each side, the models differ there.
+    Whole numbers alone (the likeliest token) say nothing of the weights.
     """
     theirs, ours = _named(truth), _named(mine)
     pairs: dict[str, str] = {}

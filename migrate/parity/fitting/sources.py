@@ -191,9 +191,9 @@ class Sources:
         return found
 
     def _units(self, layer: str, sources: Sequence[Source]) -> Iterator[Unit]:
-        for its in _forms(sources):
-            yield Unit(layer, layer, its)
-            sources = its
+        for form in _forms(sources):
+            yield Unit(layer, layer, form)
+            sources = form
         modules: dict[str, list[Source]] = defaultdict(list)
         for source in sources:
             modules[source.path.rpartition("/")[0].partition("/")[2]].append(source)
