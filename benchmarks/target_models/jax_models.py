@@ -47,9 +47,10 @@ def vit_jax_mixer() -> Any:
 def _big_vision(name: str) -> Any:
     """A module of big_vision, whose utilities import TensorFlow for what no model needs."""
     import importlib
+    from importlib.machinery import ModuleSpec
 
     for one in ("tensorflow", "tensorflow.io", "tensorflow.io.gfile"):
-        sys.modules.setdefault(one, mock.MagicMock())
+        sys.modules.setdefault(one, mock.MagicMock(__spec__=ModuleSpec(one, None)))
     return importlib.import_module(f"big_vision.models.{name}")
 
 

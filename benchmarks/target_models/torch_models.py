@@ -50,10 +50,10 @@ def timm_mixer(act: str = "gelu_tanh") -> Any:
 
 
 def bit_resnet() -> Any:
-    """timm's ResNet-v2 of BiT, 26 layers."""
-    from timm import create_model
+    """timm's ResNet-v2 of BiT, a block in each stage."""
+    from timm.models.resnetv2 import ResNetV2
 
-    return create_model("resnetv2_50x1_bit", pretrained=False, num_classes=5, layers=(1, 1, 1, 1))
+    return ResNetV2(layers=(1, 1, 1, 1), num_classes=5, stem_type="fixed")
 
 
 def hf_vit(act: str = "gelu") -> Any:
