@@ -90,9 +90,10 @@ def main(names: list[str]) -> None:
                 Models(torch, flax, (given,)), Path(folder) / "m.yaml", lambda _: None
             )
         took, wall = _seconds() - before, time.perf_counter() - start
+        one, other = passes
         print(
-            f"{name}: {found.layers} layers, {found.sentence}: {took:.1f} s of processors "
-            f"({wall:.0f} s by the clock) ÷ ({passes[0]:.1f} torch + {passes[1]:.1f} JAX) = {took / sum(passes):.2f}",
+            f"{name}: {found.layers} layers, {found.sentence}: {took:.1f} s of processors ({wall:.0f} s by "
+            f"the clock) ÷ ({one:.1f} torch + {other:.1f} JAX) = {took / sum(passes):.2f}",
             flush=True,
         )
 

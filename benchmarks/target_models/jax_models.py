@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 SMALL = {"hidden_size": 16, "patches": {"size": (8, 8)}, "num_classes": 5}
 
