@@ -101,9 +101,10 @@ def pairs() -> Iterator[Public]:
     yield _pair("vit_jax ViT, torchvision", "vision_vit", "vit_jax", SMALL)
     yield _pair("vit_jax ViT, timm", "timm_vit", "vit_jax_wide", SMALL)
     yield _pair("vit_jax Mixer, timm", "timm_mixer", "vit_jax_mixer", SMALL)
-    yield _pair("big_vision ViT, timm", "timm_vit", "big_vision_vit", SMALL)
+    apart = "timm_vit(apart=True)"
+    yield _pair("big_vision ViT, timm", apart, "big_vision_vit", SMALL)
     scanned = "big_vision_vit('tok', True)"
-    yield _pair("big_vision ViT scanned, timm", "timm_vit", scanned, SMALL)
+    yield _pair("big_vision ViT scanned, timm", apart, scanned, SMALL)
     yield _pair("big_vision SigLIP, timm", "timm_vit('map')", "big_vision_vit('map')", SMALL)
     yield _pair("big_vision Mixer, timm", "timm_mixer", "big_vision_mixer", SMALL)
     yield _pair("big_vision BiT, timm", "bit_resnet", "big_vision_bit", IMAGE)

@@ -14,8 +14,8 @@ def vision_vit() -> Any:
     return VisionTransformer(**SMALL, hidden_dim=16, mlp_dim=24, num_classes=5)
 
 
-def timm_vit(pool: str = "token", act: str = "gelu_tanh") -> Any:
-    """timm's ViT: with a class token, its mean, or SigLIP's pooling by attention."""
+def timm_vit(pool: str = "token", act: str = "gelu_tanh", *, apart: bool = False) -> Any:
+    """timm's ViT: with a class token (that has no position: `apart`), or SigLIP's pooling by attention."""
     from timm.models.vision_transformer import VisionTransformer
 
     return VisionTransformer(
@@ -28,6 +28,7 @@ def timm_vit(pool: str = "token", act: str = "gelu_tanh") -> Any:
         num_classes=5,
         global_pool=pool,
         class_token=pool == "token",
+        no_embed_class=apart,
         fc_norm=False,
         act_layer=act,
     )
