@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from migrate.parity.fitting.results import Fit
 
 # What the run says, or has no use for.
+_OF_A_RUN = ("target_apply", "target_python", "target_channels_last")
 _NOT_BESIDE = ("mapping", "assume", "scan", "target_inputs")
 
 
@@ -59,7 +61,16 @@ def fitted(torch: str | None, flax: str, options: Mapping[str, Any]) -> Iterator
 
     with tempfile.TemporaryDirectory(prefix="migrate-fit-") as folder:
         mapping = Path(folder) / "fitted.yaml"
-        models = Models(torch, flax, options["inputs"], options["drop"], options["target_apply"])
+        last = options["target_channels_last"]
+        models = Models(
+            torch,
+            flax,
+            options["inputs"],
+            options["drop"],
+            options["target_apply"],
+            options["target_python"] or sys.executable,
+            None if last is None else tuple(filter(None, last.split(","))),
+        )
         with working(quiet=options["quiet"]) as progress:
             fit = fit_models(models, mapping, progress)
         yield Fitted(fit, mapping, fit.proven or options["unproven"])
@@ -75,7 +86,7 @@ def by_values(checkpoint: Meant, options: Mapping[str, Any]) -> Iterator[Path]:
     """
     if options["target"] is None:
         raise click.UsageError("--values compares two checkpoints: give Flax's, --target FILE")
-    for name in ("model", "inputs", "target_apply", *_NOT_BESIDE):
+    for name in ("model", "inputs", *_OF_A_RUN, *_NOT_BESIDE):
         if options[name] not in (None, ()):
             option = name.replace("_", "-")
             raise click.UsageError(f"--values says it all: leave --{option} out")

@@ -92,6 +92,16 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
     metavar="FUNCTION",
     help="pkg.module:function of (params, *inputs), where --target is a pytree or a function that gives it.",
 )
+@click.option(
+    "--target-python",
+    metavar="PYTHON",
+    help="The interpreter that runs --target, where its packages are another environment's.",
+)
+@click.option(
+    "--target-channels-last",
+    metavar="NAMES",
+    help="Inputs that --target takes channels last; '' for none. Else those that torch's convolutions take.",
+)
 @click.option("--target-inputs", help="pkg.module:function that gives its example inputs.")
 @click.option("--drop", multiple=True, metavar="REGEX", help="Keys that the target has no use for.")
 @click.option(
@@ -192,6 +202,8 @@ _OF_TORCH_CHECKPOINTS = (
     "dtype",
     "scan",
     "target_apply",
+    "target_python",
+    "target_channels_last",
     "target_inputs",
     "values",
     "mesh",
@@ -257,7 +269,7 @@ def _to_flax(
         with by_values(understood(), options) as mapping:
             decide |= {"model": None, "target": None, "drop": (), "mapping": mapping}
             return _converted(understood, output, dry_run, decide, options)
-    needless = ("unproven", "target_apply")
+    needless = ("unproven", "target_apply", "target_python", "target_channels_last")
     _require_target(options, *(needless if options["target"] else ("inputs", *needless)))
     return _converted(understood, output, dry_run, decide, options)
 
@@ -265,7 +277,7 @@ def _to_flax(
 def _require_target(options: Mapping[str, Any], *names: str) -> None:
     """Refuse options that only a target that is run has a use for."""
     for name in names:
-        if options[name]:
+        if options[name] not in (None, False, ()):
             option = name.replace("_", "-")
             raise click.UsageError(f"--{option} is for a --target that is run with --inputs")
 

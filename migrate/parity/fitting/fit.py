@@ -235,6 +235,7 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
     for made in found.made:
         placed[made.name] = Placed((f"{made.name}#made",), Way(UNCHANGED))
         leaves[f"{made.name}#made"] = _leaf(made, infos)
+    leaves = _by_owners(plan, placed, leaves)
     shapes = {
         name: TensorInfo(
             tuple(
@@ -248,6 +249,30 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
         for name, one in placed.items()
     }
     return arranged(plan, placed, leaves, shapes, dropped, EVIDENCE)
+
+
+def _by_owners(
+    plan: Plan, placed: Mapping[str, Placed], leaves: Mapping[str, PlannedLeaf]
+) -> dict[str, PlannedLeaf]:
+    """The arrays, those of a shared tensor by the first of its names where that has no place itself."""
+    have = {
+        piece.key for one in placed.values() for at in one.sources for piece in leaves[at].pieces
+    }
+    first = {row.targets: row.key for row in plan.mapped}
+    renamed: dict[str, str] = {}
+    for row in plan.of(Outcome.TIED):
+        owner = first[row.targets]
+        if row.key in have and owner not in have and owner not in renamed.values():
+            renamed[row.key] = owner
+    return {
+        path: dataclasses.replace(
+            leaf,
+            pieces=tuple(
+                dataclasses.replace(one, key=renamed.get(one.key, one.key)) for one in leaf.pieces
+            ),
+        )
+        for path, leaf in leaves.items()
+    }
 
 
 def _leaf(made: Made, infos: Mapping[str, TensorInfo]) -> PlannedLeaf:

@@ -7,9 +7,10 @@ do: the place is noted, and the pass goes on with torch's values, so that one di
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 from migrate.parity.align.tensors import Way, distance, ways
 from migrate.parity.fitting.names import likeness, pattern
 from migrate.parity.fitting.roles import Made, ways_to_make
-from migrate.parity.fitting.sources import EXACT, Source, Sources, UnitCall, nearest
+from migrate.parity.fitting.sources import EXACT, Source, Sources, UnitCall, nearest, once
 from migrate.parity.fitting.trying import Choices, EnoughSeen, Open, Tried
 from migrate.parity.ground.fitting import SINGLE, Difference
 from migrate.parity.sides.jax.capture.recorder import Seen
@@ -27,6 +28,8 @@ from migrate.parity.sides.jax.capture.values import is_batched, is_traced, rebui
 Array = np.ndarray[Any, Any]
 # Channels are seen to be scaled on no fewer values of each.
 _ROWS, _SHOWN = 8, 3
+# So many layers are run to see whether they give what torch's did where none was given the same.
+_TRIED = 4
 
 
 @dataclass
@@ -56,6 +59,7 @@ class Follower:
         choices: what to take otherwise than names and order propose.
         spare: arrays of torch's layers that were no layer's of Flax in an earlier pass.
         limit: the pass ends where it has so many differences.
+        inject: whether it goes on with torch's values where a layer gives others.
 
     Attributes:
         found: what it found.
@@ -71,7 +75,9 @@ class Follower:
         choices: Choices,
         spare: Sequence[Source],
         limit: int | None,
+        inject: bool = True,
     ) -> None:
+        self._inject = inject
         self._sources, self._drawn, self._choices = sources, drawn, choices
         self._free, self._limit = [*sources.loose, *spare], limit
         self._stack: list[Seen] = []
@@ -152,9 +158,10 @@ class Follower:
         first = _first(args, kwargs)
         if not calls or first is None or not any(len(one.unit.sources) > 2 for one in calls):
             return None
+        mine = np.asarray(first)
         for call in calls:
             made = ways_to_make(shapes, call.unit.sources)
-            if made and self._sources.given(call, np.asarray(first)) is not None:
+            if made and self._sources.given(call, mine) is not None:
                 return _Candidate(call, made, 0.0)
         return None
 
@@ -169,11 +176,9 @@ class Follower:
         own: Mapping[str, Any],
     ) -> Any:
         shapes = {name: tuple(array.shape) for name, array in own.items()}
-        candidates = self._candidates(shapes, own)
-        if not candidates and self._known(own):
-            return run(*args, **kwargs)  # once more than torch calls it
+        calls = self._possible(shapes, own)
         first = _first(args, kwargs)
-        fed = self._by_values(candidates, first)
+        fed = self._by_values(shapes, calls, first)
         if fed:
             best = min(one.distance for one in fed)
             group = [one for one in fed if one.distance <= max(EXACT, 10 * best)]
@@ -185,18 +190,23 @@ class Follower:
             if best > EXACT:
                 self._differs(seen, chosen.call.unit.layer, inside=False, distance=best)
         else:
-            hidden = [one for one in candidates if one.call.unit.hidden]
+            if self._known(own) and next(self._fitting(shapes, calls), None) is None:
+                return run(*args, **kwargs)  # once more than torch calls it
+            hidden = list(self._fitting(shapes, [one for one in calls if one.unit.hidden]))
             found = self._by_output(seen, run, args, kwargs, own, hidden)
             if found is not None:
                 return found
-            whole = [one for one in candidates if one.call.unit.part is None]
-            left = [one for one in whole if not one.call.unit.hidden]
-            if not left:
+            whole = [one for one in calls if one.unit.part is None and not one.unit.hidden]
+            same = self._same_result(seen, run, args, kwargs, own, self._fitting(shapes, whole))
+            if same is not None:
+                return same
+            left = next(self._fitting(shapes, whole), None)
+            if left is None:
                 # Its arrays may be what torch has without a layer.
                 if not self._loose(seen, own):
                     self.found.unmatched.append((seen.name, seen.describe(None).called))
                 return run(*args, **kwargs)
-            chosen = left[0]
+            chosen = left
             args, kwargs = self._fed(chosen.call, args, kwargs)
             said = _scaled(first, _first(args, kwargs))
             self._differs(
@@ -211,35 +221,47 @@ class Follower:
             for name, array in own.items()
         )
 
-    def _candidates(
+    def _possible(
         self, shapes: Mapping[str, tuple[int, ...]], own: Mapping[str, Any]
-    ) -> list[_Candidate]:
-        """The calls whose weights fit; of a layer that was called before those of the same weights."""
-        known = {self.found.made[name][0].source.path for name in own} if self._known(own) else None
-        found = []
-        ways_of: dict[str, list[tuple[Made, ...]]] = {}
-        for one in self._sources.of_size(sum(math.prod(shape) for shape in shapes.values())):
-            name = one.unit.name
-            if one.key in self._used:
-                continue
-            if known is not None and known != {source.path for source in one.unit.sources}:
-                continue
-            if name not in ways_of:
-                ways_of[name] = ways_to_make(shapes, one.unit.sources)
-            if ways_of[name]:
-                found.append(_Candidate(one, ways_of[name], math.inf))
-        return found
+    ) -> list[UnitCall]:
+        """The calls with so many weights; of a layer that was called before those of the same weights."""
+        tensors, made = self._sources.tensors, self.found.made
+        known = {tensors(made[name][0].source) for name in own} if self._known(own) else None
+        return [
+            one
+            for one in self._sources.of_size(sum(math.prod(shape) for shape in shapes.values()))
+            if one.key not in self._used
+            and (known is None or known == {tensors(source) for source in one.unit.sources})
+        ]
 
-    def _by_values(self, candidates: Sequence[_Candidate], first: Any) -> list[_Candidate]:
+    def _fitting(
+        self, shapes: Mapping[str, tuple[int, ...]], calls: Sequence[UnitCall]
+    ) -> Iterator[_Candidate]:
+        """Of these calls those whose weights can be laid so."""
+        ways_of: dict[int, list[tuple[Made, ...]]] = {}
+        for one in calls:
+            unit = id(one.unit)
+            if unit not in ways_of:
+                ways_of[unit] = ways_to_make(shapes, one.unit.sources)
+            if ways_of[unit]:
+                yield _Candidate(one, ways_of[unit], math.inf)
+
+    def _by_values(
+        self, shapes: Mapping[str, tuple[int, ...]], calls: Sequence[UnitCall], first: Any
+    ) -> list[_Candidate]:
         """Those that torch gave what this layer is given."""
         if first is None:
             return []
         mine = np.asarray(first)
+        alike = self._sources.alike(mine)
+        seen = [
+            one
+            for one in calls
+            if not one.unit.hidden and (one.unit.layer, one.call.number) in alike
+        ]
         found = []
         given: dict[tuple[str, int], tuple[Any, Way, float] | None] = {}
-        for one in candidates:
-            if one.call.unit.hidden:
-                continue
+        for one in self._fitting(shapes, seen):
             at = one.call.unit.layer, one.call.call.number
             if at not in given:
                 given[at] = self._sources.given(one.call, mine)
@@ -281,13 +303,14 @@ class Follower:
             What the layer gives; None if it is none of them.
         """
         first = _first(args, kwargs)
+        mine = None if first is None else np.asarray(first)
         last = [one for one in hidden if one.call.unit.name.rpartition(".")[2] == "out"]
         fed = [
             one
             for one in hidden
             if one not in last
-            and first is not None
-            and self._sources.given(one.call, np.asarray(first)) is not None
+            and mine is not None
+            and self._sources.given(one.call, mine) is not None
         ]
         if fed:
             one = fed[self._rank(seen.name, [other.call.unit.name for other in fed])]
@@ -304,6 +327,38 @@ class Follower:
                 seen.take({})
         return None
 
+    def _same_result(
+        self,
+        seen: Seen,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        own: Mapping[str, Any],
+        candidates: Iterator[_Candidate],
+    ) -> Any:
+        """A layer that is given something else and gives the same: a table that makes its own positions.
+
+        Returns:
+            What the layer gives; None if it is none of them.
+        """
+        for one in itertools.islice(candidates, _TRIED):
+            if self._sources.output(one.call) is None:
+                continue
+            for made in one.ways:
+                seen.take({each.name: self._value(each) for each in made})
+                self._inside_unit += 1
+                try:
+                    result = run(*args, **kwargs)
+                finally:
+                    self._inside_unit -= 1
+                if self._apart(one.call, result) <= EXACT:
+                    self._take(seen, one.call, made, own)
+                    self.found.agreed += not self._parted
+                    self.after = seen.name
+                    return result
+                seen.take({})
+        return None
+
     # Running a layer as one of torch's.
 
     def _run_as(
@@ -315,9 +370,10 @@ class Follower:
         one: _Candidate,
         own: Mapping[str, Any],
     ) -> Any:
-        best: tuple[float, tuple[Made, ...], Any] | None = None
+        best: tuple[float, tuple[Made, ...], Any, dict[str, Any]] | None = None
         for made in one.ways:
-            seen.take({each.name: self._value(each) for each in made})
+            values = {each.name: self._value(each) for each in made}
+            seen.take(values)
             self._inside_unit += 1
             try:
                 result = run(*args, **kwargs)
@@ -325,15 +381,15 @@ class Follower:
                 self._inside_unit -= 1
             apart = self._apart(one.call, result)
             if best is None or apart < best[0]:
-                best = apart, made, result
+                best = apart, made, result, values
             if apart <= EXACT:
                 break
         assert best is not None
-        apart, made, result = best
-        self._take(seen, one.call, made, own)
+        apart, made, result, values = best
+        self._take(seen, one.call, made, own, values)
         if apart > EXACT:
             real = self._differs(seen, one.call.unit.layer, inside=True, distance=apart)
-            result = self._answered(one.call, result)
+            result = self._answered(one.call, result) if self._inject else result
             if real:
                 return result
         if not self._parted:
@@ -342,10 +398,15 @@ class Follower:
         return result
 
     def _take(
-        self, seen: Seen, call: UnitCall, made: Sequence[Made], own: Mapping[str, Any]
+        self,
+        seen: Seen,
+        call: UnitCall,
+        made: Sequence[Made],
+        own: Mapping[str, Any],
+        values: Mapping[str, Any] | None = None,
     ) -> None:
         """Give a layer the weights, for good."""
-        seen.take({one.name: self._value(one) for one in made})
+        seen.take(dict(values or {one.name: self._value(one) for one in made}))
         for one in made:
             self._keep(one, own.get(one.name))
         self._used |= self._sources.overlapping(call)
@@ -374,7 +435,10 @@ class Follower:
         truth, mine = self._sources.output(call), _first((result,), {})
         if truth is None or mine is None:
             return 0.0
-        found = nearest(truth, np.asarray(mine))
+        mine = np.asarray(mine)
+        if truth.size != mine.size:
+            truth, mine = once(truth), once(mine)
+        found = nearest(truth, mine)
         if found is None:
             return float("inf")
         if found[1] <= EXACT:

@@ -32,14 +32,15 @@ class Outputs:
 def compare_outputs(truth: Mapping[str, Array], mine: Mapping[str, Array]) -> Outputs:
     """Pair the outputs and measure how far they are apart.
 
-    Outputs of the same names belong together. Where the names differ, those do that have the same values; and
-    where two of one size are left, one on each side, the models differ there. Whole numbers alone (the
-    likeliest token) say nothing of the weights.
+    Outputs of the same names belong together, if their sides are the same. Where the names differ, those do
+    that have the same values; and where two of one size are left, one on each side, the models differ there.
+    Whole numbers alone (the likeliest token) say nothing of the weights.
     """
     theirs, ours = _named(truth), _named(mine)
     pairs: dict[str, str] = {}
     if theirs.keys() == ours.keys():
-        pairs = {name: name for name in theirs}
+        pairs = {name: name for name in theirs if _may_be(theirs[name], ours[name])}
+        pairs = pairs or {name: name for name in theirs}
     else:
         for limit in (EXACT, math.inf):
             for name in ours:
@@ -79,6 +80,11 @@ def _distance(truth: Array, mine: Array) -> float:
     if not fitting and _sides(truth) == _sides(mine):
         fitting = [truth.reshape(mine.shape)]
     return min((_relative(one, mine) for one in fitting), default=math.inf)
+
+
+def _may_be(truth: Array, mine: Array) -> bool:
+    """Whether two outputs of a name have the same elements, in some order: else each means its own by it."""
+    return sorted(_sides(truth)) == sorted(_sides(mine))
 
 
 def _sides(array: Array) -> list[int]:

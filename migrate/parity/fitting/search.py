@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,23 +82,58 @@ class _Search:
                 best = again
             else:
                 self._spare = ()
+        best = self._undivided(best)
         best = self._trials.best(self._run, best)
         return self._result(best)
 
-    def _run(self, choices: Choices, limit: int | None) -> Pass:
+    def _undivided(self, found: Pass) -> Pass:
+        """A pass that parts nowhere but in what single layers give, if one does: nothing to be told.
+
+        The one has inside of a layer what the other has behind it (a factor), or reads weights where no
+        layer is seen to: so it begins with those that were found, and goes on with its own values.
+        """
+        if not found.parted:
+            return found
+        again = self._run(found.choices, None, weights=self._assembled(found), inject=False)
+        if any(not one.inside for one in again.differences) or not again.layers:
+            return found
+        again.differences.clear()
+        return again
+
+    def _assembled(self, found: Pass) -> Mapping[str, Array]:
+        """The weights that a pass found; of what it found none for the drawn ones."""
+        made = dict(self.drawn)
+        for name, its in found.made.items():
+            arrays = [self.sources.array(one.source, one.layout) for one in its]
+            axis = found.stacked.get(name)
+            whole = arrays[0] if axis is None else np.stack(arrays, axis)
+            if whole.shape == made[name].shape:
+                made[name] = whole
+        return made
+
+    def _run(
+        self,
+        choices: Choices,
+        limit: int | None,
+        *,
+        weights: Mapping[str, Array] | None = None,
+        inject: bool = True,
+    ) -> Pass:
         self._trials.passes += 1
+        weights = self.drawn if weights is None else weights
         follower = Follower(
             self.sources,
-            self.drawn,
+            weights,
             linen=self.runner.kind == "linen",
             choices=choices,
             spare=self._spare,
             limit=limit,
+            inject=inject,
         )
         found = follower.found
         found.choices = dict(choices)
         try:
-            found.outputs = self.runner.follow(self.settings, self.inputs, self.drawn, follower)
+            found.outputs = self.runner.follow(self.settings, self.inputs, weights, follower)
         except EnoughSeen:
             return found
         refs = self.sources.dump.outputs[0]
@@ -113,9 +148,20 @@ class _Search:
         """Arrays of torch's layers that became none of Flax's, the parts of layers left out."""
         taken = {one.source.path for its in found.made.values() for one in its}
         taken |= {path.partition("#")[0] for path in taken}
+        taken |= self._shared(taken)
         units = {call.unit.name: call.unit for call in self.sources.calls}
         whole = [unit for unit in units.values() if unit.part is None and not unit.hidden]
         return [one for unit in whole for one in unit.sources if one.path not in taken]
+
+    def _shared(self, taken: Collection[str]) -> set[str]:
+        """Arrays whose tensors torch shares with those of these."""
+        leaves, owners = self.sources.leaves, self.sources.owners
+
+        def tensors(path: str) -> frozenset[str]:
+            return frozenset(owners.get(one.key, one.key) for one in leaves[path].pieces)
+
+        kept = {tensors(path) for path in taken if path in leaves and "#" not in path}
+        return {path for path in leaves if "#" not in path and tensors(path) in kept}
 
     def _result(self, found: Pass) -> Found:
         arrays = tuple(
@@ -128,10 +174,12 @@ class _Search:
         )
         taken = {piece.source for one in arrays for piece in one.pieces}
         parts = {path.partition("#")[0]: path for path in taken if "#" in path}
+        shared = self._shared(taken)
         unused = [
             path
             for path in self.sources.leaves
             if "#" not in path and path not in taken and path not in parts
+            if path not in shared
         ]
         cut = [whole for whole, path in parts.items() if not _complete(path, taken)]
         places = dict(found.unmatched)
@@ -179,5 +227,5 @@ def _drawn(weights: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _one(random: np.random.Generator, shape: tuple[int, ...], *, positive: bool) -> Array:
-    drawn = np.asarray(random.normal(size=shape))
-    return np.asarray(np.abs(drawn) + 0.1 if positive else 0.1 * drawn)
+    drawn = random.random(shape)
+    return drawn + 0.1 if positive else 0.2 * drawn - 0.1

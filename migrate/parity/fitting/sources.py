@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ EXACT = 1e-9
 # And up to which they are taken for one that went through something else before (float32's rounding).
 NEAR = 1e-2
 _PARTS = (2, 3, 4)
+# A layer and the number of its call.
+_CallKey = tuple[str, int]
 _RANKS_OF_IMAGES = (3, 4, 5)
 # Settings that decide what a layer computes, as torch and Flax call them.
 _SETTINGS = (
@@ -149,8 +152,10 @@ class Sources:
             for ref in (*call.arguments, *call.outputs):
                 if len(ref.shape) in _RANKS_OF_IMAGES:
                     self._images[math.prod(ref.shape)].add(ref.shape)
-        self._marks: dict[tuple[str, str], tuple[float, ...]] = {}
         self._loaded: dict[tuple[str, str], Array] = {}
+        self._arguments = self._by_marks()
+        self._tables: dict[tuple[int, bool], Array] = {}
+        self._asked: tuple[Array, Mapping[_CallKey, Sequence[TensorRef]]] | None = None
 
     def _held(self) -> dict[str, list[Source]]:
         """Layer → the arrays that it holds, in its own weights or in those of layers that are not called."""
@@ -186,7 +191,9 @@ class Sources:
         return found
 
     def _units(self, layer: str, sources: Sequence[Source]) -> Iterator[Unit]:
-        yield Unit(layer, layer, tuple(sources))
+        for form in _forms(sources):
+            yield Unit(layer, layer, form)
+            sources = form
         modules: dict[str, list[Source]] = defaultdict(list)
         for source in sources:
             modules[source.path.rpartition("/")[0].partition("/")[2]].append(source)
@@ -216,6 +223,11 @@ class Sources:
     def of_size(self, size: int) -> Sequence[UnitCall]:
         """The calls of units whose arrays have so many elements."""
         return self._by_size.get(size, ())
+
+    def tensors(self, source: Source) -> tuple[Any, ...]:
+        """Torch's tensors that it is made of: those that torch shares are one."""
+        its = source.leaf.pieces
+        return tuple((self.owners.get(one.key, one.key), one.part) for one in its)
 
     def array(self, source: Source, layout: Layout) -> Array:
         """Its values in float64, arranged so."""
@@ -251,10 +263,8 @@ class Sources:
     def given(self, call: UnitCall, mine: Array) -> tuple[TensorRef, Way, float] | None:
         """Which argument of a call a tensor of Flax's is, and how it lies; None: none is near."""
         found: tuple[TensorRef, Way, float] | None = None
-        for ref in call.call.arguments:
-            if math.prod(ref.shape) != mine.size or not self._alike(ref, mine):
-                continue
-            one = nearest(self.values(ref), mine, self.images(mine.size))
+        for ref in self.alike(mine).get((call.unit.layer, call.call.number), ()):
+            one = self.nearest(ref, mine)
             if one is not None and (found is None or one[1] < found[2]):
                 found = ref, *one
             if found is not None and found[2] <= EXACT:
@@ -276,12 +286,56 @@ class Sources:
         side = whole.shape[-1] // count
         return whole[..., index * side : (index + 1) * side]
 
-    def _alike(self, ref: TensorRef, mine: Array) -> bool:
-        """Whether what no layout changes is near: cheap."""
-        at = ref.file, ref.key
-        if at not in self._marks:
-            self._marks[at] = marks(self.values(ref))
-        return near(self._marks[at], marks(mine))
+    def alike(self, mine: Array) -> Mapping[_CallKey, Sequence[TensorRef]]:
+        """Calls (layer and number) and their arguments that this may be: what no layout changes is near."""
+        if self._asked is None or self._asked[0] is not mine:
+            self._asked = mine, self._alike(mine)
+        return self._asked[1]
+
+    def _alike(self, mine: Array) -> Mapping[_CallKey, Sequence[TensorRef]]:
+        mine = mine if mine.dtype.kind == "f" else once(mine)
+        key = mine.size, mine.dtype.kind == "f"
+        known = self._arguments.get(key, ())
+        found: dict[_CallKey, list[TensorRef]] = defaultdict(list)
+        if not known:
+            return found
+        if key not in self._tables:
+            self._tables[key] = np.array([marks(self.values(ref)) for _, ref in known])
+        table, own = self._tables[key], np.array(marks(mine))
+        scale = np.maximum(np.maximum(table[:, :1], own[0]), 1e-300)
+        for row in np.flatnonzero((np.abs(table - own) <= 2 * NEAR * scale).all(1)):
+            at, ref = known[int(row)]
+            found[at].append(ref)
+        return found
+
+    def _by_marks(self) -> Mapping[tuple[int, bool], Sequence[tuple[_CallKey, TensorRef]]]:
+        """Size, and whether floating → what layers with weights were given, in the order of execution."""
+        found: dict[tuple[int, bool], list[tuple[_CallKey, TensorRef]]] = defaultdict(list)
+        for at, units in self._of_layer.items():
+            for ref in units[0].call.arguments:
+                floating = "float" in ref.dtype
+                size = math.prod(ref.shape) if floating else once(self.values(ref)).size
+                found[size, floating].append((at, ref))
+        return found
+
+    def nearest(self, ref: TensorRef, mine: Array) -> tuple[Way, float] | None:
+        """How an argument lies as a tensor of Flax's, and how far it then is from it."""
+        truth = self.values(ref)
+        if truth.size != mine.size:
+            truth, mine = once(truth), once(mine)
+        return nearest(truth, mine, self.images(mine.size))
+
+    def of_call(self, at: _CallKey) -> Sequence[UnitCall]:
+        """The units that a call of a layer is of: the whole and its parts."""
+        return self._of_layer[at]
+
+
+def _forms(sources: Sequence[Source]) -> Iterator[tuple[Source, ...]]:
+    """The arrays of a layer, of a tensor that is a table and a kernel elsewhere one of the two."""
+    by_tensor: dict[Any, list[Source]] = defaultdict(list)
+    for one in sources:
+        by_tensor[tuple((piece.key, piece.part) for piece in one.leaf.pieces)].append(one)
+    yield from itertools.product(*by_tensor.values())
 
 
 def _overlap(one: Unit, other: Unit) -> bool:
@@ -322,10 +376,10 @@ def marks(array: Array) -> tuple[float, ...]:
         )
 
 
-def near(one: Iterable[float], other: Iterable[float]) -> bool:
-    """Whether marks may be of tensors that are alike."""
-    a, b = tuple(one), tuple(other)
-    return all(abs(x - y) <= 2 * NEAR * max(a[0], b[0], 1e-300) for x, y in zip(a, b, strict=True))
+def once(array: Array) -> Array:
+    """Of rows that are all the same, one: positions are given for each of a batch, or once for all."""
+    alike = array.ndim > 1 and len(array) > 1 and bool((array == array[:1]).all())
+    return array[:1] if alike else array
 
 
 def nearest(

@@ -49,5 +49,6 @@ def _one(key: str, array: Array, random: np.random.Generator) -> Array:
     noise = random.normal(size=array.shape)
     if key.endswith("running_var"):
         return np.asarray(values * np.exp(_SHARE * noise)).astype(array.dtype)
-    spread = float(values.std()) or abs(float(values.flat[0])) or _OF_ZEROS / _SHARE
+    # What is as good as zero (the gates of layer scale) would hide what it is to show.
+    spread = float(values.std()) or max(abs(float(values.flat[0])), _OF_ZEROS / _SHARE)
     return np.asarray(values + _SHARE * spread * noise).astype(array.dtype)

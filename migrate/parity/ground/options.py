@@ -22,6 +22,7 @@ class SideOptions:
         channels_last: arguments that it takes channels last; None: those that torch's convolutions take,
             where this side is Flax's and the other torch's.
         outputs_last: outputs that it has channels last, and the other side channels first.
+        hasty: whether its process compiles in haste: what runs once costs more to compile than to run.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -29,6 +30,7 @@ class SideOptions:
     python: str = sys.executable
     channels_last: tuple[str, ...] | None = None
     outputs_last: tuple[str, ...] = ()
+    hasty: bool = False
 
 
 @dataclass(frozen=True)

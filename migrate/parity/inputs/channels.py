@@ -51,6 +51,10 @@ def channels_first_inputs(dump: Dump, inputs: InputSet) -> tuple[str, ...]:
     )
 
 
+# The option that says it, and what `migrate parity` has to say of it.
+OF_A_SIDE = ("--channels-last-b", " (-a where it is side A)")
+
+
 def layout_remedy(said: str, inputs: Mapping[str, Any], transposed: tuple[str, ...]) -> str:
     """What to try where a model, or its weights, do not fit the shapes of its inputs; "" otherwise.
 
@@ -72,4 +76,4 @@ def layout_remedy(said: str, inputs: Mapping[str, Any], transposed: tuple[str, .
         given, option = "if it takes channels last", ",".join(images)
     else:
         return ""
-    return f"{given}, --channels-last-b {option} (-a where it is side A)"
+    return f"{given}, {OF_A_SIDE[0]} {option}{OF_A_SIDE[1]}"

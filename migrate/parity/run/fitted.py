@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from migrate.parity.fitting.fit import fit, require_model
 from migrate.parity.fitting.results import Fit
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.options import Options
+from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.inputs.channels import OF_A_SIDE
 from migrate.parity.run.load import load_both
 from migrate.parity.run.prepare import TORCH, image_shapes, inputs_for, laid_out_for, layout_told
 from migrate.parity.sides import protocol
@@ -19,6 +21,7 @@ from migrate.parity.sides.start import workplace
 from migrate.parity.sides.target import Target, parse_target
 
 _COUNT = 2
+_LAST = "--target-channels-last"
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Models:
         apply: of a target that is no module: the function of (params, *inputs); `flax` is then the pytree of
             parameters, or a function that gives it.
         drop: regular expressions of torch's keys that the Flax model has no use for.
+        python: the interpreter that runs the Flax model.
+        channels_last: inputs that it takes channels last; None: those that torch's convolutions take.
     """
 
     torch: str
@@ -38,6 +43,8 @@ class Models:
     inputs: Sequence[str] = ()
     drop: Sequence[str] = ()
     apply: str | None = None
+    python: str = sys.executable
+    channels_last: tuple[str, ...] | None = None
 
 
 def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -> Fit:
@@ -46,8 +53,9 @@ def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -
     Raises:
         ParityError, ConversionError: a model cannot be built or run, or something has no place.
     """
-    options = Options(inputs=tuple(models.inputs), count=_COUNT)
-    with workplace(None) as work, contextlib.ExitStack() as stack:
+    target = SideOptions(python=models.python, channels_last=models.channels_last, hasty=True)
+    options = Options(inputs=tuple(models.inputs), count=_COUNT, b=target)
+    with workplace(None) as work, contextlib.ExitStack() as stack, _own_option():
         progress("loading both models")
         named = parse_target(models.torch), _target(models)
         torch, flax, said = load_both(*named, options, work, stack)
@@ -66,7 +74,7 @@ def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -
         settings = laid_out_for(torch, flax, options.b, inputs, work)
         with layout_told(inputs, settings):
             torch.ask(protocol.Prepare(options.a.settings, inputs))
-            flax.ask(protocol.Prepare(settings, inputs))
+            flax.ask(protocol.Prepare(settings, inputs, drawn=False))
             found = fit(
                 torch,
                 flax,
@@ -79,6 +87,18 @@ def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -
                 progress=progress,
             )
         return dataclasses.replace(found, notes=(*said, *found.notes))
+
+
+@contextlib.contextmanager
+def _own_option() -> Iterator[None]:
+    """What to try by the name of `migrate weights`' own option."""
+    try:
+        yield
+    except ParityError as error:
+        option, of_two = OF_A_SIDE
+        error.remedy = error.remedy.replace(option, _LAST).replace(of_two, "")
+        error.args = (f"{error.what}; {error.remedy}",)
+        raise
 
 
 def _target(models: Models) -> Target:

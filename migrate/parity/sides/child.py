@@ -45,7 +45,7 @@ class Child:
         if name == Load.__name__:
             load: Load = to_typed(Load, fields)
             self._runner, weights = load_runner(load.target, load.seed)
-            return Loaded(self._runner.kind, weights)
+            return Loaded(self._runner.kind, weights, self._runner.lies_as_torch)
         assert self._runner is not None
         return to_typed(REQUESTS[name], fields).answer(self._runner)
 

@@ -193,7 +193,7 @@ def _kind_of(model: Any) -> Literal["torch", "linen", "nnx", ""]:
         if cls.__module__.startswith("flax.nnx") and cls.__name__ == "Module":
             return "nnx"
     if hasattr(model, "params_shape_tree") and hasattr(model, "module"):
-        return "linen"  # transformers' FlaxPreTrainedModel, whose .module is the linen module
+        return "linen"  # transformers' FlaxPreTrainedModel, which holds a linen module
     return ""
 
 
@@ -203,9 +203,7 @@ def _runner(model: Any, target: Target) -> Runner:
     if kind == "torch" and wanted in ("", *_TORCH):
         return _torch_runner(model, target)
     if kind in ("linen", "nnx") and wanted in ("", kind):
-        return _jax_runner(
-            getattr(model, "module", model) if kind == "linen" else model, kind, target
-        )
+        return _jax_runner(model, kind, target)
     if not kind and callable(model) and wanted == "":
         return _jax_runner(model, "jax", target)
     is_a = {"torch": "a torch module", "": f"a {type(model).__name__}"}.get(

@@ -151,6 +151,7 @@ class SideProcess(Side):
     def _load(self) -> None:
         loaded: Loaded = to_typed(Loaded, self._exchange(Load(self.target, self._seed)))
         self.kind = loaded.kind
+        self.lies_as_torch = self.lies_as_torch or loaded.lies_as_torch
         self._weights = self._weights or loaded.weights
         if self._weights is not None:
             self._exchange(LoadWeights(self._weights))

@@ -132,10 +132,11 @@ class Load:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was loaded: the kind that it is, and the weights that came with it."""
+    """What was loaded: the kind that it is, the weights that came with it, `Side.lies_as_torch`."""
 
     kind: requests.Kind
     weights: Path | None
+    lies_as_torch: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,11 @@ class Prepare(Request[None]):
 
     settings: Settings
     inputs: InputSet
+    drawn: bool = True
+
+    def answer(self, runner: Runner) -> None:
+        """Nothing."""
+        runner.prepare(self.settings, self.inputs, drawn=self.drawn)
 
 
 @dataclass(frozen=True)

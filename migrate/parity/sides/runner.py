@@ -25,6 +25,10 @@ class Runner(Protocol):
     def kind(self) -> Kind:
         """What it is."""
 
+    @property
+    def lies_as_torch(self) -> bool:
+        """Whether it is Flax's and takes images as torch does."""
+
     def facts(self, settings: Settings) -> Facts:
         """What would run with these settings."""
 
@@ -38,8 +42,11 @@ class Runner(Protocol):
             InputsError: it does not tell; the line says how to.
         """
 
-    def prepare(self, settings: Settings, inputs: InputSet) -> None:
-        """Initialise weights that need an input to be (linen's); nothing where they are already."""
+    def prepare(self, settings: Settings, inputs: InputSet, *, drawn: bool = True) -> None:
+        """Initialise weights that need an input to be (linen's); nothing where they are already.
+
+        Where they are not `drawn`, others come before it runs: of these only names and shapes are made.
+        """
 
     def save_weights(self, file: Path) -> None:
         """Write the model's weights: a state dict, or a pytree with `/`-joined paths (safetensors)."""

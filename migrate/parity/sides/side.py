@@ -26,7 +26,8 @@ class Side(ABC):
     Attributes:
         kind: what its model is.
         takes_turns: whether it starts anew after the other one ran.
-        lies_as_torch: whether it takes and gives all as torch lays it out, though it is Flax's: a port.
+        lies_as_torch: whether it takes and gives all as torch lays it out, though it is Flax's: a port, or a
+            model of transformers 4.
         constants: arrays that its model has beside weights (a port's), by path; None: it has none.
     """
 
@@ -54,6 +55,7 @@ class InProcess(Side):
     def __init__(self, runner: Runner, work: Path) -> None:
         super().__init__(work)
         self.kind = runner.kind
+        self.lies_as_torch = runner.lies_as_torch
         self._runner = runner
 
     def ask(self, request: Request[Answer]) -> Answer:

@@ -60,11 +60,15 @@ def started(
 
 
 def _environment(how: SideOptions) -> dict[str, str]:
-    """Torch_xla takes excess precision from XLA's flags only; JAX from each compilation."""
-    if how.settings.excess_precision:
-        return {}
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_allow_excess_precision=false"
-    return {"XLA_FLAGS": flags.strip()}
+    """XLA's flags: torch_xla takes excess precision from them only, JAX the haste of single operations."""
+    flags = []
+    if not how.settings.excess_precision:
+        flags.append("--xla_allow_excess_precision=false")
+    if how.hasty:
+        flags.append("--xla_backend_optimization_level=0")
+    return (
+        {"XLA_FLAGS": " ".join([os.environ.get("XLA_FLAGS", ""), *flags]).strip()} if flags else {}
+    )
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from converters.layers.join import ALONE, Concat, Stack
 from converters.target.elements import Elements
 from migrate.parity.align.tensors import Way, distance, ways
 from migrate.parity.dump.dump import TensorRef
-from migrate.parity.fitting.sources import EXACT, NEAR, Source, Sources, UnitCall, marks, nearest
+from migrate.parity.fitting.sources import EXACT, NEAR, Source, Sources, UnitCall
 
 Array = np.ndarray[Any, Any]
 
@@ -92,18 +91,6 @@ class Weights:
         whole = [one.astype(np.float64).reshape(-1) for one in tensors.values()]
         self.values = np.concatenate([*whole, np.zeros(0)])
         self._numbers: dict[str, Array] = {}
-        self._arguments: dict[tuple[int, bool], list[tuple[str, int, TensorRef]]] = defaultdict(
-            list
-        )
-        self._units: dict[tuple[str, int], list[UnitCall]] = defaultdict(list)
-        for one in sources.calls:
-            at = one.unit.layer, one.call.number
-            if at not in self._units:
-                for ref in one.call.arguments:
-                    key = math.prod(ref.shape), "float" in ref.dtype
-                    self._arguments[key].append((*at, ref))
-            self._units[at].append(one)
-        self._tables: dict[tuple[int, bool], Array] = {}
 
     def numbers(self, source: Source) -> Array | None:
         """Of an array of the plan, as it lies there; None: torch's tensors are added up in it."""
@@ -127,24 +114,14 @@ class Weights:
 
     def fed(self, mine: Array) -> list[Fed]:
         """The layers that were given this, in the order of execution; near ones if none is exact."""
-        key = mine.size, mine.dtype.kind == "f"
-        known = self._arguments.get(key, [])
-        if not known:
-            return []
-        if key not in self._tables:
-            self._tables[key] = np.array([marks(self.sources.values(ref)) for *_, ref in known])
-        own = np.array(marks(mine))
-        table = self._tables[key]
-        scale = np.maximum(np.maximum(table[:, :1], own[0]), 1e-300)
         found: dict[tuple[str, int], Fed] = {}
-        for row in np.flatnonzero((np.abs(table - own) <= 2 * NEAR * scale).all(1)):
-            layer, number, ref = known[row]
-            near = nearest(self.sources.values(ref), mine, self.sources.images(mine.size))
-            if near is None or near[1] > NEAR:
-                continue
-            at = layer, number
-            if at not in found or near[1] < found[at].distance:
-                found[at] = Fed(self._units[at], ref, *near)
+        for at, refs in self.sources.alike(mine).items():
+            for ref in refs:
+                near = self.sources.nearest(ref, mine)
+                if near is None or near[1] > NEAR:
+                    continue
+                if at not in found or near[1] < found[at].distance:
+                    found[at] = Fed(self.sources.of_call(at), ref, *near)
         best = min((one.distance for one in found.values()), default=math.inf)
         limit = max(EXACT, 10 * best)
         return [one for one in found.values() if one.distance <= limit]
@@ -162,5 +139,6 @@ class Weights:
                 best = min(
                     possible, key=lambda way: distance(way.pair("", "").as_mine(truth), mine)
                 )
-                return Fed(self._units[call.unit.layer, call.call.number], ref, best, math.inf)
+                units = self.sources.of_call((call.unit.layer, call.call.number))
+                return Fed(units, ref, best, math.inf)
         return None

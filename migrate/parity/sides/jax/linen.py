@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from migrate.parity.sides.jax.arguments import Bound
 from migrate.parity.sides.jax.capture.linen import intercepted
 from migrate.parity.sides.jax.capture.recorder import Watcher
 from migrate.parity.sides.jax.capture.values import is_floating, rebuilt
-from migrate.parity.sides.jax.model import JaxModel, is_float32, trained
+from migrate.parity.sides.jax.model import JaxModel, is_float32, room, trained
 from migrate.parity.sides.jax.weights import Weights, require_fit
 
 # Collections that a call writes and that no call needs to be given.
@@ -91,6 +91,14 @@ class LinenModel(JaxModel):
             self._paths = {"/".join(path): path for path in leaves}
         self._look_at_mode(bound)
 
+    def make_room(self, bound: Bound) -> bool:
+        """See `JaxModel`."""
+        if self.weights is not None:
+            return False
+        self.weights = {name: room(one) for name, one in self.shapes(bound).items()}
+        self._look_at_mode(bound)
+        return True
+
     def _look_at_mode(self, bound: Bound) -> None:
         """Find out whether it writes statistics where it is not trained: a layer left in training mode.
 
@@ -134,17 +142,27 @@ class LinenModel(JaxModel):
         if train:
             modes |= trained(modes)
         statistics = sorted({name.partition("/")[0] for name in weights} - {"params"})
-        changing = statistics if train or self._writes else False
+        changing: list[str] | Literal[False] = statistics if train or self._writes else False
         with linen.intercept_methods(_adapted), _first_states_in_float64():
-            made = self._module.apply(
-                self._tree(weights), *bound.args, **bound.kwargs, **modes, mutable=changing
-            )
+            made = self._run(weights, bound, modes, changing)
         changed: Mapping[str, Any] = {}
         if changing is not False:
             made, changed = made
         kept = _leaves(changed) if train else {}
         after = {"/".join(path): value for path, value in kept.items()}
         return made, {name: value for name, value in after.items() if name in weights}
+
+    def _run(
+        self,
+        weights: Mapping[str, Any],
+        bound: Bound,
+        modes: Mapping[str, Any],
+        changing: list[str] | Literal[False],
+    ) -> Any:
+        """What it gives; beside it the collections that change, where some may."""
+        return self._module.apply(
+            self._tree(weights), *bound.args, **bound.kwargs, **modes, mutable=changing
+        )
 
     def _tree(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         tree: dict[str, Any] = {}

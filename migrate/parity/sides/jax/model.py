@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,11 @@ class JaxModel(ABC):
         weights: by `/`-joined path, in numpy; None until they are known.
         notes: what the report must say of it.
         mode: in which it runs where it is not trained, as far as it has one.
+        lies_as_torch: whether it takes images channels first, as torch does.
     """
 
     notes: tuple[str, ...] = ()
+    lies_as_torch = False
     mode = ""
 
     def __init__(self, shown: str) -> None:
@@ -61,6 +63,10 @@ class JaxModel(ABC):
         """Draw weights, if it has none yet; `options` are of the compiler."""
         if self.weights is None:
             raise ParityError(f"{self.shown}: has no weights", "give it some")
+
+    def make_room(self, bound: Bound) -> bool:
+        """Where it has no weights yet have zeros in their places, without memory; whether that was done."""
+        return False
 
     def shapes(self, bound: Bound) -> dict[str, Any]:
         """Of its weights, as `jax.ShapeDtypeStruct`: nothing is drawn where it has none yet."""
@@ -139,18 +145,50 @@ class FunctionModel(JaxModel):
             super().take(weights)
         self.weights = weights
 
+    def make_room(self, bound: Bound) -> bool:
+        """See `JaxModel`: what cannot be traced (it reads a file) is to be made."""
+        import jax
+
+        if self._start is None or any(map(_is_array, jax.tree.leaves(self._start))):
+            return False
+        others: list[Any] = []
+
+        def arrays(*given: Any) -> list[Any]:
+            others[:] = [jax.tree_util.tree_flatten_with_path(self._start(*given))]
+            return [one if _is_array(one) else None for _, one in others[0][0]]
+
+        try:
+            shapes = jax.eval_shape(arrays, *self._given(bound))
+        except Exception:
+            return False
+        ((leaves, structure),) = others
+        made = [
+            (path, own if one is None else room(one))
+            for (path, own), one in zip(leaves, shapes, strict=True)
+        ]
+        self._keep(made, structure)
+        return True
+
     def _begin(self, bound: Bound) -> None:
         """Make the pytree that it starts with."""
         import jax
 
         tree = self._start
         if not any(map(_is_array, jax.tree.leaves(tree))):
-            count = len(
-                [one for one in inspect.signature(tree).parameters.values() if _needed(one)]
-            )
-            given = (jax.random.PRNGKey(0), *bound.args, *bound.kwargs.values())
-            tree = tree(*given[:count])
-        leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+            tree = tree(*self._given(bound))
+        self._keep(*jax.tree_util.tree_flatten_with_path(tree))
+
+    def _given(self, bound: Bound) -> tuple[Any, ...]:
+        """What the function that gives the pytree takes: nothing, a key, a key and the inputs."""
+        import jax
+
+        parameters = inspect.signature(self._start).parameters.values()
+        given = (jax.random.PRNGKey(0), *bound.args, *bound.kwargs.values())
+        return given[: len([one for one in parameters if _needed(one)])]
+
+    def _keep(self, leaves: Sequence[tuple[Any, Any]], structure: Any) -> None:
+        import jax
+
         names = [_path(path) if _is_array(one) else None for path, one in leaves]
         others = [one for _, one in leaves]
 
@@ -206,6 +244,11 @@ class FunctionModel(JaxModel):
             yield
         finally:
             self._recorder = None
+
+
+def room(shape: Any) -> np.ndarray[Any, Any]:
+    """Zeros of a `jax.ShapeDtypeStruct` that are one zero in memory."""
+    return np.broadcast_to(np.zeros((), shape.dtype), shape.shape)
 
 
 def _is_array(one: Any) -> bool:

@@ -67,6 +67,11 @@ class JaxRunner:
         )
 
     @property
+    def lies_as_torch(self) -> bool:
+        """See `Runner`."""
+        return self._model.lies_as_torch
+
+    @property
     def model(self) -> JaxModel:
         """What runs."""
         return self._model
@@ -84,7 +89,7 @@ class JaxRunner:
             f"say them: --inputs '{names[0]}=float32[2,16]'",
         )
 
-    def prepare(self, settings: Settings, inputs: InputSet) -> None:
+    def prepare(self, settings: Settings, inputs: InputSet, *, drawn: bool = True) -> None:
         """See `Runner`."""
         if self._prepared:
             return
@@ -93,7 +98,8 @@ class JaxRunner:
         layout = settings.transposed
         with session.active(), in_user_code(self._shown, inputs=inputs[0], transposed=layout):
             bound = self.call.bind(session.inputs(inputs[0]))
-            self._model.initialise(bound, settings.seed, session.once)
+            if drawn or not self._model.make_room(bound):
+                self._model.initialise(bound, settings.seed, session.once)
         self._prepared = True
 
     def save_weights(self, file: Path) -> None:
@@ -245,6 +251,10 @@ class JaxRunner:
 
 
 def _model(model: Any, kind: str, shown: str, start: Any) -> JaxModel:
+    if kind == "linen" and hasattr(model, "params_shape_tree"):
+        from migrate.parity.sides.jax.pretrained import PretrainedModel
+
+        return PretrainedModel(model, shown)
     if kind == "linen":
         from migrate.parity.sides.jax.linen import LinenModel
 

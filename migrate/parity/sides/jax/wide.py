@@ -7,7 +7,7 @@ rounded as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -145,8 +145,15 @@ def is_call(equation: Any) -> bool:
 
 def bound(equation: Any, args: Sequence[Any]) -> list[Any]:
     """The results of an equation as it is."""
-    made = equation.primitive.bind(*args, **equation.primitive.get_bind_params(equation.params))
-    return list(made) if equation.primitive.multiple_results else [made]
+    return _bound(equation.primitive, args, equation.params)
+
+
+def _bound(primitive: Any, args: Sequence[Any], parameters: Mapping[str, Any]) -> list[Any]:
+    given = primitive.get_bind_params(parameters)
+    # Before JAX 0.5 functions among them were given apart.
+    functions, named = given if isinstance(given, tuple) else ((), given)
+    made = primitive.bind(*functions, *args, **named)
+    return list(made) if primitive.multiple_results else [made]
 
 
 def _plain(equation: Any, args: Sequence[Any]) -> list[Any]:
@@ -168,10 +175,7 @@ def _plain(equation: Any, args: Sequence[Any]) -> list[Any]:
     for key in _DTYPES:
         if key in parameters and parameters[key] is not None and _narrow(parameters[key]):
             parameters[key] = np.dtype("float64")
-    made = equation.primitive.bind(
-        *map(widened, args), **equation.primitive.get_bind_params(parameters)
-    )
-    return list(made) if equation.primitive.multiple_results else [made]
+    return _bound(equation.primitive, [widened(one) for one in args], parameters)
 
 
 def widened(array: Any) -> Any:

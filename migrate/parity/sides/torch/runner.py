@@ -37,6 +37,8 @@ _MOVED_COMPILED = f"{_MOVED} (layers run eagerly, the outputs are of torch.compi
 class TorchRunner(TorchModel):
     """A torch module (`Runner`). It always runs in eval(), but for `train`."""
 
+    lies_as_torch = False
+
     def facts(self, settings: Settings) -> Facts:
         """See `Runner`."""
         where = torch_variant.device(self.kind, settings)
@@ -67,7 +69,7 @@ class TorchRunner(TorchModel):
 
         return suggest(self.module, self.shown, count, seed, folder)
 
-    def prepare(self, settings: Settings, inputs: InputSet) -> None:
+    def prepare(self, settings: Settings, inputs: InputSet, *, drawn: bool = True) -> None:
         """See `Runner`: of lazy modules; other weights are there from the beginning."""
         lazy = nn.parameter.UninitializedTensorMixin
         if not any(isinstance(one, lazy) for one in self.module.state_dict().values()):

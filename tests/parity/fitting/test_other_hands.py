@@ -1,0 +1,153 @@
+"""Targets as other hands write them: where a layer ends, what it is given, and which tensor it shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from flax import linen
+from torch import nn
+
+from tests.parity.fitting.follow import follow
+
+Array = np.ndarray[Any, Any]
+WORDS, WIDTH, PLACES = 11, 6, 9
+IDS = [{"ids": np.random.default_rng(n).integers(0, WORDS, (2, 5))} for n in (0, 1)]
+
+
+class Scaled(nn.Embedding):
+    """Its factor is inside of the layer."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return super().forward(ids) * 3.0
+
+
+class Places(nn.Embedding):
+    """Is given tokens, and makes positions of them."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.arange(ids.shape[1]) + 2)
+
+
+class Coder(nn.Module):
+    """Two readers of one table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(WORDS, WIDTH)
+        self.first, self.second = Scaled(WORDS, WIDTH), nn.Embedding(WORDS, WIDTH)
+        self.first.weight = self.second.weight = self.table.weight
+        self.places = Places(PLACES, WIDTH)
+        self.kinds = nn.Embedding(2, WIDTH)
+        self.body, self.gate = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.ones(WIDTH))
+        self.head = nn.Linear(WIDTH, WORDS)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.first(ids) + self.places(ids) + self.kinds(torch.zeros(1, ids.shape[1]).long())
+        x = x + self.gate * self.body(x).tanh() + self.second(ids.flip(1))
+        return self.head(x)
+
+
+class FlaxCoder(linen.Module):
+    """The same; `wrong`: another activation."""
+
+    wrong: bool = False
+
+    @linen.compact
+    def __call__(self, ids: Any) -> Any:
+        table = linen.Embed(WORDS, WIDTH)
+        x = table(ids) * 3.0
+        x += linen.Embed(PLACES, WIDTH)(jnp.broadcast_to(jnp.arange(5) + 2, ids.shape))
+        x += linen.Embed(2, WIDTH)(jnp.zeros_like(ids))
+        inner = linen.Dense(WIDTH)(x)
+        inner = jnp.sin(inner) if self.wrong else jnp.tanh(inner)
+        x = x + self.param("gate", linen.initializers.ones, (WIDTH,)) * inner
+        x += table(jnp.flip(ids, 1))
+        bias = self.param("bias", linen.initializers.zeros, (WORDS,))
+        # As it is read in the Flax models of transformers: past the layer.
+        return x @ self.variables["params"]["Embed_0"]["embedding"].T + bias
+
+
+def test_a_table_that_is_shared_scaled_and_read_past_its_layer(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    found = follow(Coder(), FlaxCoder(), IDS, tmp_path)
+    assert found.proven, found.sentence
+
+
+def test_that_hides_no_difference(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    found = follow(Coder(), FlaxCoder(wrong=True), IDS, tmp_path)
+    assert not found.proven
+
+
+class Images(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.head = nn.Linear(4 * 5 * 5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.conv(x)).flatten(1))
+
+
+def of_haiku(key: Any) -> Any:
+    """Parameters by module and name, as haiku has them."""
+    del key
+    return {
+        "net/~/conv2_d": {"w": jnp.ones((3, 3, 3, 4)), "b": jnp.zeros(4)},
+        "net/~/linear": {"w": jnp.ones((100, 2)), "b": jnp.zeros(2)},
+    }
+
+
+def haiku_apply(params: Any, x: Any) -> Any:
+    """Channels last."""
+    conv, linear = params["net/~/conv2_d"], params["net/~/linear"]
+    numbers = ("NHWC", "HWIO", "NHWC")
+    x = jax.lax.conv_general_dilated(x, conv["w"], (1, 1), "SAME", dimension_numbers=numbers)
+    x = jax.nn.relu(x + conv["b"]).transpose(0, 3, 1, 2).reshape(len(x), -1)
+    return x @ linear["w"] + linear["b"]
+
+
+def of_equinox(key: Any) -> Any:
+    """A list of layers, each of one image; some leaves are functions."""
+    del key
+    return [
+        {"weight": jnp.ones((4, 3, 3, 3)), "bias": jnp.zeros((4, 1, 1)), "act": jax.nn.relu},
+        {"weight": jnp.ones((2, 100)), "bias": jnp.zeros(2)},
+    ]
+
+
+def equinox_apply(params: Any, x: Any) -> Any:
+    """Channels first, one image at a time under vmap."""
+    conv, linear = params
+
+    def one(x: Any) -> Any:
+        x = jax.lax.conv_general_dilated(x[None], conv["weight"], (1, 1), "SAME")[0] + conv["bias"]
+        return linear["weight"] @ conv["act"](x).reshape(-1) + linear["bias"]
+
+    return jax.vmap(one)(x)
+
+
+IMAGES = [{"x": np.random.default_rng(n).normal(size=(2, 3, 5, 5))} for n in (0, 1)]
+
+
+def test_a_function_as_haiku_has_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    found = follow(
+        Images(), haiku_apply, IMAGES, tmp_path, kind="jax", start=of_haiku, channels_last=("x",)
+    )
+    assert found.proven, found.sentence
+
+
+def test_a_function_as_equinox_has_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Images()
+    plain = nn.Sequential(model.conv, nn.ReLU(), nn.Flatten(), model.head)
+    given = [{"input": one["x"]} for one in IMAGES]
+    found = follow(plain, equinox_apply, given, tmp_path, kind="jax", start=of_equinox)
+    assert found.proven, found.sentence
