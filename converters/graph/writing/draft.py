@@ -138,6 +138,8 @@ class Drafter:
         self.recomputed: set[str] = set()
         # Path of a module → modules below it that others call, by attribute.
         self.reached: dict[str, dict[str, str]] = {}
+        # Path of a module that holds nothing → the function that its Sequential has for it.
+        self.members: dict[str, ast.expr] = {}
         # Path of a module → what others read of it, by name.
         self.lent: dict[str, dict[str, str]] = {}
 

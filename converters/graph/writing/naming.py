@@ -10,7 +10,7 @@ from typing import Any
 import sympy
 
 from converters.graph.expression import Hole, as_code, call, code
-from converters.graph.ir import Fact, Frame, Free, Held, Ref
+from converters.graph.ir import Fact, Free, Held, Ref
 from converters.graph.recording.trace import GraphError
 from converters.graph.writing.holes import fill, filled, refs
 from converters.graph.writing.layout import LAST, Layout, as_torch, moved
@@ -67,8 +67,8 @@ class _Naming:
         self.arguments = scope.arguments
         self.statements = statements
         self.results = results
-        # Lines whose comments are written.
-        self.commented: set[Frame] = set()
+        # Statements of the original whose comments are written.
+        self.commented: set[ast.stmt | None] = set()
 
     def run(self) -> tuple[list[ast.stmt], ast.expr]:
         statements = self.statements
@@ -126,11 +126,12 @@ class _Naming:
         )
 
     def _comments(self, one: Statement) -> tuple[str, ...]:
-        """The original's comments on the line of a statement, once; they speak of torch's order of axes."""
+        """The original's comments on its statement, once; they speak of torch's order of axes."""
         turned = any(number in self.scope.layouts for number in (*one.outs, *refs(one.value)))
-        if turned or not one.frames or one.frames[-1] in self.commented:
+        said = names.statement(one.frames[-1]) if one.frames else None
+        if turned or said is None or said in self.commented:
             return ()
-        self.commented.add(one.frames[-1])
+        self.commented.add(said)
         return above(one.frames[-1])
 
     def _result(self, results: Any) -> ast.expr:

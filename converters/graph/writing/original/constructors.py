@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -99,6 +100,27 @@ def _with_locals(value: ast.expr, tree: ast.AST) -> ast.expr:
     ]
     made = locals_of(tree).get(inner.id, ())
     return ast.Tuple([value, *made, *appended], ast.Load()) if appended or made else value
+
+
+def member(expression: ast.expr, keys: Sequence[str]) -> ast.expr | None:
+    """What an expression says of one module of the lists that it makes: `Sequential(Linear(3, 4), ReLU())`, "0".
+
+    None where it does not write one for each (a comprehension, `*layers`).
+    """
+    for key in keys:
+        match expression:
+            case ast.Call(args=[ast.List(elts=parts) | ast.Tuple(elts=parts)]):
+                pass
+            case ast.Call(func=function, args=parts) if last(function) == "Sequential":
+                pass
+            case _:
+                return None
+        if not key.isdigit() or any(isinstance(one, ast.Starred) for one in parts):
+            return None
+        if int(key) >= len(parts):
+            return None
+        expression = parts[int(key)]
+    return expression if keys else None
 
 
 @cache
