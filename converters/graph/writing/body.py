@@ -25,7 +25,7 @@ from converters.graph.ops import lowerings
 from converters.graph.ops.functions import functions
 from converters.graph.ops.registry import Result, Size, Tensor
 from converters.graph.recording.trace import GraphError
-from converters.graph.writing.draft import Draft, Drafter, Missing
+from converters.graph.writing.draft import Draft, Drafter, Missing, attended
 from converters.graph.writing.forms.sequences import Part, sequence
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import Layer, weight_of
@@ -482,6 +482,10 @@ class _Writer:
         if layer is not None and layer.gives is not None:
             self._several(item, layer, frames)
             return
+        if layer is not None and isinstance(layer.module, torch.nn.MultiheadAttention):
+            value = self._attention(item, layer)
+            self.statements.append(Statement(item.outs, value, frames))
+            return
         if layer is not None and len(item.given) == 1 and len(item.taken) == 1:
             value = self._layer(item, layer)
             self.statements.append(Statement(item.outs, value, frames))
@@ -535,6 +539,16 @@ class _Writer:
 
         shape = place(layer.gives, ())
         self.statements.append(Statement(tuple(outs), value, frames, False, shape))
+
+    def _attention(self, item: Call, layer: Layer) -> ast.expr:
+        """The call of Flax's own attention; a key that is the query, and a value that is the key, go unsaid."""
+        given = [self._resolved(one.value) for one in attended(item, layer.module)]
+        while len(given) > 1 and given[-1] == given[-2]:
+            given.pop()
+        first, *more = (as_code(self._operand(one, _NO_OP)) for one in given)
+        made = layer.applied(self.access(item.path), first)
+        assert isinstance(made, ast.Call)
+        return ast.Call(made.func, [*made.args, *more], made.keywords)
 
     def _layer(self, item: Call, layer: Layer) -> ast.expr:
         """The call of a layer of Flax's."""

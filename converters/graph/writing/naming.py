@@ -248,7 +248,9 @@ class _Naming:
 def _nested(targets: Iterator[ast.expr], shape: Any) -> ast.expr:
     if shape is None:
         return next(targets)
-    return ast.Tuple([_nested(targets, one) for one in shape], ast.Store())
+    parts = [_nested(targets, one) for one in shape]
+    unread = all(isinstance(one, ast.Name) and one.id == "_" for one in parts)
+    return parts[0] if unread else ast.Tuple(parts, ast.Store())
 
 
 def _joined(operator: str, parts: Sequence[ast.expr]) -> ast.expr:
