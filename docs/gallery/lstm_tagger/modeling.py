@@ -62,7 +62,7 @@ class Tagger(nn.Module):
 
     def setup(self) -> None:
         self.embed = nn.Embed(self.config.vocabulary, self.config.embedding)
-        self.lstm = LSTM(hidden_size=20, num_layers=2, bidirectional=True)
+        self.lstm = LSTM(hidden_size=self.config.hidden, num_layers=2, bidirectional=True)
         self.norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
         self.out = nn.Dense(self.config.tags)
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import torch
+
 from converters.graph.writing.original.names import assigned as locals_of
 from converters.graph.writing.original.names import source_tree
 
@@ -138,9 +140,15 @@ def read_outside_of_constructors(cls: Any) -> frozenset[str]:
     return frozenset(name for tree in methods(cls) if tree not in made for name in read(tree))
 
 
+def _is_torch(cls: type) -> bool:
+    return cls.__module__.startswith("torch.")
+
+
 @cache
 def arguments(layer: Any) -> tuple[str, ...]:
     """The names of a constructor's arguments, in order."""
+    if isinstance(layer, type) and issubclass(layer, torch.nn.RNNBase) and _is_torch(layer):
+        return tuple(inspect.signature(torch.nn.RNNBase).parameters)[1:]  # LSTM's own is `*args`
     try:
         return tuple(inspect.signature(layer).parameters)
     except (TypeError, ValueError):
