@@ -244,7 +244,11 @@ class _Classes:
         if path in self.drafter.members:
             return self.drafter.members[path]
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
-            return call("nn.Dropout", self.drafter.settings.of_layer(module, "p", module.p), deterministic=True)
+            return call(
+                "nn.Dropout",
+                self.drafter.settings.of_layer(module, "p", module.p),
+                deterministic=True,
+            )
         return code("lambda x: x") if isinstance(module, torch.nn.Identity) else ast.Constant(None)
 
     def _parameter(self, one: _Instance, name: str, key: str) -> ast.expr:

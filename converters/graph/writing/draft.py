@@ -200,7 +200,7 @@ class Drafter:
         )
 
     def _plainly(self, path: str) -> bool:
-        """Whether a layer of many options is called as most are, in all of its calls (`layer_of` has which)."""
+        """Whether all calls of a layer of many options are as most are (`layer_of` has which)."""
         module = self.modules[path]
         if not isinstance(module, torch.nn.MultiheadAttention | torch.nn.LSTM):
             return False

@@ -161,8 +161,8 @@ def layer_of(module: torch.nn.Module, called: bool = True, plain: bool = False) 
         module: any module.
         called: whether it is called; else it only holds weights, and what its forward does is nothing.
         plain: whether an attention is given query, key and value (batch first) and nothing else, and only its
-            output is read: Flax's own does the same then. Whether an LSTM is given one tensor (batch first) and
-            has none but the usual weights: a short source does then.
+            output is read: Flax's own does the same then. Whether an LSTM is given one tensor (batch first)
+            and has none but the usual weights: a short source does then.
     """
     entry, _ = find_entry(module)
     if entry is None or (called and type(module).forward is not _forward_of(module)):

@@ -131,7 +131,10 @@ class _Walk:
             if wide is None or one.id not in here or not isinstance(other, Ref):
                 continue
             source = wide.arguments[0]
-            if isinstance(source, Ref) and self._fact(one).shape == self._fact(other).shape == shape:
+            if (
+                isinstance(source, Ref)
+                and self._fact(one).shape == self._fact(other).shape == shape
+            ):
                 given = list(item.arguments)
                 given[place] = source
                 made = replace(item, arguments=tuple(given))
