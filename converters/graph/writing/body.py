@@ -541,7 +541,7 @@ class _Writer:
         self.statements.append(Statement(tuple(outs), value, frames, False, shape))
 
     def _attention(self, item: Call, layer: Layer) -> ast.expr:
-        """The call of Flax's own attention; a key that is the query goes unsaid, and a value that is the key."""
+        """The call of Flax's own attention; what is the same as the argument before it goes unsaid."""
         given = [self._resolved(one.value) for one in attended(item, layer.module)]
         while len(given) > 1 and given[-1] == given[-2]:
             given.pop()

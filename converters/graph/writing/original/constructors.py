@@ -105,7 +105,7 @@ def _with_locals(value: ast.expr, tree: ast.AST) -> ast.expr:
 
 
 def member(expression: ast.expr, keys: Sequence[str]) -> ast.expr | None:
-    """What an expression says of one module that it lists: of `Sequential(Linear(3, 4), ReLU())`, "0" the Linear.
+    """What an expression says of one module that it lists: "0" of `Sequential(Linear(3), ReLU())`.
 
     None where it does not write one for each (a comprehension, `*layers`).
     """
