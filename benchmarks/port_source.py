@@ -4,9 +4,10 @@
 
 Of each model: its lines of code ÷ those of the original's classes that ran (both without docstrings, comments
 and blank lines, and with the functions of ours that it brings along), these lines ÷ those of the classes and
-of the functions of the original that came back in the port (masks, experts, attention), the longest function or method in
-lines, and the share of its values (arguments and variables) that bear a name of the original's files, or a
-numbered one of these. It reads docs/gallery, so it measures what is checked in, and runs each original once.
+of the functions of the original that came back in the port (masks, experts, attention), the longest function
+or method in lines, and the share of its values (arguments and variables) that bear a name of the original's
+files, or a numbered one of these. It reads docs/gallery, so it measures what is checked in, and runs each
+original once.
 Exit code 1 if a goal is missed: 0.7 × the lines, 90 % of the names.
 """
 

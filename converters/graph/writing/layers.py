@@ -28,6 +28,7 @@ _FROM = {
     "embed_dim": ("embed_dim",),
     "hidden_size": ("hidden_size",),
     "num_layers": ("num_layers",),
+    "num_parameters": ("num_parameters",),
 }
 # Layers that give several tensors, and how these are nested; Flax's own differ in it, ours do not.
 _GIVES: Mapping[str, Any] = {

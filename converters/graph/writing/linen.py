@@ -97,6 +97,7 @@ def _imports(text: str, config: str, more: Iterable[str]) -> str:
     """The statements that the names in the source need."""
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     needed = {
+        "math": "import math",
         "jax": "import jax",
         "jnp": "import jax.numpy as jnp",
         "np": "import numpy as np",

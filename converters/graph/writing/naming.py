@@ -218,6 +218,8 @@ class _Naming:
                     return code("{x}.shape[{i}]", x=Hole(Ref(number)), i=axis)
         if expression.is_Integer:
             return as_code(int(expression))
+        if expression.is_Float or expression.is_Rational:
+            return as_code(float(expression))
         parts = [self._size(one, order) for one in expression.args]
         if expression.is_Add:
             return _joined("+", parts)
@@ -230,9 +232,14 @@ class _Naming:
             "Mod": "%",
             "PythonMod": "%",
             "IntTrueDiv": "/",
+            "FloatTrueDiv": "/",
         }
         if kind in binary:
             return code(f"{{a}} {binary[kind]} {{b}}", a=parts[0], b=parts[1])
+        if kind in _ROUNDED:
+            return call(_ROUNDED[kind], parts[0])
+        if kind == "ToFloat":
+            return parts[0]
         if kind in ("Max", "Min"):
             return call(kind.lower(), *parts)
         if expression.is_Pow and expression.args[1].is_Integer and int(expression.args[1]) > 0:
@@ -243,6 +250,10 @@ class _Naming:
             f"{self.scope.where}: the size {expression} cannot be told from its inputs",
             "see docs/port.md, 'Models that do not export'",
         )
+
+
+# How sizes that were rounded are written.
+_ROUNDED = {"CeilToInt": "math.ceil", "FloorToInt": "math.floor", "TruncToInt": "math.trunc"}
 
 
 def _nested(targets: Iterator[ast.expr], shape: Any) -> ast.expr:

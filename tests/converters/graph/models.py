@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 (its usual name)
@@ -638,3 +640,17 @@ def unknown(x: torch.Tensor) -> torch.Tensor:
 class Unknown(nn.Module):
     def forward(self, x):
         return unknown(x)
+
+
+class Framed(nn.Module):
+    """Pads what is left of the last frame, as EnCodec does: a size by way of fractions, rounded up."""
+
+    def __init__(self, size: int = 4, stride: int = 3) -> None:
+        super().__init__()
+        self.size, self.stride = size, stride
+        self.conv = nn.Conv1d(2, 5, size, stride)
+
+    def forward(self, x):
+        frames = (x.shape[-1] - self.size) / self.stride + 1
+        whole = (math.ceil(frames) - 1) * self.stride + self.size
+        return self.conv(nn.functional.pad(x, (0, whole - x.shape[-1])))

@@ -68,6 +68,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
     ),
     "two lstms": (models.TwoLstms, [{"x": real(2, 5, 4)}, {"x": real(3, 6, 4)}]),
     "repeated": (models.Repeated, [{"x": real(2, 5, 4)}, {"x": real(3, 5, 4)}]),
+    "framed": (models.Framed, [{"x": real(2, 2, 12)}, {"x": real(3, 2, 17)}]),
     "in place": (models.InPlace, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
 }
 
