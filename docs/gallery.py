@@ -10,6 +10,7 @@ One whose package is not installed is passed over.
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -125,7 +126,7 @@ def stale(name: str, write: bool) -> list[str]:
 
 def in_process(name: str, write: bool) -> list[str]:
     """As `stale`, in a process of its own: what one model leaves in memory is not the next one's."""
-    said = "--write" if write else "--say"
+    said = "write" if write else "say"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", __file__, "--one", said, name],
         capture_output=True,
@@ -140,13 +141,19 @@ def in_process(name: str, write: bool) -> list[str]:
 
 def main(words: list[str]) -> int:
     """Make or check the gallery; return the exit code."""
-    if words[:1] == ["--one"]:
-        print(json.dumps(stale(words[2], words[1] == "--write")))
+    parser = argparse.ArgumentParser(description="Make the gallery of ports, or check it.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of a model; none: all of them")
+    parser.add_argument("--check", action="store_true", help="write nothing, say what is stale")
+    parser.add_argument("--one", choices=("write", "say"), help=argparse.SUPPRESS)
+    given = parser.parse_args(words)
+    if unknown := sorted(set(given.names) - set(gallery.PIECES)):
+        parser.error(f"no model is called {', '.join(unknown)}: {', '.join(gallery.PIECES)}")
+    if given.one:
+        print(json.dumps(stale(given.names[0], given.one == "write")))
         return 0
-    check = "--check" in words
-    wanted = [one for one in words if not one.startswith("-")] or list(gallery.PIECES)
+    check = given.check
     found = []
-    for name in wanted:
+    for name in given.names or gallery.PIECES:
         if importlib.util.find_spec(gallery.PIECES[name].needs) is None:
             print(f"{name}: passed over, {gallery.PIECES[name].needs} is not installed")
             continue

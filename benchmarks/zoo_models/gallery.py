@@ -290,15 +290,15 @@ PIECES: dict[str, Piece] = {
         _transformers(
             "SwinForImageClassification",
             "SwinConfig",
-            image_size=64,
+            image_size=96,
             patch_size=4,
-            embed_dim=16,
+            embed_dim=20,
             depths=[2, 2],
             num_heads=[2, 4],
             window_size=4,
             num_labels=10,
         ),
-        {"pixel_values": "f 2 3 64 64"},
+        {"pixel_values": "f 2 3 96 96"},
     ),
     "autoencoder_kl": Piece(
         "Stable Diffusion's AutoencoderKL",

@@ -83,8 +83,12 @@ def load_original(text: str, weights: Path | None, work: Path) -> Original:
         )
     runner, _ = load_runner(target, SEED)
     if runner.kind != "torch":
-        what = "a JAX function" if runner.kind == "jax" else f"a {runner.kind} module already"
-        raise PortError(f"{text}: is {what}", "name a torch module")
+        if runner.kind == "jax":
+            raise PortError(
+                f"{text}: is no torch module, and no factory of one, as it takes arguments",
+                "name a module's class, or a function that makes the module without arguments",
+            )
+        raise PortError(f"{text}: is a {runner.kind} module already", "name a torch module")
     made: Any = runner
     _require_dtypes(made.module, text)
     folder = Path(target.spec)

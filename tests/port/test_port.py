@@ -182,6 +182,7 @@ class TestEdits:
     [
         (("net.py:raises",), ("building the model failed", "no such thing", "net.py:")),
         (("net.py:number",), ("is a int",)),
+        (("net.py:wide",), ("takes arguments", "without arguments")),
         (("net.py:Gone",), ("has no Gone",)),
         (("net.py",), ("net.py:factory",)),
         (("gone.py:Net",), ("gone.py",)),
@@ -198,7 +199,7 @@ class TestEdits:
         (("net.py:Net", *INPUTS, "--weights", "gone.pt"), ("gone.pt",)),
         (
             ("net.py:Net", *INPUTS, "--weights", "other.pt"),
-            ("do not fit", "1 missing", "1 surplus"),
+            ("the weights of other.pt do not fit", "1 missing", "1 surplus"),
         ),
         (("net.py:Net", *INPUTS, "--weights", "net.py"), ("net.py",)),
         (("net.py:Net", *INPUTS, "--lowerings", "gone.py"), ("gone.py",)),

@@ -134,6 +134,8 @@ class _Group:
         if isinstance(node.meta.get("val"), torch.SymFloat | float | torch.SymBool | bool):
             value = node.meta["val"]
             if not isinstance(value, float | bool):
+                if all(isinstance(one.meta.get("val"), torch.SymInt) for one in _ends(node)):
+                    return  # a step on the way to a size, which says by itself what it is
                 raise GraphError(f"{name}: a number that depends on the inputs' shapes", _SHAPES)
             self.values[node] = value
             return
@@ -387,3 +389,12 @@ def _flat(value: Any) -> list[Any]:
     if isinstance(value, tuple | list):
         return [leaf for one in value for leaf in _flat(one)]
     return [value]
+
+
+def _ends(node: fx.Node) -> Iterator[fx.Node]:
+    """What the numbers that are made of one are used for in the end."""
+    for user in node.users:
+        if isinstance(user.meta.get("val"), torch.SymFloat | torch.SymBool):
+            yield from _ends(user)
+        else:
+            yield user

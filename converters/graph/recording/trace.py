@@ -8,6 +8,7 @@ bears a label (`tpu_migrate::mark`), and `converters.graph.recording.group` find
 from __future__ import annotations
 
 import io
+import logging
 import re
 import traceback
 import warnings
@@ -114,7 +115,7 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
                     kept = numbers_kept(module) if way.fixed else {}
                     program, outputs = _export(module, inputs, fixed, kept, free, called)
             except Exception as error:  # whatever torch.export raises
-                said = _placed(error) if _values_decide(error) else _first_line(error)
+                said = _placed(error)
                 if (way, said) in failures:
                     hopeless.add(way)  # freeing less does not help it
                 failures.append((way, said))
@@ -280,6 +281,7 @@ def _export(
         torch.no_grad(),
         warnings.catch_warnings(),
         redirect_stderr(io.StringIO()),  # where torch.export prints what it has when it fails
+        _unlogged(),
     ):
         warnings.simplefilter("ignore")
         program = torch.export.export(
@@ -421,6 +423,17 @@ def _marked(module: torch.nn.Module, called: _Called) -> Iterator[None]:
 
 
 @contextmanager
+def _unlogged() -> Iterator[None]:
+    """torch logs what it cannot decide before it raises it; what is raised is said."""
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+@contextmanager
 def _all_frames() -> Iterator[None]:
     """torch drops the frames below a module's forward; the functions of the original are found by them."""
     from torch.fx.proxy import TracerBase
@@ -444,7 +457,7 @@ def _all_frames() -> Iterator[None]:
 
 
 def _placed(error: BaseException) -> str:
-    """The line of the model where values decide."""
+    """What went wrong, with the line of the model."""
     said = _first_line(error)
     inside = (f"{torch.__path__[0]}/", f"{Path(__file__).parent}/", "<")
     lines = [
@@ -455,11 +468,14 @@ def _placed(error: BaseException) -> str:
     if isinstance(error, ReadError) or not lines:
         return said
     place = f"{'/'.join(Path(lines[-1].filename).parts[-3:])}:{lines[-1].lineno}"
+    if not _values_decide(error):
+        return f"{place}: {said}"
     found = re.search(r"data-dependent expression (.*?) \(unhinted", said)
     asked = f" ({found[1]})" if found else ""
     return f"{place}: a size or a branch rests on values{asked}: {lines[-1].line}"
 
 
 def _first_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    # torch goes on with advice on its own commands.
+    text = " ".join(str(error).partition("The error above occurred")[0].split())
     return f"{type(error).__name__}: {text[:300]}"

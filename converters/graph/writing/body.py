@@ -25,7 +25,8 @@ from converters.graph.ops import lowerings
 from converters.graph.ops.functions import functions
 from converters.graph.ops.registry import Result, Size, Tensor
 from converters.graph.recording.trace import GraphError
-from converters.graph.writing.draft import Draft, Drafter, Missing
+from converters.graph.writing.draft import Draft, Drafter, Missing, attended
+from converters.graph.writing.forms.sequences import Part, sequence
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import Layer, weight_of
 from converters.graph.writing.layout import LAST, Flat, as_flat, as_flax, as_torch, moved, stays
@@ -243,12 +244,34 @@ class _Writer:
                 for given in item.given:
                     if given.value != Ref(given.inside):  # as it is where nothing marks it
                         self.same[given.inside] = given.value
-                self._items(item.body)
+                self._dissolved(item)
                 for taken in item.taken:
                     if taken.outside != taken.inside:
                         self.same[taken.outside] = Ref(taken.inside)
             else:
                 self._call(item)
+
+    def _dissolved(self, item: Call) -> None:
+        """What a call that dissolves does; a whole Sequential is one call, where that can be said."""
+        module, first = self.drafter.modules[item.path], len(self.statements)
+        plain = isinstance(module, torch.nn.Sequential) and item.path.startswith(self.prefix)
+        inner = [one for one in item.body if isinstance(one, Call)]
+        if not plain or len(inner) != len(item.body):
+            self._items(item.body)
+            return
+        parts: list[Part] = []
+        for one in inner:
+            start = len(self.statements)
+            self._items([one])
+            owned = one.path.startswith(f"{item.path}.")
+            parts.append((one, self._where(one.path) if owned else None, self.statements[start:]))
+        whole = sequence(module, item, parts, self.facts, self.layouts)
+        if whole is not None:
+            given, out, members = whole
+            for key, function in members.items():
+                self.drafter.members[f"{item.path}.{key}"] = function
+            value = ast.Call(self._where(item.path), [given], [])
+            self.statements[first:] = [Statement((out,), value, self._frames(item.frames))]
 
     def _op(self, item: Op) -> None:
         made = stays(item, self.layouts, self.facts, self.drafter.constants)
@@ -459,6 +482,10 @@ class _Writer:
         if layer is not None and layer.gives is not None:
             self._several(item, layer, frames)
             return
+        if layer is not None and isinstance(layer.module, torch.nn.MultiheadAttention):
+            value = self._attention(item, layer)
+            self.statements.append(Statement(item.outs, value, frames))
+            return
         if layer is not None and len(item.given) == 1 and len(item.taken) == 1:
             value = self._layer(item, layer)
             self.statements.append(Statement(item.outs, value, frames))
@@ -513,6 +540,16 @@ class _Writer:
         shape = place(layer.gives, ())
         self.statements.append(Statement(tuple(outs), value, frames, False, shape))
 
+    def _attention(self, item: Call, layer: Layer) -> ast.expr:
+        """The call of Flax's own attention; what is the same as the argument before it goes unsaid."""
+        given = [self._resolved(one.value) for one in attended(item, layer.module)]
+        while len(given) > 1 and given[-1] == given[-2]:
+            given.pop()
+        first, *more = (as_code(self._operand(one, _NO_OP)) for one in given)
+        made = layer.applied(self.access(item.path), first)
+        assert isinstance(made, ast.Call)
+        return ast.Call(made.func, [*made.args, *more], made.keywords)
+
     def _layer(self, item: Call, layer: Layer) -> ast.expr:
         """The call of a layer of Flax's."""
         value = self._resolved(item.given[0].value)
@@ -543,7 +580,17 @@ class _Writer:
         return self._operand(value, _NO_OP)
 
     def access(self, path: str) -> ast.expr:
-        """`self.layers[0].mlp` for a module below this one."""
+        """`self.layers[0].mlp` for a module below this one, which is held from now on."""
+        found, holder, attribute = self._way(path)
+        holder.setdefault(attribute, path)
+        return found
+
+    def _where(self, path: str) -> ast.expr:
+        """As `access`, of what need not be held."""
+        return self._way(path)[0]
+
+    def _way(self, path: str) -> tuple[ast.expr, dict[str, str], str]:
+        """An expression for a module below this one, and who holds it under which attribute."""
         at, prefix = self.module, self.call.path
         found: ast.expr = ast.Name("self", ast.Load())
         attribute, holder = "", self.made.children
@@ -566,8 +613,7 @@ class _Writer:
             if prefix != path and not inside:  # it holds what is called
                 holder.setdefault(attribute, prefix)
                 attribute, holder = "", self.drafter.reached.setdefault(prefix, {})
-        holder.setdefault(attribute, path)
-        return found
+        return found, holder, attribute
 
     def _frames(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
         """Those of the module's forward and of what it calls."""

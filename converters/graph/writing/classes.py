@@ -200,7 +200,7 @@ class _Classes:
             inner = [
                 self._held(one.module, key, f"{prefix}{key}", child, tree[key])
                 if key in tree
-                else _placeholder(child)
+                else self._placeholder(f"{prefix}{key}", child)
                 for key, child in one.module._modules.items()
             ]
             one.setup.append(
@@ -222,7 +222,7 @@ class _Classes:
         inner = [
             self._held(parent, f"{name}.{key}", f"{path}.{key}", one, below[key])
             if key in below
-            else _placeholder(one)
+            else self._placeholder(f"{path}.{key}", one)
             for key, one in module._modules.items()
         ]
         if isinstance(module, torch.nn.ModuleDict):
@@ -230,14 +230,26 @@ class _Classes:
         if isinstance(module, torch.nn.Sequential):
             return call("nn.Sequential", ast.List(inner, ast.Load()))
         if isinstance(module, torch.nn.ModuleList):
-            while inner and isinstance(inner[-1], ast.Constant):
-                inner.pop()
+            while list(module._modules)[len(inner) - 1] not in below:
+                inner.pop()  # what is behind the last that is called
             count = self.drafter.settings.of_count(parent, name, len(inner))
             return call("_list", ast.List(inner, ast.Load()), count)
         raise GraphError(
             f"{path}: a module whose parts are called from outside of it",
             "see docs/port.md, 'What it does not do'",
         )
+
+    def _placeholder(self, path: str, module: Any) -> ast.expr:
+        """What stands in a list for a module that holds nothing, or that is never called."""
+        if path in self.drafter.members:
+            return self.drafter.members[path]
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+            return call(
+                "nn.Dropout",
+                self.drafter.settings.of_layer(module, "p", module.p),
+                deterministic=True,
+            )
+        return code("lambda x: x") if isinstance(module, torch.nn.Identity) else ast.Constant(None)
 
     def _parameter(self, one: _Instance, name: str, key: str) -> ast.expr:
         tensor = self.drafter.constants[key]
@@ -488,14 +500,6 @@ def _assign(name: str, value: ast.expr) -> ast.stmt:
     if not name.isidentifier():
         return ast.Expr(call("setattr", ast.Name("self", ast.Load()), name, value))
     return ast.Assign([ast.Attribute(ast.Name("self", ast.Load()), name, ast.Store())], value)
-
-
-def _placeholder(module: Any) -> ast.expr:
-    """What stands in a list for a module that holds nothing, or that is never called."""
-    known = {"ReLU": "nn.relu", "SiLU": "nn.silu", "Tanh": "nn.tanh", "Sigmoid": "nn.sigmoid"}
-    if module is not None and type(module).__name__ in known:
-        return code(known[type(module).__name__])
-    return code("lambda x: x")
 
 
 def _init(tensor: torch.Tensor) -> ast.expr:

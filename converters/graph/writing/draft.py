@@ -13,6 +13,7 @@ import torch
 from converters.graph.ir import (
     Call,
     Free,
+    Given,
     Graph,
     Op,
     calls,
@@ -23,6 +24,7 @@ from converters.graph.writing.layout import (
     layouts,
 )
 from converters.graph.writing.original.functions import own_frames, within
+from converters.graph.writing.original.names import argument_name, label_path
 from converters.graph.writing.original.settings import Settings
 from converters.graph.writing.place import buffer_path
 from converters.mapping.flatten import flattened_inputs
@@ -138,6 +140,8 @@ class Drafter:
         self.recomputed: set[str] = set()
         # Path of a module → modules below it that others call, by attribute.
         self.reached: dict[str, dict[str, str]] = {}
+        # Path of a module that holds nothing → the function that its Sequential has for it.
+        self.members: dict[str, ast.expr] = {}
         # Path of a module → what others read of it, by name.
         self.lent: dict[str, dict[str, str]] = {}
 
@@ -179,11 +183,41 @@ class Drafter:
     def layer(self, path: str) -> Layer | None:
         """The layer of Flax's that a module is, if it is one."""
         if path not in self.layers:
-            found = layer_of(self.modules[path], path in self.called)
+            found = layer_of(self.modules[path], path in self.called, self._plain(path))
             if found is None or self._elsewhere(path):
                 return None
             self.layers[path] = found
         return self.layers[path]
+
+    def _plain(self, path: str) -> bool:
+        """As `_plainly`; of LSTMs all or none, as both sources have one name."""
+        if not isinstance(self.modules[path], torch.nn.LSTM):
+            return self._plainly(path)
+        return all(
+            self._plainly(other)
+            for other, module in self.modules.items()
+            if isinstance(module, torch.nn.LSTM)
+        )
+
+    def _plainly(self, path: str) -> bool:
+        """Whether all calls of a layer of many options are as most are (`layer_of` has which)."""
+        module = self.modules[path]
+        if not isinstance(module, torch.nn.MultiheadAttention | torch.nn.LSTM):
+            return False
+        made = [one for one in calls(self.graph.root) if one.path == path]
+        batched = all(
+            len(self.graph.facts[given.inside].shape) == 3 for one in made for given in one.given
+        )
+        if not made or not module.batch_first or not batched:
+            return False
+        if isinstance(module, torch.nn.LSTM):
+            usual = module.bias and not module.proj_size
+            return usual and all(len(one.given) == 1 for one in made)
+        return all(
+            len(one.given) == len(attended(one, module)) == 3
+            and [label_path(taken.label) for taken in one.taken] == [(0,)]
+            for one in made
+        )
 
     def _elsewhere(self, path: str) -> bool:
         """Whether a module's weights are tied to those of one before it."""
@@ -212,6 +246,12 @@ class Drafter:
         return plain or (
             len(one.body) <= 8 and not any(isinstance(item, Call) for item in one.body)
         )
+
+
+def attended(one: Call, module: torch.nn.Module) -> list[Given]:
+    """Query, key and value of an attention's call, as far as it is given them."""
+    found = {argument_name(given.label, module)[0]: given for given in one.given}
+    return [found[name] for name in ("query", "key", "value") if name in found]
 
 
 def _hint(side: int | Free) -> int:

@@ -24,6 +24,11 @@ _FROM = {
     "num_groups": ("num_groups",),
     "kernel_size": ("kernel_size",),
     "strides": ("stride",),
+    "num_heads": ("num_heads",),
+    "embed_dim": ("embed_dim",),
+    "hidden_size": ("hidden_size",),
+    "num_layers": ("num_layers",),
+    "num_parameters": ("num_parameters",),
 }
 # Layers that give several tensors, and how these are nested; Flax's own differ in it, ours do not.
 _GIVES: Mapping[str, Any] = {
@@ -32,6 +37,9 @@ _GIVES: Mapping[str, Any] = {
     "GRU": (None, None),
     "RNN": (None, None),
 }
+# The short source of an LSTM, and what it can be told.
+_PLAIN = "converters.modules.linen.plain.LSTM"
+_PLAIN_LSTM = ("hidden_size", "num_layers", "bidirectional")
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,7 @@ class Layer:
     @property
     def gives(self) -> Any:
         """What it returns: None for one tensor, a tuple of these for several."""
-        return _GIVES.get(type(self.module).__name__)
+        return _GIVES.get(type(self.module).__name__) if self.ours else None
 
     def made(self, settings: Settings) -> ast.expr:
         """The expression that makes it; sizes are settings of the model."""
@@ -147,12 +155,15 @@ def weight_of(module: torch.nn.Module, name: str) -> Placed | None:
     return Placed(places[0].linen, places[0].collection, None) if layout == UNCHANGED else None
 
 
-def layer_of(module: torch.nn.Module, called: bool = True) -> Layer | None:
+def layer_of(module: torch.nn.Module, called: bool = True, plain: bool = False) -> Layer | None:
     """The Flax layer that a module is; None where it is the user's own, or Flax has none.
 
     Args:
         module: any module.
         called: whether it is called; else it only holds weights, and what its forward does is nothing.
+        plain: whether an attention is given query, key and value (batch first) and nothing else, and only its
+            output is read: Flax's own does the same then. Whether an LSTM is given one tensor (batch first)
+            and has none but the usual weights: a short source does then.
     """
     entry, _ = find_entry(module)
     if entry is None or (called and type(module).forward is not _forward_of(module)):
@@ -161,7 +172,13 @@ def layer_of(module: torch.nn.Module, called: bool = True) -> Layer | None:
         return None  # made of layers that are known
     several = type(module).__name__ in _GIVES
     for one in flax_calls(module, "linen"):
+        if plain and isinstance(module, torch.nn.LSTM):
+            kept = {key: one.settings[key] for key in _PLAIN_LSTM if key in one.settings}
+            sizes = {key: one.sizes[key] for key in _PLAIN_LSTM if key in one.sizes}
+            return Layer(module, FlaxCall(_PLAIN, sizes, kept))
         if several and not one.of.startswith("converters."):
+            if plain:
+                return Layer(module, one)
             continue
         if not one.called_otherwise and not one.differs:
             return Layer(module, one)

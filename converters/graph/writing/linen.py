@@ -97,6 +97,7 @@ def _imports(text: str, config: str, more: Iterable[str]) -> str:
     """The statements that the names in the source need."""
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     needed = {
+        "math": "import math",
         "jax": "import jax",
         "jnp": "import jax.numpy as jnp",
         "np": "import numpy as np",
@@ -133,9 +134,6 @@ def _class(cls: Class, config: str) -> str:
     body += [_field(name, kind) for name, kind in cls.fields.items()]
     methods: list[ast.stmt] = []
     for name, method in cls.methods.items():
-        whole_sequences = _Sequences(_sequences(cls.setup))
-        method.body = [whole_sequences.visit(one) for one in method.body]
-        method.result = whole_sequences.visit(method.result)
         whole = [*method.body, commented(ast.Return(method.result), of(method.result))]
         methods.append(_function(name, method.arguments, whole, _returns(method), method.sizes))
     if cls.setup:
@@ -177,49 +175,3 @@ def _function(
     result = ast.parse(returns or "None", mode="eval").body
     signature = ast.arguments([], given, None, [], [], None, [])
     return ast.FunctionDef(name, signature, body, [], result)
-
-
-class _Sequences(ast.NodeTransformer):
-    """The calls of all modules of a Sequential, each on what the one before gives, as its own call."""
-
-    def __init__(self, lengths: Mapping[str, int]) -> None:
-        self.lengths = lengths
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        inner: ast.expr = node
-        owner, wanted = "", 0
-        while isinstance(inner, ast.Call) and (member := _member(inner)):
-            name, index = member
-            if not owner:
-                owner, wanted = name, self.lengths.get(name, 0) - 1
-            if name != owner or index != wanted or len(inner.args) != 1 or inner.keywords:
-                break
-            inner, wanted = inner.args[0], wanted - 1
-        if inner is not node and wanted == -1:
-            return ast.Call(ast.parse(owner, mode="eval").body, [self.visit(inner)], [])
-        return self.generic_visit(node)  # type: ignore[return-value]
-
-
-def _member(node: ast.Call) -> tuple[str, int] | None:
-    """`self.net.layers[2](x)` → ("self.net", 2)."""
-    match node.func:
-        case ast.Subscript(
-            value=ast.Attribute(value=ast.Attribute() as owner, attr="layers"),
-            slice=ast.Constant(value=int(index)),
-        ):
-            return ast.unparse(owner), index
-    return None
-
-
-def _sequences(setup: Sequence[ast.stmt]) -> dict[str, int]:
-    """Sequentials that a constructor makes, whose modules are all there, and how many these are."""
-    found = {}
-    for one in setup:
-        if not isinstance(one, ast.Assign) or not isinstance(one.value, ast.Call):
-            continue
-        made = one.value
-        if ast.unparse(made.func) == "nn.Sequential" and isinstance(made.args[0], ast.List):
-            parts = made.args[0].elts
-            if not any(isinstance(part, ast.Lambda) for part in parts):
-                found[ast.unparse(one.targets[0])] = len(parts)
-    return found

@@ -10,7 +10,7 @@ from typing import Any
 import sympy
 
 from converters.graph.expression import Hole, as_code, call, code
-from converters.graph.ir import Fact, Frame, Free, Held, Ref
+from converters.graph.ir import Fact, Free, Held, Ref
 from converters.graph.recording.trace import GraphError
 from converters.graph.writing.holes import fill, filled, refs
 from converters.graph.writing.layout import LAST, Layout, as_torch, moved
@@ -67,8 +67,8 @@ class _Naming:
         self.arguments = scope.arguments
         self.statements = statements
         self.results = results
-        # Lines whose comments are written.
-        self.commented: set[Frame] = set()
+        # Statements of the original whose comments are written.
+        self.commented: set[ast.stmt | None] = set()
 
     def run(self) -> tuple[list[ast.stmt], ast.expr]:
         statements = self.statements
@@ -126,11 +126,12 @@ class _Naming:
         )
 
     def _comments(self, one: Statement) -> tuple[str, ...]:
-        """The original's comments on the line of a statement, once; they speak of torch's order of axes."""
+        """The original's comments on its statement, once; they speak of torch's order of axes."""
         turned = any(number in self.scope.layouts for number in (*one.outs, *refs(one.value)))
-        if turned or not one.frames or one.frames[-1] in self.commented:
+        said = names.statement(one.frames[-1]) if one.frames else None
+        if turned or said is None or said in self.commented:
             return ()
-        self.commented.add(one.frames[-1])
+        self.commented.add(said)
         return above(one.frames[-1])
 
     def _result(self, results: Any) -> ast.expr:
@@ -217,6 +218,8 @@ class _Naming:
                     return code("{x}.shape[{i}]", x=Hole(Ref(number)), i=axis)
         if expression.is_Integer:
             return as_code(int(expression))
+        if expression.is_Float or expression.is_Rational:
+            return as_code(float(expression))
         parts = [self._size(one, order) for one in expression.args]
         if expression.is_Add:
             return _joined("+", parts)
@@ -229,9 +232,14 @@ class _Naming:
             "Mod": "%",
             "PythonMod": "%",
             "IntTrueDiv": "/",
+            "FloatTrueDiv": "/",
         }
         if kind in binary:
             return code(f"{{a}} {binary[kind]} {{b}}", a=parts[0], b=parts[1])
+        if kind in _ROUNDED:
+            return call(_ROUNDED[kind], parts[0])
+        if kind == "ToFloat":
+            return parts[0]
         if kind in ("Max", "Min"):
             return call(kind.lower(), *parts)
         if expression.is_Pow and expression.args[1].is_Integer and int(expression.args[1]) > 0:
@@ -244,10 +252,16 @@ class _Naming:
         )
 
 
+# How sizes that were rounded are written.
+_ROUNDED = {"CeilToInt": "math.ceil", "FloorToInt": "math.floor", "TruncToInt": "math.trunc"}
+
+
 def _nested(targets: Iterator[ast.expr], shape: Any) -> ast.expr:
     if shape is None:
         return next(targets)
-    return ast.Tuple([_nested(targets, one) for one in shape], ast.Store())
+    parts = [_nested(targets, one) for one in shape]
+    unread = all(isinstance(one, ast.Name) and one.id == "_" for one in parts)
+    return parts[0] if unread else ast.Tuple(parts, ast.Store())
 
 
 def _joined(operator: str, parts: Sequence[ast.expr]) -> ast.expr:

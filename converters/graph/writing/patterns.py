@@ -6,7 +6,7 @@ The graph comes out with fewer operators and the same values; what nothing needs
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from converters.graph.ir import Call, Fact, Given, Graph, Held, Item, Op, Ref, c
 _EXPAND = "aten.expand.default"
 _AND = ("aten.bitwise_and.Tensor", "aten.logical_and.default", "aten.__and__.Tensor")
 _OR = ("aten.bitwise_or.Tensor", "aten.logical_or.default", "aten.__or__.Tensor")
+_BINARY = tuple(f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div"))
 _ATTENTION = "aten.scaled_dot_product_attention.default"
 
 
@@ -80,9 +81,12 @@ class _Walk:
     def call(self, one: Call) -> None:
         for given in one.given:
             self._crosses(given.value, given.inside)
+        here: set[int] = set()
         for item in one.body:
             if isinstance(item, Op):
                 self._op(item, one.path)
+                self._broadcast(item, here)
+                here.update(item.outs)
             elif isinstance(item, Call):
                 self.call(item)
         for taken in one.taken:
@@ -115,6 +119,27 @@ class _Walk:
             wide = tuple(-1 if side == mine and mine != 1 else side for mine, side in pairs)
             made = replace(item, target=_EXPAND, arguments=(one, wide), named={})
             self.made[out] = self.instead[out] = made
+
+    def _broadcast(self, item: Op, here: Set[int]) -> None:
+        """Leave out that an operand is repeated to the shape that the other one has."""
+        if item.target not in _BINARY or item.outs[0] in self.instead:
+            return
+        shape = self.facts[item.outs[0]].shape
+        for place in range(2):
+            one, other = item.arguments[place], item.arguments[1 - place]
+            wide = _producer(self, one, ("expand", "expand_as"))
+            if wide is None or one.id not in here or not isinstance(other, Ref):
+                continue
+            source = wide.arguments[0]
+            if (
+                isinstance(source, Ref)
+                and self._fact(one).shape == self._fact(other).shape == shape
+            ):
+                given = list(item.arguments)
+                given[place] = source
+                made = replace(item, arguments=tuple(given))
+                self.made[item.outs[0]] = self.instead[item.outs[0]] = made
+                return
 
     def _repeated(self, item: Op) -> Ref | None:
         """What is only repeated along the axes of a mask that hides nothing."""

@@ -94,7 +94,7 @@ class Attention(nn.Module):
             self.config.block_out_channels[-1]
             * (self.config.block_out_channels[-1] // self.config.block_out_channels[-1])
         )
-        self.to_out = [nn.Dense(self.config.block_out_channels[-1]), lambda x: x]
+        self.to_out = [nn.Dense(self.config.block_out_channels[-1])]
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_states_2 = hidden_states.reshape(hidden_states.shape[0], -1, hidden_states.shape[-1])
@@ -107,8 +107,9 @@ class Attention(nn.Module):
         value = value.reshape(value.shape[0], -1, 1, key.shape[3])
         hidden_states_2 = jax.nn.dot_product_attention(query, key.swapaxes(1, 2), value)
         hidden_states_2 = hidden_states_2.reshape(hidden_states_2.shape[0], -1, key.shape[3])
-        # linear proj
-        hidden_states_2 = self.to_out[0](hidden_states_2)
+        for to_out in self.to_out:
+            # linear proj
+            hidden_states_2 = to_out(hidden_states_2)
         hidden_states_2 = hidden_states_2.swapaxes(-1, -2)
         hidden_states_2 = hidden_states_2.reshape(
             *hidden_states_2.shape[:2], hidden_states.shape[1], hidden_states.shape[1]

@@ -128,17 +128,9 @@ class CLIPTextModel(nn.Module):
         # The config gets updated `eos_token_id` from PR #24773 (so the use of extra new tokens
         # is possible)
         pooled_output = jnp.arange(input_ids.shape[0])
-        # The config gets updated `eos_token_id` from PR #24773 (so the use of extra new tokens
-        # is possible)
         pooled_output_2 = input_ids == 99
-        # The config gets updated `eos_token_id` from PR #24773 (so the use of extra new tokens
-        # is possible)
         pooled_output_2 = pooled_output_2.astype(jnp.int32)
-        # The config gets updated `eos_token_id` from PR #24773 (so the use of extra new tokens
-        # is possible)
         pooled_output_2 = pooled_output_2.argmax(axis=-1)
-        # The config gets updated `eos_token_id` from PR #24773 (so the use of extra new tokens
-        # is possible)
         pooled_output = last_hidden_state[pooled_output, pooled_output_2]
         return last_hidden_state, pooled_output
 

@@ -10,6 +10,7 @@ class DiTTransformer2DConfig:
     num_attention_heads: int = 4
     attention_head_dim: int = 8
     patch_size: int = 2
+    dropout: float = 0.0
     inner_dim: int = 32
     norm_eps: float = 1e-05
     num_layers: int = 3

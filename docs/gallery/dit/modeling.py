@@ -82,10 +82,7 @@ class Attention(nn.Module):
         self.to_q = nn.Dense(self.config.attention_head_dim * self.config.num_attention_heads)
         self.to_k = nn.Dense(self.config.attention_head_dim * self.config.num_attention_heads)
         self.to_v = nn.Dense(self.config.attention_head_dim * self.config.num_attention_heads)
-        self.to_out = [
-            nn.Dense(self.config.num_attention_heads * self.config.attention_head_dim),
-            lambda x: x,
-        ]
+        self.to_out = [nn.Dense(self.config.num_attention_heads * self.config.attention_head_dim)]
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         query = self.to_q(hidden_states)
@@ -96,8 +93,9 @@ class Attention(nn.Module):
         value = value.reshape(value.shape[0], -1, self.config.num_attention_heads, key_2.shape[3])
         hidden_states = jax.nn.dot_product_attention(query, key_2.swapaxes(1, 2), value)
         hidden_states = hidden_states.reshape(hidden_states.shape[0], -1, key.shape[2])
-        # linear proj
-        hidden_states = self.to_out[0](hidden_states)
+        for to_out in self.to_out:
+            # linear proj
+            hidden_states = to_out(hidden_states)
         return hidden_states
 
 
@@ -138,7 +136,11 @@ class FeedForward(nn.Module):
     config: DiTTransformer2DConfig
 
     def setup(self) -> None:
-        self.net = [GELU(self.config), lambda x: x, nn.Dense(self.config.inner_dim)]
+        self.net = [
+            GELU(self.config),
+            nn.Dropout(self.config.dropout, deterministic=True),
+            nn.Dense(self.config.inner_dim),
+        ]
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_states = self.net[0](hidden_states)

@@ -317,7 +317,6 @@ class Gemma3TextModel(nn.Module):
         causal_mask_mapping = create_causal_mask(
             attention_mask, input_ids.shape[0], input_ids.shape[1]
         )
-        # Create the masks
         causal_mask_mapping_2 = create_sliding_window_causal_mask(
             attention_mask, input_ids.shape[0], input_ids.shape[1]
         )

@@ -133,22 +133,22 @@ class Gemma3RotaryEmbedding(nn.Module):
     config: Gemma3ForCausalLMConfig
 
     def setup(self) -> None:
-        self.full_attention_inv_freq = 1.0 / self.config.full_attention_rope_theta ** (
+        self.sliding_attention_inv_freq = 1.0 / self.config.sliding_attention_rope_theta ** (
             jnp.arange(0, self.config.head_dim, 2) / self.config.head_dim
         )
-        self.sliding_attention_inv_freq = 1.0 / self.config.sliding_attention_rope_theta ** (
+        self.full_attention_inv_freq = 1.0 / self.config.full_attention_rope_theta ** (
             jnp.arange(0, self.config.head_dim, 2) / self.config.head_dim
         )
 
     def __call__(self, position_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-        freqs = position_ids[..., None].astype(jnp.float32) * self.full_attention_inv_freq
+        freqs = position_ids[..., None].astype(jnp.float32) * self.sliding_attention_inv_freq
         emb = jnp.concatenate([freqs, freqs], axis=-1)
         cos = jnp.cos(emb)
         sin = jnp.sin(emb)
         return cos, sin
 
     def call_1(self, position_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-        freqs = position_ids[..., None].astype(jnp.float32) * self.sliding_attention_inv_freq
+        freqs = position_ids[..., None].astype(jnp.float32) * self.full_attention_inv_freq
         emb = jnp.concatenate([freqs, freqs], axis=-1)
         cos = jnp.cos(emb)
         sin = jnp.sin(emb)
@@ -270,16 +270,15 @@ class Gemma3TextModel(nn.Module):
         position_ids = position_ids[None]
         # Create the masks
         causal_mask_mapping = create_causal_mask(input_ids.shape[1], input_ids.shape[0])
-        # Create the masks
         causal_mask_mapping_2 = create_sliding_window_causal_mask(
             input_ids.shape[1], input_ids.shape[0]
         )
         cos, sin = self.rotary_emb(position_ids)
         cos_2, sin_2 = self.rotary_emb.call_1(position_ids)
-        hidden_states = self.layers[0](inputs_embeds, cos_2, sin_2, causal_mask_mapping_2)
-        hidden_states = self.layers[1](hidden_states, cos_2, sin_2, causal_mask_mapping_2)
-        hidden_states = self.layers[2](hidden_states, cos, sin, causal_mask_mapping)
-        hidden_states = self.layers[3](hidden_states, cos_2, sin_2, causal_mask_mapping_2)
+        hidden_states = self.layers[0](inputs_embeds, cos, sin, causal_mask_mapping_2)
+        hidden_states = self.layers[1](hidden_states, cos, sin, causal_mask_mapping_2)
+        hidden_states = self.layers[2](hidden_states, cos_2, sin_2, causal_mask_mapping)
+        hidden_states = self.layers[3](hidden_states, cos, sin, causal_mask_mapping_2)
         return self.norm(hidden_states)
 
 

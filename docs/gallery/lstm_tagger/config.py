@@ -9,4 +9,5 @@ class TaggerConfig:
 
     vocabulary: int = 100
     embedding: int = 24
+    hidden: int = 20
     tags: int = 9

@@ -48,18 +48,13 @@ class QwenImageRMS_norm(nn.Module):
     """A custom RMS normalization layer."""
 
     shape: int
-    value_1: int
     scale: float
 
     def setup(self) -> None:
         self.gamma = self.param("gamma", nn.initializers.ones, (self.shape, 1, 1, 1))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        normalized = jnp.broadcast_to(
-            jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12),
-            (x.shape[0], self.shape, 1, self.value_1, self.value_1),
-        )
-        normalized = x / normalized
+        normalized = x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12)
         return normalized * self.scale * self.gamma
 
 
@@ -95,10 +90,7 @@ class QwenImageRMS_norm2(nn.Module):
         self.gamma = self.param("gamma", nn.initializers.ones, (32, 1, 1))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        normalized = jnp.broadcast_to(
-            jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12), (x.shape[0], 32, 16, 16)
-        )
-        normalized = x / normalized
+        normalized = x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12)
         return normalized * 5.656854249492381 * self.gamma
 
 
@@ -106,15 +98,14 @@ class QwenImageResidualBlock(nn.Module):
     """A custom residual block module."""
 
     in_dim: int
-    value_1: int
     scale: float
 
     def setup(self) -> None:
-        self.norm1 = QwenImageRMS_norm(shape=self.in_dim, value_1=self.value_1, scale=self.scale)
+        self.norm1 = QwenImageRMS_norm(shape=self.in_dim, scale=self.scale)
         self.conv1 = QwenImageCausalConv3d(
             input_channels=3, in_channels=self.in_dim, out_channels=self.in_dim
         )
-        self.norm2 = QwenImageRMS_norm(shape=self.in_dim, value_1=self.value_1, scale=self.scale)
+        self.norm2 = QwenImageRMS_norm(shape=self.in_dim, scale=self.scale)
         self.conv2 = QwenImageCausalConv3d(
             input_channels=3, in_channels=self.in_dim, out_channels=self.in_dim
         )
@@ -137,15 +128,16 @@ class QwenImageResample(nn.Module):
 
     def setup(self) -> None:
         self.resample = nn.Sequential(
-            [lambda x: x, nn.Conv(16, kernel_size=(3, 3), strides=(2, 2), padding="VALID")]
+            [
+                lambda x: jnp.moveaxis(jnp.pad(x, ((0, 0), (0, 0), (0, 1), (0, 1))), 1, -1),
+                nn.Conv(16, kernel_size=(3, 3), strides=(2, 2), padding="VALID"),
+            ]
         )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x_2 = x.swapaxes(1, 2)
         x = x_2.reshape(x_2.shape[0], x.shape[1], x_2.shape[3], x_2.shape[3])
-        x = self.resample.layers[1](
-            jnp.moveaxis(jnp.pad(x, ((0, 0), (0, 0), (0, 1), (0, 1))), 1, -1)
-        )
+        x = self.resample(x)
         x = jnp.moveaxis(x, -1, 1).reshape(x.shape[0], 1, x.shape[3], x.shape[3], x.shape[3])
         return x.swapaxes(1, 2)
 
@@ -154,9 +146,9 @@ class QwenImageResidualBlock2(nn.Module):
     """A custom residual block module."""
 
     def setup(self) -> None:
-        self.norm1 = QwenImageRMS_norm(shape=16, value_1=16, scale=4.0)
+        self.norm1 = QwenImageRMS_norm(shape=16, scale=4.0)
         self.conv1 = QwenImageCausalConv3d(input_channels=3, in_channels=16, out_channels=32)
-        self.norm2 = QwenImageRMS_norm(shape=32, value_1=16, scale=5.656854249492381)
+        self.norm2 = QwenImageRMS_norm(shape=32, scale=5.656854249492381)
         self.conv2 = QwenImageCausalConv3d(input_channels=3, in_channels=32, out_channels=32)
         self.conv_shortcut = QwenImageCausalConv3d2(in_channels=16, out_channels=32)
 
@@ -210,14 +202,16 @@ class QwenImageResample2(nn.Module):
 
     def setup(self) -> None:
         self.resample = nn.Sequential(
-            [lambda x: x, nn.Conv(16, kernel_size=(3, 3), padding=((1, 1), (1, 1)))]
+            [
+                lambda x: jnp.moveaxis(jnp.repeat(jnp.repeat(x, 2, axis=-2), 2, axis=-1), 1, -1),
+                nn.Conv(16, kernel_size=(3, 3), padding=((1, 1), (1, 1))),
+            ]
         )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x_2 = x.swapaxes(1, 2)
         x = x_2.reshape(x_2.shape[0], x.shape[1], x_2.shape[3], x_2.shape[3])
-        x = jnp.repeat(jnp.repeat(x, 2, axis=-2), 2, axis=-1)
-        x_2 = self.resample.layers[1](jnp.moveaxis(x, 1, -1))
+        x_2 = self.resample(x)
         x = jnp.moveaxis(x_2, -1, 1).reshape(x_2.shape[0], 1, x_2.shape[3], x.shape[1], x.shape[1])
         return x.swapaxes(1, 2)
 
@@ -228,7 +222,7 @@ class QwenImageMidBlock(nn.Module):
     def setup(self) -> None:
         self.attentions = [QwenImageAttentionBlock()]
         self.resnets = [
-            QwenImageResidualBlock(in_dim=32, value_1=16, scale=5.656854249492381) for _ in range(2)
+            QwenImageResidualBlock(in_dim=32, scale=5.656854249492381) for _ in range(2)
         ]
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -245,7 +239,7 @@ class QwenImageUpBlock(nn.Module):
 
     def setup(self) -> None:
         self.resnets = [
-            QwenImageResidualBlock(in_dim=32, value_1=16, scale=5.656854249492381) for _ in range(2)
+            QwenImageResidualBlock(in_dim=32, scale=5.656854249492381) for _ in range(2)
         ]
         self.upsamplers = [QwenImageResample2()]
 
@@ -261,7 +255,7 @@ class QwenImageUpBlock2(nn.Module):
     """A block that handles upsampling for the QwenImageVAE decoder."""
 
     def setup(self) -> None:
-        self.resnets = [QwenImageResidualBlock(in_dim=16, value_1=32, scale=4.0) for _ in range(2)]
+        self.resnets = [QwenImageResidualBlock(in_dim=16, scale=4.0) for _ in range(2)]
 
     def __call__(self, x: jax.Array) -> jax.Array:
         for resnet in self.resnets:
@@ -281,12 +275,12 @@ class QwenImageEncoder3d(nn.Module):
             out_channels=16,
         )
         self.down_blocks = [
-            QwenImageResidualBlock(in_dim=16, value_1=32, scale=4.0),
+            QwenImageResidualBlock(in_dim=16, scale=4.0),
             QwenImageResample(),
             QwenImageResidualBlock2(),
         ]
         self.mid_block = QwenImageMidBlock()
-        self.norm_out = QwenImageRMS_norm(shape=32, value_1=16, scale=5.656854249492381)
+        self.norm_out = QwenImageRMS_norm(shape=32, scale=5.656854249492381)
         self.conv_out = QwenImageCausalConv3d(
             input_channels=3, in_channels=32, out_channels=self.config.z_dim * 2
         )
@@ -314,7 +308,7 @@ class QwenImageDecoder3d(nn.Module):
         )
         self.mid_block = QwenImageMidBlock()
         self.up_blocks = [QwenImageUpBlock(), QwenImageUpBlock2()]
-        self.norm_out = QwenImageRMS_norm(shape=16, value_1=32, scale=4.0)
+        self.norm_out = QwenImageRMS_norm(shape=16, scale=4.0)
         self.conv_out = QwenImageCausalConv3d(
             input_channels=self.config.input_channels,
             in_channels=16,

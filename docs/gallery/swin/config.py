@@ -7,9 +7,9 @@ from dataclasses import dataclass
 class SwinForImageClassificationConfig:
     """The sizes of SwinForImageClassification."""
 
-    embed_dim: int = 16
+    embed_dim: int = 20
     patch_size: int = 4
     window_size: int = 4
-    head_dim: int = 8
+    head_dim: int = 10
     layer_norm_eps: float = 1e-05
     num_labels: int = 10

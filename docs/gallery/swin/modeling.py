@@ -35,40 +35,33 @@ def sdpa_attention_forward(
 def window_partition(hidden_states: jax.Array, window_size: int) -> jax.Array:
     """Partitions the given input into windows."""
     input_feature = hidden_states.reshape(
-        hidden_states.shape[0],
-        window_size,
-        window_size,
-        window_size,
-        window_size,
-        hidden_states.shape[1],
+        hidden_states.shape[0], 6, window_size, 6, window_size, hidden_states.shape[3]
     )
     return input_feature.swapaxes(2, 3).reshape(
-        -1, input_feature.shape[3], input_feature.shape[3], hidden_states.shape[1]
+        -1, input_feature.shape[2], input_feature.shape[2], hidden_states.shape[3]
     )
 
 
 def window_reverse(windows: jax.Array, window_size: int) -> jax.Array:
     """Merges windows to produce higher resolution features."""
-    windows = windows.reshape(
-        -1, window_size, window_size, window_size, window_size, windows.shape[3]
-    )
+    windows = windows.reshape(-1, 6, 6, window_size, window_size, windows.shape[3])
     windows = windows.swapaxes(2, 3)
-    return windows.reshape(-1, windows.shape[5], windows.shape[5], windows.shape[5])
+    return windows.reshape(-1, 24, 24, windows.shape[5])
 
 
 def window_partition_2(input_feature: jax.Array, window_size: int) -> jax.Array:
     """Partitions the given input into windows."""
-    input_feature = input_feature.reshape(1, window_size, window_size, window_size, window_size, 1)
+    input_feature = input_feature.reshape(1, 6, window_size, 6, window_size, 1)
     return input_feature.swapaxes(2, 3).reshape(
-        -1, input_feature.shape[3], input_feature.shape[3], 1
+        -1, input_feature.shape[2], input_feature.shape[2], 1
     )
 
 
 def get_attn_mask(window_size: int) -> jax.Array:
     """Build the cyclic-shift attention mask for shifted-window MSA; returns None when
     shift_size is 0."""
-    h_idx = jnp.arange(16)
-    h_region = (h_idx >= 12).astype(jnp.int32) + (h_idx >= 14).astype(jnp.int32)
+    h_idx = jnp.arange(24)
+    h_region = (h_idx >= 20).astype(jnp.int32) + (h_idx >= 22).astype(jnp.int32)
     img_mask = h_region[None]
     img_mask = (img_mask[..., None][..., None] * 3 + img_mask[:, None][..., None]).astype(
         jnp.float32
@@ -82,7 +75,7 @@ def get_attn_mask(window_size: int) -> jax.Array:
 def window_partition_3(hidden_states: jax.Array, window_size: int) -> jax.Array:
     """Partitions the given input into windows."""
     input_feature = hidden_states.reshape(
-        hidden_states.shape[0], 2, window_size, 2, window_size, hidden_states.shape[3]
+        hidden_states.shape[0], 3, window_size, 3, window_size, hidden_states.shape[3]
     )
     return input_feature.swapaxes(2, 3).reshape(
         -1, input_feature.shape[2], input_feature.shape[2], hidden_states.shape[3]
@@ -91,14 +84,14 @@ def window_partition_3(hidden_states: jax.Array, window_size: int) -> jax.Array:
 
 def window_reverse_2(windows: jax.Array, window_size: int) -> jax.Array:
     """Merges windows to produce higher resolution features."""
-    windows = windows.reshape(-1, 2, 2, window_size, window_size, windows.shape[3])
+    windows = windows.reshape(-1, 3, 3, window_size, window_size, windows.shape[3])
     windows = windows.swapaxes(2, 3)
-    return windows.reshape(-1, 8, 8, windows.shape[5])
+    return windows.reshape(-1, 12, 12, windows.shape[5])
 
 
 def window_partition_4(input_feature: jax.Array, window_size: int) -> jax.Array:
     """Partitions the given input into windows."""
-    input_feature = input_feature.reshape(1, 2, window_size, 2, window_size, 1)
+    input_feature = input_feature.reshape(1, 3, window_size, 3, window_size, 1)
     return input_feature.swapaxes(2, 3).reshape(
         -1, input_feature.shape[2], input_feature.shape[2], 1
     )
@@ -107,8 +100,8 @@ def window_partition_4(input_feature: jax.Array, window_size: int) -> jax.Array:
 def get_attn_mask_2(window_size: int) -> jax.Array:
     """Build the cyclic-shift attention mask for shifted-window MSA; returns None when
     shift_size is 0."""
-    h_idx = jnp.arange(8)
-    h_region = (h_idx >= 4).astype(jnp.int32) + (h_idx >= 6).astype(jnp.int32)
+    h_idx = jnp.arange(12)
+    h_region = (h_idx >= 8).astype(jnp.int32) + (h_idx >= 10).astype(jnp.int32)
     img_mask = h_region[None]
     img_mask = (img_mask[..., None][..., None] * 3 + img_mask[:, None][..., None]).astype(
         jnp.float32
@@ -223,13 +216,17 @@ class SwinMLP(nn.Module):
 
 class SwinAttention2(nn.Module):
     config: SwinForImageClassificationConfig
+    hidden_size: int
+    num_attention_heads: int
 
     def setup(self) -> None:
-        self.q_proj = nn.Dense(16)
-        self.k_proj = nn.Dense(16)
-        self.v_proj = nn.Dense(16)
-        self.o_proj = nn.Dense(16)
-        self.relative_position_bias = SwinRelativePositionBias(self.config, num_heads=2)
+        self.q_proj = nn.Dense(self.hidden_size)
+        self.k_proj = nn.Dense(self.hidden_size)
+        self.v_proj = nn.Dense(self.hidden_size)
+        self.o_proj = nn.Dense(self.hidden_size)
+        self.relative_position_bias = SwinRelativePositionBias(
+            self.config, num_heads=self.num_attention_heads
+        )
 
     def __call__(
         self, hidden_states: jax.Array, attention_mask: jax.Array, batch_size: int
@@ -254,22 +251,19 @@ class SwinAttention2(nn.Module):
         relative_position_bias = self.relative_position_bias()
         # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
         attention_mask = attention_mask[:, None]
-        # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
-        attention_mask_2 = attention_mask[None]
-        # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
-        attention_mask_2 = jnp.broadcast_to(
-            attention_mask_2,
+        attention_mask = attention_mask[None]
+        attention_mask = jnp.broadcast_to(
+            attention_mask,
             (
                 batch_size,
-                attention_mask_2.shape[1],
+                attention_mask.shape[1],
                 1,
-                attention_mask_2.shape[3],
-                attention_mask_2.shape[4],
+                attention_mask.shape[3],
+                attention_mask.shape[4],
             ),
         )
-        # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
-        attention_mask = attention_mask_2.reshape(
-            -1, 1, attention_mask.shape[0], attention_mask.shape[0]
+        attention_mask = attention_mask.reshape(
+            -1, 1, hidden_states.shape[1], hidden_states.shape[1]
         )
         combined_mask = relative_position_bias + attention_mask
         attn_output = sdpa_attention_forward(query_states, key_states, value_states, combined_mask)
@@ -281,15 +275,12 @@ class SwinPatchMerging(nn.Module):
     """Patch Merging Layer."""
 
     def setup(self) -> None:
-        self.reduction = nn.Dense(32, use_bias=False)
+        self.reduction = nn.Dense(40, use_bias=False)
         self.norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
 
     def __call__(self, input_feature: jax.Array) -> jax.Array:
         input_feature = input_feature.reshape(
-            input_feature.shape[0],
-            input_feature.shape[2],
-            input_feature.shape[2],
-            input_feature.shape[2],
+            input_feature.shape[0], 24, 24, input_feature.shape[2]
         )
         # Interleave rows and columns to produce [batch_size, height/2*width/2, 4*num_channels]
         input_feature_2 = input_feature[:, ::2]
@@ -298,69 +289,12 @@ class SwinPatchMerging(nn.Module):
         input_feature_4 = input_feature[..., ::2, :]
         input_feature_2 = input_feature_2[..., 1::2, :]
         input_feature = input_feature[..., 1::2, :]
-        # Interleave rows and columns to produce [batch_size, height/2*width/2, 4*num_channels]
         input_feature = jnp.concatenate(
             [input_feature_3, input_feature_4, input_feature_2, input_feature], axis=-1
         )
-        input_feature = input_feature.reshape(input_feature.shape[0], -1, 64)
+        input_feature = input_feature.reshape(input_feature.shape[0], -1, 80)
         input_feature = self.norm(input_feature)
         return self.reduction(input_feature)
-
-
-class SwinAttention3(nn.Module):
-    config: SwinForImageClassificationConfig
-
-    def setup(self) -> None:
-        self.q_proj = nn.Dense(32)
-        self.k_proj = nn.Dense(32)
-        self.v_proj = nn.Dense(32)
-        self.o_proj = nn.Dense(32)
-        self.relative_position_bias = SwinRelativePositionBias(self.config, num_heads=4)
-
-    def __call__(
-        self, hidden_states: jax.Array, attention_mask: jax.Array, batch_size: int
-    ) -> jax.Array:
-        query_states = (
-            self.q_proj(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
-            .swapaxes(1, 2)
-        )
-        key_states = (
-            self.k_proj(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
-            .swapaxes(1, 2)
-        )
-        value_states = (
-            self.v_proj(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
-            .swapaxes(1, 2)
-        )
-        # Combine relative position bias with the cyclic-shift attention mask for SW-MSA
-        # 1, num_heads, ws*ws, ws*ws
-        relative_position_bias = self.relative_position_bias()
-        # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
-        attention_mask = attention_mask[:, None]
-        # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
-        attention_mask = attention_mask[None]
-        # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
-        attention_mask = jnp.broadcast_to(
-            attention_mask,
-            (
-                batch_size,
-                attention_mask.shape[1],
-                1,
-                attention_mask.shape[3],
-                attention_mask.shape[4],
-            ),
-        )
-        # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
-        attention_mask = attention_mask.reshape(
-            -1, 1, hidden_states.shape[1], hidden_states.shape[1]
-        )
-        combined_mask = relative_position_bias + attention_mask
-        attn_output = sdpa_attention_forward(query_states, key_states, value_states, combined_mask)
-        attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
-        return self.o_proj(attn_output)
 
 
 class SwinEmbeddings(nn.Module):
@@ -381,35 +315,30 @@ class SwinLayer(nn.Module):
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        self.attention = SwinAttention(self.config, hidden_size=16, num_attention_heads=2)
+        self.attention = SwinAttention(self.config, hidden_size=20, num_attention_heads=2)
         self.layernorm_before = nn.LayerNorm(
             epsilon=self.config.layer_norm_eps, use_fast_variance=False
         )
         self.layernorm_after = nn.LayerNorm(
             epsilon=self.config.layer_norm_eps, use_fast_variance=False
         )
-        self.mlp = SwinMLP(features=64, dim=16)
+        self.mlp = SwinMLP(features=80, dim=20)
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         shortcut = hidden_states
         hidden_states = self.layernorm_before(hidden_states)
         hidden_states_2 = hidden_states.reshape(
-            hidden_states.shape[0],
-            hidden_states.shape[2],
-            hidden_states.shape[2],
-            hidden_states.shape[2],
+            hidden_states.shape[0], 24, 24, hidden_states.shape[2]
         )
         hidden_states_windows = window_partition(hidden_states_2, self.config.window_size)
-        hidden_states_windows = hidden_states_windows.reshape(
-            -1, hidden_states_2.shape[2], hidden_states_2.shape[2]
-        )
+        hidden_states_windows = hidden_states_windows.reshape(-1, 16, hidden_states.shape[2])
         attention_output = self.attention(hidden_states_windows)
         attention_windows = attention_output.reshape(
-            -1, self.config.window_size, self.config.window_size, hidden_states_2.shape[2]
+            -1, self.config.window_size, self.config.window_size, hidden_states.shape[2]
         )
         attention_windows = window_reverse(attention_windows, self.config.window_size)
         attention_windows = attention_windows.reshape(
-            attention_windows.shape[0], hidden_states.shape[1], hidden_states_2.shape[2]
+            attention_windows.shape[0], hidden_states.shape[1], hidden_states.shape[2]
         )
         hidden_states = shortcut + attention_windows
         shortcut = hidden_states
@@ -422,38 +351,33 @@ class SwinLayer2(nn.Module):
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        self.attention = SwinAttention2(self.config)
+        self.attention = SwinAttention2(self.config, hidden_size=20, num_attention_heads=2)
         self.layernorm_before = nn.LayerNorm(
             epsilon=self.config.layer_norm_eps, use_fast_variance=False
         )
         self.layernorm_after = nn.LayerNorm(
             epsilon=self.config.layer_norm_eps, use_fast_variance=False
         )
-        self.mlp = SwinMLP(features=64, dim=16)
+        self.mlp = SwinMLP(features=80, dim=20)
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         shortcut = hidden_states
         hidden_states = self.layernorm_before(hidden_states)
         hidden_states_2 = hidden_states.reshape(
-            hidden_states.shape[0],
-            hidden_states.shape[2],
-            hidden_states.shape[2],
-            hidden_states.shape[2],
+            hidden_states.shape[0], 24, 24, hidden_states.shape[2]
         )
         hidden_states_2 = jnp.roll(hidden_states_2, (-2, -2), axis=(1, 2))
         hidden_states_windows = window_partition(hidden_states_2, self.config.window_size)
-        hidden_states_windows = hidden_states_windows.reshape(
-            -1, hidden_states_2.shape[2], hidden_states_2.shape[2]
-        )
+        hidden_states_windows = hidden_states_windows.reshape(-1, 16, hidden_states.shape[2])
         attn_mask = get_attn_mask(self.config.window_size)
         attention_output = self.attention(hidden_states_windows, attn_mask, shortcut.shape[0])
         attention_windows = attention_output.reshape(
-            -1, self.config.window_size, self.config.window_size, hidden_states_2.shape[2]
+            -1, self.config.window_size, self.config.window_size, hidden_states.shape[2]
         )
         attention_windows = window_reverse(attention_windows, self.config.window_size)
         hidden_states_2 = jnp.roll(attention_windows, (2, 2), axis=(1, 2))
         attention_windows = hidden_states_2.reshape(
-            hidden_states_2.shape[0], hidden_states.shape[1], hidden_states_2.shape[2]
+            hidden_states_2.shape[0], hidden_states.shape[1], hidden_states.shape[2]
         )
         hidden_states = shortcut + attention_windows
         shortcut = hidden_states
@@ -466,20 +390,20 @@ class SwinLayer3(nn.Module):
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        self.attention = SwinAttention(self.config, hidden_size=32, num_attention_heads=4)
+        self.attention = SwinAttention(self.config, hidden_size=40, num_attention_heads=4)
         self.layernorm_before = nn.LayerNorm(
             epsilon=self.config.layer_norm_eps, use_fast_variance=False
         )
         self.layernorm_after = nn.LayerNorm(
             epsilon=self.config.layer_norm_eps, use_fast_variance=False
         )
-        self.mlp = SwinMLP(features=128, dim=32)
+        self.mlp = SwinMLP(features=160, dim=40)
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         shortcut = hidden_states
         hidden_states = self.layernorm_before(hidden_states)
         hidden_states_2 = hidden_states.reshape(
-            hidden_states.shape[0], 8, 8, hidden_states.shape[2]
+            hidden_states.shape[0], 12, 12, hidden_states.shape[2]
         )
         hidden_states_windows = window_partition_3(hidden_states_2, self.config.window_size)
         hidden_states_windows = hidden_states_windows.reshape(-1, 16, hidden_states.shape[2])
@@ -502,20 +426,20 @@ class SwinLayer4(nn.Module):
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        self.attention = SwinAttention3(self.config)
+        self.attention = SwinAttention2(self.config, hidden_size=40, num_attention_heads=4)
         self.layernorm_before = nn.LayerNorm(
             epsilon=self.config.layer_norm_eps, use_fast_variance=False
         )
         self.layernorm_after = nn.LayerNorm(
             epsilon=self.config.layer_norm_eps, use_fast_variance=False
         )
-        self.mlp = SwinMLP(features=128, dim=32)
+        self.mlp = SwinMLP(features=160, dim=40)
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         shortcut = hidden_states
         hidden_states = self.layernorm_before(hidden_states)
         hidden_states_2 = hidden_states.reshape(
-            hidden_states.shape[0], 8, 8, hidden_states.shape[2]
+            hidden_states.shape[0], 12, 12, hidden_states.shape[2]
         )
         hidden_states_2 = jnp.roll(hidden_states_2, (-2, -2), axis=(1, 2))
         hidden_states_windows = window_partition_3(hidden_states_2, self.config.window_size)

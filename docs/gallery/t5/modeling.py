@@ -35,11 +35,7 @@ def relative_position_bucket(relative_position: jax.Array) -> jax.Array:
     relative_position_if_large = (
         jnp.log(relative_position.astype(jnp.float32) / 8) / 2.772588722239781 * 8
     )
-    # The other half of the buckets are for logarithmically bigger bins in positions up to
-    # max_distance
     relative_position_if_large = relative_position_if_large.astype(jnp.int32)
-    # The other half of the buckets are for logarithmically bigger bins in positions up to
-    # max_distance
     relative_position_if_large = relative_position_if_large + 8
     relative_position_if_large_2 = jnp.full_like(relative_position_if_large, 15)
     relative_position_if_large = jnp.minimum(
@@ -75,11 +71,7 @@ def relative_position_bucket_2(relative_position: jax.Array) -> jax.Array:
     relative_position_if_large = (
         jnp.log(relative_position.astype(jnp.float32) / 16) / 2.0794415416798357 * 16
     )
-    # The other half of the buckets are for logarithmically bigger bins in positions up to
-    # max_distance
     relative_position_if_large = relative_position_if_large.astype(jnp.int32)
-    # The other half of the buckets are for logarithmically bigger bins in positions up to
-    # max_distance
     relative_position_if_large = relative_position_if_large + 16
     relative_position_if_large_2 = jnp.full_like(relative_position_if_large, 31)
     relative_position_if_large = jnp.minimum(

@@ -130,7 +130,10 @@ def load_file(side: Side, file: Path, work: Path) -> None:
         for key, info in checkpoint.infos.items()
     ]
     write_leaves(output, leaves, {}, overwrite=True)
-    side.ask(protocol.LoadWeights(output))
+    try:
+        side.ask(protocol.LoadWeights(output))
+    except ParityError as error:  # it knows the copy only
+        raise ParityError(error.what.replace(str(output), str(file)), error.remedy) from None
 
 
 def _converted(

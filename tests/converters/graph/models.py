@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 (its usual name)
@@ -550,3 +552,105 @@ class Neighbour(nn.Module):
 
     def forward(self, x):
         return x[:, :2].as_strided((2, 2), (3, 1), 1) * 2
+
+
+class Sequences(nn.Module):
+    """Sequentials of layers, activations, other functions of one tensor, and what does nothing."""
+
+    def __init__(self, dim: int = 6, hidden: int = 10, classes: int = 3) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(3, dim, 3), nn.BatchNorm2d(dim), nn.ReLU()
+        )
+        self.mlp = nn.Sequential(
+            nn.Linear(dim, hidden),
+            nn.GELU(),
+            nn.Dropout(0.1),
+            nn.Sequential(nn.Linear(hidden, dim), nn.LeakyReLU(0.2)),
+            nn.Identity(),
+        )
+        self.out = nn.ModuleList([nn.Linear(dim, dim), nn.Dropout(0.1)])
+        self.head = nn.Sequential(nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(dim, classes))
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = self.mlp(x.flatten(2).transpose(1, 2))
+        for layer in self.out:
+            x = layer(x)
+        return self.head(x.transpose(1, 2))
+
+
+class Attentive(nn.Module):
+    """Attentions and an LSTM that are called as most are, and an attention with a mask."""
+
+    def __init__(self, dim: int = 6, hidden: int = 5) -> None:
+        super().__init__()
+        self.own = nn.MultiheadAttention(dim, 2, batch_first=True)
+        self.cross = nn.MultiheadAttention(dim, 3, kdim=4, vdim=4, batch_first=True)
+        self.masked = nn.MultiheadAttention(dim, 2, batch_first=True)
+        self.lstm = nn.LSTM(dim, hidden, 2, bidirectional=True, batch_first=True)
+
+    def forward(self, x, memory):
+        x = x + self.own(x, x, x)[0]
+        x = x + self.cross(x, memory, memory, need_weights=False)[0]
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        x = x + self.masked(x, x, x, attn_mask=mask)[0]
+        states, (h, c) = self.lstm(x)
+        return states, h, c
+
+
+class TwoLstms(nn.Module):
+    """LSTMs of which only one is called as most are: their sources have one name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.LSTM(4, 3, batch_first=True)
+        self.second = nn.LSTM(3, 3)
+
+    def forward(self, x):
+        return self.second(self.first(x)[0].transpose(0, 1))[0]
+
+
+class Repeated(nn.Module):
+    """A norm that is repeated to the shape of what it divides."""
+
+    def forward(self, x):
+        return nn.functional.normalize(x, dim=1) - x.mean(0, keepdim=True).expand_as(x)
+
+
+class Long(nn.Module):
+    """A statement that is two in the port, on two lines."""
+
+    def forward(self, x):
+        # larger ones
+        large = 1 + (
+            torch.log(x.abs() + 1)  # of what is at least 1
+            / 3
+        ).to(torch.long)
+        large = torch.minimum(large, torch.full_like(large, 2))
+        return large * x
+
+
+@torch.library.custom_op("tpu_migrate_tests::unknown", mutates_args=())
+def unknown(x: torch.Tensor) -> torch.Tensor:
+    """An operator that does not say which shape it gives."""
+    return x * 2
+
+
+class Unknown(nn.Module):
+    def forward(self, x):
+        return unknown(x)
+
+
+class Framed(nn.Module):
+    """Pads what is left of the last frame, as EnCodec does: a size by way of fractions, rounded up."""
+
+    def __init__(self, size: int = 4, stride: int = 3) -> None:
+        super().__init__()
+        self.size, self.stride = size, stride
+        self.conv = nn.Conv1d(2, 5, size, stride)
+
+    def forward(self, x):
+        frames = (x.shape[-1] - self.size) / self.stride + 1
+        whole = (math.ceil(frames) - 1) * self.stride + self.size
+        return self.conv(nn.functional.pad(x, (0, whole - x.shape[-1])))

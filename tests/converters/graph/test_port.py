@@ -58,6 +58,17 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
     "commented": (models.Commented, [{"x": real(2, 3, 4)}, {"x": real(3, 3, 4)}]),
     "overlapping": (models.Overlapping, [{"x": real(2, 8, 3)}, {"x": real(3, 12, 3)}]),
     "filled": (models.Filled, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
+    "sequences": (models.Sequences, [{"x": real(2, 3, 5, 7)}, {"x": real(3, 3, 5, 7)}]),
+    "attentive": (
+        models.Attentive,
+        [
+            {"x": real(2, 5, 6), "memory": real(2, 7, 4)},
+            {"x": real(3, 5, 6), "memory": real(3, 8, 4)},
+        ],
+    ),
+    "two lstms": (models.TwoLstms, [{"x": real(2, 5, 4)}, {"x": real(3, 6, 4)}]),
+    "repeated": (models.Repeated, [{"x": real(2, 5, 4)}, {"x": real(3, 5, 4)}]),
+    "framed": (models.Framed, [{"x": real(2, 2, 12)}, {"x": real(3, 2, 17)}]),
     "in place": (models.InPlace, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
 }
 
@@ -115,6 +126,34 @@ def test_a_tied_head_attends_with_the_embedding() -> None:
     text = made("stack")[2].modeling
     assert "self.embed.attend(" in text
     assert "self.head" not in text
+
+
+def test_a_sequential_is_one_call() -> None:
+    _, _, written = made("sequences")
+    assert "hidden: int = 10" in written.config
+    body = written.modeling.partition("def __call__")[2]
+    assert ".layers[" not in body
+    assert all(f"self.{name}(" in body for name in ("stem", "mlp", "head"))
+    setup = written.modeling.partition("def __call__")[0]
+    assert "nn.Dropout(0.1, deterministic=True)" in setup
+    assert "self.out = [nn.Dense(self.config.dim)]" in setup
+    assert setup.count("lambda x: x]") == 1, "the Identity, and nothing else"
+
+
+def test_layers_that_are_called_as_most_are_have_short_sources() -> None:
+    text = made("attentive")[2].modeling
+    assert "self.own = nn.MultiHeadDotProductAttention(" in text
+    assert "self.cross(x, memory)" in text
+    assert "self.masked = MultiheadAttention(" in text
+    assert "LSTM(hidden_size=self.config.hidden, num_layers=2, bidirectional=True)" in text
+    assert "def run(" not in text
+    both = made("two lstms")[2].modeling
+    assert both.count("class LSTM(") == 1
+    assert "def run(" in both
+
+
+def test_what_broadcasting_does_is_left_to_it() -> None:
+    assert "broadcast_to" not in made("repeated")[2].modeling
 
 
 def test_values_have_the_names_of_the_original() -> None:
@@ -206,6 +245,17 @@ def test_what_rests_on_values_otherwise_is_refused_with_its_line(model: torch.nn
         port(model, {"x": torch.full((2, 2), 2.0)})
 
 
+def test_what_torch_cannot_record_is_one_line_with_its_place(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(GraphError, match=r"models\.py:\d+: RuntimeError: .*fake impl") as raised:
+        port(models.Unknown(), {"x": real(2, 2)})
+    assert "The error above" not in str(raised.value)
+    with pytest.raises(GraphError):
+        port(models.Chooses(), {"x": real(2, 2)})
+    assert capfd.readouterr().err == ""
+
+
 def test_memory_that_is_shared_by_strides_and_changed_is_refused() -> None:
     with pytest.raises(GraphError, match=r"models\.py:\d+: .*changed in place"):
         port(models.SharedMemory(), {"x": real(2, 2)})
@@ -239,3 +289,7 @@ def test_comments_stay_with_their_statements() -> None:
     assert found['# which is "taken" off'].startswith("x = x - x.mean(")
     assert found["# with what it was"].startswith("x = fc(x) + x")
     assert found["# and what comes out"].startswith("return ")
+
+
+def test_a_comment_stands_once_above_a_statement_of_several_lines() -> None:
+    assert port(models.Long(), {"x": real(2, 3)}).modeling.count("# larger ones") == 1

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
+
+import torch
 
 from converters.graph.writing.original.names import assigned as locals_of
 from converters.graph.writing.original.names import source_tree
@@ -101,6 +104,27 @@ def _with_locals(value: ast.expr, tree: ast.AST) -> ast.expr:
     return ast.Tuple([value, *made, *appended], ast.Load()) if appended or made else value
 
 
+def member(expression: ast.expr, keys: Sequence[str]) -> ast.expr | None:
+    """What an expression says of one module that it lists: "0" of `Sequential(Linear(3), ReLU())`.
+
+    None where it does not write one for each (a comprehension, `*layers`).
+    """
+    for key in keys:
+        match expression:
+            case ast.Call(args=[ast.List(elts=parts) | ast.Tuple(elts=parts)]):
+                pass
+            case ast.Call(func=function, args=parts) if last(function) == "Sequential":
+                pass
+            case _:
+                return None
+        if not key.isdigit() or any(isinstance(one, ast.Starred) for one in parts):
+            return None
+        if int(key) >= len(parts):
+            return None
+        expression = parts[int(key)]
+    return expression if keys else None
+
+
 @cache
 def read(tree: ast.AST | None) -> frozenset[str]:
     """The attributes that a function reads or sets."""
@@ -116,9 +140,15 @@ def read_outside_of_constructors(cls: Any) -> frozenset[str]:
     return frozenset(name for tree in methods(cls) if tree not in made for name in read(tree))
 
 
+def _is_torch(cls: type) -> bool:
+    return cls.__module__.startswith("torch.")
+
+
 @cache
 def arguments(layer: Any) -> tuple[str, ...]:
     """The names of a constructor's arguments, in order."""
+    if isinstance(layer, type) and issubclass(layer, torch.nn.RNNBase) and _is_torch(layer):
+        return tuple(inspect.signature(torch.nn.RNNBase).parameters)[1:]  # LSTM's own is `*args`
     try:
         return tuple(inspect.signature(layer).parameters)
     except (TypeError, ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ def _extent(cls: type) -> tuple[str, int, int]:
     return _extent_of(inspect.unwrap(cls.forward))  # type: ignore[attr-defined]
 
 
+@cache
 def _extent_of(function: Any) -> tuple[str, int, int]:
     try:
         lines, first = inspect.getsourcelines(function)

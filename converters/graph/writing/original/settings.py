@@ -280,10 +280,12 @@ class Settings:
         """What the module above writes for an argument where it makes this one."""
         cls, order = _class(self.modules[path]), constructors.arguments(_class(self.modules[path]))
         for expression in constructors.assigned(_class(self.modules[made.above]), made.attribute):
-            nodes = [node for node in ast.walk(expression) if isinstance(node, ast.Call)]
+            within = path.removeprefix(f"{made.above}.").split(".")[1:]
+            inner = constructors.member(expression, within)
+            nodes = [node for node in ast.walk(inner or expression) if isinstance(node, ast.Call)]
             # A class may be called by another name (`norm_layer(dim)`).
             known = [node for node in nodes if constructors.last(node.func) == cls.__name__]
-            for node in known or [node for node in nodes if node is expression]:
+            for node in known or [node for node in nodes if node is (inner or expression)]:
                 named = {one.arg: one.value for one in node.keywords}
                 if name in named:
                     yield named[name]

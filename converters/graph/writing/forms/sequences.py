@@ -1,0 +1,134 @@
+"""The call of a whole `nn.Sequential` as one call, where all that its modules do can stand in its list."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container, Mapping, Sequence
+
+import torch
+
+from converters.graph.expression import Hole, code
+from converters.graph.ir import Call, Fact, Free, Ref
+from converters.graph.writing.holes import fill, filled, holes, refs
+from converters.graph.writing.statements import Statement
+
+# A module's call, the expression of the module (None: another one holds it), its statements.
+Part = tuple[Call, ast.expr | None, Sequence[Statement]]
+
+_NOTHING = (torch.nn.Identity, torch.nn.modules.dropout._DropoutNd)
+
+
+def does_nothing(module: torch.nn.Module) -> bool:
+    """Whether a module gives what it is given, in evaluation mode."""
+    return isinstance(module, _NOTHING)
+
+
+def sequence(
+    module: torch.nn.Module,
+    one: Call,
+    parts: Sequence[Part],
+    facts: Mapping[int, Fact],
+    turned: Container[int],
+) -> tuple[ast.expr, int, dict[str, ast.expr]] | None:
+    """What a Sequential is called with, the tensor that it gives, and the functions among its members.
+
+    Args:
+        module: the Sequential.
+        one: its call.
+        parts: the calls of its modules in order.
+        facts: shape and dtype of every tensor.
+        turned: tensors that do not lie in torch's order.
+
+    Returns:
+        None where it cannot be one call: modules are missing or do something that no function of one tensor
+        is, or turn what they are given.
+    """
+    calls = {call.path.rpartition(".")[2]: (access, made) for call, access, made in parts}
+    if len(calls) != len(parts) or len(one.given) != 1 or len(one.taken) != 1:
+        return None
+    if list(calls) != [key for key in module._modules if key in calls]:
+        return None
+    given: ast.expr | None = None
+    functions: dict[str, ast.expr] = {}
+    last: tuple[str, ast.expr] | None = None  # the function before this member, and what it gives
+    out, layers = -1, 0
+    for key, child in module._modules.items():
+        access, made = calls.get(key, (None, ()))
+        if not made:
+            if child is None or not does_nothing(child):
+                return None
+            last = None
+            continue
+        chain = _chained(made, out)
+        if chain is None:
+            return None
+        value, start = chain
+        inner = _argument(value, access)
+        given = Hole(Ref(start)) if given is None and inner is None else given
+        if inner is not None:
+            if given is None:
+                given = inner
+            elif not _is(inner, start):
+                if last is None:
+                    return None
+                functions[last[0]] = filled(inner, {start: last[1]})
+            last, layers = None, layers + 1
+        else:
+            functions[key] = value
+            last = (key, value)
+        out = made[-1].outs[0]
+    if given is None or not layers:
+        return None
+    made_of = {key: _function(value, facts, turned) for key, value in functions.items()}
+    if any(isinstance(hole.value, Free) for one in made_of.values() for hole in holes(one)):
+        return None
+    return given, out, made_of
+
+
+def _chained(made: Sequence[Statement], before: int) -> tuple[ast.expr, int] | None:
+    """The statements of a module as one expression, and the one tensor that it is of."""
+    value: ast.expr | None = None
+    start = at = before
+    for one in made:
+        found = list(refs(one.value))
+        once = len(found) == 1 or (value is None and len(set(found)) == 1)
+        if not once or not one.single or len(one.outs) != 1 or (at >= 0 and found[0] != at):
+            return None
+        start = found[0] if value is None else start
+        value = one.value if value is None else filled(one.value, {found[0]: value})
+        at = one.outs[0]
+    return None if value is None else (value, start)
+
+
+def _argument(value: ast.expr, access: ast.expr | None) -> ast.expr | None:
+    """What a module is called with, where the value is its call and nothing else."""
+    if access is None or not isinstance(value, ast.Call) or len(value.args) != 1 or value.keywords:
+        return None
+    return value.args[0] if ast.dump(value.func) == ast.dump(access) else None
+
+
+def _is(value: ast.expr, number: int) -> bool:
+    return isinstance(value, Hole) and value.value == Ref(number)
+
+
+def _function(value: ast.expr, facts: Mapping[int, Fact], turned: Container[int]) -> ast.expr:
+    """A value of one tensor as a function of it: `jax.nn.relu`, or a lambda."""
+    match value:
+        case ast.Call(func=function, args=[Hole(value=Ref())], keywords=[]) if not any(
+            holes(function)
+        ):
+            return function
+    number = next(refs(value))
+    x = ast.Name("x", ast.Load())
+
+    def filling(hole: Hole) -> ast.expr:
+        if hole.value == Ref(number):
+            return x
+        if isinstance(hole.value, Free) and number not in turned:
+            for axis, side in enumerate(facts[number].shape):
+                if side == hole.value:
+                    return code("{x}.shape[{axis}]", x=x, axis=axis)
+        return hole
+
+    arguments = ast.arguments([], [ast.arg("x")], None, [], [], None, [])
+    return ast.Lambda(arguments, fill(value, filling))
