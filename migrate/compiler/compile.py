@@ -30,6 +30,7 @@ _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",  # no metadata server: this is no TPU VM
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # or a second process fails on libtpu's lock file
+    "XLA_FLAGS": "",  # those of this machine's CPU: they would reach libtpu too
 }
 _TAIL = 400  # characters of the last line that the compiler said
 

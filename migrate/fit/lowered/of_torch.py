@@ -29,6 +29,8 @@ def lower_torch(module: Any, wanted: Wanted) -> Step:
             f"{wanted.target}: a torch module runs as replicas, and as it is written",
             "--mesh, --spec, --try remat and --try shard are for Flax models",
         )
+    if wanted.loss != "auto":
+        loss_of(wanted.loss)  # before anything runs, should there be none
     import torch
     import torch_xla
 
