@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from places import prepared
-from rewriting import MIGRATE, rewritten
+from rewriting import rewritten
 from scripts import SCRIPTS, Script
 
 ROOT = Path(__file__).parents[2]
@@ -102,7 +102,8 @@ def measured(one: Script | Example, repositories: Path, seconds: float) -> list[
     """A row for each slice."""
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        command = [MIGRATE, "fit", "--json", "--timeout", f"{seconds:g}", "--tpu", ",".join(SLICES)]
+        command = [sys.executable, "-c", "from migrate.cli import main; main()", "fit", "--json"]
+        command += ["--timeout", f"{seconds:g}", "--tpu", ",".join(SLICES)]
         where, variables = ROOT / "examples", {"PYTHONPATH": str(ROOT), "XLA_FLAGS": FAST}
         if isinstance(one, Example):
             command += [one.path, "--", *one.args.format(out=scratch).split()]

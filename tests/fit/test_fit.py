@@ -100,11 +100,15 @@ def main(index=0):
             with torch_xla.step():
                 xm.optimizer_step(optimizer)
                 optimizer.zero_grad()
+        METRIC
 
 
 if __name__ == "__main__":
     torch_xla.launch(main)
 """
+
+
+METRIC = "total = xm.all_reduce('sum', x.square().mean()).item()"
 
 
 @pytest.fixture(autouse=True)
@@ -310,16 +314,22 @@ class TestTorch:
         assert "more than I take" in tried["what"]
         assert tried["slices"][0]["hbm"]["needed"] > told["hbm"]["needed"]
 
-    def test_a_step_of_several_programs(self, here: Here, tmp_path: Path) -> None:
-        """Gradients of two batches, each a program, and the update, which alone is given the momentum."""
+    @pytest.mark.parametrize("metric", [pytest.param("", marks=pytest.mark.long), METRIC])
+    def test_a_step_of_several_programs(self, metric: str, here: Here, tmp_path: Path) -> None:
+        """Gradients of two batches, each a program, and the update, which alone is given the momentum.
+
+        A metric of all replicas is read between them: where only traced, it has its value of before.
+        """
         script = tmp_path / "train.py"
-        script.write_text(ACCUMULATING)
+        script.write_text(ACCUMULATING.replace("METRIC", metric))
         found = here.fitted(script, "--tpu", "v5e-4")
         (told,) = found["slices"]
         assert told["state"] == "fits"
         # The first batch makes the gradients, the second adds to them.
         assert any("3 programs (1×, 1×, 1×)" in note for note in found["notes"])
         assert sum(one["times"] for one in told["collectives"]) == 1
+        read = ACCUMULATING.count("\n", 0, ACCUMULATING.index("METRIC")) + 1
+        assert any(f"{script}:{read}" in note for note in found["notes"]) == bool(metric)
         momentum = 64 * 128 * 4
         state = told["hbm"]["by_kind"].get("optimizer state", 0)
         assert told["hbm"]["beside"] + state >= momentum

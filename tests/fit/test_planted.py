@@ -92,6 +92,41 @@ CLEAN: dict[str, dict[str, Any]] = {
 }
 
 
+SCRIPT = """
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+from torch import nn
+
+
+class Descent(torch.optim.Optimizer):
+    def __init__(self, weights):
+        super().__init__(weights, {})
+
+    @torch.no_grad()
+    def step(self):
+        for weight in self.param_groups[0]["params"]:
+            weight.data = weight.data - 0.1 * weight.grad  # FAULT: not donated
+
+
+def main(index=0):
+    device = torch_xla.device()
+    model = nn.Linear(2560, 2560).to(device)
+    optimizer = Descent(model.parameters())
+    for _ in range(6):
+        x = torch.ones(16, 2560).to(device)
+        with torch_xla.step():
+            loss = model(x).double().square().mean()  # FAULT: float64
+            optimizer.zero_grad()
+            loss.backward()
+            xm.optimizer_step(optimizer)
+
+
+if __name__ == "__main__":
+    torch_xla.launch(main)
+"""
+
+
 def told(here: Here, case: dict[str, Any], folder: Path, code: int = 0) -> dict[str, Any]:
     """What `migrate fit` says of a case, with this exit code."""
     options: list[object] = ["--tpu", case.get("slice", "v5e-1")]
@@ -133,6 +168,19 @@ def test_a_planted_fault_is_told_at_its_line(name: str, here: Here, tmp_path: Pa
     else:
         assert found["state"] == "fits"
         assert (kind, place) in {(one["kind"], one["source"]) for one in found["waste"]}
+
+
+@pytest.mark.xla
+def test_faults_of_a_torch_script_are_told_at_their_lines(here: Here, tmp_path: Path) -> None:
+    """A loss in float64, and weights that are new tensors after each step: nothing is donated."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    (found,) = here.fitted(script, "--tpu", "v5e-4")["slices"]
+    told = {(one["kind"], one["source"]) for one in found["waste"]}
+    for kind in ("float64", "not donated"):
+        line = SCRIPT[: SCRIPT.index(f"# FAULT: {kind}")].count("\n") + 1
+        assert (kind, f"{script}:{line}") in told
+    assert found["state"] == "fits"
 
 
 @pytest.mark.long
